@@ -24,7 +24,9 @@ def decide_loops(
     **fields: Any,
 ) -> tuple[LoopDecision, ...]:
     function = t.function(*nodes, **fields)
-    return decide(t.module(function, *others), function, t.sums_of(0, 1, 2) if sums is None else sums, ahead=ahead)
+    return decide(
+        t.module(function, *others), function, t.sums_of(0, 1, 2) if sums is None else t.of_sites(sums), ahead=ahead
+    )
 
 
 def decide_loop(*nodes: Node, **options: Any) -> LoopDecision:

@@ -22,7 +22,7 @@ def test_the_common_loop_is_pipelined() -> None:
     assert (decision.function, decision.loop, decision.products) == ("k", loop, 1)
     (kept,) = decision.accumulations
     assert (kept.operation, kept.home, kept.array, kept.c) == (product, loop, product.hook, C)
-    assert kept.sums == t.sums_of(0)[0]
+    assert kept.sums == t.sums_of(0)(0)
     assert decision.pipeline is not None
     assert decision.pipeline.loads == (first, second)
     assert decision.pipeline.products == decision.accumulations

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.codegen import traces as t
@@ -37,7 +37,7 @@ from warp_tiles.codegen.module import (
 from warp_tiles.codegen.prelude import PLACEHOLDER, waiting_function
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.gemm.variant import PRODUCT_ROLES, GemmVariant, Role
-from warp_tiles.plan.planning import Session, resolve
+from warp_tiles.plan.planning import PlannedLoop, Session, resolve
 from warp_tiles.settings import Settings
 
 A, B, C = Role.ADJOINT_A, Role.ADJOINT_B, Role.FORWARD
@@ -150,6 +150,7 @@ def test_the_second_adjoint_of_operands_that_may_share_memory_waits() -> None:
 
 # ---- loops and loads
 
+SMALL_TILE = "no stages: fma has stages if a thread has 32 sums, and it has 0"
 LOOP_SUMS = LoopSums(BIG[C].symbol, "wp::float32", 8)
 
 
@@ -165,8 +166,15 @@ def functions_with_sums(*roles: Role) -> dict[GemmVariant, DeviceFunction]:
     return {BIG[role]: DeviceFunction(BIG[role].symbol, LOOP_SUMS if role is C else "an adjoint") for role in roles}
 
 
+def loops_of(
+    module: GeneratedModule, built: Mapping[GemmVariant, DeviceFunction], settings: Settings | None = None
+) -> tuple[PlannedLoop, ...]:
+    settings = Settings() if settings is None else settings
+    return module.loops(module.decide(built, settings), settings)
+
+
 def test_a_loop_is_planned_for_each_kernel_that_runs_it() -> None:
-    planned = module_with_loop().loops(functions_with_sums(C), Settings())
+    planned = loops_of(module_with_loop(), functions_with_sums(C), Settings())
     assert [loop.kernel for loop in planned] == ["k", "again"]
     assert {(loop.state, loop.stages, loop.products, loop.file) for loop in planned} == {("pipelined", 2, 1, "file.py")}
 
@@ -180,7 +188,7 @@ def test_plan_and_source_share_one_decision(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("warp_tiles.codegen.module.decide", count)
     module = module_with_loop()
-    assert module.loops(functions_with_sums(C), Settings()) == module.loops(functions_with_sums(C), Settings())
+    assert loops_of(module, functions_with_sums(C)) == loops_of(module, functions_with_sums(C))
     text_of(module, functions_with_sums(C))
     assert len(calls) == 1
     text_of(module, functions(BIG[C]))
@@ -190,7 +198,7 @@ def test_plan_and_source_share_one_decision(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_loop_of_no_kernel_is_not_planned() -> None:
     module = module_with_loop()
-    assert replace(module, trace=replace(module.trace, kernels_of={})).loops(functions_with_sums(C), Settings()) == ()
+    assert loops_of(replace(module, trace=replace(module.trace, kernels_of={})), functions_with_sums(C)) == ()
 
 
 def test_a_pipelined_loop_is_written_with_its_declarations() -> None:
@@ -211,7 +219,7 @@ def test_a_pipelined_loop_is_written_with_its_declarations() -> None:
 )
 def test_settings_decide_the_state(settings: Settings, state: str, reason: str) -> None:
     module = module_with_loop()
-    (loop, _) = module.loops(functions_with_sums(C), settings)
+    (loop, _) = loops_of(module, functions_with_sums(C), settings)
     assert (loop.state, loop.stages, loop.reason) == (state, 1, reason)
     text = text_of(module, functions_with_sums(C), settings)
     assert ("_finish(" in text) is settings.register_accumulators
@@ -220,8 +228,11 @@ def test_settings_decide_the_state(settings: Settings, state: str, reason: str) 
 
 def test_with_a_product_on_the_scalar_path_warp_keeps_loop_and_loads() -> None:
     module = module_with_loop()
-    (loop, _) = module.loops({}, Settings())
-    assert (loop.state, loop.reason) == ("as_warp", "the product takes Warp's scalar path: nothing was built")
+    (loop, _) = loops_of(module, {}, Settings())
+    assert (loop.state, loop.reason) == (
+        "as_warp",
+        f"the product takes Warp's scalar path: nothing was built; {SMALL_TILE}",
+    )
     text = text_of(module, {})
     assert "wt_module" not in text
     assert {body for name, body in macros(text).items() if name.startswith(("WT_AT", "WT_REPLAY_"))} <= {
@@ -233,19 +244,74 @@ def test_with_a_product_on_the_scalar_path_warp_keeps_loop_and_loads() -> None:
 def test_the_loop_gives_the_reason_of_the_scalar_path() -> None:
     module = module_with_loop()
     module.session.sites[0] = replace(module.session.sites[0], variants={}, scalar_reason="strides")
-    (loop, _) = module.loops(functions_with_sums(C), Settings())
+    (loop, _) = loops_of(module, functions_with_sums(C))
     assert loop.reason == "the product takes Warp's scalar path: strides"
 
 
 def test_with_a_missing_adjoint_warp_keeps_the_loop() -> None:
     module = module_with_loop(called=True)
-    assert {loop.state for loop in module.loops(functions_with_sums(C, A), Settings())} == {"as_warp"}
-    assert {loop.state for loop in module.loops(functions_with_sums(C, A, B), Settings())} == {"pipelined"}
+    assert {loop.state for loop in loops_of(module, functions_with_sums(C, A), Settings())} == {"as_warp"}
+    assert {loop.state for loop in loops_of(module, functions_with_sums(C, A, B), Settings())} == {"pipelined"}
 
 
 def test_a_function_without_sums_gives_the_reason() -> None:
-    (loop, _) = module_with_loop().loops(functions(BIG[C]), Settings())
-    assert (loop.state, loop.reason) == ("as_warp", "the test keeps no sums")
+    (loop, _) = loops_of(module_with_loop(), functions(BIG[C]), Settings())
+    assert (loop.state, loop.reason) == ("as_warp", f"the test keeps no sums; {SMALL_TILE}")
+
+
+# ---- products that loops compute
+
+STAGED = forms(64, 64, 32)
+
+
+def module_with_stages(*, called: bool = False) -> GeneratedModule:
+    a, b, c = t.tile("a", 64, 32), t.tile("b", 32, 64), t.tile("c", 64, 64)
+    body = t.loop(t.load(a), t.load(b), t.product(a, b, c))
+    trace = t.module(t.function(t.zeros(c), body), kernels_of={"k": ("k",)})
+    return generated(session(("k", STAGED)), called={0} if called else (), trace=trace)
+
+
+class NoFunctions(dict[GemmVariant, DeviceFunction]):
+    """Refuses to be asked for a function."""
+
+    def get(self, variant: GemmVariant, /) -> DeviceFunction | None:  # type: ignore[override]
+        raise AssertionError(f"asked for {variant.describe()}")
+
+
+def test_a_loop_with_stages_asks_for_no_function() -> None:
+    module = module_with_stages()
+    decision = module.decide(NoFunctions(), Settings())
+    assert decision.has_stages
+    assert decision.calls == {0: ()}
+    text = text_of(module, NoFunctions())
+    assert names_of(text, 0) == SCALAR, "nothing expands the names"
+    assert declared(text) == []
+    assert "wt_staged_" in text
+
+
+def test_an_adjoint_without_stages_needs_its_functions_alone() -> None:
+    module = module_with_stages(called=True)
+    built = functions(STAGED[A], STAGED[B])
+    decision = module.decide(built, Settings())
+    assert decision.has_stages
+    assert decision.calls == {0: (A, B)}
+    text = text_of(module, built)
+    assert names_of(text, 0) == [STAGED[A].symbol, STAGED[A].symbol, STAGED[B].symbol], "a forward name that is no 0"
+    assert sorted(declared(text)) == sorted((STAGED[A].symbol, STAGED[B].symbol))
+    without = text_of(module, functions(STAGED[A]))
+    assert names_of(without, 0) == SCALAR, "the adjoints take the scalar path"
+    assert "wt_staged_" in without, "and the loop keeps its stages"
+
+
+def test_a_provider_that_forbids_stages_names_their_cost() -> None:
+    module, settings = module_with_stages(), Settings(provider="cublasdx")
+    (loop,) = loops_of(module, functions(STAGED[C]), settings)
+    assert (loop.state, loop.instruction) == ("as_warp", "")
+    assert loop.reason == "the test keeps no sums; no stages: the setting provider (default) is 'cublasdx'"
+    assert "Such loops reached 0.77 of the speed of stages" in loop.cost
+    assert loop.explanation.endswith("Set provider and policy to 'auto' for stages")
+    (small, _) = loops_of(module_with_loop(), functions_with_sums(C), settings)
+    assert small.cost == "", "it would have no stages anyway"
 
 
 def test_the_reverse_pass_does_not_repeat_a_product_that_nothing_reads() -> None:
@@ -304,6 +370,7 @@ def modules(draw: st.DrawFn) -> tuple[GeneratedModule, Mapping[GemmVariant, Devi
     return generated(sites, called=called, trace=trace), functions(*built)
 
 
+@settings(deadline=None)  # a loaded machine is no error
 @given(modules())
 def test_every_name_is_defined_by_a_declared_function(
     module: tuple[GeneratedModule, Mapping[GemmVariant, DeviceFunction]],
@@ -323,6 +390,7 @@ def test_every_name_is_defined_by_a_declared_function(
             assert name in declared(text) or f"static void {name}(" in text
 
 
+@settings(deadline=None)  # a loaded machine is no error
 @given(modules())
 def test_the_plan_and_the_source_agree(
     module: tuple[GeneratedModule, Mapping[GemmVariant, DeviceFunction]],

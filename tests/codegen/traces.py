@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from warp_tiles.codegen.loops import LoopSums
+from warp_tiles.codegen.sums import LoopSums, SumsOf
 from warp_tiles.codegen.trace import (
     Branch,
     Effect,
@@ -131,6 +131,11 @@ def module(*functions: FunctionTrace, **fields: Any) -> ModuleTrace:
     return ModuleTrace({one.label: one for one in functions}, **fields)
 
 
-def sums_of(*sites: int) -> Mapping[int, LoopSums | str]:
+def sums_of(*sites: int) -> SumsOf:
     """The functions that keep sums in registers, for these sites."""
-    return {site: LoopSums(f"f{site}", "wp::float32", 8) for site in sites}
+    return of_sites({site: LoopSums(f"f{site}", "wp::float32", 8) for site in sites})
+
+
+def of_sites(found: Mapping[int, LoopSums | str]) -> SumsOf:
+    """The functions of these sites, and none for others."""
+    return lambda site: found.get(site, "no function was planned for it")

@@ -77,7 +77,7 @@ def test_the_plan_as_json() -> None:
         "operands",
         "gradients",
     }
-    facts |= {"reverse", "reverse_instructions", "store", "loads"}
+    facts |= {"reverse", "reverse_instructions", "store", "loads", "cost"}
     assert set(loop) == facts
     assert (loop["kernel"], loop["products"], loop["state"], loop["stages"]) == ("multiply", 1, "pipelined", 2)
 
@@ -94,7 +94,8 @@ def test_settings_are_reasons() -> None:
         (loop,) = loops_of(module)
     assert (loop.state, loop.reason) == (
         "as_warp",
-        "the provider cublasdx has no functions that keep sums in registers",
+        "the provider cublasdx has no functions that keep sums in registers; "
+        "no stages: fma has stages if a thread has 32 sums, and it has 16",
     )
     with warp_tiles.override(policy="scalar"):
         (loop,) = loops_of(module)

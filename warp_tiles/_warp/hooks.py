@@ -216,7 +216,7 @@ class Hooks:
         if not state.session.sites and not state.recorder.recorders:
             return source
         self._refuse_stale_hash(builder)
-        from warp_tiles.build.functions import reserved_bytes, with_loops
+        from warp_tiles.build.functions import reserved_bytes
         from warp_tiles.build.module_build import ModuleBuild
 
         generated, bare = finish_module(builder, state, source)
@@ -224,7 +224,7 @@ class Hooks:
             bare = dataclasses.replace(bare, loops_reason=self._tracer.obstacle)
 
         with marked(bare.settings.nvtx, f"plan {bare.name}"):
-            plan = with_loops(self.engine.annotate(bare), generated)
+            plan = self.engine.decide(bare, generated)
         reserve_shared(builder, state, reserved_bytes(plan, generated))
         plan = dataclasses.replace(plan, memory=tuple(kernel_memory(builder, state, plan)))
         self.reloads.before_build(plan)
@@ -254,7 +254,7 @@ class Hooks:
     def _get_link_inputs(self, original: Callable[..., Any], builder: Any) -> tuple[list[bytes], list[bytes]]:
         ltoirs, fatbins = original(builder)
         state = self.sites.existing_state(builder)
-        if state is None or state.build is None or not state.build.plan.needed:
+        if state is None or state.build is None or not (state.build.plan.needed or state.build.plan.has_own_code):
             return ltoirs, fatbins
         state.build.start()
         return _LinkInputs(ltoirs, state.build, builder.module), fatbins

@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles import settings
@@ -24,7 +24,7 @@ from warp_tiles.build.salt import choices_of, module_salt
 from warp_tiles.cache._missed import MissedKeys
 from warp_tiles.errors import BuildError, LockedError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.variant import GemmVariant
-from warp_tiles.plan.planning import ModulePlan, PlannedVariant
+from warp_tiles.plan.planning import STAGES, ModulePlan, PlannedVariant
 from warp_tiles.providers import (
     CublasdxProvider,
     LibmathdxProvider,
@@ -46,6 +46,7 @@ from warp_tiles.util.warn import WarnedTexts, warn
 
 if TYPE_CHECKING:
     from warp_tiles.cache import Cache
+    from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
     from warp_tiles.toolchain.sources import DeviceSource
 
 log = logging.getLogger("warp_tiles")
@@ -209,6 +210,22 @@ class Engine:
             self._code = context.store.digests.digest_many(code_files())
         return self._code
 
+    def decide(self, bare: ModulePlan, generated: GeneratedModule) -> ModulePlan:
+        """The plan of a generated module: what computes each product, its loops, and then :meth:`annotate`.
+
+        Args:
+            bare: The plan without providers.
+            generated: The module.
+
+        Raises:
+            TypeError, UnsupportedVariant, ToolchainError: See :func:`warp_tiles.build.chain.assign_provider`.
+            SettingError: The policy forbids the provider of the settings.
+        """
+        from warp_tiles.build.functions import decided
+
+        functions = _ChosenFunctions(self.chain(bare.settings), bare, self.build_context(bare.settings))
+        return self.annotate(decided(bare, generated, functions))
+
     def annotate(self, plan: ModulePlan) -> ModulePlan:
         """The plan with the provider, key and cache state of each needed variant, and with the register limit.
 
@@ -223,7 +240,7 @@ class Engine:
         return with_register_limit(replace(plan, variants=variants))
 
     def _annotated(self, chain: Chain, planned: PlannedVariant) -> PlannedVariant:
-        if not planned.needed:
+        if not planned.needed or planned.provider == STAGES:
             return planned
         if planned.variant is None:
             return replace(planned, provider=planned.provider or "scalar")
@@ -331,6 +348,24 @@ class Engine:
             variant, built.symbol, built.payload, provider.name, built.key, built.hit, now_s() - started,
             tile_config=recipe.tile_config, started_at_s=started, compiled=next(iter(context.compiled), None),
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _ChosenFunctions:
+    """The functions of the first providers that serve the variants of a plan."""
+
+    chain: Chain
+    plan: ModulePlan
+    context: BuildContext
+
+    def get(self, variant: Variant) -> DeviceFunction | None:
+        from warp_tiles.providers.mma import device_function
+
+        planned = next(v for v in self.plan.needed if v.variant == variant)
+        found, _ = assign_provider(self.chain, planned, self.context)
+        if found.provider == "scalar":
+            return None
+        return device_function(variant, found.symbol or variant.symbol, found.provider, found.tile_config)
 
 
 def _retry_once(attempt: Callable[[], Artifact]) -> Artifact:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from warp_tiles.build.records import Artifact, ModuleRecord
-from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
-from warp_tiles.plan.planning import ModulePlan
-from warp_tiles.plan.registers import with_register_limit
+from warp_tiles.codegen.module import DeviceFunction, Functions, GeneratedModule
+from warp_tiles.plan.planning import STAGES, ModulePlan
 from warp_tiles.providers.mma import device_function
 from warp_tiles.solver.variant import Variant
 
@@ -27,10 +26,28 @@ def built_functions(built: Sequence[Artifact]) -> dict[Variant, DeviceFunction]:
     return {a.variant: device_function(a.variant, a.symbol, a.provider, a.tile_config) for a in built if a.payload}
 
 
-def with_loops(plan: ModulePlan, generated: GeneratedModule) -> ModulePlan:
-    """The plan with the treatment of each loop, and with the register limit that its sums need."""
-    loops = generated.loops(planned_functions(plan), plan.settings, suffix=may_have_suffix(plan))
-    return with_register_limit(replace(plan, loops=loops, whole_products=generated.whole_products()))
+def decided(bare: ModulePlan, generated: GeneratedModule, functions: Functions) -> ModulePlan:
+    """The plan with the treatment of each loop. Products that loops compute from stages need no function.
+
+    Args:
+        bare: The plan without providers.
+        generated: The module.
+        functions: The functions that may be called; only those that are needed are asked for.
+    """
+    decision = generated.decide(functions, bare.settings, suffix=may_have_suffix(bare))
+    sites = [site for site in generated.session.sites if site.index in decision.calls]
+    called = {(site.variants[role], role) for site in sites for role in decision.calls[site.index]}
+    staged = {(variant, role) for site in sites for role, variant in site.variants.items()} - called
+    variants = tuple(
+        replace(
+            planned, provider=STAGES, reason=f"{planned.reason}; a loop computes it from stages, without a function"
+        )
+        if planned.needed and (planned.variant, planned.role) in staged
+        else planned
+        for planned in bare.variants
+    )
+    loops = generated.loops(decision, bare.settings)
+    return replace(bare, variants=variants, loops=loops, whole_products=generated.whole_products())
 
 
 def reserved_bytes(plan: ModulePlan, generated: GeneratedModule) -> dict[str, tuple[int, int]]:
@@ -42,7 +59,8 @@ def reserved_bytes(plan: ModulePlan, generated: GeneratedModule) -> dict[str, tu
     functions = planned_functions(plan)
     reserved: dict[str, tuple[int, int]] = {}
     for suffix in {may_have_suffix(plan), False}:
-        for label, needed in generated.reserved_bytes(functions, plan.settings, suffix=suffix).items():
+        decision = generated.decide(functions, plan.settings, suffix=suffix)
+        for label, needed in generated.reserved_bytes(decision).items():
             forward, backward = reserved.get(label, (0, 0))
             reserved[label] = max(forward, needed[0]), max(backward, needed[1])
     return reserved

@@ -84,6 +84,8 @@ class ModuleBuild:
                 warn(memory.problem)
             elif memory.problem:  # a program may never ask for gradients
                 log.info("%s", memory.problem)
+        for cost in dict.fromkeys(loop.cost for loop in self.plan.loops if loop.cost):
+            warn(cost)
         if not self._settings.keeps_modules:  # the whole module may be known
             self._start_functions()
 
@@ -131,8 +133,7 @@ class ModuleBuild:
         """
         module = self._with_suffix(ModuleSource(source_path.name, arch, output_path.suffix[1:], native_dir, keywords))
         foreign = ["a solver or FFT"] if warp_inputs or keywords.get("fatbins") else []
-        has_functions = any(v.provider != "scalar" for v in self.plan.needed)
-        linked_here = has_functions and not self._warp_link_reason(module, foreign)
+        linked_here = self.plan.has_own_code and not self._warp_link_reason(module, foreign)
         kept = linked_here and self._settings.keeps_modules
         text = source_path.read_text("utf-8")
         known = module_flight(self._context, self.plan, module, text, self._phases) if kept else nullcontext()
@@ -140,7 +141,7 @@ class ModuleBuild:
             if flight is not None and flight.found is not None:
                 record = replace(self._found(flight.found, output_path), module_key=flight.found.key)
             else:
-                if has_functions and self._settings.bundle is not None:
+                if self.plan.has_own_code and self._settings.bundle is not None:
                     raise not_in_bundle(self.plan, self._settings.bundle)
                 began = now_s()
                 self._start_functions()
@@ -192,7 +193,9 @@ class ModuleBuild:
         self._refuse_scalar(artifacts)
         payloads = payloads_of(artifacts)
         foreign += foreign_inputs(artifacts)
-        reason = self._warp_link_reason(module, foreign) if payloads else "no function was built for it"
+        decision = self._generated.decide(built_functions(artifacts), self._settings, suffix=may_have_suffix(self.plan))
+        has_own_code = payloads or decision.has_stages
+        reason = self._warp_link_reason(module, foreign) if has_own_code else "no function was built for it"
         suffix = module.output == "cubin" and not reason and may_have_suffix(self.plan)
         text = self.text(artifacts, suffix=suffix)
         if text != source_path.read_text("utf-8"):  # a product fell back to another function or to the scalar path
@@ -212,6 +215,7 @@ class ModuleBuild:
     def _record(
         self, artifacts: Sequence[Artifact], reason: str, output_path: Path, *, suffix: bool, found: bool = False
     ) -> ModuleRecord:
+        functions = planned_functions(self.plan) if found else built_functions(artifacts)
         return ModuleRecord(
             self.plan,
             [artifact.without_payload() for artifact in artifacts],
@@ -220,9 +224,7 @@ class ModuleBuild:
             output_path.name,
             os.path.getsize(output_path),
             now_s() - self._started,
-            self._generated.loops(
-                planned_functions(self.plan) if found else built_functions(artifacts), self._settings, suffix=suffix
-            ),
+            self._generated.loops(self._generated.decide(functions, self._settings, suffix=suffix), self._settings),
             started_at_s=self._started,
             phases=self._phases.found,
             found=found,

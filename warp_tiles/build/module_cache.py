@@ -38,7 +38,7 @@ def module_key(context: BuildContext, plan: ModulePlan, module: ModuleSource, te
     if module.output != "cubin" or keywords.get("lineinfo") or keywords.get("extra_include_dirs"):
         return None  # line information names files of this machine, and other headers may be anything
     functions = {v.symbol: v.key for v in plan.needed if v.provider != "scalar"}
-    if not functions or not all(functions.values()):
+    if not plan.has_own_code or not all(functions.values()):
         return None
     try:
         toolchain, store = context.toolchain(), context.store

@@ -6,19 +6,21 @@ a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from warp_tiles.codegen.pipelines import Body, Pipeline, body_of, plan_pipeline
 from warp_tiles.codegen.reverse import ReverseRing, plan_reverse
 from warp_tiles.codegen.stages import LoopTarget, Ring, plan_ring
 from warp_tiles.codegen.sum_stores import SumStore, plan_sum_store
-from warp_tiles.codegen.sums import Accumulation, LoopSums, addition_of, obstacle_to_sums
+from warp_tiles.codegen.sums import Accumulation, LoopSums, SumsOf, addition_of, obstacle_to_sums
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Operation, loops, own_operations
 from warp_tiles.gemm.variant import DTYPE_BYTES
 
 __all__ = ["LoopDecision", "LoopSums", "LoopTarget", "decide"]
 
+# the least measured share of a loop's speed, without its stages
+_SPEED_WITHOUT_STAGES = {"tensor cores": 0.08, "fma": 0.77}
 _SHORTEST_COPY = 4  # bytes of an async copy, as shortest_copy() in kernels/module/slots.cuh
 
 
@@ -35,6 +37,7 @@ class LoopDecision:
         reason: The condition that makes the state possible, or the obstacle to a better one.
         reverse: The stages of its reverse pass, or the reason why that has none; empty without a reverse pass.
         sum_store: The store that takes the sums from registers, or the reason why C is written; empty without stages.
+        cost: What a setting that forbids stages costs the loop, and the remedy; empty if none does.
     """
 
     function: str
@@ -45,6 +48,7 @@ class LoopDecision:
     reason: str
     reverse: ReverseRing | str = ""
     sum_store: SumStore | str = ""
+    cost: str = ""
 
     @property
     def state(self) -> str:
@@ -134,7 +138,7 @@ class LoopDecision:
 def decide(
     module: ModuleTrace,
     function: FunctionTrace,
-    sums: Mapping[int, LoopSums | str],
+    sums: SumsOf,
     *,
     ahead: bool,
     target: LoopTarget | None = None,
@@ -144,7 +148,7 @@ def decide(
     Args:
         module: The whole module, for calls of the function.
         function: The function.
-        sums: By site: the functions that keep its sums, or the reason why there are none.
+        sums: Finds the functions that keep the sums of a site.
         ahead: True if tiles may be loaded ahead.
         target: What loops may use; None without stages.
     """
@@ -155,7 +159,10 @@ def decide(
         products = [operation for operation in own_operations(loop) if operation.product is not None]
         if not products:
             continue
-        staged = _staged(module, function, loop, around, products, ahead, target)
+        staged, cost = _staged(module, function, loop, around, products, ahead, target), ""
+        if isinstance(staged, LoopDecision) and target.forbidden:
+            cost = _cost(staged.instruction, target.forbidden)
+            staged = target.forbidden
         if isinstance(staged, LoopDecision):
             decisions.append(_with_reverse(module, function, staged, ahead, target))
             continue
@@ -166,9 +173,18 @@ def decide(
         if loop.kind != "unrolled" and staged and (pipeline is not None or (has_functions and staged not in reasons)):
             reasons.append(f"{'no' if pipeline is None else 'not more'} stages: {staged}")
         text = "; ".join(dict.fromkeys(reasons))
-        decision = LoopDecision(function.label, loop, len(products), accumulations, pipeline, text)
+        decision = LoopDecision(function.label, loop, len(products), accumulations, pipeline, text, cost=cost)
         decisions.append(_with_reverse(module, function, decision, ahead, target))
     return tuple(decisions)
+
+
+def _cost(instruction: str, forbidden: str) -> str:
+    """What it costs that a loop has no stages (``benchmarks/results/forced_provider.json``), and the remedy."""
+    share = _SPEED_WITHOUT_STAGES["fma" if instruction == "fma" else "tensor cores"]
+    return (
+        f"{forbidden}, so functions multiply tiles in shared memory, where {instruction} could multiply from stages. "
+        f"Such loops reached {share} of the speed of stages on an H100. Set provider and policy to 'auto' for stages"
+    )
 
 
 def _with_reverse(
@@ -179,6 +195,8 @@ def _with_reverse(
         return decision
     if not ahead:
         return replace(decision, reverse="the setting async_copies is off")
+    if target.forbidden:
+        return replace(decision, reverse=target.forbidden)
     if len(decision.accumulations) < decision.products:
         return replace(decision, reverse=decision.reason)
     body = body_of(function, decision.loop, decision.accumulations)
@@ -198,11 +216,13 @@ def _staged(
     """Returns the decision about a loop that loads into stages, or the reason why it does not."""
     if not target.families or not ahead or loop.kind == "unrolled":
         return target.obstacle
+
     # equal products that add to one C share their sums
-    sums: dict[int, LoopSums | str] = {
-        site: LoopSums(f"staged_{variant.symbol}", "float", 0) for site, variant in target.variants.items()
-    }
-    accumulations, obstacles = _accumulations(module, function, loop, around, products, sums, {})
+    def sums_of(site: int) -> LoopSums | str:
+        variant = target.variants.get(site)
+        return LoopSums(f"staged_{variant.symbol}", "float", 0) if variant else "no function was planned for it"
+
+    accumulations, obstacles = _accumulations(module, function, loop, around, products, sums_of, {})
     if obstacles:
         return obstacles[0]
     body = body_of(function, loop, accumulations)
@@ -231,7 +251,7 @@ def _accumulations(
     loop: Loop,
     around: tuple[Loop, ...],
     products: Sequence[Operation],
-    sums: Mapping[int, LoopSums | str],
+    sums: SumsOf,
     arrays: dict[tuple[LoopSums, int, str], int],
 ) -> tuple[tuple[Accumulation, ...], list[str]]:
     """Returns the products whose sums stay in registers, and the obstacles of the others."""
@@ -249,7 +269,7 @@ def _accumulations(
             home = outer
         assert operation.product is not None
         assert operation.hook is not None
-        functions = sums[operation.product.site]
+        functions = sums(operation.product.site)
         assert isinstance(functions, LoopSums)
         array = arrays.setdefault((functions, home.hook, operation.matrices[2].name), operation.hook)
         addition = addition_of(function, operation)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
 from warp_tiles.codegen.emit import emit_loads, emit_loops, skip_replays
@@ -18,7 +19,7 @@ from warp_tiles.codegen.prelude import prefix_of, waiting_function, with_prelude
 from warp_tiles.codegen.reverse import ReverseRing
 from warp_tiles.codegen.stores import computed_stores
 from warp_tiles.codegen.sum_stores import SumStore
-from warp_tiles.codegen.trace import ModuleTrace
+from warp_tiles.codegen.trace import ModuleTrace, Operation
 from warp_tiles.codegen.whole import whole_product
 from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
@@ -41,12 +42,50 @@ class DeviceFunction:
     Attributes:
         symbol: Its name.
         sums: The functions that keep its sums over a loop, or the reason why there are none.
-        own: True if the provider ``mma`` built it, so that loops may multiply in its place.
     """
 
     symbol: str
     sums: LoopSums | str
-    own: bool = False
+
+
+class Functions(Protocol):
+    """The device functions that may be called. A mapping of variants is one."""
+
+    def get(self, variant: Variant, /) -> DeviceFunction | None:
+        """The function of a variant; None if none computes it, so that it takes Warp's scalar path."""
+
+
+@dataclass(frozen=True)
+class ModuleDecision:
+    """What computes each product of a module, in its place.
+
+    Attributes:
+        loops: The decision about each loop that contains products.
+        calls: For each product site, the roles that are computed by a function. Loops with stages compute the others.
+        asked: The functions that decided, by variant.
+    """
+
+    loops: tuple[LoopDecision, ...]
+    calls: Mapping[int, tuple[Role, ...]]
+    asked: Mapping[Variant, DeviceFunction | None]
+
+    @property
+    def has_stages(self) -> bool:
+        """True if a loop multiplies tiles in stages, in either direction."""
+        return any(loop.instruction or loop.reverse_instructions for loop in self.loops)
+
+
+class _Asked:
+    """Functions that remember which variants were asked for."""
+
+    def __init__(self, functions: Functions) -> None:
+        self._functions = functions
+        self.found: dict[Variant, DeviceFunction | None] = {}
+
+    def get(self, variant: Variant) -> DeviceFunction | None:
+        if variant not in self.found:
+            self.found[variant] = self._functions.get(variant)
+        return self.found[variant]
 
 
 @dataclass
@@ -57,13 +96,11 @@ class _Calls:
         names: What each placeholder stands for.
         declarations: C++ declarations of the functions, by name.
         solvers: C++ types that stand for solver functions, by the functions' names.
-        callers: Keys of the functions of the module that call any.
     """
 
     names: dict[str, str]
     declarations: dict[str, str] = field(default_factory=dict)
     solvers: dict[str, str] = field(default_factory=dict)
-    callers: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -82,8 +119,8 @@ class GeneratedModule:
     trace: ModuleTrace
     called: frozenset[int]
     # plan, source and build record of a module ask for the same decisions
-    _decisions: dict[object, tuple[LoopDecision, ...]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
+    _decisions: list[tuple[Settings, bool, ModuleDecision]] = field(
+        default_factory=list, init=False, repr=False, compare=False
     )
 
     @property
@@ -91,36 +128,78 @@ class GeneratedModule:
         """The source up to the declarations: Warp's headers and macros, which many modules have in common."""
         return prefix_of(self.source)
 
-    def loops(
-        self, functions: Mapping[Variant, DeviceFunction], settings: Settings, *, suffix: bool = True
-    ) -> tuple[PlannedLoop, ...]:
+    def decide(self, functions: Functions, settings: Settings, *, suffix: bool = True) -> ModuleDecision:
+        """Returns what computes each product. Only functions that may be called are asked for.
+
+        Args:
+            functions: The functions that may be called.
+            settings: The settings of the module.
+            suffix: True if the module may be compiled for an architecture-specific target such as ``sm_90a``.
+        """
+        for asked_settings, asked_suffix, known in self._decisions:
+            same = (asked_settings, asked_suffix) == (settings, suffix)
+            if same and all(functions.get(variant) == function for variant, function in known.asked.items()):
+                return known
+        asked = _Asked(functions)
+        without: frozenset[int] = frozenset()  # sites that take the scalar path, because a function is missing
+        while True:
+            loops = self._decide_loops(asked, settings, suffix, without)
+            calls = self._calls(loops)
+            missing = {s.index for s in self._product_sites() if not self._has_functions(s, calls[s.index], asked)}
+            if missing <= without:
+                break
+            without |= missing
+        found = ModuleDecision(loops, calls, asked.found)
+        self._decisions.append((settings, suffix, found))
+        return found
+
+    def _calls(self, loops: Iterable[LoopDecision]) -> dict[int, tuple[Role, ...]]:
+        """The roles of each product site that functions compute: those that no loop with stages computes."""
+        loops = tuple(loops)
+        staged = {_site(product.operation) for loop in loops if loop.instruction for product in loop.accumulations}
+        reverse = {_site(loop.reverse.product) for loop in loops if isinstance(loop.reverse, ReverseRing)}
+        repeated = self.called - sites_without_replay(self.trace) - reverse  # forward, by the reverse pass
+
+        def is_called(site: Site, role: Role) -> bool:
+            if role is Role.FORWARD:
+                return site.index not in staged or site.index in repeated
+            return site.index in self.called and site.index not in reverse
+
+        return {
+            site.index: tuple(role for role in site.variants if is_called(site, role)) for site in self._product_sites()
+        }
+
+    def _has_functions(self, site: Site, roles: Iterable[Role], functions: Functions) -> bool:
+        return bool(site.variants) and all(functions.get(site.variants[role]) is not None for role in roles)
+
+    def loops(self, decision: ModuleDecision, settings: Settings) -> tuple[PlannedLoop, ...]:
         """Returns the decision about each loop that contains products, once for each kernel that runs the loop.
 
         Args:
-            functions: The functions that are built, by variant.
+            decision: The decision about the module.
             settings: The settings of the module.
-            suffix: True if the module may be compiled for an architecture-specific target such as ``sm_90a``.
         """
         return tuple(
             PlannedLoop(
                 kernel,
-                self.trace.functions[decision.function].file,
-                decision.loop.line,
-                decision.products,
-                decision.state,
-                decision.stages,
-                decision.reason,
-                decision.instruction,
-                decision.sums,
-                self._gradients(decision.function, settings),
-                decision.reverse_reason,
-                decision.reverse_instructions,
-                decision.store_reason,
-                decision.operands,
-                decision.load_reason,
+                self.trace.functions[loop.function].file,
+                loop.loop.line,
+                loop.products,
+                loop.state,
+                loop.stages,
+                loop.reason,
+                loop.instruction,
+                loop.sums,
+                self._gradients(loop.function, settings),
+                loop.reverse_reason,
+                loop.reverse_instructions,
+                loop.store_reason,
+                loop.operands,
+                loop.load_reason,
+                loop.cost,
             )
-            for decision in self._decide(functions, settings, suffix)
-            for kernel in self.trace.kernels_of.get(decision.function, ())
+            for loop in decision.loops
+            for kernel in self.trace.kernels_of.get(loop.function, ())
         )
 
     def whole_products(self) -> dict[str, WholeProduct]:
@@ -147,96 +226,94 @@ class GeneratedModule:
         found = self._whole_product(label)
         return f"the adjoint kernel: {found}" if isinstance(found, str) else WHOLE_GRADIENTS
 
-    def reserved_bytes(
-        self, functions: Mapping[Variant, DeviceFunction], settings: Settings, *, suffix: bool
-    ) -> dict[str, tuple[int, int]]:
+    def reserved_bytes(self, decision: ModuleDecision) -> dict[str, tuple[int, int]]:
         """Returns the bytes of shared memory that functions need beyond their tiles, by the functions' labels.
 
         The second number is that of the reverse pass, beyond the tiles and their gradients.
         """
         reserved: dict[str, tuple[int, int]] = {}
-        for decision in self._decide(functions, settings, suffix):
-            needed = decision.extra_bytes, decision.reverse_extra_bytes
+        for loop in decision.loops:
+            needed = loop.extra_bytes, loop.reverse_extra_bytes
             if any(needed):
-                forward, backward = reserved.get(decision.function, (0, 0))
-                reserved[decision.function] = max(forward, needed[0]), max(backward, needed[1])
+                forward, backward = reserved.get(loop.function, (0, 0))
+                reserved[loop.function] = max(forward, needed[0]), max(backward, needed[1])
         return reserved
 
-    def text(self, functions: Mapping[Variant, DeviceFunction], settings: Settings, *, suffix: bool = True) -> str:
+    def text(self, functions: Functions, settings: Settings, *, suffix: bool = True) -> str:
         """Returns the finished source.
 
         Args:
-            functions: The functions that were built, by variant. If a needed function of a site is missing, all its
-                products take the scalar path, because Warp's templates look only at the forward function.
+            functions: The functions that were built. If one that a site calls is missing, all that the site calls take
+                the scalar path, because Warp's templates look only at the forward function.
             settings: The settings of the module.
-            suffix: See :meth:`loops`.
+            suffix: See :meth:`decide`.
         """
-        complete = [site for site in self._product_sites() if self._is_complete(site, functions)]
+        decision = self.decide(functions, settings, suffix=suffix)
+        loops = decision.loops
         calls = _Calls({s.placeholder(role): SCALAR_FUNCTION for s in self.session.sites for role in s.roles})
         self._call_solvers(calls, functions)
-        self._call_products(calls, complete, functions)
+        self._call_products(calls, decision, functions)
         macros = Macros()
-        decisions = self._decide(functions, settings, suffix)
-        for decision in decisions:
-            if decision.instruction:
+        for loop in loops:
+            if loop.instruction:
                 continue
-            for accumulation in decision.accumulations:
+            for accumulation in loop.accumulations:
                 operation, sums = accumulation.operation, accumulation.sums
-                assert operation.product is not None
-                summed = self._product(self.session.sites[operation.product.site], Role.FORWARD)
+                summed = self._product(self.session.sites[_site(operation)], Role.FORWARD)
                 assert summed is not None
                 calls.declarations[f"{sums.symbol}_add"] = loop_declarations(summed, sums)
-        emit_loops(macros, self.trace, decisions)
-        if settings.async_copies and calls.callers:
-            self._emit_moves(macros, decisions)
+        emit_loops(macros, self.trace, loops)
+        is_changed = bool(calls.declarations) or decision.has_stages
+        if settings.async_copies and is_changed:
+            self._emit_moves(macros, loops)
         if settings.register_accumulators:
-            sites = sites_without_replay(self.trace) & {site.index for site in complete}
+            here = {
+                s.index for s in self._product_sites() if self._has_functions(s, decision.calls[s.index], functions)
+            }
             for function in self.trace.functions.values():
-                skip_replays(macros, function, sites)
-        for decision in decisions:
-            emit_reverse(macros, decision)
+                skip_replays(macros, function, sites_without_replay(self.trace) & here)
+        for loop in loops:
+            emit_reverse(macros, loop)
         return with_prelude(
             self.source,
             [calls.declarations[name] for name in sorted(calls.declarations)],
             calls.names,
             macros.definitions(self.trace.functions.values()),
-            header=bool(calls.callers) and settings.async_copies,
-            staged=[text for decision in decisions for text in staged_types(decision)],
-            reversed_loops=[text for decision in decisions for text in reversed_types(decision)],
+            header=is_changed and settings.async_copies,
+            staged=[text for loop in loops for text in staged_types(loop)],
+            reversed_loops=[text for loop in loops for text in reversed_types(loop)],
             solvers=[calls.solvers[symbol] for symbol in sorted(calls.solvers)],
         )
 
-    def _call_solvers(self, calls: _Calls, functions: Mapping[Variant, DeviceFunction]) -> None:
+    def _call_solvers(self, calls: _Calls, functions: Functions) -> None:
         """Add the calls of the solver functions that were built. Each one can take the scalar path alone."""
         for site in self.session.sites:
-            for role in self._needed(site):
-                variant = site.variants[role]
-                if isinstance(variant, SolverVariant) and variant in functions:
-                    symbol = functions[variant].symbol
-                    calls.declarations[symbol] = solver_declaration(variant, symbol)
-                    calls.solvers[symbol] = solver_struct(variant, symbol)
-                    calls.callers.add(site.function)
-                    calls.names[site.placeholder(role)] = f"wt::Solver<{symbol}_call>{{}}"
+            for role, variant in site.variants.items():
+                if not isinstance(variant, SolverVariant) or (role is Role.ADJOINT and site.index not in self.called):
+                    continue
+                if (function := functions.get(variant)) is not None:
+                    calls.declarations[function.symbol] = solver_declaration(variant, function.symbol)
+                    calls.solvers[function.symbol] = solver_struct(variant, function.symbol)
+                    calls.names[site.placeholder(role)] = f"wt::Solver<{function.symbol}_call>{{}}"
 
-    def _call_products(
-        self, calls: _Calls, complete: Iterable[Site], functions: Mapping[Variant, DeviceFunction]
-    ) -> None:
-        """Add the calls of the products whose needed functions were all built."""
+    def _call_products(self, calls: _Calls, decision: ModuleDecision, functions: Functions) -> None:
+        """Add the calls of the products whose functions were all built."""
         waiting = waiting_sites(self.trace)
-        for site in complete:
-            calls.callers.add(site.function)
-            forward = (
-                functions[site.variants[Role.FORWARD]].symbol if Role.FORWARD in site.variants else SCALAR_FUNCTION
-            )
+        for site in self._product_sites():
+            found = {role: functions.get(site.variants[role]) for role in decision.calls[site.index]}
+            symbols = {role: function.symbol for role, function in found.items() if function is not None}
+            if not symbols or len(symbols) < len(found):
+                continue
+            # A role that nothing calls is still an argument, and Warp's templates look at the forward one
+            other = symbols.get(Role.FORWARD, next(iter(symbols.values())))
             for role in site.roles:
-                # an adjoint that nothing calls is still an argument; as in Warp, it is the forward function
-                product = self._product(site, role) if role in self._needed(site) else None
-                symbol = functions[product].symbol if product is not None else forward
-                if product is not None:
+                product, symbol = self._product(site, role), symbols.get(role, other)
+                if role in symbols:
+                    assert product is not None
                     calls.declarations[symbol] = declaration(product, symbol)
-                if product is not None and role is Role.ADJOINT_B and site.index in waiting:
-                    calls.declarations[f"{symbol}_waiting"] = waiting_function(symbol, pointers(product))
-                    symbol = f"{symbol}_waiting"
+                    if role is Role.ADJOINT_B and site.index in waiting:
+                        calls.declarations[f"{symbol}_waiting"] = waiting_function(symbol, pointers(product))
+                        symbol = f"{symbol}_waiting"
                 calls.names[site.placeholder(role)] = symbol
 
     def _product_sites(self) -> list[Site]:
@@ -246,40 +323,26 @@ class GeneratedModule:
         variant = site.variants.get(role)
         return variant if isinstance(variant, GemmVariant) else None
 
-    def _needed(self, site: Site) -> list[Role]:
-        return [role for role in site.variants if role is Role.FORWARD or site.index in self.called]
-
-    def _is_complete(self, site: Site, functions: Mapping[Variant, DeviceFunction]) -> bool:
-        return bool(site.variants) and all(site.variants[role] in functions for role in self._needed(site))
-
-    def _decide(
-        self, functions: Mapping[Variant, DeviceFunction], settings: Settings, suffix: bool
-    ) -> tuple[LoopDecision, ...]:
-        key = frozenset(functions.items()), settings, suffix
-        if key not in self._decisions:
-            self._decisions[key] = self._decide_loops(functions, settings, suffix)
-        return self._decisions[key]
-
     def _decide_loops(
-        self, functions: Mapping[Variant, DeviceFunction], settings: Settings, suffix: bool
+        self, functions: Functions, settings: Settings, suffix: bool, without: frozenset[int]
     ) -> tuple[LoopDecision, ...]:
-        sums: dict[int, LoopSums | str] = {}
-        for site in self._product_sites():
+        def sums_of(index: int) -> LoopSums | str:
+            site = self.session.sites[index]
             if not settings.register_accumulators:
-                sums[site.index] = "the setting register_accumulators is off"
-            elif self._is_complete(site, functions) and Role.FORWARD in site.variants:
-                sums[site.index] = functions[site.variants[Role.FORWARD]].sums
-            else:
-                sums[site.index] = f"the product takes Warp's scalar path: {site.scalar_reason or 'nothing was built'}"
+                return "the setting register_accumulators is off"
+            function = functions.get(site.variants[Role.FORWARD]) if Role.FORWARD in site.variants else None
+            if function is None or index in without:
+                return f"the product takes Warp's scalar path: {site.scalar_reason or 'nothing was built'}"
+            return function.sums
 
         def decisions(target: LoopTarget) -> tuple[LoopDecision, ...]:
             return tuple(
                 decision
                 for function in self.trace.functions.values()
-                for decision in decide(self.trace, function, sums, ahead=settings.async_copies, target=target)
+                for decision in decide(self.trace, function, sums_of, ahead=settings.async_copies, target=target)
             )
 
-        target = self._loop_target(functions, settings, suffix)
+        target = self._loop_target(settings, suffix)
         found = decisions(target)
         limit = THREAD_REGISTERS if settings.linker == "warp" else self._register_limit(found)
         return found if limit == target.registers else decisions(replace(target, registers=limit))
@@ -290,7 +353,7 @@ class GeneratedModule:
         blocks = wanted_blocks(threads, own_templates=True, loops=decisions)
         return max_registers(threads, blocks) or THREAD_REGISTERS
 
-    def _loop_target(self, functions: Mapping[Variant, DeviceFunction], settings: Settings, suffix: bool) -> LoopTarget:
+    def _loop_target(self, settings: Settings, suffix: bool) -> LoopTarget:
         """What the loops of the module may use."""
         if not settings.register_accumulators:
             return LoopTarget(obstacle="the setting register_accumulators is off")
@@ -300,18 +363,21 @@ class GeneratedModule:
         variants = {
             site.index: product
             for site in self._product_sites()
-            if self._is_complete(site, functions) and (product := self._product(site, Role.FORWARD)) is not None
-            if functions[product].own
+            if (product := self._product(site, Role.FORWARD)) is not None
         }
+        target = LoopTarget(variants, choice=choice)
+        if "mma" not in settings.providers:
+            name = "provider" if settings.provider != "auto" else "policy"
+            target = replace(target, forbidden=f"{settings.named(name)} is {getattr(settings, name)!r}")
         mma: tuple[InstructionFamily, ...] = ("mma",)
         asked = "" if choice == AUTO else f"{settings.named('main_loop')} is '{settings.main_loop}'"
         if choice.family == "mma":
-            return LoopTarget(variants, mma, asked, choice)
+            return replace(target, families=mma, obstacle=asked)
         if choice.family == "wgmma" and not (suffix and self.session.arch == 90):
             return LoopTarget(obstacle=f"{asked}, and wgmma needs a cubin for sm_90a that is linked here")
         if not suffix and self.session.arch == 90:
-            return LoopTarget(variants, mma, "wgmma needs a cubin for sm_90a that is linked here", choice)
-        return LoopTarget(variants, ("wgmma",) if choice.family else ("wgmma", *mma), asked, choice)
+            return replace(target, families=mma, obstacle="wgmma needs a cubin for sm_90a that is linked here")
+        return replace(target, families=("wgmma",) if choice.family else ("wgmma", *mma), obstacle=asked)
 
     def _emit_moves(self, macros: Macros, decisions: tuple[LoopDecision, ...]) -> None:
         """Writes the loads and stores of all functions of the module."""
@@ -325,6 +391,12 @@ class GeneratedModule:
             emit_loads(macros, plan_loads(function, ahead), plan_loads(function, reversed_loops))
             emit_computed_stores(macros, [found for found in computed_stores(function) if found.store not in stored])
             emit_store_adjoints(macros, self.trace, function)
+
+
+def _site(operation: Operation) -> int:
+    """The site of a product."""
+    assert operation.product is not None
+    return operation.product.site
 
 
 def pointers(variant: GemmVariant) -> tuple[str, ...]:

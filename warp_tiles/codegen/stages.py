@@ -46,11 +46,12 @@ class LoopTarget:
     """What loops of a module may use.
 
     Attributes:
-        variants: The forward product of each site that has a function.
+        variants: The forward product of each site.
         families: The instructions of staged products; empty if there are none.
         obstacle: The reason why an instruction may not be used; empty if all may be.
         choice: What the settings fix of the pipeline.
         registers: Registers of a thread that the link of the module allows.
+        forbidden: The setting that forbids stages; empty if none does.
     """
 
     variants: Mapping[int, GemmVariant] = field(default_factory=dict)
@@ -58,6 +59,7 @@ class LoopTarget:
     obstacle: str = ""
     choice: LoopChoice = field(default_factory=LoopChoice)
     registers: int = THREAD_REGISTERS
+    forbidden: str = ""
 
 
 @dataclass(frozen=True)

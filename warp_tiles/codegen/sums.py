@@ -11,7 +11,7 @@ All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from warp_tiles.codegen.effects import ADD_INPLACE
@@ -40,6 +40,10 @@ class LoopSums:
     symbol: str
     ctype: str
     count: int
+
+
+SumsOf = Callable[[int], LoopSums | str]
+"""The device functions that keep the sums of a site's product, or the reason why there are none."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ def obstacle_to_sums(
     function: FunctionTrace,
     loop: Loop,
     operation: Operation,
-    sums: Mapping[int, LoopSums | str],
+    sums: SumsOf,
 ) -> str:
     """Returns the reason why a product cannot keep its sums in registers over a loop; empty if it can.
 
@@ -90,7 +94,7 @@ def obstacle_to_sums(
         function: The function that contains the loop.
         loop: The loop.
         operation: The product.
-        sums: By site: the device functions, or the reason why there are none.
+        sums: Finds the device functions of a site.
     """
     problem = _problem_of_product(module, function, operation, sums)
     if problem:
@@ -147,9 +151,7 @@ def _touches(module: ModuleTrace, function: FunctionTrace, one: Tile, other: Til
     return one.name == other.name or module.may_overlap(function, one, other)
 
 
-def _problem_of_product(
-    module: ModuleTrace, function: FunctionTrace, operation: Operation, sums: Mapping[int, LoopSums | str]
-) -> str:
+def _problem_of_product(module: ModuleTrace, function: FunctionTrace, operation: Operation, sums: SumsOf) -> str:
     product = operation.product
     assert product is not None
     if product.alpha != 1.0 or (product.beta != 1.0 and not operation.results):
@@ -157,5 +159,5 @@ def _problem_of_product(
     a, b, c = operation.matrices
     if module.may_overlap(function, a, c) or module.may_overlap(function, b, c):
         return "C may share memory with A or B"
-    functions = sums.get(product.site, "no function was planned for it")
+    functions = sums(product.site)
     return "" if isinstance(functions, LoopSums) else functions

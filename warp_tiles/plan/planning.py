@@ -21,6 +21,8 @@ from warp_tiles.settings import Settings, current
 from warp_tiles.solver.config import Config
 from warp_tiles.solver.variant import Variant
 
+STAGES = "stages"  # in place of a provider, for products that loops compute
+
 
 @dataclass(frozen=True)
 class Site:
@@ -88,9 +90,10 @@ class PlannedVariant:
         role: The forward product, or one of the adjoints.
         call, function: The Warp function and the key of the function that calls it.
         kernels: Keys of the kernels that need it; if it is skipped, of those that contain it.
-        needed: True if it will be built.
+        needed: True if a launch computes it.
         reason: The reasons for this decision and for the provider.
-        provider: Its provider: ``mma``, ``cublasdx``, ``libmathdx`` or ``scalar``; empty if it is skipped.
+        provider: The provider of its function: ``mma``, ``cublasdx``, ``libmathdx`` or ``scalar``; ``stages`` if loops
+            compute it from stages, without a function; empty if it is skipped.
         symbol: The function that will be called; empty until a provider is found, and on the scalar path.
         tile_config: Tile configuration of the provider ``mma``; None with others.
         choice: What decided about provider and tile configuration: ``tuned`` (a tuning record) or ``default`` (the
@@ -159,6 +162,7 @@ class PlannedLoop:
         store: How the sums of a loop with stages reach an array, and why; empty without stages.
         operands: Registers of a thread that hold operands of ``fma``.
         loads: How tiles reach the stages of a loop, also from arrays with unaligned rows; empty without stages.
+        cost: What a setting that forbids stages costs the loop, and the remedy; empty if none does.
     """
 
     kernel: str
@@ -176,6 +180,7 @@ class PlannedLoop:
     store: str = ""
     operands: int = 0
     loads: str = ""
+    cost: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints."""
@@ -189,7 +194,7 @@ class PlannedLoop:
     @property
     def explanation(self) -> str:
         """The reasons in words."""
-        return "; ".join(filter(None, (self.reason, self.store)))
+        return "; ".join(filter(None, (self.reason, self.store, self.cost)))
 
     def summary(self) -> str:
         """One line for the log."""
@@ -283,8 +288,15 @@ class ModulePlan:
 
     @property
     def needed(self) -> tuple[PlannedVariant, ...]:
-        """The variants to build."""
-        return tuple(v for v in self.variants if v.needed and v.variant is not None)
+        """The variants whose functions are called."""
+        return tuple(v for v in self.variants if v.needed and v.variant is not None and v.provider != STAGES)
+
+    @property
+    def has_own_code(self) -> bool:
+        """True if code of warp_tiles computes anything: a function, or a loop with stages."""
+        return any(v.provider != "scalar" for v in self.needed) or any(
+            loop.instruction or loop.reverse_instructions for loop in self.loops
+        )
 
     @property
     def arch_suffix(self) -> str:

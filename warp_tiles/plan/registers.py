@@ -21,12 +21,12 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
     Args:
         plan: A plan whose needed variants have providers.
     """
-    functions = [v for v in plan.needed if v.provider != "scalar"]
-    if not functions or plan.settings.linker == "warp":
+    if not plan.has_own_code or plan.settings.linker == "warp":
         return replace(plan, register_limit=None, register_limit_reason="")
     limits: dict[int, str] = {}
-    own = [v for v in functions if v.provider == "mma"]
-    blocks = wanted_blocks(plan.block_dim, bool(own), plan.loops)
+    own = [v for v in plan.needed if v.provider == "mma"]
+    has_stages = any(loop.instruction or loop.reverse_instructions for loop in plan.loops)
+    blocks = wanted_blocks(plan.block_dim, bool(own) or has_stages, plan.loops)
     if (limit := max_registers(plan.block_dim, blocks)) is not None:
         alone = f"a block of {plan.block_dim} threads cannot launch with more"
         limits[limit] = alone if blocks == 1 else f"{blocks} resident blocks hide latency"

@@ -129,10 +129,10 @@ def device_function(variant: Variant, symbol: str, provider: str, config: Config
     if not isinstance(config, TileConfig):
         return DeviceFunction(symbol, f"the provider {provider} has no functions that keep sums in registers")
     if (sums := register_accumulators(variant, symbol, config)) is not None:
-        return DeviceFunction(symbol, sums, own=True)
+        return DeviceFunction(symbol, sums)
     if DTYPE_BYTES[variant.c.dtype] < 4:
         return DeviceFunction(symbol, f"C is {variant.c.dtype}, to which each product is rounded")
-    return DeviceFunction(symbol, "registers do not hold the sums of its tile", own=True)
+    return DeviceFunction(symbol, "registers do not hold the sums of its tile")
 
 
 @functools.lru_cache(maxsize=4096)
