@@ -122,12 +122,12 @@ OTHERS = {
         "it has other loops",
     ),
     "added twice": (
-        kernel(product="t = wp.tile_matmul(a, b)\nc += t\nc += t"), "add_inplace is no part of a product",
+        kernel(product="t = wp.tile_matmul(a, b)\nc += t\nc += t"), "add_inplace is not part of a product",
     ),
-    "doubled": (kernel(product=f"{PRODUCT}\nc += c"), "add_inplace is no part of a product"),
+    "doubled": (kernel(product=f"{PRODUCT}\nc += c"), "add_inplace is not part of a product"),
     "another tile added": (
         kernel(start=f"{START}\nd = wp.tile_ones(shape=(32, 16), dtype=wp.float32)", product=f"{PRODUCT}\nc += d"),
-        "add_inplace is no part of a product",
+        "add_inplace is not part of a product",
     ),
     "a function with the name of tile_astype": (
         kernel(
@@ -163,7 +163,7 @@ OTHERS = {
         kernel(start=f"{START}\nlast = n\nif n > 100:\n    last = 100", head="for k in range(0, last, 8):"),
         "it has branches",
     ),
-    "a side effect": (kernel(product=f"{PRODUCT}\nwp.tile_atomic_add(C, a, offset=(0, 0))"), "is no part of a product"),
+    "a side effect": (kernel(product=f"{PRODUCT}\nwp.tile_atomic_add(C, a, offset=(0, 0))"), "not part of a product"),
     "in a function": (
         kernel(
             head="if n < 0:", loads=("return",), product="pass", store=f"add(A, B, i, j, c)\n{STORE}",

@@ -139,7 +139,7 @@ def test_a_tile_that_is_loaded_twice() -> None:
 
 def test_a_loaded_tile_that_nothing_multiplies() -> None:
     loop = t.loop(*body(), t.load(D, line=9))
-    reason = "line 9: the loaded tile is no operand of the product"
+    reason = "line 9: the loaded tile is not an operand of the product"
     assert outcome(decide_loop(t.zeros(C), loop)) == ("register_sums", reason)
 
 

@@ -122,7 +122,7 @@ def _builds() -> dict[str, Callable[..., Any]]:
 
 
 class _Captures:
-    """Stand-ins of Warp's graph captures. A real capture would hold no launches, and refuses what it cannot record."""
+    """Stand-ins of Warp's graph captures. A real capture would hold no launches, and fails at what it cannot record."""
 
     def __init__(self, warp: Any) -> None:
         self._warp = warp

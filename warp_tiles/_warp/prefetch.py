@@ -85,7 +85,7 @@ class Prefetches:
                 self._left.discard(key)
 
     def join(self, module: Any) -> None:
-        """Waits for the running compilation of a module. What has not begun is left to the caller.
+        """Waits for the running compilation of a module. The caller compiles what has not begun.
 
         A caller that holds the lock of Warp's code generator does not wait, because the thread may need that lock.
         """

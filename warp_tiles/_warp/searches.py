@@ -47,7 +47,7 @@ def without_tape() -> Iterator[None]:
     """Suspends the active ``wp.Tape`` within the block.
 
     Raises:
-        SeamError: This Warp stores its active tape elsewhere.
+        SeamError: This Warp keeps its active tape in another place.
     """
     runtime = _runtime("tape")
     tape, runtime.tape = runtime.tape, None
@@ -64,7 +64,7 @@ def precompiled_headers() -> dict[str, Path]:
     complete, because Warp gives it its name last.
 
     Raises:
-        SeamError: This Warp stores them elsewhere.
+        SeamError: This Warp keeps them in another place.
     """
     dated: list[tuple[int, Path]] = []
     for folder in list(_runtime("_pch_dirs")._pch_dirs.values()):
@@ -78,7 +78,7 @@ def headers_folder() -> Path:
     """Returns the folder in which Warp looks for this thread's precompiled CPU headers.
 
     Raises:
-        SeamError: This Warp stores them elsewhere.
+        SeamError: This Warp keeps them in another place.
     """
     return Path(_runtime("_get_or_create_pch_dir", "_pch_dirs")._get_or_create_pch_dir())
 

@@ -1,4 +1,4 @@
-"""Deployment bundles: what is built on one machine for others that build nothing."""
+"""Deployment bundles: modules that one machine builds for others that build nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AGAIN = "make the bundle again with `warp-tiles bundle`"
 
 
 def facts_of(settings: Settings, store: ToolchainStore, sources: Iterable[DeviceSource]) -> dict[str, Any]:
-    """What a bundle says about the machine that made it, as JSON.
+    """The toolchain of the machine that built a bundle, as JSON.
 
     Raises:
         ToolchainError: There is no toolchain.

@@ -121,7 +121,7 @@ def result_of_answer(expected: Facts, answer: Answer) -> Compiled:
 
 
 def differences(expected: Facts, found: Facts) -> str:
-    """What a worker has in place of what is expected, as text; empty if all parts are equal."""
+    """How a worker's toolchain differs from the expected one, as text; empty if all parts are equal."""
     theirs = dict(found)
     texts = [
         f"its {name} is {theirs.get(name, 'unknown')}, and this process has {fact}"

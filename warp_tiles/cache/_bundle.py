@@ -107,7 +107,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     """Open a bundle for reading.
 
     Raises:
-        CacheError: It is no regular file, or cannot be read.
+        CacheError: It is not a regular file, or cannot be read.
     """
     try:
         stream = open_input(path)
@@ -134,7 +134,7 @@ def check(path: Path) -> tuple[Manifest, ...]:
 
     Raises:
         BundleError: It is malformed or damaged, has another version, or lists an entry without a payload.
-        CacheError: It is no regular file, or cannot be read.
+        CacheError: It is not a regular file, or cannot be read.
     """
     with _opened(path) as stream:
         return _walk(stream, None)

@@ -1,4 +1,4 @@
-"""What a user does with a cache: list, verify, explain, collect, clear, export and import."""
+"""Maintenance of a cache: list, verify, explain, collect, clear, export and import."""
 
 from __future__ import annotations
 

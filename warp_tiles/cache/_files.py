@@ -37,7 +37,7 @@ class FileCache(Cache):
             return None
         except (DamagedError, OSError):
             pass
-        self.get(key)  # sets aside what is damaged, and reports it
+        self.get(key)  # sets damaged files aside, and reports them
         return None
 
     def temporary_path(self) -> Path:

@@ -141,7 +141,7 @@ def listing(folder: Folder, only: Iterable[str] | None = None) -> tuple[EntryInf
     items = []
     for digest, status in folder.each_key():
         if wanted is None or digest in wanted:
-            with suppress(DamagedError, FileNotFoundError):  # verify says what is damaged
+            with suppress(DamagedError, FileNotFoundError):  # verify reports the damage
                 items.append(EntryInfo(digest, folder.read_manifest(digest), status.st_mtime_ns))
     return tuple(sorted(items, key=lambda item: (-item.used_at_ns, item.key)))
 
@@ -198,7 +198,7 @@ def _payload_damage(folder: Folder, sha256: str) -> str | None:
 
 
 class _Sweep:
-    """Counts what one collection removes."""
+    """Counts the files that one collection removes."""
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
@@ -274,7 +274,7 @@ def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport
 
 
 def drop_idle_locks(files: TrustedFolder, found: Iterable[tuple[str, os.stat_result]], now: float) -> None:
-    """Remove the files of locks that nobody has taken for a day, and the names of killed holders."""
+    """Remove the files of locks that were not taken for a day, and the names of killed holders."""
     for name, status in list(found):
         # a held lock stays, and one without file locking
         lock, is_lock = f"{name.rpartition('.')[0]}.lock", name.endswith(".lock")

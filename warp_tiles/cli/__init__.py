@@ -35,7 +35,7 @@ def main(group: click.Group = commands, name: str = "warp-tiles") -> None:
     """Entry point. Errors of this package are printed as one message, with exit status 2.
 
     An interrupted command ends at once and by the signal, so that a shell sees it. Builds that still run are killed;
-    what they write, they write whole or not at all.
+    a file is written whole or not at all.
 
     Args:
         group: The commands.
@@ -50,7 +50,7 @@ def main(group: click.Group = commands, name: str = "warp-tiles") -> None:
         print("warp-tiles: interrupted", file=sys.stderr)
         _end_by_interrupt()
     except StandardOutputError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes what is left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes the rest
         if not error.is_closed_pipe:  # a reader that closed its pipe has read enough
             print(f"warp-tiles: {error}", file=sys.stderr)
         status = 1

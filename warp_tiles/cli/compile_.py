@@ -42,7 +42,7 @@ def as_archs(context: click.Context, parameter: click.Parameter, value: str) -> 
     """Parse one compute capability, or several with commas between them."""
     parts = [part.strip() for part in value.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
-        raise click.BadParameter(f"{value!r} is no compute capability such as 90, or several such as 80,90")
+        raise click.BadParameter(f"{value!r} is not a compute capability such as 90, or several such as 80,90")
     return tuple(dict.fromkeys(int(part) for part in parts))
 
 

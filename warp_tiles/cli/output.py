@@ -64,7 +64,7 @@ def print_json(data: Any) -> None:
 
 
 def echo(text: str) -> None:
-    """Print a text, with escapes in place of what a terminal would obey.
+    """Print a text. Control sequences of terminals are escaped.
 
     Raises:
         OSError: Standard output cannot be written; the command ends with a message.
@@ -73,7 +73,7 @@ def echo(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print a text on standard error, with escapes in place of what a terminal would obey."""
+    """Print a text on standard error. Control sequences of terminals are escaped."""
     click.echo(printable(text, lines=True), err=True)
 
 

@@ -69,7 +69,7 @@ def facts_of(script: Path, arguments: Sequence[str], ended: BaseException | str 
 def write_records(
     report: Path | None, trace: Path | None, document: Mapping[str, Any], title: str, facts: Mapping[str, str]
 ) -> None:
-    """Write what the options of :func:`record_options` ask for.
+    """Write the files that the options of :func:`record_options` name.
 
     Raises:
         OutputError: A file cannot be written. If another exception is on its way, a note is printed instead.

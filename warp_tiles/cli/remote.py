@@ -25,7 +25,7 @@ def _opened(*, writes: bool, counts: bool = True) -> Iterator[tuple[BuildContext
 
     Args:
         writes: True to sign and write entries.
-        counts: True to count what is done.
+        counts: True to count the entries.
 
     Raises:
         RemoteError: There is none, or it does not answer.

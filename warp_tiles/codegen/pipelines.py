@@ -188,7 +188,7 @@ def _problem_of_load(
         if operation not in products and not is_view:
             return f"line {operation.line} uses the loaded tile too"
     if tile.name not in used:
-        return "the loaded tile is no operand of the product"
+        return "the loaded tile is not an operand of the product"
     return ""
 
 

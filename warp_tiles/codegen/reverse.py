@@ -107,7 +107,7 @@ def plan_reverse(
     if isinstance(body, str):
         return body
     if loop.kind != "range" or not loop.reverses:
-        return f"the loop is no range loop of its own: {loop.kind}"
+        return f"the loop is not a range loop of its own: {loop.kind}"
     if len(products) != 1:
         return f"the loop has {len(products)} products"
     (product,) = products

@@ -92,7 +92,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A value that is no tile and no array.
+    """A value that is neither a tile nor an array.
 
     Attributes:
         name: The C++ variable.

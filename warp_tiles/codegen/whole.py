@@ -25,7 +25,7 @@ from warp_tiles.plan.whole import WholeOperand, WholeProduct
 
 
 class _UnsuitableError(Exception):
-    """The kernel is no product of whole arrays. The message is the reason."""
+    """The kernel is not a product of whole arrays. The message is the reason."""
 
 
 def whole_product(function: FunctionTrace) -> WholeProduct | str:
@@ -64,7 +64,7 @@ class _Reader:
         """The product.
 
         Raises:
-            _UnsuitableError: The kernel is no product of whole arrays.
+            _UnsuitableError: The kernel is not a product of whole arrays.
         """
         loop = self._only_loop()
         loads, transposes, matmul, addition = self._in_loop(loop)
@@ -114,7 +114,7 @@ class _Reader:
                 raise _UnsuitableError("it has branches")
         for operation in self._operations:
             if operation.name in JUMPS or operation.effect in (Effect.LEAVES, Effect.UNKNOWN):
-                raise _UnsuitableError(f"line {operation.line}: {operation.name} is no part of a product")
+                raise _UnsuitableError(f"line {operation.line}: {operation.name} is not part of a product")
         return found[0]
 
     def _in_loop(self, loop: Loop) -> tuple[dict[str, Operation], dict[str, str], Operation, Operation | None]:
@@ -135,7 +135,7 @@ class _Reader:
             elif operation.name == ADD_INPLACE and addition is None and products and _adds(operation, products[-1]):
                 addition = operation
             else:
-                raise _UnsuitableError(f"line {operation.line}: {operation.name} is no part of a product")
+                raise _UnsuitableError(f"line {operation.line}: {operation.name} is not part of a product")
         if len(products) != 1 or len(loads) != 2:
             raise _UnsuitableError(f"its loop has {len(products)} products and {len(loads)} loads")
         (matmul,) = products
@@ -190,7 +190,7 @@ class _Reader:
         numbers = [self._expression(value) for value in call.operands] if call is not None else []
         known = [number for number in numbers if number is not None]
         if call is None or call.name != "range" or not known or len(known) != len(numbers):
-            raise _UnsuitableError("the bounds of the loop are no integers that the arguments decide")
+            raise _UnsuitableError("the bounds of the loop do not follow from integer arguments")
         start, end = (constant(0), known[0]) if len(known) == 1 else (known[0], known[1])
         return start, end, known[2] if len(known) == 3 else constant(1)
 

@@ -66,7 +66,7 @@ def _reserve(nvrtc: Any) -> bool:
     large = [(start, size - _LEFT_FREE) for start, size in _gaps() if size > _LEFT_FREE]
     filled = [(start, size) for start, size in large if libc.mmap(start, size, _PROT_NONE, _MAP_FLAGS, -1, 0) == start]
     try:
-        # NVRTC allocates the heap, and then finds that this is no file that it can write
+        # NVRTC allocates the heap, and then finds that it cannot write this file
         _, program = nvrtc.nvrtcCreateProgram(b"__device__ int x;", b"reserve.cu", 0, [], [])
         nvrtc.nvrtcCompileProgram(program, 1, [b"--create-pch=/dev/null"])
         nvrtc.nvrtcDestroyProgram(program)

@@ -57,7 +57,7 @@ def receive(stream: BinaryIO) -> Any:
 
 def preload() -> None:
     """Load the libraries before the first request arrives: the compiler's first, the linker's if nothing waits."""
-    with contextlib.suppress(Exception):  # a request that needs them reports what is missing
+    with contextlib.suppress(Exception):  # a request that needs them reports the missing file
         load_library("nvrtc")
         from cuda.bindings import nvjitlink, nvrtc
 

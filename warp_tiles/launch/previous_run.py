@@ -60,7 +60,7 @@ def _name(script: Path) -> str:
 
 @contextlib.contextmanager
 def prefetched(script: Path) -> Iterator[None]:
-    """Prefetch what the script's last run loaded, and store what this one loads, unless the setting is off.
+    """Prefetch the modules of the script's last run, and store the names of this run's, unless the setting is off.
 
     Raises:
         PlanError: warp_tiles is not enabled.

@@ -1,7 +1,7 @@
 """Warp functions of the kernels of a product that are written in CUDA, and the order of the tiles."""
 
 # mypy: ignore-errors
-# Warp reads annotations as values, so they are no types, and the file does not import them from __future__
+# Warp reads annotations as values, so they are not types, and the file does not import them from __future__
 
 import functools
 from typing import Any

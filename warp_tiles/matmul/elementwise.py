@@ -1,7 +1,7 @@
 """Kernels of the backward pass without tiles: gradients of epilogues, sums of columns, scaling."""
 
 # mypy: ignore-errors
-# Warp reads annotations as values, so they are no types, and the file does not import them from __future__
+# Warp reads annotations as values, so they are not types, and the file does not import them from __future__
 
 import functools
 from typing import Any

@@ -4,7 +4,7 @@ A constant of a factory is a constant of its kernel, and decides which branch of
 """
 
 # mypy: ignore-errors
-# Warp reads annotations as values, so they are no types, and the file does not import them from __future__
+# Warp reads annotations as values, so they are not types, and the file does not import them from __future__
 
 import functools
 import inspect

@@ -1,7 +1,7 @@
 """Copies of operands whose lines begin at multiples of 16 bytes, so that async copies of 16 bytes can load them."""
 
 # mypy: ignore-errors
-# Warp reads annotations as values, so they are no types, and the file does not import them from __future__
+# Warp reads annotations as values, so they are not types, and the file does not import them from __future__
 
 import functools
 from typing import Any

@@ -46,7 +46,7 @@ class Expression:
 
         Raises:
             ArithmeticError: It divides by zero, or a result is no 32-bit integer.
-            TypeError: An argument is no integer or no array.
+            TypeError: An argument is neither an integer nor an array.
             IndexError: An array has no such dimension.
         """
         if self.operation == "constant":

@@ -23,7 +23,7 @@ class WholeOperand:
     transposed: bool = False
 
     def shape(self, arguments: Sequence[Argument | None]) -> tuple[int, ...]:
-        """Rows and columns of the operand; empty if the argument is no matrix."""
+        """Rows and columns of the operand; empty if the argument is not a matrix."""
         found = arguments[self.position]
         if not isinstance(found, tuple) or len(found) != 2:
             return ()

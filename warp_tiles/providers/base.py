@@ -80,7 +80,7 @@ class ProviderContext(Protocol):
 
 @dataclass(frozen=True)
 class TunedChoice:
-    """The fastest way to compute a variant, by measurement.
+    """The fastest measured way to compute a variant.
 
     Attributes:
         provider: The provider that builds it.

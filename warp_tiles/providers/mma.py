@@ -85,7 +85,7 @@ extern "C" __device__ void {variant.symbol}(void* alpha, void* a, void* b, void*
 def _loop_functions(variant: GemmVariant, config: TileConfig, unique: str) -> str:
     if register_accumulators(variant, variant.symbol, config) is None:
         return ""
-    # must be inlined: only then does the compiler keep the sums, an array of the caller, in registers
+    # must be inlined, or the compiler keeps the accumulators, an array of the caller, in local memory
     return f"""
 extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_add(void* sums, void* a, void* b)
 {{

@@ -70,7 +70,7 @@ class Bundle:
         trusted: The keys whose signatures count, by key id.
 
     Raises:
-        BundleError: It is no bundle, or no trusted key signed it.
+        BundleError: It is not a bundle, or no trusted key signed it.
     """
 
     def __init__(self, path: Path, trusted: Mapping[str, PublicKey]) -> None:

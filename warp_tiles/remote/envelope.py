@@ -102,7 +102,7 @@ def verify(envelope: bytes, trusted: Mapping[str, PublicKey]) -> tuple[bytes, Pu
 def _text(content: Mapping[str, object], name: str) -> str:
     value = content[name]
     if not isinstance(value, str):
-        raise TypeError(f"{name} is no text")
+        raise TypeError(f"{name} is not a text")
     return value
 
 

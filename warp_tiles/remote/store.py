@@ -45,7 +45,7 @@ def object_name(kind: str, key: str) -> str:
 
 @dataclass(frozen=True)
 class RemoteSettings:
-    """What a remote store needs.
+    """The settings of a remote store.
 
     Attributes:
         url: Its URL.

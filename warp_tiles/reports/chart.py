@@ -1,6 +1,6 @@
 """The timeline as inline SVG: one drawing for each row, beside its label.
 
-Positions are percentages of the width, and heights and texts are pixels. So a narrow page scales the times and leaves
+Positions are percentages of the width; heights and texts are in pixels. So a narrow page scales the times and leaves
 the texts readable.
 """
 
@@ -13,7 +13,7 @@ from warp_tiles.reports.html import Content, Markup, element, joined
 from warp_tiles.reports.timeline import ModuleRows, Row, Span, sessions
 
 HEIGHT = 18
-_SHAPES = {"wait": (7, 4), "shared": (7, 4)}  # top and height in pixels of what only waits
+_SHAPES = {"wait": (7, 4), "shared": (7, 4)}  # top and height in pixels of waits
 _WORK = 3, 12
 _LEAST = 0.15  # percent; anything shorter could not be seen
 _TICKS = 6
@@ -27,7 +27,7 @@ LEGEND = (
 
 
 def chart(rows: Sequence[ModuleRows]) -> Markup:
-    """The timelines of all modules: one for each time in which something was built."""
+    """The timelines of all modules: one for each period of builds."""
     parts = [_session(group) for group in sessions(rows)]
     return element("div", _legend(), *parts)
 

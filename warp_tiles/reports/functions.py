@@ -87,7 +87,7 @@ class Function:
 
     @property
     def fallback(self) -> str:
-        """How the build differs from the plan; empty if it does not."""
+        """How the build differs from the plan; empty if it is as planned."""
         build = self.build
         if build is None:
             return ""

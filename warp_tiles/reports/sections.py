@@ -1,4 +1,4 @@
-"""The parts of the page about one module, and the sums over all."""
+"""The parts of the page: the totals of all modules, and one section for each."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def is_up_to_date(module: Json) -> bool:
 
 
 def cards(modules: Sequence[Json]) -> Markup:
-    """The sums over all modules."""
+    """The totals of all modules."""
     found = [function for module in modules for function in functions(module)]
     states = [function.state for function in found]
     built = [module for module in modules if is_built(module)]

@@ -9,7 +9,7 @@ from typing import Any
 from warp_tiles.reports.functions import Json, functions, size_text
 
 COMPILE, LINK, WAIT, SHARED, CACHED = "compile", "link", "wait", "shared", "cache"
-_LOOKUPS = {  # steps of a build that take the linked module from elsewhere
+_LOOKUPS = {  # steps of a build that fetch the linked module
     "look_up_module": (CACHED, "looks the linked module up in the cache"),
     "fetch_module": (CACHED, "asks the remote store or the bundle for the linked module"),
     "write_module": (WAIT, "writes its file"),

@@ -68,7 +68,7 @@ def _parsed(
         spell: The layer's name of a setting.
         label: A name in the messages of parsers.
         unknown: The message about unknown names.
-        skip_none: Leave out what is None.
+        skip_none: Leave out values that are None.
 
     Raises:
         SettingError: A name or value is unknown.
@@ -163,7 +163,7 @@ def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
 
 
 def _consent(path: Path, names: Iterable[str]) -> str:
-    """How a user allows what a project file must not set by itself."""
+    """How a user allows a project file to set something that it must not set by itself."""
     return (
         f"set {', '.join(ENVIRONMENT[_names(str)[name]] for name in names)} yourself; or, if you trust this file, "
         f"{ENVIRONMENT['trusted_project_dirs']}={path.parent}"

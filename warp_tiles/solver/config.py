@@ -34,7 +34,7 @@ class SolverConfig:
             raise ValueError(f"not a solver configuration, which has the field lanes: {data!r}")
         lanes = data["lanes"]
         if type(lanes) is not int or lanes not in (1, 2, 4, 8, 16, 32):
-            raise ValueError(f"not a solver configuration, lanes is no power of two of at most {LANES}: {data!r}")
+            raise ValueError(f"not a solver configuration, lanes is not a power of two of at most {LANES}: {data!r}")
         return cls(lanes)
 
     def describe(self) -> str:

@@ -1,6 +1,6 @@
 """The toolchain of another machine: what keys need to know of it, where nothing is compiled.
 
-A deployed machine needs neither compiler nor headers to find what was built for it, but it needs their digests, because
+A deployed machine needs neither compiler nor headers to find its modules, but it needs their digests, because
 keys contain them.
 """
 

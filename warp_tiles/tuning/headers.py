@@ -102,7 +102,7 @@ class HeaderCache:
 
         Raises:
             CacheError: The cache folder is refused.
-            SeamError: This Warp keeps headers elsewhere.
+            SeamError: This Warp keeps headers in another place.
             OSError: The headers cannot be written.
         """
         from warp_tiles._warp.searches import CPU_HEADERS, headers_folder

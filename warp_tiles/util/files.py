@@ -214,7 +214,7 @@ def require_replaceable(path: Path) -> None:
     """Check that a path is free for a new file: it is missing, or a regular file, or a link to one.
 
     Raises:
-        OSError: It is something else, which nobody wants to lose.
+        OSError: It is something else, which must not be lost.
     """
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(os.stat(path).st_mode):
@@ -226,7 +226,7 @@ def read_whole(path: str | Path, most_bytes: int) -> tuple[bytes, os.stat_result
 
     Raises:
         FileTooLargeError: It has more than ``most_bytes`` bytes.
-        OSError: It is no regular file, or cannot be read.
+        OSError: It is not a regular file, or cannot be read.
     """
     descriptor = os.open(path, _READ_FLAGS)
     try:
@@ -244,7 +244,7 @@ def sha256_of(path: str | os.PathLike[str], most_bytes: int | None = None) -> st
 
     Raises:
         FileTooLargeError: It has more than ``most_bytes`` bytes.
-        OSError: It is no regular file, or cannot be read.
+        OSError: It is not a regular file, or cannot be read.
     """
     hasher = hashlib.sha256()
     with open_input(Path(path)) as stream:
@@ -257,10 +257,10 @@ def sha256_of(path: str | os.PathLike[str], most_bytes: int | None = None) -> st
 
 
 def open_input(path: Path) -> BinaryIO:
-    """Open a regular file for reading. Links are followed, and a FIFO hangs nobody.
+    """Open a regular file for reading. Links are followed. Opening a FIFO does not block.
 
     Raises:
-        OSError: It is no regular file, or cannot be read.
+        OSError: It is not a regular file, or cannot be read.
     """
     descriptor = os.open(path, _READ_FLAGS)
     try:
@@ -287,7 +287,7 @@ def read_descriptor(descriptor: int, path: Path, most_bytes: int) -> tuple[bytes
     while left > 0 and (part := os.read(descriptor, size)):
         parts.append(part)
         left -= len(part)
-        if len(parts) == 1 and len(part) == status.st_size:  # a file that nobody changes while it is read
+        if len(parts) == 1 and len(part) == status.st_size:  # a file that does not change while it is read
             break
         size = min(1 << 20, left)
     if left <= 0:
@@ -304,7 +304,7 @@ def read_json(path: Path) -> Any:
     """Read a JSON file that somebody else may have written.
 
     Raises:
-        OSError: It cannot be read, is no regular file, or is larger than 32 MiB.
+        OSError: It cannot be read, is not a regular file, or is larger than 32 MiB.
         ValueError: It is not JSON in UTF-8, or is nested too deeply.
     """
     data, _ = read_whole(path, _MOST_JSON_BYTES)

@@ -37,7 +37,7 @@ def _node() -> str:
 
 
 def is_leftover(name: str, modified_s: float) -> bool:
-    """Returns True for a temporary file that nobody writes any more: its process has ended, or it is a day old.
+    """Returns True for a temporary file that is no longer written: its process has ended, or it is a day old.
 
     Args:
         name: Name of the file.

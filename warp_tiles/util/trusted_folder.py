@@ -1,7 +1,7 @@
-"""A folder whose files decide which code runs: nobody else can write it, and no operation follows a link below it.
+"""A folder whose files decide which code runs: other users cannot write it, and no operation follows a link below it.
 
 Every operation opens the root, and then each inner folder relative to its parent (``openat``) without following links.
-So a link that somebody planted below the root is refused, and never leads to a file elsewhere. The root itself may be
+So a link that somebody planted below the root is refused, and never leads to another place. The root itself may be
 reached through links, because the user chose it. Everything here raises ``OSError`` and nothing else.
 """
 
@@ -24,7 +24,7 @@ from warp_tiles.util.warn import printable
 _SUPPORTED = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 _FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
-_READ_FLAGS = os.O_RDONLY | _NO_LINK | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)  # a FIFO hangs nobody
+_READ_FLAGS = os.O_RDONLY | _NO_LINK | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)  # a FIFO does not block
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | getattr(os, "O_CLOEXEC", 0)
 _OTHERS_WRITE = 0o022
 _HOLDER_BYTES = 512
@@ -120,7 +120,7 @@ class TrustedFolder:
         Raises:
             FileNotFoundError: There is no such file.
             FileTooLargeError: It has more than ``most_bytes`` bytes.
-            OSError: It is no regular file, or cannot be read.
+            OSError: It is not a regular file, or cannot be read.
         """
         folder, _, file = name.rpartition("/")
         with self._opened(folder) as parent:

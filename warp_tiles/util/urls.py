@@ -21,7 +21,7 @@ def checked_url(text: str) -> str:
     if parts.scheme != "file" and not parts.hostname:
         raise ValueError("it names no host or bucket")
     if parts.netloc.rpartition("@")[2].count(":") == 1 and not _has_port(parts):
-        raise ValueError("what follows the host is no port; a password needs %2F for /, %3F for ? and %23 for #")
+        raise ValueError("the text after the host is not a port; a password needs %2F for /, %3F for ? and %23 for #")
     return text
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """The text with escapes in place of what a terminal would obey and of what a stream cannot encode.
+    """The text, with escapes for control sequences of terminals and for characters that a stream cannot encode.
 
     Args:
         text: The text, of which a part may come from a file or from another machine.
