@@ -24,7 +24,7 @@ from warp_tiles.util.warn import printable
 _SUPPORTED = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 _FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
-_READ_FLAGS = os.O_RDONLY | _NO_LINK | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)  # a FIFO does not block
+_READ_FLAGS = os.O_RDONLY | _NO_LINK | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)  # FIFOs do not block
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | getattr(os, "O_CLOEXEC", 0)
 _OTHERS_WRITE = 0o022
 _HOLDER_BYTES = 512
