@@ -52,7 +52,7 @@ class Compilers(Protocol):
 #: A compiler process keeps some memory of every request, so it is replaced after this many.
 _REQUESTS_OF_A_PROCESS = 200
 _CLOSED = "the compiler processes were closed during a build"
-# without the __init__ of this package, which takes 0.05 s to import what only users need
+# without the __init__ of this package, whose imports take 0.05 s that a worker does not need
 _BOOTSTRAP = """
 import sys  # built in; any other import before the next line could come from the working folder
 sys.path[:] = [entry for entry in sys.path if entry]

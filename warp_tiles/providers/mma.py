@@ -100,7 +100,7 @@ extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_finis
 
 
 def register_accumulators(variant: GemmVariant, symbol: str, config: TileConfig) -> LoopSums | None:
-    """The sums that a loop keeps in registers; None if C would round them or registers cannot hold them."""
+    """The accumulators that a loop keeps in registers; None if C would round them or registers cannot hold them."""
     from warp_tiles.codegen.loops import LoopSums
     from warp_tiles.heuristics import limits as tile_limits
 
