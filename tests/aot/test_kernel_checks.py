@@ -10,7 +10,7 @@ import pytest
 from warp_tiles.aot import checks
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
 from warp_tiles.gemm.variant import GemmVariant
-from warp_tiles.heuristics.solver import obstacle
+from warp_tiles.heuristics.solver import reason_unsupported
 from warp_tiles.solver.variant import OPERANDS, SolverVariant
 from warp_tiles.toolchain.store import ToolchainStore
 
@@ -58,7 +58,7 @@ def test_the_checks_cover_every_solver_function() -> None:
         lanes = {job.tile_config.lanes for job in jobs if job.variant.function == function}
         assert (len(lanes) > 1) == (function != "cholesky"), "several lanes of a column, and one"
     for variant in variants:
-        assert obstacle(variant) == ""
+        assert reason_unsupported(variant) == ""
         if variant.in_place:
             assert variant.operands[-1] == variant.operands[-2]
 

@@ -174,17 +174,17 @@ def test_without_headers_the_next_provider_is_used_with_a_warning(bench: Bench) 
 
 
 def test_the_salt_depends_on_the_providers(bench: Bench) -> None:
-    every = bench.engine.salt(AUTO)
-    one = {name: bench.engine.salt(Settings(provider=name)) for name in ("mma", "cublasdx", "scalar")}
+    every = bench.engine.fingerprint(AUTO)
+    one = {name: bench.engine.fingerprint(Settings(provider=name)) for name in ("mma", "cublasdx", "scalar")}
     assert len({every, *one.values()}) == 4
     assert "block_gemm.cuh" in every
     assert "gemm.cuh" in every
     assert "mma source=" in one["mma"]
     assert "cublasdx source=" not in one["mma"]
     bench.store.compiler = "another"
-    assert bench.engine.salt(AUTO) != every
-    assert bench.engine.salt(Settings(provider="mma")) != one["mma"]
-    assert bench.engine.salt(Settings(provider="scalar")) == one["scalar"]
+    assert bench.engine.fingerprint(AUTO) != every
+    assert bench.engine.fingerprint(Settings(provider="mma")) != one["mma"]
+    assert bench.engine.fingerprint(Settings(provider="scalar")) == one["scalar"]
 
 
 def test_builds_of_two_providers_are_not_shared(bench: Bench, tmp_path: Path) -> None:

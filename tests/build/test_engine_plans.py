@@ -1,4 +1,4 @@
-"""The engine before a build: the salt of Warp's module hash, and plans with provider, key and cache state."""
+"""The engine before a build: the fingerprint of Warp's module hash, and plans with provider, key and cache state."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.plan.planning import ModulePlan, Session, resolve
 
-# ---- the salt of Warp's module hash
+# ---- the fingerprint of Warp's module hash
 
 
 def test_the_salt_is_stable(bench: Bench) -> None:
-    assert bench.engine.salt() == bench.engine.salt()
-    assert bench.engine.salt()
+    assert bench.engine.fingerprint() == bench.engine.fingerprint()
+    assert bench.engine.fingerprint()
 
 
 @pytest.mark.parametrize("provider", ["mma", "cublasdx", "libmathdx", "scalar"])
 def test_the_salt_depends_on_the_provider(bench: Bench, provider: str) -> None:
-    before = bench.engine.salt()
+    before = bench.engine.fingerprint()
     with settings.override(provider=provider):
-        assert bench.engine.salt() != before
+        assert bench.engine.fingerprint() != before
 
 
 @pytest.mark.parametrize("linker", ["own", "warp"])
 def test_the_salt_depends_on_the_linker(bench: Bench, linker: str) -> None:
-    before = bench.engine.salt()
+    before = bench.engine.fingerprint()
     with settings.override(linker=linker):
-        assert bench.engine.salt() != before
+        assert bench.engine.fingerprint() != before
 
 
 @pytest.mark.parametrize("name", ["source", "compiler"])
 def test_the_salt_depends_on_the_digests(bench: Bench, name: str) -> None:
-    before = bench.engine.salt()
+    before = bench.engine.fingerprint()
     setattr(bench.store, name, "another digest")
-    assert bench.engine.salt() != before
+    assert bench.engine.fingerprint() != before
 
 
 def test_the_salt_changes_when_the_toolchain_disappears(bench: Bench) -> None:
-    before = bench.engine.salt()
+    before = bench.engine.fingerprint()
     bench.store.error = ToolchainError("gone")
-    assert bench.engine.salt() != before
+    assert bench.engine.fingerprint() != before
 
 
 def test_the_salt_of_the_scalar_path_ignores_the_compiler(bench: Bench) -> None:
     with settings.override(provider="scalar"):
-        before = bench.engine.salt()
+        before = bench.engine.fingerprint()
         bench.store.compiler = "another digest"
-        assert bench.engine.salt() == before
+        assert bench.engine.fingerprint() == before
 
 
 # ---- plans

@@ -15,7 +15,7 @@ from warp_tiles.codegen.macros import Macros
 from warp_tiles.codegen.reverse import ReverseRing
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Node, Operation, Tile
-from warp_tiles.gemm.main_loop import LoopChoice
+from warp_tiles.gemm.pipeline import PipelineOverrides
 
 M, N, K = 64, 64, 64
 A, B, C, D = t.tile("a", M, K, "float16"), t.tile("b", K, N, "float16"), t.tile("c", M, N), t.tile("d", M, N)
@@ -160,7 +160,7 @@ def test_settings() -> None:
     off = LoopTarget(obstacle="main_loop is 'double_buffered'")
     assert decided(*nodes, target=off).reverse == "main_loop is 'double_buffered'"
     assert decided(*nodes, ahead=False).reverse == "the setting async_copies is off"
-    mma = LoopTarget(TARGET.variants, ("mma",), "main_loop is 'mma'", LoopChoice("mma"))
+    mma = LoopTarget(TARGET.variants, ("mma",), "main_loop is 'mma'", PipelineOverrides("mma"))
     assert ring_of(*nodes, target=mma).answer.instructions == ("mma_m16n8k16",)
 
 

@@ -11,7 +11,7 @@ from tests.heuristics.test_main_loop import variant_of
 from warp_tiles.codegen.loops import LoopDecision, decide
 from warp_tiles.codegen.stages import LoopTarget, Ring, constant_arrays
 from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Loop, Node, Operation, Tile
-from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, LoopChoice
+from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.variant import Precision
 
 M, N, K = 64, 64, 32
@@ -235,7 +235,11 @@ def test_a_fixed_field_takes_stages_for_few_sums() -> None:
     variant = variant_of(64, 64, 32, 256, dtype="float32")
     a, b, c = t.tile("a", 64, 32), t.tile("b", 32, 64), t.tile("c", 64, 64)
     nodes = t.zeros(c), t.loop(t.load(a), t.load(b), t.product(a, b, c))
-    for choice, has_stages in ((LoopChoice(), False), (LoopChoice("mma"), False), (LoopChoice(stages=3), True)):
+    for choice, has_stages in (
+        (PipelineOverrides(), False),
+        (PipelineOverrides("mma"), False),
+        (PipelineOverrides(stages=3), True),
+    ):
         target = LoopTarget({0: variant}, TARGET.families, choice=choice)
         assert (decided(*nodes, tiles=(c, a, b), target=target).ring is not None) == has_stages
 

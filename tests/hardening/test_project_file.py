@@ -141,7 +141,7 @@ def test_code_of_stores_with_different_trust_has_different_hashes(
     texts = [now.store_trust for now in (project, *shared, *own)]
     assert len(set(texts)) == 4
     assert texts[3] == texts[4] == "own"
-    assert len({bench.engine.salt(now) for now in (project, *shared, *own)}) == 4
+    assert len({bench.engine.fingerprint(now) for now in (project, *shared, *own)}) == 4
     relative = settings.Settings(cache_dir=Path("store"), cache_shared=True)
     here = relative.store_trust
     monkeypatch.chdir(tmp_path)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from warp_tiles.gemm.dispatch import Target, Tile, products
-from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, LoopChoice, MainLoop, StagedProduct
+from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, MmaPlan, PipelineConfig, PipelineOverrides
 from warp_tiles.gemm.variant import DType, GemmVariant, Precision, Role
 from warp_tiles.heuristics.main_loop import main_loop, prefers_two_buffers, staged_product
 
@@ -49,74 +49,74 @@ def fp64(m: int, n: int, k: int, threads: int, arch: int = 90) -> GemmVariant:
 
 
 def loop_of(
-    m: int, n: int, k: int, threads: int, arch: int = 90, at_end: bool = True, choice: LoopChoice | None = None
-) -> MainLoop:
+    m: int, n: int, k: int, threads: int, arch: int = 90, at_end: bool = True, choice: PipelineOverrides | None = None
+) -> PipelineConfig:
     """The pipeline of a loop whose only tiles are A, B and C, all of them idle."""
     variant = variant_of(m, n, k, threads, arch)
     product = staged_product(variant, ALL)
-    assert isinstance(product, StagedProduct)
+    assert isinstance(product, MmaPlan)
     stage = 2 * k * (m + n)
     tiles = stage + 4 * m * n
     given = {} if choice is None else {"choice": choice}
     found = main_loop([(variant, product)], stage, tile_bytes=tiles, idle_bytes=tiles, at_end=at_end, **given)
-    assert isinstance(found, MainLoop)
+    assert isinstance(found, PipelineConfig)
     return found
 
 
 @pytest.mark.parametrize(
     ("variant", "expected"),
     [
-        (variant_of(128, 256, 64, 256), StagedProduct("wgmma", 2, 1, 128)),
-        (variant_of(64, 128, 64, 256), StagedProduct("wgmma", 1, 2, 32)),
-        (variant_of(256, 128, 64, 256), StagedProduct("wgmma", 2, 1, 128)),
-        (variant_of(64, 64, 64, 256), StagedProduct("wgmma", 2, 1, 16, swapped=True)),  # panels of B have 64 columns
-        (variant_of(64, 64, 64, 256, layout="cr"), StagedProduct("mma_m16n8k16", 2, 4, 16)),  # and those of A 64 rows
-        (variant_of(64, 64, 64, 64), StagedProduct("mma_m16n8k16", 1, 2, 64)),  # half a warpgroup
-        (variant_of(32, 64, 32, 128), StagedProduct("wgmma", 1, 1, 16, swapped=True)),
-        (variant_of(16, 64, 128, 128, layout="cc"), StagedProduct("wgmma", 1, 1, 8, swapped=True)),
-        (variant_of(80, 128, 32, 128, dtype="bfloat16"), StagedProduct("wgmma", 1, 1, 80, swapped=True)),
-        (variant_of(48, 128, 32, 256), StagedProduct("wgmma", 1, 2, 24, swapped=True)),  # each group has 64 columns
-        (variant_of(32, 64, 32, 256), StagedProduct("wgmma", 2, 1, 8, swapped=True)),  # and here 16 rows
-        (variant_of(32, 64, 32, 256, layout="cr"), StagedProduct("mma_m16n8k16", 2, 4, 8)),  # panels of A have 32 rows
-        (variant_of(96, 64, 32, 256, layout="cr"), StagedProduct("mma_m16n8k16", 2, 4, 24)),  # and here as well
-        (variant_of(192, 64, 32, 256), StagedProduct("wgmma", 2, 1, 48, swapped=True)),
-        (variant_of(32, 96, 32, 128), StagedProduct("mma_m16n8k16", 2, 2, 24)),  # 96 columns
-        (variant_of(32, 64, 32, 128, 80), StagedProduct("mma_m16n8k16", 1, 4, 16)),
-        (variant_of(32, 64, 32, 64), StagedProduct("mma_m16n8k16", 1, 2, 32)),
-        (variant_of(128, 128, 64, 128, 80), StagedProduct("mma_m16n8k16", 2, 2, 128)),
-        (variant_of(128, 128, 64, 128, 100, "bfloat16"), StagedProduct("mma_m16n8k16", 2, 2, 128)),
-        (tf32(64, 64, 32, 128, "rc"), StagedProduct("wgmma", 1, 1, 32)),
-        (tf32(48, 64, 32, 128, "rc"), StagedProduct("wgmma", 1, 1, 24, swapped=True)),
-        (tf32(32, 64, 32, 128, "cc"), StagedProduct("mma_m16n8k8", 1, 4, 16)),  # A would be the instruction's B
-        (tf32(128, 256, 32, 256, "rr"), StagedProduct("wgmma", 1, 2, 128, "b")),  # each group has 128 columns
-        (tf32(64, 128, 32, 256, "rr"), StagedProduct("wgmma", 1, 2, 32, "b")),
-        (tf32(128, 64, 32, 256, "rr"), StagedProduct("wgmma", 2, 1, 32, "b")),  # the groups share B
-        (tf32(256, 128, 32, 256, "cc"), StagedProduct("wgmma", 2, 1, 128, "a")),
-        (tf32(128, 128, 32, 256, "cr"), StagedProduct("mma_m16n8k8", 2, 4, 64)),  # no operand is contiguous along K
-        (tf32(128, 32, 32, 128, "rr"), StagedProduct("mma_m16n8k8", 4, 1, 32)),  # 32 columns
-        (tf32(128, 128, 24, 128, "rr"), StagedProduct("mma_m16n8k8", 2, 2, 128)),  # three steps
-        (tf32(64, 64, 32, 64, "cr", 80), StagedProduct("mma_m16n8k8", 1, 2, 64)),
-        (fp64(64, 64, 16, 128), StagedProduct("mma_m16n8k8", 2, 2, 64)),
-        (fp64(64, 64, 16, 128, 80), StagedProduct("mma_m8n8k4", 2, 2, 64)),
+        (variant_of(128, 256, 64, 256), MmaPlan("wgmma", 2, 1, 128)),
+        (variant_of(64, 128, 64, 256), MmaPlan("wgmma", 1, 2, 32)),
+        (variant_of(256, 128, 64, 256), MmaPlan("wgmma", 2, 1, 128)),
+        (variant_of(64, 64, 64, 256), MmaPlan("wgmma", 2, 1, 16, swapped=True)),  # panels of B have 64 columns
+        (variant_of(64, 64, 64, 256, layout="cr"), MmaPlan("mma_m16n8k16", 2, 4, 16)),  # and those of A 64 rows
+        (variant_of(64, 64, 64, 64), MmaPlan("mma_m16n8k16", 1, 2, 64)),  # half a warpgroup
+        (variant_of(32, 64, 32, 128), MmaPlan("wgmma", 1, 1, 16, swapped=True)),
+        (variant_of(16, 64, 128, 128, layout="cc"), MmaPlan("wgmma", 1, 1, 8, swapped=True)),
+        (variant_of(80, 128, 32, 128, dtype="bfloat16"), MmaPlan("wgmma", 1, 1, 80, swapped=True)),
+        (variant_of(48, 128, 32, 256), MmaPlan("wgmma", 1, 2, 24, swapped=True)),  # each group has 64 columns
+        (variant_of(32, 64, 32, 256), MmaPlan("wgmma", 2, 1, 8, swapped=True)),  # and here 16 rows
+        (variant_of(32, 64, 32, 256, layout="cr"), MmaPlan("mma_m16n8k16", 2, 4, 8)),  # panels of A have 32 rows
+        (variant_of(96, 64, 32, 256, layout="cr"), MmaPlan("mma_m16n8k16", 2, 4, 24)),  # and here as well
+        (variant_of(192, 64, 32, 256), MmaPlan("wgmma", 2, 1, 48, swapped=True)),
+        (variant_of(32, 96, 32, 128), MmaPlan("mma_m16n8k16", 2, 2, 24)),  # 96 columns
+        (variant_of(32, 64, 32, 128, 80), MmaPlan("mma_m16n8k16", 1, 4, 16)),
+        (variant_of(32, 64, 32, 64), MmaPlan("mma_m16n8k16", 1, 2, 32)),
+        (variant_of(128, 128, 64, 128, 80), MmaPlan("mma_m16n8k16", 2, 2, 128)),
+        (variant_of(128, 128, 64, 128, 100, "bfloat16"), MmaPlan("mma_m16n8k16", 2, 2, 128)),
+        (tf32(64, 64, 32, 128, "rc"), MmaPlan("wgmma", 1, 1, 32)),
+        (tf32(48, 64, 32, 128, "rc"), MmaPlan("wgmma", 1, 1, 24, swapped=True)),
+        (tf32(32, 64, 32, 128, "cc"), MmaPlan("mma_m16n8k8", 1, 4, 16)),  # A would be the instruction's B
+        (tf32(128, 256, 32, 256, "rr"), MmaPlan("wgmma", 1, 2, 128, "b")),  # each group has 128 columns
+        (tf32(64, 128, 32, 256, "rr"), MmaPlan("wgmma", 1, 2, 32, "b")),
+        (tf32(128, 64, 32, 256, "rr"), MmaPlan("wgmma", 2, 1, 32, "b")),  # the groups share B
+        (tf32(256, 128, 32, 256, "cc"), MmaPlan("wgmma", 2, 1, 128, "a")),
+        (tf32(128, 128, 32, 256, "cr"), MmaPlan("mma_m16n8k8", 2, 4, 64)),  # no operand is contiguous along K
+        (tf32(128, 32, 32, 128, "rr"), MmaPlan("mma_m16n8k8", 4, 1, 32)),  # 32 columns
+        (tf32(128, 128, 24, 128, "rr"), MmaPlan("mma_m16n8k8", 2, 2, 128)),  # three steps
+        (tf32(64, 64, 32, 64, "cr", 80), MmaPlan("mma_m16n8k8", 1, 2, 64)),
+        (fp64(64, 64, 16, 128), MmaPlan("mma_m16n8k8", 2, 2, 64)),
+        (fp64(64, 64, 16, 128, 80), MmaPlan("mma_m8n8k4", 2, 2, 64)),
         (
             variant_of(128, 128, 16, 256, dtype="float32", layout="rc"),
-            StagedProduct("fma", 2, 4, 64, lanes_m=8, operands=128),
+            MmaPlan("fma", 2, 4, 64, lanes_m=8, operands=128),
         ),
         (
             variant_of(64, 64, 16, 64, dtype="float32", layout="cc"),
-            StagedProduct("fma", 1, 2, 64, lanes_m=8, operands=80),
+            MmaPlan("fma", 1, 2, 64, lanes_m=8, operands=80),
         ),
         (
             variant_of(128, 128, 16, 128, dtype="float32", layout="cr"),
-            StagedProduct("fma", 2, 2, 128, lanes_m=4, operands=48),
+            MmaPlan("fma", 2, 2, 128, lanes_m=4, operands=48),
         ),
         (
             variant_of(128, 128, 64, 128, dtype="float32", layout="cr"),
-            StagedProduct("fma", 2, 2, 128, lanes_m=4, operands=48),
+            MmaPlan("fma", 2, 2, 128, lanes_m=4, operands=48),
         ),
     ],
 )
-def test_instruction_and_grid(variant: GemmVariant, expected: StagedProduct) -> None:
+def test_instruction_and_grid(variant: GemmVariant, expected: MmaPlan) -> None:
     assert staged_product(variant, ALL) == expected
 
 
@@ -152,7 +152,7 @@ def test_few_sums_without_tensor_cores_keep_double_buffers() -> None:
 
 def test_wgmma_only_if_it_may_be_used() -> None:
     found = staged_product(variant_of(128, 128, 64, 128), ("mma",))
-    assert found == StagedProduct("mma_m16n8k16", 2, 2, 128)
+    assert found == MmaPlan("mma_m16n8k16", 2, 2, 128)
 
 
 def test_a_block_that_is_alone_keeps_products_in_flight() -> None:
@@ -174,13 +174,13 @@ def test_the_register_limit_of_the_module(registers: int, sums: int | None, stag
     """64 sums and 32 registers of operands exceed those of two blocks of 256 threads."""
     variant = variant_of(128, 128, 32, 256, dtype="float32", layout="cr")
     product = staged_product(variant, ALL)
-    assert isinstance(product, StagedProduct)
+    assert isinstance(product, MmaPlan)
     tiles = 4 * (32 * (128 + 128) + 128 * 128)
     found = main_loop(
         [(variant, product)], 4 * 32 * (128 + 128), tile_bytes=tiles, idle_bytes=tiles, at_end=True,
         sums=sums, registers=registers,
     )  # fmt: skip
-    assert isinstance(found, MainLoop)
+    assert isinstance(found, PipelineConfig)
     assert (found.stages, found.blocks) == (stages, blocks)
 
 
@@ -200,7 +200,7 @@ def test_loops_by_fma_with_few_resident_blocks(m: int, n: int, k: int, threads: 
     """Where double buffers are as good, few blocks that wait for their loads are not."""
     variant = variant_of(m, n, k, threads, dtype="float32", layout="cr")
     product = staged_product(variant, ALL)
-    assert isinstance(product, StagedProduct)
+    assert isinstance(product, MmaPlan)
     tiles = 4 * (k * (m + n) + m * n)
 
     def stages(or_two_buffers: bool) -> int | str:
@@ -208,7 +208,7 @@ def test_loops_by_fma_with_few_resident_blocks(m: int, n: int, k: int, threads: 
             [(variant, product)], 4 * k * (m + n), tile_bytes=tiles, idle_bytes=tiles, at_end=True,
             or_two_buffers=or_two_buffers,
         )  # fmt: skip
-        return loop.stages if isinstance(loop, MainLoop) else loop
+        return loop.stages if isinstance(loop, PipelineConfig) else loop
 
     assert stages(True) == found
     assert isinstance(stages(False), int)
@@ -217,12 +217,12 @@ def test_loops_by_fma_with_few_resident_blocks(m: int, n: int, k: int, threads: 
 def test_sums_of_all_products_decide_about_resident_blocks() -> None:
     variant = variant_of(64, 64, 32, 128, 80)
     product = staged_product(variant, ALL)
-    assert isinstance(product, StagedProduct)
+    assert isinstance(product, MmaPlan)
     tiles = 2 * 32 * (64 + 64) + 4 * 64 * 64
 
     def blocks(sums: int | None) -> int:
         found = main_loop([(variant, product)], 8192, tile_bytes=tiles, idle_bytes=tiles, at_end=True, sums=sums)
-        assert isinstance(found, MainLoop)
+        assert isinstance(found, PipelineConfig)
         return found.blocks
 
     assert blocks(None) == blocks(product.sums) > blocks(4 * product.sums)
@@ -241,7 +241,7 @@ def test_mma_has_nothing_in_flight() -> None:
 def test_stages_that_leave_few_warps_are_refused() -> None:
     variant = fp64(64, 64, 64, 128)
     product = staged_product(variant, ALL)
-    assert isinstance(product, StagedProduct)
+    assert isinstance(product, MmaPlan)
     stage = 8 * 64 * (64 + 64)
     tiles = stage + 8 * 64 * 64
     found = main_loop([(variant, product)], stage, tile_bytes=tiles, idle_bytes=tiles, at_end=True)
@@ -260,15 +260,15 @@ def test_stages_apart_from_idle_tiles() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("auto", LoopChoice()),
-        ("mma", LoopChoice("mma")),
-        ("wgmma, stages=3", LoopChoice("wgmma", 3)),
-        ("stages=8,in_flight=0,per_barrier=2,warps_m=2", LoopChoice(None, 8, 0, 2, 2)),
+        ("auto", PipelineOverrides()),
+        ("mma", PipelineOverrides("mma")),
+        ("wgmma, stages=3", PipelineOverrides("wgmma", 3)),
+        ("stages=8,in_flight=0,per_barrier=2,warps_m=2", PipelineOverrides(None, 8, 0, 2, 2)),
     ],
 )
-def test_a_choice_is_read_from_text_and_back(text: str, expected: LoopChoice) -> None:
-    assert LoopChoice.parse(text) == expected
-    assert LoopChoice.parse(expected.text) == expected
+def test_a_choice_is_read_from_text_and_back(text: str, expected: PipelineOverrides) -> None:
+    assert PipelineOverrides.parse(text) == expected
+    assert PipelineOverrides.parse(expected.text) == expected
 
 
 @pytest.mark.parametrize(
@@ -288,24 +288,24 @@ def test_a_choice_is_read_from_text_and_back(text: str, expected: LoopChoice) ->
 )
 def test_a_bad_choice_is_named(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        LoopChoice.parse(text)
+        PipelineOverrides.parse(text)
 
 
 @pytest.mark.parametrize(("warps_m", "grid"), [(1, (1, 2)), (2, (2, 1))])
 def test_a_grid_can_be_chosen(warps_m: int, grid: tuple[int, int]) -> None:
-    found = staged_product(variant_of(128, 256, 64, 256), ALL, LoopChoice(warps_m=warps_m))
-    assert isinstance(found, StagedProduct)
+    found = staged_product(variant_of(128, 256, 64, 256), ALL, PipelineOverrides(warps_m=warps_m))
+    assert isinstance(found, MmaPlan)
     assert (found.warps_m, found.warps_n) == grid
 
 
 @pytest.mark.parametrize(("warps_m", "grid"), [(None, (1, 2)), (1, (1, 2)), (2, (2, 1))])
 def test_a_grid_of_a_swapped_product_can_be_chosen(warps_m: int | None, grid: tuple[int, int]) -> None:
-    found = staged_product(variant_of(32, 128, 64, 256), ALL, LoopChoice(warps_m=warps_m))
-    assert found == StagedProduct("wgmma", *grid, 16, swapped=True)
+    found = staged_product(variant_of(32, 128, 64, 256), ALL, PipelineOverrides(warps_m=warps_m))
+    assert found == MmaPlan("wgmma", *grid, 16, swapped=True)
 
 
 def test_a_grid_that_does_not_fit_is_a_reason() -> None:
-    found = staged_product(variant_of(128, 256, 64, 256), ALL, LoopChoice(warps_m=3))
+    found = staged_product(variant_of(128, 256, 64, 256), ALL, PipelineOverrides(warps_m=3))
     assert found == "warps_m is 3, and can be 2, 1"
 
 
@@ -314,13 +314,13 @@ def test_a_grid_that_does_not_fit_is_a_reason() -> None:
 def test_stages_can_be_chosen(stages: int, in_flight: int) -> None:
     variant = variant_of(64, 64, 32, 128)
     product = staged_product(variant, ALL)
-    assert isinstance(product, StagedProduct)
-    choice = LoopChoice(stages=stages, in_flight=in_flight)
+    assert isinstance(product, MmaPlan)
+    choice = PipelineOverrides(stages=stages, in_flight=in_flight)
     found = main_loop([(variant, product)], 8192, tile_bytes=24576, idle_bytes=24576, at_end=True, choice=choice)
     if stages == 2 and in_flight:
         assert found == "wgmma with 2 stages has no products in flight"
     else:
-        assert isinstance(found, MainLoop)
+        assert isinstance(found, PipelineConfig)
         assert (found.stages, found.in_flight) == (stages, in_flight)
 
 
@@ -329,8 +329,8 @@ def test_stages_can_be_chosen(stages: int, in_flight: int) -> None:
 def test_two_iterations_can_share_a_barrier(stages: int | None, in_flight: int | None) -> None:
     variant = variant_of(64, 64, 32, 128)
     product = staged_product(variant, ALL)
-    assert isinstance(product, StagedProduct)
-    choice = LoopChoice(stages=stages, in_flight=in_flight, per_barrier=2)
+    assert isinstance(product, MmaPlan)
+    choice = PipelineOverrides(stages=stages, in_flight=in_flight, per_barrier=2)
     found = main_loop([(variant, product)], 8192, tile_bytes=24576, idle_bytes=24576, at_end=True, choice=choice)
     if stages is not None and stages < 6 and in_flight:
         assert found == f"wgmma with {stages} stages in pairs has no products in flight"
@@ -338,14 +338,14 @@ def test_two_iterations_can_share_a_barrier(stages: int | None, in_flight: int |
         assert isinstance(found, str)
         assert "in pairs" in found
     else:
-        assert isinstance(found, MainLoop)
+        assert isinstance(found, PipelineConfig)
         assert found.stages == (stages or 6)
         assert found.in_flight == (int(found.stages >= 6) if in_flight is None else in_flight)
         assert found.lag == found.stages - 2 - found.in_flight >= 2
 
 
 def test_products_in_flight_take_the_stages_that_they_need() -> None:
-    found = loop_of(64, 64, 64, 128, choice=LoopChoice(in_flight=1))
+    found = loop_of(64, 64, 64, 128, choice=PipelineOverrides(in_flight=1))
     assert (found.in_flight, found.stages) == (1, 4)
 
 
@@ -354,12 +354,12 @@ def test_products_in_flight_take_the_stages_that_they_need() -> None:
     [(1, 12, 1, 1), (2, 6, 1, 2), (3, 4, 0, 3), (4, 3, 0, 4)],
 )
 def test_known_resident_blocks_share_all_memory(blocks: int, stages: int, in_flight: int, resident: int) -> None:
-    found = loop_of(64, 64, 64, 128, choice=LoopChoice(blocks=blocks))
+    found = loop_of(64, 64, 64, 128, choice=PipelineOverrides(blocks=blocks))
     assert (found.stages, found.in_flight, found.blocks) == (stages, in_flight, resident)
 
 
 def test_a_block_with_large_tiles_stays_alone() -> None:
-    alone, pair = (loop_of(128, 256, 64, 256, choice=LoopChoice(blocks=blocks)) for blocks in (1, 2))
+    alone, pair = (loop_of(128, 256, 64, 256, choice=PipelineOverrides(blocks=blocks)) for blocks in (1, 2))
     assert alone == pair
     assert (alone.stages, alone.blocks) == (4, 1)
 
@@ -367,8 +367,8 @@ def test_a_block_with_large_tiles_stays_alone() -> None:
 def test_mma_has_no_products_in_flight() -> None:
     variant = variant_of(64, 64, 32, 128)
     product = staged_product(variant, ("mma",))
-    assert isinstance(product, StagedProduct)
-    choice = LoopChoice(in_flight=1)
+    assert isinstance(product, MmaPlan)
+    choice = PipelineOverrides(in_flight=1)
     found = main_loop([(variant, product)], 8192, tile_bytes=24576, idle_bytes=24576, at_end=True, choice=choice)
     assert found == "mma_m16n8k16 with 2 stages has no products in flight"
 
@@ -376,8 +376,8 @@ def test_mma_has_no_products_in_flight() -> None:
 def test_chosen_stages_that_do_not_fit_are_a_reason() -> None:
     variant = variant_of(128, 256, 64, 256)
     product = staged_product(variant, ALL)
-    assert isinstance(product, StagedProduct)
-    choice = LoopChoice(stages=8)
+    assert isinstance(product, MmaPlan)
+    choice = PipelineOverrides(stages=8)
     found = main_loop([(variant, product)], 49152, tile_bytes=180224, idle_bytes=180224, at_end=True, choice=choice)
     assert found == "8 stages of 49152 bytes need 394240 bytes of shared memory, and there are 230400"
 
@@ -385,6 +385,6 @@ def test_chosen_stages_that_do_not_fit_are_a_reason() -> None:
 def test_shared_memory_that_does_not_suffice_is_a_reason() -> None:
     variant = variant_of(128, 256, 64, 256, 86)
     product = staged_product(variant, ALL)
-    assert isinstance(product, StagedProduct)
+    assert isinstance(product, MmaPlan)
     reason = main_loop([(variant, product)], 49152, tile_bytes=49152, idle_bytes=49152, at_end=True, around_bytes=9999)
     assert reason == "2 stages of 49152 bytes need 109327 bytes of shared memory, and there are 99328"

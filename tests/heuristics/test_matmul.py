@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warp_tiles.gemm.hardware import BLOCK_THREADS, LANES, multiprocessor
-from warp_tiles.gemm.main_loop import LoopChoice
+from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.heuristics.matmul import candidates, choose_matmul, most_blocks, pipeline_of
 from warp_tiles.heuristics.matmul_cost import cost_us
 from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem, blocks_of, kind_of, shared_bytes
@@ -204,7 +204,7 @@ SQUARE, DEEP, LARGE = (MatmulConfig(*tile) for tile in ((64, 64, 64, 128), (64, 
 def test_what_a_launch_fixes_of_its_pipeline(
     question: MatmulProblem, config: MatmulConfig, arch: int | None, pipeline: str
 ) -> None:
-    assert pipeline_of(question, config, arch, MULTIPROCESSORS) == LoopChoice.parse(pipeline or "auto")
+    assert pipeline_of(question, config, arch, MULTIPROCESSORS) == PipelineOverrides.parse(pipeline or "auto")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from warp_tiles.gemm.hardware import LANES, STATIC_SHARED_BYTES, THREAD_REGISTERS
 from warp_tiles.gemm.variant import DType, Operand
-from warp_tiles.heuristics.solver import MAX_ROWS, choose, obstacle, register_limit
+from warp_tiles.heuristics.solver import MAX_ROWS, choose, reason_unsupported, register_limit
 from warp_tiles.solver.variant import OPERANDS, Function, SolverVariant
 
 
@@ -37,7 +37,7 @@ variants = st.builds(
 
 @pytest.mark.parametrize("function", get_args(Function))
 def test_a_usual_variant_is_served(function: Function) -> None:
-    assert obstacle(variant(function)) == ""
+    assert reason_unsupported(variant(function)) == ""
 
 
 @pytest.mark.parametrize("function", get_args(Function))
@@ -52,18 +52,18 @@ def test_a_usual_variant_is_served(function: Function) -> None:
     ],
 )
 def test_an_obstacle_names_the_field_and_its_value(function: Function, changes: dict[str, int], words: str) -> None:
-    assert obstacle(replace(variant(function), **changes)) == words
+    assert reason_unsupported(replace(variant(function), **changes)) == words
 
 
 def test_the_scratch_memory_of_an_adjoint_is_limited() -> None:
-    assert obstacle(variant("cholesky_adjoint", n=110)) == ""
-    assert obstacle(variant("cholesky_adjoint", n=111)) == (
+    assert reason_unsupported(variant("cholesky_adjoint", n=110)) == ""
+    assert reason_unsupported(variant("cholesky_adjoint", n=111)) == (
         f"n=111: its scratch memory of {111 * 112 * 4} bytes exceeds {STATIC_SHARED_BYTES}"
     )
-    assert obstacle(variant("cholesky_adjoint", n=80, dtype="float64")) != ""
-    assert obstacle(variant("lower_solve_adjoint", n=64, columns=189)) == ""
-    assert obstacle(variant("lower_solve_adjoint", n=64, columns=190)) != ""
-    assert obstacle(variant("cholesky", n=MAX_ROWS)) == ""
+    assert reason_unsupported(variant("cholesky_adjoint", n=80, dtype="float64")) != ""
+    assert reason_unsupported(variant("lower_solve_adjoint", n=64, columns=189)) == ""
+    assert reason_unsupported(variant("lower_solve_adjoint", n=64, columns=190)) != ""
+    assert reason_unsupported(variant("cholesky", n=MAX_ROWS)) == ""
 
 
 # ---- lanes

@@ -13,11 +13,21 @@ from warp_tiles import __version__
 
 def test_doctor(tmp_path: Path) -> None:
     findings = {item["subject"]: item for item in json_of(command("doctor", cache=tmp_path / "lto"))["findings"]}
-    assert set(findings) >= {"python", "platform", "warp", "seams", "toolchain", "headers", "gpu", "settings", "cache"}
+    assert set(findings) >= {
+        "python",
+        "platform",
+        "warp",
+        "internals",
+        "toolchain",
+        "headers",
+        "gpu",
+        "settings",
+        "cache",
+    }
     assert {item["state"] for item in findings.values()} <= {"ok", "note"}
     assert "NVRTC" in findings["toolchain"]["detail"]
     assert "nvidia-mathdx" in findings["headers"]["detail"]
-    assert "tile_matmul" in findings["seams"]["detail"] or "build_lto_dot" in findings["seams"]["detail"]
+    assert "tile_matmul" in findings["internals"]["detail"] or "build_lto_dot" in findings["internals"]["detail"]
     table = command("doctor", cache=tmp_path / "lto", as_json=False)
     assert table.returncode == 0
     assert "toolchain" in table.stdout

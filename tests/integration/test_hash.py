@@ -12,7 +12,7 @@ import warp_tiles
 from tests.integration.helpers import WARP_VERSION, gemm, load
 from warp_tiles import _warp
 from warp_tiles._warp import tracing
-from warp_tiles._warp.seams import SOLVERS
+from warp_tiles._warp.internals import SOLVERS
 
 COPY = "@wp.kernel\ndef copy(x: wp.array(dtype=float)):\n    x[0] = 1.0\n"
 HELPER = """
@@ -305,7 +305,7 @@ def test_importing_changes_nothing() -> None:
     assert done.stdout.strip() == "same", done.stderr
 
 
-# ---- seams
+# ---- internals
 
 SEAMS = list(_warp.REQUIRED)
 
@@ -345,7 +345,7 @@ def test_a_missing_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_this_warp_has_every_seam() -> None:
-    assert _warp.check_seams() == [f"warp._src.{path}" for path in SEAMS]
+    assert _warp.check_internals() == [f"warp._src.{path}" for path in SEAMS]
     low, high = _warp.SUPPORTED_VERSIONS
     assert low <= WARP_VERSION <= high
 

@@ -244,8 +244,8 @@ def test_max_tunes_once_without_warps_lock(cold: Path, stand_in: StandIn, monkey
         other.start()
         other.join(10)
         assert not other.is_alive(), "tuning compiles kernels on other threads"
-        salt = engine().salt
-        monkeypatch.setattr(engine(), "salt", lambda resolved=None: salt(resolved) + "records")
+        fingerprint = engine().fingerprint
+        monkeypatch.setattr(engine(), "fingerprint", lambda resolved=None: fingerprint(resolved) + "records")
 
     monkeypatch.setattr(engine(), "tune_missing", tune)
     module = load(THREE)

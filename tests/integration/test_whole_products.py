@@ -76,7 +76,7 @@ def test_whole_products_are_recognised(name: str) -> None:
     assert (found.row_axis, found.column_axis) == ((1, 0) if form.swapped else (0, 1))
     values, _, _ = arguments(form)
     shapes = [value if isinstance(value, int) else tuple(value.shape) for value in values]
-    assert found.obstacle(blocks(form), shapes) == ""
+    assert found.reason_unsupported(blocks(form), shapes) == ""
 
 
 @pytest.mark.parametrize("name", OTHERS)

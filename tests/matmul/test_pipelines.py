@@ -12,7 +12,7 @@ import warp as wp
 
 import warp_tiles
 from tests.matmul.test_loops import loop_of
-from warp_tiles.gemm.main_loop import LoopChoice
+from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
 from warp_tiles.matmul import multiply
 from warp_tiles.matmul.arguments import checked_call
@@ -37,7 +37,7 @@ def main_loop() -> str:
 @pytest.mark.usefixtures("enabled")
 @pytest.mark.parametrize("order", [list(STAGES), list(reversed(STAGES))], ids=str)
 def test_kernels_that_differ_only_in_it_have_modules_of_their_own(order: Sequence[str]) -> None:
-    keys = {text: replace(KEY, main_loop=LoopChoice.parse(text)) for text in order}
+    keys = {text: replace(KEY, main_loop=PipelineOverrides.parse(text)) for text in order}
     assert len({tile_kernel(key).module.name for key in keys.values()}) == len(STAGES)
     for text in (*order, *order):
         assert loop_of(keys[text], CONFIG.threads)["stages"] == STAGES[text], text
@@ -45,7 +45,7 @@ def test_kernels_that_differ_only_in_it_have_modules_of_their_own(order: Sequenc
 
 @pytest.mark.usefixtures("enabled")
 def test_a_hash_does_not_depend_on_the_kernels_made_before() -> None:
-    fresh = [replace(KEY, tile=(64, 64, 32), main_loop=LoopChoice.parse(text)) for text in ("blocks=1", "auto")]
+    fresh = [replace(KEY, tile=(64, 64, 32), main_loop=PipelineOverrides.parse(text)) for text in ("blocks=1", "auto")]
     kernels = [tile_kernel(key) for order in permutations(fresh) for key in order]
     assert len({kernel.module.name for kernel in kernels}) == 2
 

@@ -8,7 +8,7 @@ import pytest
 
 import warp_tiles
 from warp_tiles.gemm.hardware import multiprocessor
-from warp_tiles.gemm.main_loop import LoopChoice
+from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.heuristics.matmul import choose_matmul
 from warp_tiles.heuristics.matmul_problem import MatmulProblem, shared_bytes
 from warp_tiles.matmul.kernels import tile_kernel
@@ -60,7 +60,7 @@ def test_a_kernel_needs_no_more_than_there_is(name: str, arch: int, main_loop: s
             tf32=problem.tf32,
             epilogue=epilogue,
             in_parts=problem.in_parts,
-            main_loop=LoopChoice.parse(main_loop),
+            main_loop=PipelineOverrides.parse(main_loop),
         )
     )
     with warp_tiles.override(main_loop="double_buffered"):

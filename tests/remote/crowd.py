@@ -33,7 +33,7 @@ def ask(url: str, cache: Path, log: Path, *, writes: bool) -> None:
         time.sleep(0.2)
         return ENTRY.payload, {"build_seconds": 0.2}
 
-    found, _ = Cache(cache).get_or_build(wanted, build, lambda: store.flight(LTOIR, wanted.digest, 60.0))
+    found, _ = Cache(cache).get_or_build(wanted, build, lambda: store.lease(LTOIR, wanted.digest, 60.0))
     assert found.payload == ENTRY.payload
     assert not store.off, store.off
 

@@ -42,12 +42,12 @@ def test_the_second_machine_waits_for_the_first(tmp_path: Path, counts: list[Sta
 
     def wait() -> None:
         entered.wait(5)
-        with second.flight(LTOIR, ENTRY.key, 10.0) as found:
+        with second.lease(LTOIR, ENTRY.key, 10.0) as found:
             results.append(found.found)
 
     thread = threading.Thread(target=wait)
     thread.start()
-    with first.flight(LTOIR, ENTRY.key, 10.0) as found:
+    with first.lease(LTOIR, ENTRY.key, 10.0) as found:
         assert found.found is None
         entered.set()
         time.sleep(0.6)
@@ -61,11 +61,11 @@ def test_the_second_machine_waits_for_the_first(tmp_path: Path, counts: list[Sta
 
 def test_a_machine_that_never_ends_is_not_waited_for_forever(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first, second = pair(tmp_path)
-    with first.flight(LTOIR, ENTRY.key, 10.0):
+    with first.lease(LTOIR, ENTRY.key, 10.0):
         (mine,) = claims(tmp_path)
         content = mine.read_bytes()
         start = time.perf_counter()
-        with second.flight(LTOIR, ENTRY.key, 0.5) as found:
+        with second.lease(LTOIR, ENTRY.key, 0.5) as found:
             assert found.found is None
         assert 0.4 < time.perf_counter() - start < 3.0
         assert mine.read_bytes() == content, "only its owner removes a claim"
@@ -79,10 +79,10 @@ def test_all_waits_of_a_process_have_a_limit(tmp_path: Path, monkeypatch: pytest
     others = [entry(number).key for number in range(3)]
     with contextlib.ExitStack() as held:
         for key in others:
-            held.enter_context(first.flight(LTOIR, key, -1.0))
+            held.enter_context(first.lease(LTOIR, key, -1.0))
         start = time.perf_counter()
         for key in others:
-            with second.flight(LTOIR, key, -1.0) as found:
+            with second.lease(LTOIR, key, -1.0) as found:
                 assert found.found is None
         assert time.perf_counter() - start < 3.0
 
@@ -100,7 +100,7 @@ def test_a_claim_that_does_not_count_is_taken_over(kind: str, tmp_path: Path) ->
     plant(tmp_path, data.encode())
     _, machine = pair(tmp_path)
     start = time.perf_counter()
-    with machine.flight(LTOIR, ENTRY.key, 10.0) as found:
+    with machine.lease(LTOIR, ENTRY.key, 10.0) as found:
         assert found.push is not None
         assert time.perf_counter() - start < 1.0
     assert claims(tmp_path) == []
@@ -111,23 +111,23 @@ def test_a_waiter_names_the_machine(
 ) -> None:
     monkeypatch.setattr("warp_tiles.remote.store.CLAIM_PATIENCE_S", 0.1)
     first, second = pair(tmp_path)
-    with first.flight(LTOIR, ENTRY.key, 10.0), second.flight(LTOIR, ENTRY.key, 0.6):
+    with first.lease(LTOIR, ENTRY.key, 10.0), second.lease(LTOIR, ENTRY.key, 0.6):
         pass
     assert f"waiting for process {os.getpid()}" in caplog.text
 
 
 def test_a_failed_build_frees_the_others(tmp_path: Path) -> None:
     first, second = pair(tmp_path)
-    with pytest.raises(ZeroDivisionError), first.flight(LTOIR, ENTRY.key, 10.0):
+    with pytest.raises(ZeroDivisionError), first.lease(LTOIR, ENTRY.key, 10.0):
         raise ZeroDivisionError
-    with second.flight(LTOIR, ENTRY.key, 10.0) as found:
+    with second.lease(LTOIR, ENTRY.key, 10.0) as found:
         assert found.found is None
 
 
 def test_a_store_that_was_closed_is_a_miss(tmp_path: Path) -> None:
     write_object(tmp_path, ENTRY, signed(ENTRY))
     store, _ = pair(tmp_path)
-    with store.flight(LTOIR, entry("b").key, 10.0) as found:
+    with store.lease(LTOIR, entry("b").key, 10.0) as found:
         store.close()
         assert found.push is not None
         assert not found.push(entry("b"))

@@ -90,8 +90,8 @@ def test_one_machine_builds_and_the_other_waits(bucket: str) -> None:
     for store in (first, second):
         store.require()
     other = entry("another")
-    with first.flight(LTOIR, other.key, 10.0) as mine:
+    with first.lease(LTOIR, other.key, 10.0) as mine:
         assert mine.push is not None
         mine.push(other)
-        with second.flight(LTOIR, other.key, 10.0) as theirs:
+        with second.lease(LTOIR, other.key, 10.0) as theirs:
             assert theirs.found is not None

@@ -228,7 +228,7 @@ def test_nothing_is_written_without_a_signing_key(tmp_path: Path) -> None:
     store = ready(connect(tmp_path))
     with pytest.raises(RemoteError, match="without a signing key"):
         store.push(LTOIR, ENTRY)
-    with store.flight(LTOIR, ENTRY.key, 1.0) as found:
+    with store.lease(LTOIR, ENTRY.key, 1.0) as found:
         assert (found.found, found.push) == (None, None)
     assert list(tmp_path.iterdir()) == []
 

@@ -141,13 +141,16 @@ def test_other_strides_are_refused_with_the_tile_and_its_strides(position: int, 
     found = solved("lower_solve", *tiles)
     assert found.variants == {}
     name = ("the triangle", "the right-hand side", "the result")[position]
-    assert found.obstacle == f"{name} with shape=(8, 8) strides={strides} cannot be expressed as a leading dimension"
+    assert (
+        found.reason_unsupported
+        == f"{name} with shape=(8, 8) strides={strides} cannot be expressed as a leading dimension"
+    )
 
 
 def test_other_strides_of_a_matrix_that_is_factored_are_refused() -> None:
     found = factored(replace(tile(8, 8), strides=(16, 2)), tile(8, 8))
     assert found.variants == {}
-    assert "the triangle" in found.obstacle
+    assert "the triangle" in found.reason_unsupported
 
 
 def test_every_architecture_and_block_is_planned() -> None:

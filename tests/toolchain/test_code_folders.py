@@ -30,37 +30,37 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield tmp_path / "copy"
 
 
-def salt() -> str:
-    """The salt of a new process."""
-    return Engine(warp_toolkit=(13, 4)).salt()
+def fingerprint() -> str:
+    """The fingerprint of a new process."""
+    return Engine(warp_toolkit=(13, 4)).fingerprint()
 
 
 def salt_of_changed(file: Path) -> str:
-    """The salt with one more byte in a file."""
+    """The fingerprint with one more byte in a file."""
     original = file.read_bytes()
     file.write_bytes(original + b"\n")
     try:
-        return salt()
+        return fingerprint()
     finally:
         file.write_bytes(original)
 
 
 def test_one_byte_in_a_code_folder_changes_the_salt(copied: Path) -> None:
-    before = salt()
+    before = fingerprint()
     for name in EVERY_MODULE:
         decides = name.split("/")[0] in code_folders.CODE_FOLDERS
         assert (salt_of_changed(copied / "warp_tiles" / name) != before) is decides, name
-    assert salt() == before
+    assert fingerprint() == before
 
 
 def test_one_byte_in_a_device_source_changes_the_salt(copied: Path) -> None:
-    before = salt()
+    before = fingerprint()
     for name in EVERY_HEADER:
         assert salt_of_changed(copied / "kernels" / name) != before, name
-    assert salt() == before
+    assert fingerprint() == before
 
 
 def test_a_new_module_changes_the_salt(copied: Path) -> None:
-    before = salt()
+    before = fingerprint()
     (copied / "warp_tiles" / "codegen" / "new.py").write_text("")
-    assert salt() != before
+    assert fingerprint() != before

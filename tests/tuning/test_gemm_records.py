@@ -130,36 +130,36 @@ def test_if_the_tuned_tile_cannot_be_built_the_choosers_pick_is(bench: Bench, mo
 
 
 def test_a_new_winner_changes_the_hash_and_other_timings_do_not(bench: Bench) -> None:
-    without = bench.engine.salt()
+    without = bench.engine.fingerprint()
     remember(bench, HALF, tuned_to(HALF))
-    tuned = bench.engine.salt()
+    tuned = bench.engine.fingerprint()
     remember(bench, HALF, [timing(config_of("mma", choose(HALF)), 14.2)])
-    same = bench.engine.salt()
+    same = bench.engine.fingerprint()
     remember(bench, HALF, [timing(CUBLASDX, 10.0)])
-    assert without != tuned == same != bench.engine.salt()
+    assert without != tuned == same != bench.engine.fingerprint()
 
 
 def test_records_that_cannot_apply_leave_the_hash_alone(bench: Bench) -> None:
-    without = bench.engine.salt()
+    without = bench.engine.fingerprint()
     remember(bench, HALF, tuned_to(HALF), replace(H200, device="NVIDIA A100"))
     remember(bench, HALF, tuned_to(HALF), source="of another release")
-    assert bench.engine.salt() == without
+    assert bench.engine.fingerprint() == without
 
 
 def test_choices_are_stable_within_a_process(bench: Bench) -> None:
     remember(bench, HALF, tuned_to(HALF))
-    salt, found = bench.engine.salt(), planned(bench, HALF)
+    fingerprint, found = bench.engine.fingerprint(), planned(bench, HALF)
     key = store_of(bench).records("gemm")[0].record.key
     store_of(bench).merge(key, [timing(CUBLASDX, 1.0)])  # by another process
-    assert (bench.engine.salt(), planned(bench, HALF).tile_config) == (salt, found.tile_config)
+    assert (bench.engine.fingerprint(), planned(bench, HALF).tile_config) == (fingerprint, found.tile_config)
     bench.engine.tuned.forget()
-    assert bench.engine.salt() != salt
+    assert bench.engine.fingerprint() != fingerprint
 
 
 def test_without_records_nothing_of_tuning_is_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warp_tiles.tuning.snapshots._read", lambda now, store: pytest.fail("records were read"))
     assert planned(bench, HALF).tile_config == choose(HALF)
-    assert "tuned" not in bench.engine.salt()
+    assert "tuned" not in bench.engine.fingerprint()
 
 
 # ---- which records count
@@ -174,12 +174,12 @@ def test_policies_with_records(bench: Bench, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", ["fast", "scalar", "off"])
 def test_policies_without_records(bench: Bench, policy: str) -> None:
-    without = bench.engine.salt()
+    without = bench.engine.fingerprint()
     remember(bench, HALF, tuned_to(HALF))
     with settings.override(policy=policy):
         assert best(bench, HALF) is None
         assert bench.engine.chain(settings.current()).tuned is None
-    assert bench.engine.salt() != without
+    assert bench.engine.fingerprint() != without
 
 
 @pytest.mark.parametrize("change", [{"device": "another"}, {"warp": "1.0.0"}, {"warp_tiles": "0"}, {"measurement": 0}])

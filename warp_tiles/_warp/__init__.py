@@ -10,36 +10,36 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from warp_tiles._warp.hooks import Hooks
-    from warp_tiles._warp.libmathdx import libmathdx_build
-    from warp_tiles._warp.modules import compile_module, rehash_modules, require_target, user_modules, users_own_modules
-    from warp_tiles._warp.plans import plan_loaded_modules, plan_module
-    from warp_tiles._warp.seams import (
+    from warp_tiles._warp.internals import (
         REQUIRED,
         SUPPORTED_VERSIONS,
-        check_seams,
+        check_internals,
         driver_version,
         find,
         mathdx_enabled,
         toolkit_version,
     )
+    from warp_tiles._warp.libmathdx import libmathdx_build
+    from warp_tiles._warp.modules import compile_module, rehash_modules, require_target, user_modules, users_own_modules
+    from warp_tiles._warp.plans import plan_loaded_modules, plan_module
     from warp_tiles._warp.tapes import Tapes
 
 _MODULE_OF = {
-    "REQUIRED": "seams",
-    "SUPPORTED_VERSIONS": "seams",
+    "REQUIRED": "internals",
+    "SUPPORTED_VERSIONS": "internals",
     "Hooks": "hooks",
     "Tapes": "tapes",
-    "check_seams": "seams",
+    "check_internals": "internals",
     "compile_module": "modules",
-    "driver_version": "seams",
-    "find": "seams",
+    "driver_version": "internals",
+    "find": "internals",
     "libmathdx_build": "libmathdx",
-    "mathdx_enabled": "seams",
+    "mathdx_enabled": "internals",
     "plan_loaded_modules": "plans",
     "plan_module": "plans",
     "rehash_modules": "modules",
     "require_target": "modules",
-    "toolkit_version": "seams",
+    "toolkit_version": "internals",
     "user_modules": "modules",
     "users_own_modules": "modules",
 }
@@ -49,7 +49,7 @@ __all__ = [
     "SUPPORTED_VERSIONS",
     "Hooks",
     "Tapes",
-    "check_seams",
+    "check_internals",
     "compile_module",
     "driver_version",
     "find",

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import warp
 
-from warp_tiles._warp.seams import find
+from warp_tiles._warp.internals import find
 
 F = TypeVar("F", bound=Callable[..., Any])
 _LIMITS = ("_tid_extent_limits", "_scalar_tid_extent_limits")  # Warp 1.18 and newer; Warp 1.17

@@ -32,12 +32,20 @@ import warp
 
 from warp_tiles import settings
 from warp_tiles._warp.hashes import hash_all_again
+from warp_tiles._warp.internals import (
+    GEMM_OPTION,
+    MATMUL,
+    SOLVER_OPTION,
+    SOLVERS,
+    check_internals,
+    find,
+    mathdx_enabled,
+)
 from warp_tiles._warp.libmathdx import libmathdx_build
 from warp_tiles._warp.modules import rehash_modules
 from warp_tiles._warp.products import Products
 from warp_tiles._warp.reload import LoadAgain, Reloads
-from warp_tiles._warp.seams import GEMM_OPTION, MATMUL, SOLVER_OPTION, SOLVERS, check_seams, find, mathdx_enabled
-from warp_tiles._warp.sites import Sites
+from warp_tiles._warp.sites import CallSites
 from warp_tiles._warp.solvers import SolverHooks
 from warp_tiles._warp.tapes import Tapes
 from warp_tiles._warp.tracing import Tracer
@@ -84,7 +92,7 @@ class Hooks:
         self.reloads = Reloads(engine)
         self._tracer = Tracer()
         self._tapes = tapes
-        self.sites = Sites(self.reloads, self._tracer)
+        self.sites = CallSites(self.reloads, self._tracer)
         self._products = Products(self.sites, self._tracer)
         self._solvers = SolverHooks(self.sites, engine)
         self._code_settings = _code_settings()
@@ -99,7 +107,7 @@ class Hooks:
         Raises:
             SeamError: This Warp lacks a member that a hook replaces. Nothing was changed.
         """
-        check_seams()
+        check_internals()
         try:
             build, codegen, context = find("build"), find("codegen"), find("context")
             build_lto_dot = build.build_lto_dot
@@ -306,7 +314,7 @@ class Hooks:
             self.engine.start_compilers(resolved)  # the first use on a machine, so the module is in no cache
         hasher.warp_tiles_settings = resolved  # a change while the module is built counts from its next load on
         hasher.warp_tiles_choices = self.engine.choices(resolved)
-        hasher.hash = hashlib.sha256(hasher.hash + self.engine.salt(resolved).encode("utf-8")).digest()
+        hasher.hash = hashlib.sha256(hasher.hash + self.engine.fingerprint(resolved).encode("utf-8")).digest()
 
     def _served_builtins(self, options: Any, module: Any) -> set[str]:
         """Builtins that get code from here. Modules that mention no other keep Warp's hash and Warp's cached builds."""

@@ -43,7 +43,7 @@ def intercepted(launched: Callable[[Any, int], None]) -> Iterator[dict[str, str]
     global _open_blocks
     import warp
 
-    from warp_tiles._warp.seams import find
+    from warp_tiles._warp.internals import find
 
     find("context.init")()
     context = find("context")

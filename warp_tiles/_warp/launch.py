@@ -12,7 +12,7 @@ import numpy as np
 import warp
 
 from warp_tiles._warp import members
-from warp_tiles._warp.seams import find, missing, require
+from warp_tiles._warp.internals import find, missing, require
 from warp_tiles.errors import RecordingError
 
 # required members of warp._src, each with its required parameters

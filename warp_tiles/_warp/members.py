@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from warp_tiles._warp.seams import find
+from warp_tiles._warp.internals import find
 
 _internal = functools.cache(find)  # a cache suits only members that nothing patches
 

@@ -8,7 +8,7 @@ from typing import Any
 import warp
 
 from warp_tiles._warp.hashes import hash_outdated, loads_a_module
-from warp_tiles._warp.seams import find
+from warp_tiles._warp.internals import find
 from warp_tiles.errors import PlanError
 from warp_tiles.gemm.hardware import BLOCK_THREADS
 from warp_tiles.util.files import digests_of, is_kept, require_replaceable, write_digests

@@ -9,8 +9,8 @@ import warp
 
 from warp_tiles._warp.hashes import hash_outdated
 from warp_tiles._warp.hooks import Hooks
+from warp_tiles._warp.internals import MATMUL, SOLVERS, find
 from warp_tiles._warp.modules import require_target, user_modules
-from warp_tiles._warp.seams import MATMUL, SOLVERS, find
 from warp_tiles.plan.planning import ModulePlan
 
 

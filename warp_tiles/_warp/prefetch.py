@@ -17,8 +17,8 @@ from typing import Any
 import warp
 
 from warp_tiles import settings
+from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import user_modules
-from warp_tiles._warp.seams import find
 from warp_tiles.plan.loads import LoadedModule
 from warp_tiles.util.threads import DaemonThreads, wait_all
 

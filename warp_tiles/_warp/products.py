@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from warp_tiles import settings
-from warp_tiles._warp.seams import CHOLESKY, GEMM_OPTION, MATMUL, find, mathdx_enabled
-from warp_tiles._warp.sites import Sites
+from warp_tiles._warp.internals import CHOLESKY, GEMM_OPTION, MATMUL, find, mathdx_enabled
+from warp_tiles._warp.sites import CallSites
 from warp_tiles._warp.tracing import Tracer
 from warp_tiles._warp.translate import precision_of, put_in_shared_memory, tile_of, variant_of_call
 from warp_tiles.errors import UnsupportedVariant
@@ -24,7 +24,7 @@ class Products:
         tracer: Records the calls.
     """
 
-    def __init__(self, sites: Sites, tracer: Tracer) -> None:
+    def __init__(self, sites: CallSites, tracer: Tracer) -> None:
         self._sites = sites
         self._tracer = tracer
 
@@ -56,10 +56,10 @@ class Products:
             put_in_shared_memory(operand)
         names: tuple[Any, ...] = (0, 0, 0)
         if builder is not None:
-            if found.obstacle and resolved.provider not in ("auto", "scalar"):
+            if found.reason_unsupported and resolved.provider not in ("auto", "scalar"):
                 raise UnsupportedVariant(
                     f"In '{self._sites.function(builder)}': {resolved.provider} cannot serve the product, "
-                    f"{found.obstacle}",
+                    f"{found.reason_unsupported}",
                     remedy=f"copy it to a tile of its own, or {resolved.remedy('provider', 'auto')}",
                 )
             if getattr(builder, "target", "cuda") is not None:

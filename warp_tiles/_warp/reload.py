@@ -14,9 +14,9 @@ import warp
 
 from warp_tiles import settings
 from warp_tiles._warp import hashes
+from warp_tiles._warp.internals import MATHDX_OPTIONS, find
 from warp_tiles._warp.modules import compile_into_cache
 from warp_tiles._warp.prefetch import Prefetches, reusable
-from warp_tiles._warp.seams import MATHDX_OPTIONS, find
 from warp_tiles.errors import PlanError
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.plan.planning import ModulePlan

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from warp_tiles._warp.seams import find, missing
+from warp_tiles._warp.internals import find, missing
 from warp_tiles.errors import SeamError
 
 CPU_HEADERS = "builtin_bd*.pch"  # the same folders also contain NVRTC's precompiled headers

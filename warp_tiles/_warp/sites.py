@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles import settings
+from warp_tiles._warp.internals import find
 from warp_tiles._warp.reload import Reloads
-from warp_tiles._warp.seams import find
 from warp_tiles._warp.tracing import Tracer
 from warp_tiles.gemm.variant import PRODUCT_ROLES, Role
 from warp_tiles.plan.planning import Session
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from warp_tiles._warp.generation import BuilderState
 
 
-class Sites:
+class CallSites:
     """Registers call sites, and keeps the state of each module while Warp generates it.
 
     Args:

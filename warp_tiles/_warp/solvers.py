@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from warp_tiles._warp.seams import SOLVER_OPTION, SOLVERS, mathdx_enabled
-from warp_tiles._warp.sites import Sites
+from warp_tiles._warp.internals import SOLVER_OPTION, SOLVERS, mathdx_enabled
+from warp_tiles._warp.sites import CallSites
 from warp_tiles._warp.translate import tile_of
 from warp_tiles.build.engine import Engine
 from warp_tiles.errors import LockedError, ToolchainError, UnsupportedVariant
@@ -25,7 +25,7 @@ class SolverHooks:
         engine: Knows whether there is a toolchain.
     """
 
-    def __init__(self, sites: Sites, engine: Engine) -> None:
+    def __init__(self, sites: CallSites, engine: Engine) -> None:
         self._sites = sites
         self._engine = engine
 
@@ -63,9 +63,9 @@ class SolverHooks:
         found = solvers(call, Target(int(options["output_arch"]), int(options["block_dim"])))
         allowed = bool(options.get(SOLVER_OPTION, True))
         provider, reason = _without_functions(options, resolved) or self._provider(found, resolved, allowed)
-        if provider == "mma" and found.obstacle:
+        if provider == "mma" and found.reason_unsupported:
             raise UnsupportedVariant(
-                f"In '{self._sites.function(builder)}': mma cannot serve {name}, {found.obstacle}",
+                f"In '{self._sites.function(builder)}': mma cannot serve {name}, {found.reason_unsupported}",
                 remedy=f"copy it to a tile of its own, or {resolved.remedy('provider', 'auto')}",
             )
         if provider == "libmathdx":
@@ -97,18 +97,18 @@ class SolverHooks:
         if "mma" not in resolved.providers:
             layer = "provider" if resolved.provider != "auto" else "policy"
             return other, f"{resolved.named(layer)} is {getattr(resolved, layer)!r}"
-        if found.obstacle:
-            return other, found.obstacle
+        if found.reason_unsupported:
+            return other, found.reason_unsupported
         chain, forward = self._engine.chain(resolved), found.variants[Role.FORWARD]
-        offer = chain.offer(chain.order(forward)[0], forward, self._engine.build_context(resolved))
-        if offer.obstacle is None:
+        match = chain.match(chain.order(forward)[0], forward, self._engine.build_context(resolved))
+        if match.reason_unsupported is None:
             return "mma", ""
-        if isinstance(offer.obstacle, ToolchainError):
+        if isinstance(match.reason_unsupported, ToolchainError):
             if not chain.replaces_missing_toolchains:
                 return "mma", ""
             if not self._sites.is_planning:
-                self._engine.warn_of_toolchain(offer.obstacle, title)
-        return other, offer.obstacle.message
+                self._engine.warn_of_toolchain(match.reason_unsupported, title)
+        return other, match.reason_unsupported.message
 
 
 def _without_functions(options: Mapping[str, Any], resolved: Settings) -> tuple[str, str] | None:

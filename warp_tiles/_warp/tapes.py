@@ -11,8 +11,8 @@ import numpy as np
 import warp
 
 from warp_tiles import settings
+from warp_tiles._warp.internals import find, missing_part
 from warp_tiles._warp.launch import has_adjoint
-from warp_tiles._warp.seams import find, missing_part
 from warp_tiles.errors import RecordingError, WarpTilesError
 from warp_tiles.plan.expressions import Argument
 from warp_tiles.plan.planning import ModulePlan

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles._warp.frames import Call, Emit, Statement, Unrecorded
-from warp_tiles._warp.seams import find, missing_part
+from warp_tiles._warp.internals import find, missing_part
 from warp_tiles.codegen.effects import SHAPE
 
 if TYPE_CHECKING:

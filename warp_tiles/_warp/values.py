@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from warp_tiles._warp.frames import Call
-from warp_tiles._warp.seams import find
+from warp_tiles._warp.internals import find
 from warp_tiles.codegen.affine import Affine, affine_result
 
 _CONSTRUCTORS = frozenset({"float", "int", "float16", "float32", "float64", "int32", "int64"})

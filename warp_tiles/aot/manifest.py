@@ -13,7 +13,7 @@ from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.heuristics.choose import check, choose
 from warp_tiles.heuristics.solver import choose as choose_solver
-from warp_tiles.heuristics.solver import obstacle
+from warp_tiles.heuristics.solver import reason_unsupported
 from warp_tiles.plan.planning import PlannedVariant
 from warp_tiles.providers import CublasdxProvider, MmaProvider
 from warp_tiles.providers.cublasdx import promised
@@ -197,7 +197,7 @@ def _checked(variant: Variant, config: Config | None) -> Config:
         SettingError: The configuration does not fit it.
     """
     if isinstance(variant, SolverVariant):
-        if reason := obstacle(variant):
+        if reason := reason_unsupported(variant):
             raise UnsupportedVariant(reason)
         return config or choose_solver(variant)
     found = config or choose(variant)

@@ -17,19 +17,19 @@ from warp_tiles.solver.variant import Variant
 
 
 @dataclass(frozen=True)
-class Offer:
+class ProviderMatch:
     """A provider's answer to one variant.
 
     Attributes:
         provider: The provider.
-        recipes: Its ways to build the variant, best first; empty if there is an obstacle.
-        obstacle: The reason why it cannot: UnsupportedVariant, which is normal, or ToolchainError, which the user can
+        recipes: Its ways to build the variant, best first; empty if it cannot build it.
+        reason_unsupported: The reason: UnsupportedVariant, which is normal, or ToolchainError, which the user can
             remedy. None if it can.
     """
 
     provider: Provider[Any]
     recipes: tuple[Recipe, ...]
-    obstacle: WarpTilesError | None = None
+    reason_unsupported: WarpTilesError | None = None
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class Chain:
     def _measured(self, variant: Variant, providers: Sequence[str]) -> TunedChoice | None:
         return self.tuned.best(variant, providers) if self.tuned and isinstance(variant, GemmVariant) else None
 
-    def offer(self, provider: Provider[Any], variant: Variant, context: ProviderContext) -> Offer:
-        """The offer of one provider of the chain for a variant.
+    def match(self, provider: Provider[Any], variant: Variant, context: ProviderContext) -> ProviderMatch:
+        """Asks one provider of the chain to build a variant.
 
         Raises:
             WorkerError: A compiler process died; the provider may still support the variant.
@@ -75,8 +75,8 @@ class Chain:
         except WorkerError:
             raise
         except (UnsupportedVariant, ToolchainError) as error:
-            return Offer(provider, (), error)
-        return Offer(provider, recipes)
+            return ProviderMatch(provider, (), error)
+        return ProviderMatch(provider, recipes)
 
     @property
     def replaces_missing_toolchains(self) -> bool:
@@ -117,19 +117,19 @@ class Chain:
         """What decided about a provider and its tile configuration: ``tuned`` or ``default``."""
         return "default" if self._measurement(provider, variant) is None else "tuned"
 
-    def reason(self, provider: Provider[Any], variant: Variant, obstacles: Sequence[WarpTilesError]) -> str:
+    def reason(self, provider: Provider[Any], variant: Variant, reasons: Sequence[WarpTilesError]) -> str:
         """The reason for a provider and its tile configuration, for the plan."""
         best = self._measurement(provider, variant)
-        causes = [error.message for error in obstacles]
+        causes = [error.message for error in reasons]
         if self.forced:
             causes.append(f"{self.settings.named('provider')} names it")
         if best is not None:
             causes.append(best.reason)
         return f"{provider.name}: {'; '.join(dict.fromkeys(causes)) or 'the first provider'}"
 
-    def unsupported(self, variant: Variant, obstacles: Sequence[WarpTilesError]) -> UnsupportedVariant:
-        """The error if every provider has an obstacle."""
-        causes = "; ".join(dict.fromkeys(error.message for error in obstacles))
+    def unsupported(self, variant: Variant, reasons: Sequence[WarpTilesError]) -> UnsupportedVariant:
+        """The error if no provider can build a variant."""
+        causes = "; ".join(dict.fromkeys(error.message for error in reasons))
         named = self.settings.named
         remedy = f"{named('provider')} is {self.settings.provider!r}"
         if self.forced:
@@ -139,8 +139,10 @@ class Chain:
         return UnsupportedVariant(f"no provider can build {variant.describe()}: {causes}", remedy)
 
 
-def assign_provider(chain: Chain, planned: PlannedVariant, context: ProviderContext) -> tuple[PlannedVariant, Offer]:
-    """Assign the first provider that can build a needed variant. Returns the variant and the provider's offer.
+def assign_provider(
+    chain: Chain, planned: PlannedVariant, context: ProviderContext
+) -> tuple[PlannedVariant, ProviderMatch]:
+    """Assign the first provider that can build a needed variant. Returns the variant and the provider's match.
 
     Raises:
         LockedError, ToolchainError: See :meth:`Chain.require_fallback`.
@@ -149,21 +151,21 @@ def assign_provider(chain: Chain, planned: PlannedVariant, context: ProviderCont
     """
     variant = planned.variant
     assert variant is not None
-    obstacles: list[WarpTilesError] = []
+    reasons: list[WarpTilesError] = []
     for provider in chain.order(variant):
-        offer = chain.offer(provider, variant, context)
-        if offer.obstacle is None:
-            recipe = offer.recipes[0]
-            reason = f"{planned.reason}; {chain.reason(provider, variant, obstacles)}"
+        match = chain.match(provider, variant, context)
+        if match.reason_unsupported is None:
+            recipe = match.recipes[0]
+            reason = f"{planned.reason}; {chain.reason(provider, variant, reasons)}"
             found = replace(
                 planned, reason=reason, provider=provider.name, symbol=recipe.symbol, tile_config=recipe.tile_config,
                 choice=chain.choice(provider, variant),
             )  # fmt: skip
-            return found, offer
-        if isinstance(offer.obstacle, ToolchainError):
-            chain.require_fallback(offer.obstacle)
-        obstacles.append(offer.obstacle)
-    error = chain.unsupported(variant, obstacles)
+            return found, match
+        if isinstance(match.reason_unsupported, ToolchainError):
+            chain.require_fallback(match.reason_unsupported)
+        reasons.append(match.reason_unsupported)
+    error = chain.unsupported(variant, reasons)
     if isinstance(variant, GemmVariant) and variant.c.dtype == "bfloat16":
         text = BFLOAT16_OUT_ERROR if planned.role is Role.FORWARD else BFLOAT16_ADJOINT_ERROR
         raise TypeError(f"In '{planned.function}': {text} Here {error.message}.") from error

@@ -26,7 +26,7 @@ from warp_tiles.util.trusted_folder import TrustedFolder
 if TYPE_CHECKING:
     from warp_tiles.build.headers import ModuleHeaders
     from warp_tiles.cache import Cache, CacheKey
-    from warp_tiles.cache._store import AskElsewhere
+    from warp_tiles.cache._store import AskUpstream
     from warp_tiles.compile.compiler import Compiled, CompileRequest
     from warp_tiles.compile.module import ModuleSource
     from warp_tiles.compile.pool import CompilerPool, Compilers
@@ -251,7 +251,7 @@ class BuildContext:
         """The cache of linked modules."""
         return self.resources.cache(self.settings, MODULES, MODULES_SUFFIX)
 
-    def elsewhere(self, kind: str, key: CacheKey) -> AskElsewhere | None:
+    def upstream(self, kind: str, key: CacheKey) -> AskUpstream | None:
         """The part of the bundle or of the remote store in a lookup; None without either.
 
         Args:
@@ -260,11 +260,11 @@ class BuildContext:
         """
         bundle = self.resources.bundle(self.settings)
         if bundle is not None:
-            return functools.partial(bundle.flight, kind, key.digest, functools.partial(self.toolchain_text, kind))
+            return functools.partial(bundle.lease, kind, key.digest, functools.partial(self.toolchain_text, kind))
         remote = self.resources.remote(self.settings)
         if remote is None:
             return None
-        return functools.partial(remote.flight, kind, key.digest, self.settings.build_wait_s or -1.0)
+        return functools.partial(remote.lease, kind, key.digest, self.settings.build_wait_s or -1.0)
 
     @property
     def stores_modules(self) -> bool:
@@ -368,7 +368,7 @@ class BuildContext:
             self.compiled.append(Phase(COMPILE, now_s() - compiled.seconds, compiled.seconds))
             return compiled.payload, info(compiled)
 
-        entry, hit = self.cache.get_or_build(key, build, self.elsewhere(LTOIR, key))
+        entry, hit = self.cache.get_or_build(key, build, self.upstream(LTOIR, key))
         return entry.payload, hit
 
     def _reproduction(self, request: CompileRequest) -> str:

@@ -15,12 +15,12 @@ from warp_tiles import settings
 from warp_tiles.build.chain import Chain, assign_provider
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.fallback import toolchain_text, variant_text
+from warp_tiles.build.fingerprint import choices_of, module_fingerprint
 from warp_tiles.build.locked import require_cached
 from warp_tiles.build.measurements import Measurements
 from warp_tiles.build.phases import now_s
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder
-from warp_tiles.build.salt import choices_of, module_salt
 from warp_tiles.cache._missed import MissedKeys
 from warp_tiles.errors import BuildError, LockedError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.variant import GemmVariant
@@ -163,7 +163,7 @@ class Engine:
 
     # ---- planning
 
-    def salt(self, resolved: Settings | None = None) -> str:
+    def fingerprint(self, resolved: Settings | None = None) -> str:
         """Text for Warp's module hash, which distinguishes the modules of warp_tiles from those of Warp.
 
         It changes with the providers of the chain, their sources, the compiler and the settings. The policy counts only
@@ -176,7 +176,7 @@ class Engine:
         context, chain = self.build_context(resolved), self.chain(resolved)
         if context.store.digests.is_empty:
             self._take_digests(context, chain)
-        return module_salt(chain, context, trust=self._store_trust(resolved), code=self._code_digest(context))
+        return module_fingerprint(chain, context, trust=self._store_trust(resolved), code=self._code_digest(context))
 
     def _store_trust(self, resolved: Settings) -> str:
         """Who may choose the code of modules: users of the cache's folder, and the owners of trusted keys."""
@@ -186,7 +186,7 @@ class Engine:
         return f"{resolved.store_trust}, signed by {' '.join(sorted(store.trusted))}"
 
     def choices(self, resolved: Settings) -> str:
-        """The part of :meth:`salt` that a program can change while it runs: settings, providers and tuning records."""
+        """The part of :meth:`fingerprint` that changes while a program runs: settings, providers and tuning records."""
         return choices_of(self.chain(resolved))
 
     def device_sources(self, resolved: Settings) -> list[DeviceSource]:
@@ -245,8 +245,8 @@ class Engine:
         if planned.variant is None:
             return replace(planned, provider=planned.provider or "scalar")
         context = self.build_context(chain.settings)
-        found, offer = assign_provider(chain, planned, context)
-        key = offer.provider.key_of(offer.recipes[0])
+        found, match = assign_provider(chain, planned, context)
+        key = match.provider.key_of(match.recipes[0])
         if key is None:
             return found
         cached = context.is_cached(key)
@@ -278,7 +278,7 @@ class Engine:
 
     def _build(self, variant: Variant, resolved: Settings) -> Artifact:
         chain, context = self.chain(resolved), self.build_context(resolved)
-        obstacles: list[WarpTilesError] = []
+        reasons: list[WarpTilesError] = []
         failures: list[WarpTilesError] = []
         pending: list[WarpTilesError] = []  # failures whose warning waits until the replacement is known
         warned: list[str] = []
@@ -287,15 +287,15 @@ class Engine:
         for provider in providers:
             if no_toolchain and provider.compiles:
                 continue
-            offer = chain.offer(provider, variant, context)
-            if isinstance(offer.obstacle, ToolchainError):
-                chain.require_fallback(offer.obstacle)
+            match = chain.match(provider, variant, context)
+            if isinstance(match.reason_unsupported, ToolchainError):
+                chain.require_fallback(match.reason_unsupported)
                 no_toolchain = no_toolchain or provider is providers[0]
-                failures.append(offer.obstacle)
-                pending.append(offer.obstacle)
-            elif offer.obstacle is not None:
-                obstacles.append(offer.obstacle)
-            for recipe in offer.recipes:
+                failures.append(match.reason_unsupported)
+                pending.append(match.reason_unsupported)
+            elif match.reason_unsupported is not None:
+                reasons.append(match.reason_unsupported)
+            for recipe in match.recipes:
                 warned += [self._warn_once(variant_text(variant, failure, recipe.title)) for failure in pending]
                 pending = []
                 try:
@@ -314,7 +314,7 @@ class Engine:
                         break
             if failures and isinstance(failures[0], LockedError):
                 break
-        raise failures[0] if failures else chain.unsupported(variant, obstacles)
+        raise failures[0] if failures else chain.unsupported(variant, reasons)
 
     def warn_of_toolchain(self, failure: ToolchainError, instead: str) -> None:
         """Warn once that a part of the toolchain is missing.

@@ -33,14 +33,14 @@ def require_cached(plan: ModulePlan, chain: Chain, context: ProviderContext) -> 
 
 def _missing(variant: Variant, chain: Chain, context: ProviderContext) -> str:
     for provider in chain.order(variant):
-        offer = chain.offer(provider, variant, context)
-        if isinstance(offer.obstacle, ToolchainError):  # without the compiler's digest there is no key
-            chain.require_fallback(offer.obstacle)
-        if offer.obstacle is not None:
+        match = chain.match(provider, variant, context)
+        if isinstance(match.reason_unsupported, ToolchainError):  # without the compiler's digest there is no key
+            chain.require_fallback(match.reason_unsupported)
+        if match.reason_unsupported is not None:
             continue
-        if not any(recipe.symbol for recipe in offer.recipes):  # the scalar path has no function
+        if not any(recipe.symbol for recipe in match.recipes):  # the scalar path has no function
             return ""
-        keys = [provider.key_of(recipe) for recipe in offer.recipes]
+        keys = [provider.key_of(recipe) for recipe in match.recipes]
         if any(key is not None and context.is_cached(key) for key in keys):
             return ""
         key = keys[0].digest if keys[0] is not None else "its builds are not cached"

@@ -137,9 +137,9 @@ class ModuleBuild:
         kept = linked_here and self._settings.keeps_modules
         text = source_path.read_text("utf-8")
         known = module_flight(self._context, self.plan, module, text, self._phases) if kept else nullcontext()
-        with known as flight:
-            if flight is not None and flight.found is not None:
-                record = replace(self._found(flight.found, output_path), module_key=flight.found.key)
+        with known as lease:
+            if lease is not None and lease.found is not None:
+                record = replace(self._found(lease.found, output_path), module_key=lease.found.key)
             else:
                 if self.plan.has_own_code and self._settings.bundle is not None:
                     raise not_in_bundle(self.plan, self._settings.bundle)
@@ -148,9 +148,9 @@ class ModuleBuild:
                 early = self._compile(module, source_path) if linked_here else None
                 record = self._built(module, source_path, output_path, early, foreign, warp_inputs, warp_build)
                 as_planned = record.linker == "warp_tiles" and is_as_planned(record)
-                if flight is not None and as_planned and self._context.stores_modules:
+                if lease is not None and as_planned and self._context.stores_modules:
                     info = {"module": self.plan.name, "build_seconds": round(now_s() - began, 3)}
-                    record = replace(record, module_key=flight.keep(output_path.read_bytes(), info).key)
+                    record = replace(record, module_key=lease.keep(output_path.read_bytes(), info).key)
         self._engine.recorder.add_record(record)
         log.info("%s", record.summary())
         for loop in record.loops:

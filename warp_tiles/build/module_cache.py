@@ -22,7 +22,7 @@ from warp_tiles.remote import MODULE
 
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
-    from warp_tiles.cache._store import AskElsewhere, Elsewhere, Flight
+    from warp_tiles.cache._store import AskUpstream, BuildLease, Upstream
 
 
 def module_key(context: BuildContext, plan: ModulePlan, module: ModuleSource, text: str) -> CacheKey | None:
@@ -66,7 +66,7 @@ def module_key(context: BuildContext, plan: ModulePlan, module: ModuleSource, te
 @contextmanager
 def module_flight(
     context: BuildContext, plan: ModulePlan, module: ModuleSource, text: str, phases: Phases
-) -> Iterator[Flight | None]:
+) -> Iterator[BuildLease | None]:
     """Look a module up, and keep other processes from linking it while the caller does.
 
     Args:
@@ -87,14 +87,14 @@ def module_flight(
     asked_since: list[float] = []
 
     @contextmanager
-    def asked(ask: AskElsewhere) -> Iterator[Elsewhere]:
+    def asked(ask: AskUpstream) -> Iterator[Upstream]:
         phases.add(LOOK_UP, started)
         asked_since.append(now_s())
         with ask() as other:
             yield other
 
-    elsewhere = context.elsewhere(MODULE, key)
-    with context.modules.flight(key, elsewhere and functools.partial(asked, elsewhere)) as flight:
+    upstream = context.upstream(MODULE, key)
+    with context.modules.lease(key, upstream and functools.partial(asked, upstream)) as lease:
         step, since = (FETCH, asked_since[0]) if asked_since else (LOOK_UP, started)
         phases.add(step, since)
-        yield flight
+        yield lease

@@ -49,7 +49,7 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class Upstream:
     """The answer of another place that may hold an entry, for as long as it is built here.
 
     Attributes:
@@ -62,11 +62,11 @@ class Elsewhere:
 
 
 #: Asks another place for an entry. Within the context, the entry is built if it is missing.
-AskElsewhere = Callable[[], AbstractContextManager[Elsewhere]]
+AskUpstream = Callable[[], AbstractContextManager[Upstream]]
 
 
 @dataclass(frozen=True)
-class Flight:
+class BuildLease:
     """The lookup of one key, during which no other process builds it.
 
     Attributes:
@@ -228,14 +228,14 @@ class Cache(Commands):
         self,
         key: CacheKey,
         build: Callable[[], tuple[bytes, Mapping[str, object]]],
-        elsewhere: AskElsewhere | None = None,
+        upstream: AskUpstream | None = None,
     ) -> tuple[Entry, bool]:
         """Look up an entry or build and store it, once across threads and processes.
 
         Args:
             key: The inputs of the payload.
             build: Returns the payload and its ``info``, see :meth:`put`.
-            elsewhere: Asks another place before it is built.
+            upstream: Asks another place before it is built.
 
         Returns:
             The entry, and True if this call did not have to build it.
@@ -250,7 +250,7 @@ class Cache(Commands):
             self._count(hits=1)
             return entry, True
         try:
-            (entry, hit), led = self._flights.run(key.digest, lambda: self._build(key, build, elsewhere))
+            (entry, hit), led = self._flights.run(key.digest, lambda: self._build(key, build, upstream))
         except ReentrantFlightError as error:
             raise CacheError(
                 f"the build of key {key.digest} requested its own key from the cache",
@@ -264,32 +264,32 @@ class Cache(Commands):
         self,
         key: CacheKey,
         build: Callable[[], tuple[bytes, Mapping[str, object]]],
-        elsewhere: AskElsewhere | None,
+        upstream: AskUpstream | None,
     ) -> tuple[Entry, bool]:
-        with self.flight(key, elsewhere) as flight:
-            if flight.found is not None:
-                return flight.found, True
+        with self.lease(key, upstream) as lease:
+            if lease.found is not None:
+                return lease.found, True
             self._count(misses=1, builds=1)
-            return flight.keep(*build()), False
+            return lease.keep(*build()), False
 
     @contextmanager
-    def flight(self, key: CacheKey, elsewhere: AskElsewhere | None = None) -> Iterator[Flight]:
+    def lease(self, key: CacheKey, upstream: AskUpstream | None = None) -> Iterator[BuildLease]:
         """Look up an entry, and keep other processes from building it while the caller does.
 
         Args:
             key: The inputs of the payload.
-            elsewhere: Asks another place if the entry is not stored here.
+            upstream: Asks another place if the entry is not stored here.
         """
         with self._build_lock(key):
             entry = self._look_up(key.digest)
             if entry is not None:
-                yield Flight(entry, self._refuse_second)
+                yield BuildLease(entry, self._refuse_second)
                 return
-            with elsewhere() if elsewhere is not None else nullcontext(Elsewhere()) as other:
+            with upstream() if upstream is not None else nullcontext(Upstream()) as other:
                 if other.found is not None:
                     found = other.found
                     self._count(fetches=1)
-                    yield Flight(self.put(key, found.payload, found.manifest.info), self._refuse_second)
+                    yield BuildLease(self.put(key, found.payload, found.manifest.info), self._refuse_second)
                     return
 
                 def keep(payload: bytes, info: Mapping[str, object]) -> Entry:
@@ -298,7 +298,7 @@ class Cache(Commands):
                         other.push(entry)
                     return entry
 
-                yield Flight(None, keep)
+                yield BuildLease(None, keep)
 
     @staticmethod
     def _refuse_second(payload: bytes, info: Mapping[str, object]) -> Entry:

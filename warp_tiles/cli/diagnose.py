@@ -68,10 +68,10 @@ def _platform() -> Finding:
 def _warp() -> Finding:
     import warp
 
-    from warp_tiles import _warp as seams
+    from warp_tiles import _warp as internals
 
-    toolkit = seams.toolkit_version()
-    mathdx = "with" if seams.mathdx_enabled() else "without"
+    toolkit = internals.toolkit_version()
+    mathdx = "with" if internals.mathdx_enabled() else "without"
     detail = f"warp-lang {warp.__version__}, CUDA {dotted(toolkit)}, {mathdx} MathDx"
     if toolkit is None:
         return Finding("warp", "problem", detail, "install a warp-lang that was built with CUDA")
@@ -79,17 +79,17 @@ def _warp() -> Finding:
 
 
 def _seams() -> Finding:
-    from warp_tiles import _warp as seams
+    from warp_tiles import _warp as internals
 
-    return Finding("seams", "ok", f"{len(found := seams.check_seams())} found: {', '.join(found)}")
+    return Finding("internals", "ok", f"{len(found := internals.check_internals())} found: {', '.join(found)}")
 
 
 def _toolchain() -> Finding:
-    from warp_tiles import _warp as seams
+    from warp_tiles import _warp as internals
     from warp_tiles.toolchain.search import find_toolchain
 
     toolchain = find_toolchain()
-    require_linkable(toolchain, seams.toolkit_version())
+    require_linkable(toolchain, internals.toolkit_version())
     detail = (
         f"NVRTC {dotted(toolchain.nvrtc_version)} ({toolchain.nvrtc}), "
         f"nvJitLink {dotted(toolchain.nvjitlink_version)} ({toolchain.nvjitlink})"
@@ -114,13 +114,13 @@ def _headers() -> Finding:
 def _gpus() -> Finding:
     import warp
 
-    from warp_tiles import _warp as seams
+    from warp_tiles import _warp as internals
 
-    seams.toolkit_version()
+    internals.toolkit_version()
     devices = warp.get_cuda_devices()
     if not devices:
         return Finding("gpu", "note", "none: kernels run on the CPU, and can be compiled for any GPU", "")
-    driver = seams.driver_version()
+    driver = internals.driver_version()
     names = ", ".join(f"{device.name} (sm_{device.arch})" for device in devices)
     return Finding("gpu", "ok", f"{names}; driver for CUDA {dotted(driver)}")
 

@@ -17,7 +17,7 @@ from warp_tiles.codegen.sums import Accumulation
 from warp_tiles.codegen.trace import Array, FunctionTrace, Tile
 from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.hardware import LANES
-from warp_tiles.gemm.main_loop import StagedProduct
+from warp_tiles.gemm.pipeline import MmaPlan
 from warp_tiles.gemm.variant import GemmVariant
 
 _SYNC = "WP_TILE_SYNC();"
@@ -37,7 +37,7 @@ def staged_types(decision: LoopDecision) -> Iterator[str]:
 def product_type(
     name: str,
     variant: GemmVariant,
-    answer: StagedProduct,
+    answer: MmaPlan,
     sizes: Mapping[str, int] = MappingProxyType({}),
     flags: Mapping[str, bool] = MappingProxyType({}),
 ) -> str:

@@ -23,7 +23,7 @@ from warp_tiles.codegen.trace import ModuleTrace, Operation
 from warp_tiles.codegen.whole import whole_product
 from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
-from warp_tiles.gemm.main_loop import AUTO, InstructionFamily, LoopChoice
+from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.heuristics.resources import max_registers, wanted_blocks
 from warp_tiles.plan.planning import PlannedLoop, Session, Site
@@ -357,7 +357,7 @@ class GeneratedModule:
         """What the loops of the module may use."""
         if not settings.register_accumulators:
             return LoopTarget(obstacle="the setting register_accumulators is off")
-        choice = LoopChoice.parse(settings.main_loop)
+        choice = PipelineOverrides.parse(settings.main_loop)
         if choice.family == "double_buffered":
             return LoopTarget(obstacle=f"{settings.named('main_loop')} is 'double_buffered'")
         variants = {

@@ -28,7 +28,14 @@ from warp_tiles.codegen.trace import (
 )
 from warp_tiles.codegen.zeros import fill_before, holds_zeros
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
-from warp_tiles.gemm.main_loop import AUTO, STAGE_ALIGNMENT, InstructionFamily, LoopChoice, MainLoop, StagedProduct
+from warp_tiles.gemm.pipeline import (
+    AUTO,
+    STAGE_ALIGNMENT,
+    InstructionFamily,
+    MmaPlan,
+    PipelineConfig,
+    PipelineOverrides,
+)
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.heuristics.main_loop import (
     competes_with_two_buffers,
@@ -57,7 +64,7 @@ class LoopTarget:
     variants: Mapping[int, GemmVariant] = field(default_factory=dict)
     families: Collection[InstructionFamily] = ()
     obstacle: str = ""
-    choice: LoopChoice = field(default_factory=LoopChoice)
+    choice: PipelineOverrides = field(default_factory=PipelineOverrides)
     registers: int = THREAD_REGISTERS
     forbidden: str = ""
 
@@ -94,10 +101,10 @@ class Ring:
         obstacle: Why its products are not computed by wgmma, although it could compute some of them; else empty.
     """
 
-    loop: MainLoop
+    loop: PipelineConfig
     first: Tile | None
     slots: Mapping[str, Slot]
-    products: tuple[StagedProduct, ...]
+    products: tuple[MmaPlan, ...]
     variants: tuple[GemmVariant, ...]
     starts: tuple[bool, ...]
     adds_starts: bool
@@ -145,7 +152,7 @@ def plan_ring(
         if not fixes_fields and (reason := prefers_two_buffers(variant)):
             return reason
         questions.append((variant, operands))
-    found: tuple[list[tuple[GemmVariant, StagedProduct]], str] | str = ""
+    found: tuple[list[tuple[GemmVariant, MmaPlan]], str] | str = ""
     for transposed in dict.fromkeys((_transposed_tiles(questions), frozenset[str]())):
         found = _products_of_one_instruction(questions, transposed, target)
         if not isinstance(found, str):
@@ -271,7 +278,7 @@ def _transposed_tiles(questions: Sequence[tuple[GemmVariant, tuple[Tile, Tile]]]
 
 def _products_of_one_instruction(
     questions: Sequence[tuple[GemmVariant, tuple[Tile, Tile]]], transposed: Collection[str], target: LoopTarget
-) -> tuple[list[tuple[GemmVariant, StagedProduct]], str] | str:
+) -> tuple[list[tuple[GemmVariant, MmaPlan]], str] | str:
     """Returns those of :func:`_products_in_slots` with their ring's ``obstacle``, or the reason why there are none."""
     chosen, obstacle = _products_in_slots(questions, transposed, target), ""
     without_wgmma: tuple[InstructionFamily, ...] = ("mma",)
@@ -283,14 +290,14 @@ def _products_of_one_instruction(
     return "its products use different instructions" if _is_mixed(chosen) else (chosen, obstacle)
 
 
-def _is_mixed(chosen: list[tuple[GemmVariant, StagedProduct]] | str) -> bool:
+def _is_mixed(chosen: list[tuple[GemmVariant, MmaPlan]] | str) -> bool:
     """True if products use different instructions."""
     return not isinstance(chosen, str) and len({answer.instruction for _, answer in chosen}) > 1
 
 
 def _products_in_slots(
     questions: Sequence[tuple[GemmVariant, tuple[Tile, Tile]]], transposed: Collection[str], target: LoopTarget
-) -> list[tuple[GemmVariant, StagedProduct]] | str:
+) -> list[tuple[GemmVariant, MmaPlan]] | str:
     """Returns the products with their operands as they lie in slots, and how each is computed, or the obstacle."""
     chosen = []
     for asked, operands in questions:

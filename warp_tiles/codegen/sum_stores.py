@@ -25,7 +25,7 @@ from warp_tiles.codegen.trace import (
     path_to,
 )
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
-from warp_tiles.gemm.main_loop import StagedProduct
+from warp_tiles.gemm.pipeline import MmaPlan
 from warp_tiles.gemm.variant import GemmVariant
 
 _WORD_BYTES = 4
@@ -121,7 +121,7 @@ def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore 
     return found
 
 
-def _are_neighbours(variant: GemmVariant, answer: StagedProduct) -> bool:
+def _are_neighbours(variant: GemmVariant, answer: MmaPlan) -> bool:
     """True if a thread holds neighbouring sums of a row, as the products in ``kernels/module`` arrange them."""
     if answer.instruction == "fma":
         return variant.b.arrangement == "row_major"  # else each vector of B belongs to one column

@@ -53,14 +53,14 @@ class Products:
     Attributes:
         variants: The variants by role; empty on the scalar path.
         scalar_reason: The reason for the scalar path, or empty.
-        obstacle: The property of a tile that no provider can serve; empty if the target or the user requires the scalar
-            path.
+        reason_unsupported: The property of a tile that no provider can serve; empty if the target or the user requires
+            the scalar path.
         warnings: Texts of warnings, which the user gets once.
     """
 
     variants: dict[Role, GemmVariant]
     scalar_reason: str = ""
-    obstacle: str = ""
+    reason_unsupported: str = ""
     warnings: tuple[str, ...] = ()
 
 
@@ -152,13 +152,13 @@ def products(a: Tile, b: Tile, out: Tile, *, precision: Precision, target: Targe
     """
     check_tiles(a, b, out, precision)
     warnings: list[str] = []
-    obstacle, reason = "", target.scalar_reason
+    reason_unsupported, reason = "", target.scalar_reason
     if not reason and target.arch is None:
         reason = "the target is a CPU"
     derived = [leading_dimension(tile) for tile in (a, b, out)]
     for name, tile, found in zip(("a", "b", "out"), (a, b, out), derived):
         if not reason and found is None:
-            obstacle = reason = (
+            reason_unsupported = reason = (
                 f"'{name}' with shape={tile.shape} strides={tile.strides} cannot be expressed as a leading dimension"
             )
             warnings.append(
@@ -170,7 +170,7 @@ def products(a: Tile, b: Tile, out: Tile, *, precision: Precision, target: Targe
             raise TypeError(f"{BFLOAT16_OUT_ERROR} Here {reason}.")
         if precision == "tf32":
             warnings.append(_NO_TF32)
-        return Products({}, reason, obstacle, tuple(warnings))
+        return Products({}, reason, reason_unsupported, tuple(warnings))
     if precision == "tf32" and target.arch < TF32_MIN_ARCH:
         warnings.append(_NO_TF32)
         precision = "default"

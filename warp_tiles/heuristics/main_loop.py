@@ -13,16 +13,16 @@ from warp_tiles.gemm.hardware import (
     THREAD_REGISTERS,
     WIDE_DOUBLES_ARCH,
 )
-from warp_tiles.gemm.main_loop import (
+from warp_tiles.gemm.pipeline import (
     AUTO,
     LEAST_STAGES,
     MOST_STAGES,
     STAGE_ALIGNMENT,
     InstructionFamily,
-    LoopChoice,
     LoopInstruction,
-    MainLoop,
-    StagedProduct,
+    MmaPlan,
+    PipelineConfig,
+    PipelineOverrides,
 )
 from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
 from warp_tiles.heuristics.resources import OTHER_REGISTERS, loop_registers, resident_blocks, shared_limit
@@ -52,8 +52,8 @@ def panel_elements(operand: Operand, columns: int) -> int:
 def staged_product(
     variant: GemmVariant,
     families: Collection[InstructionFamily],
-    choice: LoopChoice = AUTO,
-) -> StagedProduct | str:
+    choice: PipelineOverrides = AUTO,
+) -> MmaPlan | str:
     """How a block multiplies tiles in slots, or the reason why it cannot.
 
     Args:
@@ -98,7 +98,7 @@ def prefers_two_buffers(variant: GemmVariant) -> str:
     return ""
 
 
-def _staged_products(variant: GemmVariant, families: Collection[InstructionFamily]) -> list[StagedProduct] | str:
+def _staged_products(variant: GemmVariant, families: Collection[InstructionFamily]) -> list[MmaPlan] | str:
     """The ways to multiply, the best one first. There is at least one."""
     dtype = variant.a.dtype
     if variant.b.dtype != dtype:
@@ -116,7 +116,7 @@ def _staged_products(variant: GemmVariant, families: Collection[InstructionFamil
     if "wgmma" in families and (products := list(_warpgroup_products(variant))):
         return products
     if "mma" in families and (grids := list(_warp_grids(variant))):
-        return [StagedProduct(_mma(variant), *grid, _sums(variant)) for grid in grids]
+        return [MmaPlan(_mma(variant), *grid, _sums(variant)) for grid in grids]
     return f"{variant.threads} threads cannot share {variant.size} among their tensor cores"
 
 
@@ -136,7 +136,7 @@ def _sum_registers(variant: GemmVariant) -> int:
     return min(THREAD_REGISTERS, REGISTERS // variant.threads) - OTHER_REGISTERS
 
 
-def _warpgroup_products(variant: GemmVariant) -> Iterator[StagedProduct]:
+def _warpgroup_products(variant: GemmVariant) -> Iterator[MmaPlan]:
     """Products by wgmma, the one with the widest instructions first.
 
     wgmma reads 16-bit operands of any layout from shared memory, and tf32 operands if they are contiguous along K. If
@@ -154,7 +154,7 @@ def _warpgroup_products(variant: GemmVariant) -> Iterator[StagedProduct]:
         yield from straight or _products_from_slots(variant, grids, swapped=True)
 
 
-def _products_through_registers(variant: GemmVariant, grids: Sequence[tuple[int, int]]) -> Iterator[StagedProduct]:
+def _products_through_registers(variant: GemmVariant, grids: Sequence[tuple[int, int]]) -> Iterator[MmaPlan]:
     """Products of two tf32 operands, one contiguous along K and the other along M or N.
 
     The latter is the instruction's A in registers: A itself, or B in C^T = B^T A^T. If neither is contiguous along K,
@@ -170,12 +170,10 @@ def _products_through_registers(variant: GemmVariant, grids: Sequence[tuple[int,
         m, n = variant.m // groups_m, variant.n // groups_n
         lines, width = (n, m) if through == "b" else (m, n)
         if lines % _LINES == 0 and width % 16 == 0:
-            yield StagedProduct("wgmma", groups_m, groups_n, _sums(variant), through)
+            yield MmaPlan("wgmma", groups_m, groups_n, _sums(variant), through)
 
 
-def _products_from_slots(
-    variant: GemmVariant, grids: Sequence[tuple[int, int]], *, swapped: bool
-) -> Iterator[StagedProduct]:
+def _products_from_slots(variant: GemmVariant, grids: Sequence[tuple[int, int]], *, swapped: bool) -> Iterator[MmaPlan]:
     """Products whose operands both lie in shared memory.
 
     Args:
@@ -192,7 +190,7 @@ def _products_from_slots(
         if not is_k_major and width // groups_y % panel_elements(y, width):
             continue  # a group's columns begin in the middle of a panel
         groups_m, groups_n = (groups_y, groups_x) if swapped else (groups_x, groups_y)
-        yield StagedProduct("wgmma", groups_m, groups_n, _sums(variant), swapped=swapped)
+        yield MmaPlan("wgmma", groups_m, groups_n, _sums(variant), swapped=swapped)
 
 
 def _warp_grids(variant: GemmVariant) -> Iterator[tuple[int, int]]:
@@ -213,7 +211,7 @@ def _warp_grids(variant: GemmVariant) -> Iterator[tuple[int, int]]:
     yield from sorted(grids, key=lambda grid: variant.m // grid[0] + variant.n // grid[1])
 
 
-def _fma_products(variant: GemmVariant) -> Iterator[StagedProduct]:
+def _fma_products(variant: GemmVariant) -> Iterator[MmaPlan]:
     """Products without tensor cores, the one whose lanes and warps read the fewest values first."""
     if variant.arch < 80 or variant.threads % LANES:
         return
@@ -233,7 +231,7 @@ def _fma_products(variant: GemmVariant) -> Iterator[StagedProduct]:
             operands = _fma_operands(rows, a[0] == 1) + _fma_operands(columns, b[0] == 1)
             found.append((rows + columns, of_warp, -rows, warps_m, lanes_m, operands))
     for *_, warps_m, lanes_m, operands in sorted(found):
-        yield StagedProduct("fma", warps_m, warps // warps_m, _sums(variant), lanes_m=lanes_m, operands=operands)
+        yield MmaPlan("fma", warps_m, warps // warps_m, _sums(variant), lanes_m=lanes_m, operands=operands)
 
 
 def _fma_operands(lines: int, along_k: bool) -> int:
@@ -243,7 +241,7 @@ def _fma_operands(lines: int, along_k: bool) -> int:
 
 
 def main_loop(
-    products: Sequence[tuple[GemmVariant, StagedProduct]],
+    products: Sequence[tuple[GemmVariant, MmaPlan]],
     stage_bytes: int,
     *,
     tile_bytes: int,
@@ -253,8 +251,8 @@ def main_loop(
     sums: int | None = None,
     registers: int = THREAD_REGISTERS,
     or_two_buffers: bool = False,
-    choice: LoopChoice = AUTO,
-) -> MainLoop | str:
+    choice: PipelineOverrides = AUTO,
+) -> PipelineConfig | str:
     """The pipeline of a loop, or the reason why shared memory does not suffice.
 
     Two resident blocks cover the time in which one of them waits, so they come before more stages. A block that is
@@ -306,7 +304,7 @@ def main_loop(
         if in_flight is None:
             in_flight = int(is_overlapped and _is_possible(product, stages, 1, per_barrier))
         found.append(
-            MainLoop(
+            PipelineConfig(
                 product.instruction,
                 stages,
                 in_flight,
@@ -330,7 +328,7 @@ def main_loop(
     return reason or replace(best, obstacle=_obstacle_to_more(best, found, possible))
 
 
-def _obstacle_to_more(best: MainLoop, found: Sequence[MainLoop], possible: Sequence[int]) -> str:
+def _obstacle_to_more(best: PipelineConfig, found: Sequence[PipelineConfig], possible: Sequence[int]) -> str:
     """Why a pipeline has no more stages, given all that fit and all numbers of stages that were tried."""
     fuller = next((loop for loop in found if loop.stages > best.stages), None)
     if fuller is not None:
@@ -339,7 +337,7 @@ def _obstacle_to_more(best: MainLoop, found: Sequence[MainLoop], possible: Seque
     return f"{more} stages do not fit" if more else ""
 
 
-def _too_few_blocks(loop: MainLoop, product: StagedProduct, threads: int, without: int, or_two_buffers: bool) -> str:
+def _too_few_blocks(loop: PipelineConfig, product: MmaPlan, threads: int, without: int, or_two_buffers: bool) -> str:
     """The reason why few resident blocks are slower than double buffers; empty if they are not.
 
     Args:
@@ -358,7 +356,7 @@ def _too_few_blocks(loop: MainLoop, product: StagedProduct, threads: int, withou
     return ""
 
 
-def _is_possible(product: StagedProduct, stages: int, in_flight: int, per_barrier: int) -> bool:
+def _is_possible(product: MmaPlan, stages: int, in_flight: int, per_barrier: int) -> bool:
     """True if a ring can have so many stages: each iteration that the block waits for is loaded before (``Ring``)."""
     may_be_in_flight = not in_flight or product.instruction == "wgmma"
     return may_be_in_flight and stages % per_barrier == 0 and stages - in_flight >= 2 * per_barrier

@@ -8,7 +8,7 @@ from itertools import product
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.gemm.hardware import LANES, multiprocessor
-from warp_tiles.gemm.main_loop import AUTO, LoopChoice
+from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
 from warp_tiles.heuristics.matmul_cost import cost_us
 from warp_tiles.heuristics.matmul_problem import (
     WGMMA_ROWS,
@@ -203,7 +203,9 @@ def most_blocks(problem: MatmulProblem, config: MatmulConfig, arch: int | None, 
     return multiprocessors if has_more_tiles and resident_blocks(problem, config, arch) == 1 else 0
 
 
-def pipeline_of(problem: MatmulProblem, config: MatmulConfig, arch: int | None, multiprocessors: int) -> LoopChoice:
+def pipeline_of(
+    problem: MatmulProblem, config: MatmulConfig, arch: int | None, multiprocessors: int
+) -> PipelineOverrides:
     """What a launch fixes of its loop's pipeline.
 
     If few blocks share a multiprocessor, their stages may use the memory that further blocks would have used, because
@@ -219,10 +221,10 @@ def pipeline_of(problem: MatmulProblem, config: MatmulConfig, arch: int | None, 
     if resident == 1:  # its loop has all the stages that fit in any case
         return AUTO
     if count <= min(_FEW_BLOCKS, resident) and kind_of(problem) != "float32":
-        return LoopChoice(blocks=max(1, count))
+        return PipelineOverrides(blocks=max(1, count))
     steps = steps_of(problem, config)
     if _has_short_pipeline(problem, config, arch) and 0 < steps <= _SHORT_STEPS:
-        return LoopChoice(stages=min(steps + 1, _SHORT_STAGES))
+        return PipelineOverrides(stages=min(steps + 1, _SHORT_STAGES))
     return AUTO
 
 

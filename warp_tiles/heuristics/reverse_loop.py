@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from warp_tiles.gemm.hardware import LANES, REGISTERS, THREAD_REGISTERS
-from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, StagedProduct
+from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, MmaPlan
 from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, GemmVariant, Operand
 from warp_tiles.heuristics.main_loop import extra_bytes_of, staged_product
 from warp_tiles.heuristics.resources import OTHER_REGISTERS, shared_limit
@@ -32,7 +32,7 @@ class GradientProduct:
     """
 
     variant: GemmVariant
-    answer: StagedProduct
+    answer: MmaPlan
     gradient_is_a: bool
 
 
@@ -102,9 +102,7 @@ def reverse_loop(
     return ReverseLoop(of_a, of_b, needed, extra)
 
 
-def _shared_product(
-    variant: GemmVariant, families: Collection[InstructionFamily]
-) -> tuple[GemmVariant, StagedProduct] | str:
+def _shared_product(variant: GemmVariant, families: Collection[InstructionFamily]) -> tuple[GemmVariant, MmaPlan] | str:
     """The product, by as many threads of the block as can share it, or the reason why none can.
 
     A short step along K leaves few rows or columns in the gradient of a tile.

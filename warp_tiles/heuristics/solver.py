@@ -27,7 +27,7 @@ LEAST_REGISTERS_OF_FEW_THREADS = 56  # also with 8-byte elements
 REGISTERS_BESIDE_INDEXED = 32  # of an indexed load or store
 
 
-def obstacle(variant: SolverVariant) -> str:
+def reason_unsupported(variant: SolverVariant) -> str:
     """The reason why the templates do not serve a variant; empty if they do."""
     if variant.arch < MIN_ARCH:
         return f"arch={variant.arch}: sm_{MIN_ARCH} is the oldest"

@@ -11,7 +11,7 @@ import inspect
 import re
 from typing import Any
 
-from warp_tiles.gemm.main_loop import AUTO
+from warp_tiles.gemm.pipeline import AUTO
 from warp_tiles.matmul.device_functions import (
     addition_function,
     arrival_function,

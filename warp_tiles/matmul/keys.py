@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from warp_tiles.gemm.dtypes import DType
-from warp_tiles.gemm.main_loop import AUTO, LoopChoice
+from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class TileKernel:
     scaled: bool = True
     slices: int = 1
     in_parts: str | None = None
-    main_loop: LoopChoice = AUTO
+    main_loop: PipelineOverrides = AUTO
     is_persistent: bool = False
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 
 from warp_tiles.errors import MatmulError, WarpTilesError
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
-from warp_tiles.gemm.main_loop import AUTO, LoopChoice
+from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
 from warp_tiles.heuristics.matmul import matmul_choice, most_blocks, pipeline_of
 from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
 from warp_tiles.heuristics.operand_copies import ALIGNED
@@ -219,7 +219,7 @@ def kernel_and_blocks(call: MatmulCall, config: MatmulConfig, device: Any) -> tu
     return kernel_of(call, config, main_loop_of(problem, config, device), blocks > 0), blocks
 
 
-def main_loop_of(problem: MatmulProblem, config: MatmulConfig, device: Any) -> LoopChoice:
+def main_loop_of(problem: MatmulProblem, config: MatmulConfig, device: Any) -> PipelineOverrides:
     """What a product fixes of its loop's pipeline (:func:`pipeline_of`). Nothing if the user has set ``main_loop``."""
     from warp_tiles._warp.installed import is_enabled
     from warp_tiles._warp.intercept import is_planning

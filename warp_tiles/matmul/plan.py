@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from warp_tiles.gemm.main_loop import AUTO, LoopChoice
+from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
 from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem, Operand
 from warp_tiles.matmul.arguments import MatmulCall
 from warp_tiles.matmul.keys import Epilogue, TileKernel
@@ -98,7 +98,7 @@ def epilogue_of(call: MatmulCall) -> Epilogue:
 
 
 def kernel_of(
-    call: MatmulCall, config: MatmulConfig, main_loop: LoopChoice = AUTO, is_persistent: bool = False
+    call: MatmulCall, config: MatmulConfig, main_loop: PipelineOverrides = AUTO, is_persistent: bool = False
 ) -> TileKernel:
     """The constants of the kernel with the loop.
 

@@ -31,8 +31,8 @@ def gemm_gradients(
         blocks: Its dimensions, without the threads of a block.
         least_work: The least number of multiplications of the forward product.
     """
-    if obstacle := whole.obstacle(blocks, arguments):
-        return obstacle
+    if reason_unsupported := whole.reason_unsupported(blocks, arguments):
+        return reason_unsupported
     work = math.prod(whole.c.shape(arguments)) * whole.a.shape(arguments)[1]
     if work < max(1, least_work):
         return f"{work} multiplications are fewer than {max(1, least_work)}"

@@ -56,7 +56,7 @@ class WholeProduct:
     site: int
     tf32: bool = False
 
-    def obstacle(self, blocks: Sequence[int], arguments: Sequence[Argument | None]) -> str:
+    def reason_unsupported(self, blocks: Sequence[int], arguments: Sequence[Argument | None]) -> str:
         """The reason why a launch does not compute the whole product; empty if it does.
 
         Args:

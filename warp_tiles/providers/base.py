@@ -139,7 +139,7 @@ class Provider(ABC, Generic[V]):
         """The cache key of a recipe's result; None if it is not cached."""
         return None
 
-    def salt(self) -> dict[str, str]:
+    def fingerprint(self) -> dict[str, str]:
         """The inputs, besides the variants, of a module that is built with this provider.
 
         Raises:

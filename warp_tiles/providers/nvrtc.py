@@ -96,8 +96,8 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
             }
         return self._identity
 
-    def salt(self) -> dict[str, str]:
-        """See :meth:`Provider.salt`."""
+    def fingerprint(self) -> dict[str, str]:
+        """See :meth:`Provider.fingerprint`."""
         return self.identity()
 
     def manifest(self, variant: V, compiled: Compiled, config: C | None = None) -> dict[str, object]:

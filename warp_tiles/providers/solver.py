@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from warp_tiles.errors import UnsupportedVariant
-from warp_tiles.heuristics.solver import choose, obstacle
+from warp_tiles.heuristics.solver import choose, reason_unsupported
 from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.own import OwnProvider
 from warp_tiles.providers.solver_source import SOURCE, solver_translation_unit
@@ -36,6 +36,6 @@ class SolverProvider(OwnProvider[SolverVariant, SolverConfig]):
 
     def recipes(self, variant: SolverVariant) -> tuple[Recipe, ...]:
         """See :meth:`Provider.recipes`."""
-        if reason := obstacle(variant):
+        if reason := reason_unsupported(variant):
             raise UnsupportedVariant(f"{self.name} cannot serve {reason}")
         return (Recipe("the provider mma", variant, variant.symbol, choose(variant)),)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from warp_tiles.cache import CacheKey, Entry, Manifest
-from warp_tiles.cache._store import Elsewhere
+from warp_tiles.cache._store import Upstream
 from warp_tiles.errors import BundleError
 from warp_tiles.remote import ANY_TOOLCHAIN
 from warp_tiles.remote.envelope import RefusedError, Wanted, pack, unpack
@@ -111,9 +111,9 @@ class Bundle:
             return None
 
     @contextmanager
-    def flight(self, kind: str, key: str, toolchain: Callable[[], str]) -> Iterator[Elsewhere]:
-        """The bundle's part in a lookup (:data:`warp_tiles.cache._store.AskElsewhere`)."""
-        yield Elsewhere(self.fetch(kind, key, toolchain()))
+    def lease(self, kind: str, key: str, toolchain: Callable[[], str]) -> Iterator[Upstream]:
+        """The bundle's part in a lookup (:data:`warp_tiles.cache._store.AskUpstream`)."""
+        yield Upstream(self.fetch(kind, key, toolchain()))
 
     def _read(self, kind: str, key: str, toolchain: str) -> Entry:
         name = f"{LAYOUT}/{TOOLCHAIN}" if kind == TOOLCHAIN else object_name(kind, key)

@@ -15,7 +15,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
 
 from warp_tiles.cache._manifest import Entry
-from warp_tiles.cache._store import Elsewhere
+from warp_tiles.cache._store import Upstream
 from warp_tiles.errors import RemoteError
 from warp_tiles.remote import LTOIR, MODULE
 from warp_tiles.remote.claims import MAX_BYTES as CLAIM_BYTES
@@ -216,7 +216,7 @@ class RemoteStore:
             ) from error
 
     @contextlib.contextmanager
-    def flight(self, kind: str, key: str, wait_s: float) -> Iterator[Elsewhere]:
+    def lease(self, kind: str, key: str, wait_s: float) -> Iterator[Upstream]:
         """Look for an entry, and let one machine build it if none has it.
 
         Machines wait for each other only if this one writes to the store and the store has conditional writes.
@@ -231,7 +231,7 @@ class RemoteStore:
         """
         found = self.fetch(kind, key)
         if found is not None or not self.writes:
-            yield Elsewhere(found)
+            yield Upstream(found)
             return
         claim, name = Claim.new(), object_name("claims", key)
         holder = self._claim(name, claim)
@@ -241,7 +241,7 @@ class RemoteStore:
             # its last builder may have ended since the first question
             found = self.fetch(kind, key, again=True)
         try:
-            yield Elsewhere(found, None if found is not None else functools.partial(self.push, kind))
+            yield Upstream(found, None if found is not None else functools.partial(self.push, kind))
         finally:
             if holder is None:
                 self._connection.answer(functools.partial(self._release, name, claim))

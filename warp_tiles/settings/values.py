@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 
 from warp_tiles.errors import SettingError
-from warp_tiles.gemm.main_loop import LoopChoice
+from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.util.urls import checked_url
 from warp_tiles.util.warn import WarnedTexts, warn
 
@@ -58,12 +58,12 @@ def choice(*valid: str) -> Callable[[str, Any], str]:
 
 
 def main_loop(name: str, value: Any) -> str:
-    """A choice of a loop's pipeline (:class:`warp_tiles.gemm.main_loop.LoopChoice`), as text."""
+    """A choice of a loop's pipeline (:class:`warp_tiles.gemm.pipeline.PipelineOverrides`), as text."""
     if value == "two_buffers":
         value = "double_buffered"
         warn_of_old_name(f"the value 'two_buffers' of {name}", repr(value))
     try:
-        LoopChoice.parse(str(value))
+        PipelineOverrides.parse(str(value))
     except ValueError as error:
         remedy = (
             "give 'auto', 'wgmma', 'mma' or 'double_buffered', or fields with commas between, e.g. "

@@ -40,11 +40,11 @@ class Solvers:
 
     Attributes:
         variants: By role; an adjoint only where Warp has one.
-        obstacle: The reason why no function of this project can serve the call; empty if one may.
+        reason_unsupported: The reason why no function of this project can serve the call; empty if one may.
     """
 
     variants: Mapping[Role, SolverVariant]
-    obstacle: str = ""
+    reason_unsupported: str = ""
 
 
 def solvers(call: SolverCall, target: Target) -> Solvers:

@@ -8,7 +8,7 @@ from warp_tiles.errors import ToolchainError
 from warp_tiles.version import __version__
 
 
-def module_salt(chain: Chain, context: BuildContext, *, trust: str, code: str) -> str:
+def module_fingerprint(chain: Chain, context: BuildContext, *, trust: str, code: str) -> str:
     """The text of one chain of providers.
 
     Args:
@@ -26,7 +26,7 @@ def module_salt(chain: Chain, context: BuildContext, *, trust: str, code: str) -
     ]
     for provider in chain.providers:
         try:
-            parts += [f"{provider.name} {name}={value}" for name, value in provider.salt().items()]
+            parts += [f"{provider.name} {name}={value}" for name, value in provider.fingerprint().items()]
         except ToolchainError as error:
             parts.append(f"{provider.name}: {error.message}")
     if any(provider.compiles for provider in chain.providers):

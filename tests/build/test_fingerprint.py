@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.bench import TOOLCHAIN, Bench
-from warp_tiles.build import salt
+from warp_tiles.build import fingerprint
 from warp_tiles.errors import ToolchainError
 from warp_tiles.settings import Settings
 
@@ -30,33 +30,33 @@ def test_the_settings_that_affect_code() -> None:
 @pytest.mark.parametrize("change", CHANGES, ids=str)
 def test_a_setting_that_affects_code_changes_it(bench: Bench, change: dict[str, Any]) -> None:
     usual, changed = Settings(), Settings(**change)
-    assert bench.engine.salt(changed) != bench.engine.salt(usual) == bench.engine.salt(Settings())
+    assert bench.engine.fingerprint(changed) != bench.engine.fingerprint(usual) == bench.engine.fingerprint(Settings())
     assert bench.engine.choices(changed) != bench.engine.choices(usual)
 
 
 def test_a_provider_that_is_named_differs_from_the_only_one_that_a_policy_allows(bench: Bench) -> None:
     named, allowed = Settings(provider="scalar"), Settings(policy="scalar")
     assert named.providers == allowed.providers
-    assert bench.engine.salt(named) != bench.engine.salt(allowed)
+    assert bench.engine.fingerprint(named) != bench.engine.fingerprint(allowed)
 
 
 def test_another_linker_of_the_same_version_changes_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.store.found = replace(TOOLCHAIN, nvjitlink=Path("libnvJitLink.so"))
     contents = "first"
     monkeypatch.setattr(bench.store.digests, "digest", lambda path: f"{contents} {path.name}", raising=False)
-    before = bench.engine.salt(Settings())
+    before = bench.engine.fingerprint(Settings())
     assert "linker=first libnvJitLink.so" in before
     contents = "second"
-    assert bench.engine.salt(Settings()) != before
+    assert bench.engine.fingerprint(Settings()) != before
 
 
 def test_another_version_of_the_package_changes_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = bench.engine.salt(Settings())
-    monkeypatch.setattr(salt, "__version__", "0.0.0")
-    assert bench.engine.salt(Settings()) != before
+    before = bench.engine.fingerprint(Settings())
+    monkeypatch.setattr(fingerprint, "__version__", "0.0.0")
+    assert bench.engine.fingerprint(Settings()) != before
 
 
 def test_a_missing_toolchain_changes_it(bench: Bench) -> None:
-    before = bench.engine.salt(Settings(provider="mma"))
+    before = bench.engine.fingerprint(Settings(provider="mma"))
     bench.store.error = ToolchainError("NVRTC was not found")
-    assert "mma: NVRTC was not found" in bench.engine.salt(Settings(provider="mma")) != before
+    assert "mma: NVRTC was not found" in bench.engine.fingerprint(Settings(provider="mma")) != before

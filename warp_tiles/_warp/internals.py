@@ -111,7 +111,7 @@ def missing_part(parts: Mapping[str, str]) -> SeamError | None:
     return None
 
 
-def check_seams() -> list[str]:
+def check_internals() -> list[str]:
     """Checks that this Warp has every member that the hooks need.
 
     Returns:

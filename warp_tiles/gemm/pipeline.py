@@ -24,13 +24,13 @@ _FIELDS = {
 
 
 @dataclass(frozen=True)
-class LoopChoice:
+class PipelineOverrides:
     """What the setting ``main_loop`` fixes of a loop's pipeline. The chooser decides about each field that is None.
 
     Attributes:
         family: The instructions of staged products, or ``double_buffered`` for double buffers in place of stages.
-        stages, in_flight, per_barrier: Those of :class:`MainLoop`. Only ``wgmma`` has products in flight.
-        warps_m: That of :class:`StagedProduct`.
+        stages, in_flight, per_barrier: Those of :class:`PipelineConfig`. Only ``wgmma`` has products in flight.
+        warps_m: That of :class:`MmaPlan`.
         blocks: Resident blocks of a multiprocessor for which the stages leave room, if they fit. A launch with few
             blocks wants a small number, because more stages hide the latency of loads that no other block hides.
     """
@@ -43,7 +43,7 @@ class LoopChoice:
     blocks: int | None = None
 
     @staticmethod
-    def parse(text: str) -> LoopChoice:
+    def parse(text: str) -> PipelineOverrides:
         """The choice in a setting's text: ``auto``, or words and fields with commas between, e.g. ``mma,stages=3``.
 
         Raises:
@@ -64,7 +64,7 @@ class LoopChoice:
                 raise ValueError(f"{part.strip()!r} is unknown")
         if fields.get("family") == "double_buffered" and len(fields) > 1:
             raise ValueError("double buffers have no other fields")
-        return LoopChoice(**fields)
+        return PipelineOverrides(**fields)
 
     @property
     def text(self) -> str:
@@ -73,11 +73,11 @@ class LoopChoice:
         return ",".join([*([self.family] if self.family else []), *fixed]) or "auto"
 
 
-AUTO = LoopChoice()  # fixes nothing
+AUTO = PipelineOverrides()  # fixes nothing
 
 
 @dataclass(frozen=True)
-class StagedProduct:
+class MmaPlan:
     """How a block multiplies two tiles in slots (``*_product.cuh`` in ``kernels/module``).
 
     Attributes:
@@ -101,7 +101,7 @@ class StagedProduct:
 
 
 @dataclass(frozen=True)
-class MainLoop:
+class PipelineConfig:
     """The pipeline of a loop: a ring of stages, each with the tiles that one iteration loads.
 
     Attributes:
