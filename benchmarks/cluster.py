@@ -55,7 +55,7 @@ def _functions(folder: Path, types: tuple[str, ...] = TYPES) -> int:
     """Build 16 functions, without their module."""
     from warp_tiles import api, settings
     from warp_tiles.gemm.dispatch import Target, Tile, products
-    from warp_tiles.gemm.variant import Role
+    from warp_tiles.gemm.problem import Role
 
     variants = []
     for m, n, k in SIZES:

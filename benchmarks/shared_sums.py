@@ -22,8 +22,8 @@ from benchmarks.machine import gpu_record
 from benchmarks.speed.cells import DTYPES, Types
 from benchmarks.speed.ratios import geometric_mean
 from warp_tiles.gemm.dispatch import Target, Tile, products
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Role
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Role
 from warp_tiles.heuristics.choose import choose, ranked
 from warp_tiles.tuning.gemm import Measurer
 from warp_tiles.tuning.gemm_space import config_of
@@ -41,9 +41,9 @@ def _tile(dtype: str, rows: int, columns: int, row_major: bool) -> Tile:
     return Tile(dtype, (rows, columns), strides, "row_major" if row_major else "col_major", True)  # type: ignore[arg-type]
 
 
-def drawn(random_numbers: random.Random) -> Iterator[tuple[Types, GemmVariant]]:
+def drawn(random_numbers: random.Random) -> Iterator[tuple[Types, GemmProblem]]:
     """Yield random products for which the chooser splits K over warps, each once, without end."""
-    found: set[GemmVariant] = set()
+    found: set[GemmProblem] = set()
     while True:
         types, threads = random_numbers.choice(TYPES), random_numbers.choice(THREADS)
         m, n, k = (random_numbers.choice(sizes) for sizes in (SIZES, SIZES, DEPTHS))
@@ -58,12 +58,12 @@ def drawn(random_numbers: random.Random) -> Iterator[tuple[Types, GemmVariant]]:
             yield types, variant
 
 
-def best_alone(variant: GemmVariant) -> TileConfig:
+def best_alone(variant: GemmProblem) -> TileConfig:
     """Returns the chooser's best configuration without split-K over warps."""
     return next(config for config in ranked(variant) if config.warps_k == 1)
 
 
-def timed(measurer: Measurer, variant: GemmVariant, configs: Sequence[TileConfig]) -> list[Timing]:
+def timed(measurer: Measurer, variant: GemmProblem, configs: Sequence[TileConfig]) -> list[Timing]:
     """Measure tile configurations against each other."""
     found: dict[str, Timing] = {}
 

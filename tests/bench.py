@@ -16,7 +16,7 @@ from warp_tiles.build.records import Artifact
 from warp_tiles.compile.compiler import Compiled, CompileRequest
 from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError
 from warp_tiles.gemm.dispatch import Target, Tile, products
-from warp_tiles.gemm.variant import DType, GemmVariant, Role
+from warp_tiles.gemm.problem import DType, GemmProblem, Role
 from warp_tiles.solver.variant import Variant
 from warp_tiles.toolchain.search import Toolchain
 from warp_tiles.toolchain.sources import DeviceSource
@@ -25,11 +25,11 @@ TOOLCHAIN = Toolchain(Path("/lib/libnvrtc.so"), (12, 9), None, None, (), "25.6.0
 REFUSED = 'header.hpp(7): error: static assertion failed with "unsupported alignment"'
 
 
-def variant_of(size: int, dtype: str = "float32", threads: int = 32) -> GemmVariant:
+def variant_of(size: int, dtype: str = "float32", threads: int = 32) -> GemmProblem:
     return deep_variant(size, size, dtype, threads, dtype)  # type: ignore[arg-type]
 
 
-def deep_variant(size: int, k: int, dtype: DType, threads: int, result: DType = "float32") -> GemmVariant:
+def deep_variant(size: int, k: int, dtype: DType, threads: int, result: DType = "float32") -> GemmProblem:
     a, b = Tile(dtype, (size, k), (k, 1), "row_major", True), Tile(dtype, (k, size), (size, 1), "row_major", True)
     c = Tile(result, (size, size), (size, 1), "row_major", True)
     found = products(a, b, c, precision="default", target=Target(90, threads))
@@ -110,7 +110,7 @@ def mma(variant: Variant) -> str:
     return f"{variant.symbol}_mma"
 
 
-def cublasdx(variant: GemmVariant) -> str:
+def cublasdx(variant: GemmProblem) -> str:
     """Name of the compile request of the provider cublasdx."""
     return f"{variant.symbol}_cublasdx"
 
@@ -141,11 +141,11 @@ class Bench:
         return artifact, [str(warning.message) for warning in caught]
 
 
-def libmathdx(variant: GemmVariant) -> tuple[str, bytes]:
+def libmathdx(variant: GemmProblem) -> tuple[str, bytes]:
     """A fake of Warp's libmathdx."""
     return f"dot_{variant.m}", b"libmathdx LTO-IR"
 
 
-def failing_libmathdx(variant: GemmVariant) -> tuple[str, bytes]:
+def failing_libmathdx(variant: GemmProblem) -> tuple[str, bytes]:
     """A fake libmathdx that fails."""
     raise BuildError(f"Warp's libmathdx could not build {variant.describe()}", log="libmathdx error: no")

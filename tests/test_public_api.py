@@ -54,6 +54,11 @@ def test_a_star_import_gives_the_public_names() -> None:
     assert set(warp_tiles.__all__) <= set(namespace)
 
 
+def test_the_old_name_of_a_class_warns() -> None:
+    with pytest.warns(RuntimeWarning, match="GemmVariant is now called GemmProblem"):
+        assert warp_tiles.__getattr__("GemmVariant") is warp_tiles.GemmProblem
+
+
 @pytest.mark.parametrize("name", ["matmul", "plan"])
 def test_a_function_hides_the_folder_of_its_name(name: str) -> None:
     code = (

@@ -37,7 +37,7 @@ from warp_tiles.errors import (
     WarpTilesError,
     WorkerError,
 )
-from warp_tiles.gemm.variant import GemmVariant, Operand, Role
+from warp_tiles.gemm.problem import GemmProblem, Operand, Role
 from warp_tiles.plan.planning import ModulePlan, PlannedLoop, PlannedVariant
 from warp_tiles.settings import Settings, configure, override
 from warp_tiles.version import __version__
@@ -68,7 +68,7 @@ __all__ = [
     "BundleError",
     "CacheError",
     "Effort",
-    "GemmVariant",
+    "GemmProblem",
     "Halving",
     "LinkError",
     "LockedError",
@@ -120,6 +120,11 @@ if not TYPE_CHECKING:  # otherwise type checkers would accept any name
     del globals()["matmul"]  # from now on it is the function's
 
     def __getattr__(name: str) -> Any:
+        if name == "GemmVariant":
+            from warp_tiles.util.warn import warn
+
+            warn("GemmVariant is now called GemmProblem; the next release no longer has the old name")
+            return GemmProblem
         if name not in _LAZY_NAMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(f"{__name__}.{_LAZY_NAMES[name]}"), name)

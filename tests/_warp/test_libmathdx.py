@@ -13,9 +13,9 @@ from tests.emulator.gemm import operand
 from warp_tiles._warp.libmathdx import libmathdx_build
 from warp_tiles._warp.translate import WARP_LAYOUTS
 from warp_tiles.errors import BuildError
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 
-VARIANT = GemmVariant(
+VARIANT = GemmProblem(
     16, 24, 32,
     operand("float16", True, 40, 16), operand("float16", False, 33, 2), operand("float32", True, 28, 16),
     "default", 64, 90,

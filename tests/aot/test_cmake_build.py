@@ -20,7 +20,7 @@ from tests.aot.manifests import FACTOR, SOLVE, TINY
 from warp_tiles import settings
 from warp_tiles.build.engine import Engine
 from warp_tiles.errors import ToolchainError
-from warp_tiles.gemm.variant import Role
+from warp_tiles.gemm.problem import Role
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.heuristics.solver import choose as choose_solver
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant

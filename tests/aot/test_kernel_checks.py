@@ -8,8 +8,8 @@ from typing import Any, get_args
 import pytest
 
 from warp_tiles.aot import checks
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
-from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.heuristics.solver import reason_unsupported
 from warp_tiles.solver.variant import OPERANDS, SolverVariant
 from warp_tiles.toolchain.store import ToolchainStore
@@ -22,7 +22,7 @@ def checked(kind: type) -> list[Any]:
 
 @pytest.mark.parametrize("provider", ["mma", "cublasdx"])
 def test_the_checks_cover_every_dtype_arch_and_arrangement(provider: str) -> None:
-    variants = [job.variant for job in checked(GemmVariant) if job.provider == provider]
+    variants = [job.variant for job in checked(GemmProblem) if job.provider == provider]
     assert len({variant.symbol for variant in variants}) == len(variants) <= 32
     operands = [operand for variant in variants for operand in (variant.a, variant.b, variant.c)]
     assert {operand.dtype for operand in operands} == {"float16", "bfloat16", "float32", "float64"}
@@ -35,7 +35,7 @@ def test_the_checks_cover_every_dtype_arch_and_arrangement(provider: str) -> Non
 
 
 def test_the_checks_cover_every_instruction_and_field() -> None:
-    configs = [job.tile_config for job in checked(GemmVariant) if job.tile_config is not None]
+    configs = [job.tile_config for job in checked(GemmProblem) if job.tile_config is not None]
     assert {config.instruction for config in configs} == set(get_args(Instruction))
     for item in fields(TileConfig):
         assert len({getattr(config, item.name) for config in configs}) > 1, f"{item.name} is the same in every check"

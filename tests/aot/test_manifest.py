@@ -15,7 +15,7 @@ import pytest
 from tests.aot.manifests import FACTOR, OTHER, SOLVE, TINY, jobs, manifest, mma_row, row, solver_row
 from warp_tiles.aot.manifest import Job, Selection, for_arch, parse_archs, read_manifest, select
 from warp_tiles.errors import PlanError, SettingError
-from warp_tiles.gemm.variant import GemmVariant, Operand
+from warp_tiles.gemm.problem import GemmProblem, Operand
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.heuristics.solver import choose as choose_solver
 from warp_tiles.solver.config import SolverConfig
@@ -117,7 +117,7 @@ def test_a_solver_of_another_provider_gets_a_note() -> None:
 
 
 def test_tf32_depends_on_the_target() -> None:
-    tf32 = GemmVariant(8, 8, 8, TINY.a, TINY.b, TINY.c, "tf32", 32, 90)
+    tf32 = GemmProblem(8, 8, 8, TINY.a, TINY.b, TINY.c, "tf32", 32, 90)
     for planned in (row(tf32), mma_row(tf32)):
         old, new = (job.variant for job in select(manifest(planned), (75, 120)).jobs)
         assert (old.precision, new.precision) == ("default", "tf32")

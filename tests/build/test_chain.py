@@ -12,7 +12,7 @@ from tests.bench import ALIGNED, TOOLCHAIN, Bench, cublasdx, libmathdx, mma, var
 from warp_tiles import settings
 from warp_tiles.build.chain import Chain
 from warp_tiles.errors import BuildError, ToolchainError, UnsupportedVariant
-from warp_tiles.gemm.variant import PRODUCT_ROLES, GemmVariant, Operand, Role
+from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Operand, Role
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant, Session, resolve
 from warp_tiles.providers import MmaProvider, SolverProvider
 from warp_tiles.settings import Settings
@@ -28,14 +28,14 @@ FACTOR = SolverVariant("cholesky", 8, 8, (Operand("float32", "row_major", 8, 16)
 AUTO = Settings()
 
 
-def plan_of(variant: GemmVariant, role: Role = Role.FORWARD) -> ModulePlan:
+def plan_of(variant: GemmProblem, role: Role = Role.FORWARD) -> ModulePlan:
     """A module that needs one variant in a role."""
     session = Session("module", variant.arch, variant.threads)
     site = session.add("tile_matmul", "k", {Role.FORWARD: ALIGNED, role: variant})
     return resolve(session, () if role is Role.FORWARD else {site.index}, ["k"], [])
 
 
-def planned(bench: Bench, variant: GemmVariant, role: Role = Role.FORWARD) -> PlannedVariant:
+def planned(bench: Bench, variant: GemmProblem, role: Role = Role.FORWARD) -> PlannedVariant:
     """The variant in its plan."""
     found = bench.engine.annotate(plan_of(variant, role))
     return next(item for item in found.needed if item.variant == variant and item.role is role)
@@ -89,7 +89,7 @@ def test_an_odd_block_goes_to_cublasdx_without_a_warning(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("variant", "field"), [(FEW, "threads=16"), (OLD, "arch=70")])
-def test_a_variant_for_the_scalar_path_causes_no_warning(bench: Bench, variant: GemmVariant, field: str) -> None:
+def test_a_variant_for_the_scalar_path_causes_no_warning(bench: Bench, variant: GemmProblem, field: str) -> None:
     bench.engine.use_libmathdx(libmathdx)
     found = planned(bench, variant)
     assert (found.provider, found.symbol, found.key) == ("scalar", "", "")
@@ -125,7 +125,7 @@ def test_the_plan_has_the_function_with_the_weaker_promises_of_cublasdx(bench: B
     ],
 )
 def test_the_error_of_a_named_provider_names_the_unsupported_field(
-    bench: Bench, name: str, variant: GemmVariant, field: str
+    bench: Bench, name: str, variant: GemmProblem, field: str
 ) -> None:
     bench.engine.use_libmathdx(libmathdx)
     calls: dict[str, Any] = {"planned": lambda: planned(bench, variant), "built": lambda: bench.build(variant)}

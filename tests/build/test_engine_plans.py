@@ -7,7 +7,7 @@ import pytest
 from tests.bench import ALIGNED, Bench, libmathdx, mma
 from warp_tiles import settings
 from warp_tiles.errors import ToolchainError
-from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.plan.planning import ModulePlan, Session, resolve
 
@@ -56,7 +56,7 @@ def test_the_salt_of_the_scalar_path_ignores_the_compiler(bench: Bench) -> None:
 # ---- plans
 
 
-def plan_of(*variants: GemmVariant) -> ModulePlan:
+def plan_of(*variants: GemmProblem) -> ModulePlan:
     session = Session("module", 90, 32)
     for variant in variants:
         session.add("tile_matmul", "k", {Role.FORWARD: variant})

@@ -9,7 +9,7 @@ import pytest
 from tests.bench import ALIGNED, Bench, libmathdx, mma, variant_of
 from warp_tiles import settings
 from warp_tiles.errors import LockedError, ToolchainError
-from warp_tiles.gemm.variant import Role
+from warp_tiles.gemm.problem import Role
 from warp_tiles.plan.planning import ModulePlan, Session, resolve
 from warp_tiles.solver.variant import SolverVariant, Variant
 

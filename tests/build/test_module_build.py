@@ -18,7 +18,7 @@ from warp_tiles.codegen.prelude import PLACEHOLDER
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.module import ModuleSource
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError
-from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.plan.planning import FunctionUse, Session, resolve
 from warp_tiles.plan.registers import with_register_limit
 from warp_tiles.settings import Settings
@@ -36,7 +36,7 @@ def done(value: Any) -> Future[Any]:
     return future
 
 
-def artifact(variant: GemmVariant, provider: str = "cublasdx", symbol: str | None = None) -> Artifact:
+def artifact(variant: GemmProblem, provider: str = "cublasdx", symbol: str | None = None) -> Artifact:
     name = variant.symbol if symbol is None else symbol
     payload = b"" if provider == "scalar" else f"LTO-IR of {name}".encode()
     return Artifact(variant, name if payload else "", payload, provider, "", False, 0.1)
@@ -67,11 +67,11 @@ class FakePool:
 class FakeEngine:
     """Returns artifacts that a test prepared."""
 
-    results: dict[GemmVariant, Artifact | WarpTilesError] = field(default_factory=dict)
+    results: dict[GemmProblem, Artifact | WarpTilesError] = field(default_factory=dict)
     found: Toolchain | None = TOOLCHAIN
     pool: FakePool = field(default_factory=FakePool)
     recorder: Recorder = field(default_factory=Recorder)
-    started: list[GemmVariant] = field(default_factory=list)
+    started: list[GemmProblem] = field(default_factory=list)
 
     def build_context(self, resolved: Settings) -> FakeEngine:
         return self
@@ -88,7 +88,7 @@ class FakeEngine:
     def try_toolchain(self) -> Toolchain | None:
         return self.found
 
-    def start(self, variants: Any, resolved: Settings) -> dict[GemmVariant, Future[Artifact]]:
+    def start(self, variants: Any, resolved: Settings) -> dict[GemmProblem, Future[Artifact]]:
         self.started += list(variants)
         return {variant: done(self.results.get(variant, artifact(variant))) for variant in self.started}
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from tests.codegen.modules import BIG, session
 from tests.plan.test_planning import PLAN_FIELDS
 from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
+from warp_tiles.gemm.problem import Role
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import Role
 from warp_tiles.plan.planning import ModulePlan, resolve
 
 BUILT = Artifact(BIG[Role.FORWARD], "f", b"x" * 100, "cublasdx", "ab" * 32, False, 1.23456)

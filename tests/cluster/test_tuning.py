@@ -20,7 +20,7 @@ from warp_tiles import settings
 from warp_tiles.build.installation import Installation
 from warp_tiles.cli.tune_script import _tune_all
 from warp_tiles.errors import RefusedWorkerError, ToolchainError
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.tuning.cluster import Lab, assigned, cluster_tuners
 from warp_tiles.tuning.cluster_worker import ClusterGpu
@@ -63,11 +63,11 @@ def lines(log: Path) -> list[tuple[int, str, str]]:
     return [(int(process), symbol, name) for process, symbol, name in found]
 
 
-def names_of(variant: GemmVariant) -> set[str]:
+def names_of(variant: GemmProblem) -> set[str]:
     return {identity(config) for config in candidates(variant)}
 
 
-def is_complete(record: Record, variant: GemmVariant) -> bool:
+def is_complete(record: Record, variant: GemmProblem) -> bool:
     return {timing.identity for timing in record.timings} == names_of(variant)
 
 
@@ -92,7 +92,7 @@ def test_an_interrupted_search_measures_nothing_again_but_the_best(
     (tuner,) = tuners(workers, store, equal_gpus(log))
     batches = []
 
-    def interrupt(variant: GemmVariant, record: Record, device: str) -> None:
+    def interrupt(variant: GemmProblem, record: Record, device: str) -> None:
         batches.append(len(record.timings))
         if len(batches) == 3:
             raise KeyboardInterrupt

@@ -9,7 +9,7 @@ from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
 from warp_tiles.codegen.prelude import PLACEHOLDER
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.gemm.dispatch import Target, Tile, products
-from warp_tiles.gemm.variant import PRODUCT_ROLES, GemmVariant, Role
+from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
 from warp_tiles.plan.planning import Session
 from warp_tiles.settings import Settings
 from warp_tiles.solver.variant import Variant
@@ -18,7 +18,7 @@ _SM90 = Target(90, 128)
 NO_SUMS = "the test keeps no sums"
 
 
-def forms(m: int, n: int, k: int, dtype: str = "float32") -> dict[Role, GemmVariant]:
+def forms(m: int, n: int, k: int, dtype: str = "float32") -> dict[Role, GemmProblem]:
     """The three products of one call. Its tiles are dense and share no memory."""
 
     def packed(rows: int, cols: int, kind: str) -> Tile:
@@ -32,7 +32,7 @@ def forms(m: int, n: int, k: int, dtype: str = "float32") -> dict[Role, GemmVari
 BIG, SMALL = forms(8, 12, 4), forms(4, 4, 16)
 
 
-def session(*sites: tuple[str, dict[Role, GemmVariant]]) -> Session:
+def session(*sites: tuple[str, dict[Role, GemmProblem]]) -> Session:
     """A module for compute capability 9.0. Each site is given with the function that contains it."""
     result = Session("module", 90, 128)
     for function, variants in sites:

@@ -36,7 +36,7 @@ from warp_tiles.codegen.module import (
 )
 from warp_tiles.codegen.prelude import PLACEHOLDER, waiting_function
 from warp_tiles.codegen.trace import ModuleTrace
-from warp_tiles.gemm.variant import PRODUCT_ROLES, GemmVariant, Role
+from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
 from warp_tiles.plan.planning import PlannedLoop, Session, resolve
 from warp_tiles.settings import Settings
 
@@ -162,12 +162,12 @@ def module_with_loop(*, called: bool = False) -> GeneratedModule:
     return generated(session(("k", BIG)), called={0} if called else (), trace=trace)
 
 
-def functions_with_sums(*roles: Role) -> dict[GemmVariant, DeviceFunction]:
+def functions_with_sums(*roles: Role) -> dict[GemmProblem, DeviceFunction]:
     return {BIG[role]: DeviceFunction(BIG[role].symbol, LOOP_SUMS if role is C else "an adjoint") for role in roles}
 
 
 def loops_of(
-    module: GeneratedModule, built: Mapping[GemmVariant, DeviceFunction], settings: Settings | None = None
+    module: GeneratedModule, built: Mapping[GemmProblem, DeviceFunction], settings: Settings | None = None
 ) -> tuple[PlannedLoop, ...]:
     settings = Settings() if settings is None else settings
     return module.loops(module.decide(built, settings), settings)
@@ -271,10 +271,10 @@ def module_with_stages(*, called: bool = False) -> GeneratedModule:
     return generated(session(("k", STAGED)), called={0} if called else (), trace=trace)
 
 
-class NoFunctions(dict[GemmVariant, DeviceFunction]):
+class NoFunctions(dict[GemmProblem, DeviceFunction]):
     """Refuses to be asked for a function."""
 
-    def get(self, variant: GemmVariant, /) -> DeviceFunction | None:  # type: ignore[override]
+    def get(self, variant: GemmProblem, /) -> DeviceFunction | None:  # type: ignore[override]
         raise AssertionError(f"asked for {variant.describe()}")
 
 
@@ -338,7 +338,7 @@ def test_a_module_with_a_product_has_async_loads_in_all_functions() -> None:
 def test_every_hook_is_defined_for_any_set_of_built_functions() -> None:
     module = module_with_loop()
 
-    def hooks(built: Mapping[GemmVariant, DeviceFunction]) -> set[str]:
+    def hooks(built: Mapping[GemmProblem, DeviceFunction]) -> set[str]:
         return {name for name in macros(text_of(module, built)) if re.fullmatch(r"WT_\w+_\d+", name)}
 
     assert len(hooks({})) >= 10
@@ -351,7 +351,7 @@ SHAPES = [forms(m, n, k) for m, n, k in itertools.product((4, 8), repeat=3)]
 
 
 @st.composite
-def modules(draw: st.DrawFn) -> tuple[GeneratedModule, Mapping[GemmVariant, DeviceFunction]]:
+def modules(draw: st.DrawFn) -> tuple[GeneratedModule, Mapping[GemmProblem, DeviceFunction]]:
     sites = Session("module", 90, 128)
     called = set()
     for index in range(draw(st.integers(0, 14))):  # two-digit indices: site1 is a prefix of site10
@@ -373,7 +373,7 @@ def modules(draw: st.DrawFn) -> tuple[GeneratedModule, Mapping[GemmVariant, Devi
 @settings(deadline=None)  # a loaded machine is no error
 @given(modules())
 def test_every_name_is_defined_by_a_declared_function(
-    module: tuple[GeneratedModule, Mapping[GemmVariant, DeviceFunction]],
+    module: tuple[GeneratedModule, Mapping[GemmProblem, DeviceFunction]],
 ) -> None:
     generated_module, built = module
     text = text_of(generated_module, built)
@@ -393,7 +393,7 @@ def test_every_name_is_defined_by_a_declared_function(
 @settings(deadline=None)  # a loaded machine is no error
 @given(modules())
 def test_the_plan_and_the_source_agree(
-    module: tuple[GeneratedModule, Mapping[GemmVariant, DeviceFunction]],
+    module: tuple[GeneratedModule, Mapping[GemmProblem, DeviceFunction]],
 ) -> None:
     generated_module, _ = module
     plan = resolve(generated_module.session, generated_module.called, ["k"], [])

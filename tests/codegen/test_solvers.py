@@ -7,7 +7,7 @@ import pytest
 from tests.codegen import traces as t
 from tests.codegen.modules import BIG, declared, functions, generated, macros, names_of, session, text_of
 from warp_tiles.codegen.module import SCALAR_FUNCTION, GeneratedModule, solver_declaration, solver_struct
-from warp_tiles.gemm.variant import Operand, Role
+from warp_tiles.gemm.problem import Operand, Role
 from warp_tiles.plan.planning import Session
 from warp_tiles.solver.variant import SolverVariant
 

@@ -12,7 +12,7 @@ from warp_tiles.codegen.loops import LoopDecision, decide
 from warp_tiles.codegen.stages import LoopTarget, Ring, constant_arrays
 from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Loop, Node, Operation, Tile
 from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, PipelineOverrides
-from warp_tiles.gemm.variant import Precision
+from warp_tiles.gemm.problem import Precision
 
 M, N, K = 64, 64, 32
 A, B = t.tile("a", M, K, "float16"), t.tile("b", K, N, "float16")

@@ -12,7 +12,7 @@ from warp_tiles.codegen.loops import LoopTarget
 from warp_tiles.codegen.sum_stores import SumStore
 from warp_tiles.codegen.trace import Array, Node, Scalar, Tile
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
-from warp_tiles.gemm.variant import GemmVariant, Precision
+from warp_tiles.gemm.problem import GemmProblem, Precision
 
 M, N, K = 64, 64, 32
 ZEROS = t.zeros(C, hook=t.number())
@@ -103,7 +103,7 @@ def test_an_addition_after_each_product() -> None:
     assert decided(*nodes, tiles=(s, C, A, B)).sum_store == "the sums are added to another tile"
 
 
-def of_variant(variant: GemmVariant, stored: Tile | None = None) -> SumStore | str:
+def of_variant(variant: GemmProblem, stored: Tile | None = None) -> SumStore | str:
     """The decision about a loop of a product, whose C or a tile computed from it is stored."""
     dtype = variant.a.dtype
     a, b = t.tile("a", variant.m, variant.k, dtype), t.tile("b", variant.k, variant.n, dtype)

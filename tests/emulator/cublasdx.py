@@ -15,7 +15,7 @@ from tests.emulator.memory import Memory, Values
 from tests.emulator.module import KERNELS, EmulatedModule, Machine
 from tests.emulator.native import FOLDER
 from tests.emulator.tiles import Matrix, Tile
-from warp_tiles.gemm.variant import DType
+from warp_tiles.gemm.problem import DType
 
 _CPP = {"float16": "cublasdx::half", "float32": "float", "float64": "double"}
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"\n', re.MULTILINE)

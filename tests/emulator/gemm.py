@@ -9,8 +9,8 @@ import numpy as np
 from tests.emulator.emulator import Answer, Function, Launch
 from tests.emulator.tiles import Matrix, Tile, rounded
 from warp_tiles.gemm.dtypes import DTYPES
+from warp_tiles.gemm.problem import DType, GemmProblem, Operand
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import DType, GemmVariant, Operand
 from warp_tiles.providers.mma import SOURCE, config_struct, problem_struct
 
 INCLUDES = [SOURCE]
@@ -39,7 +39,7 @@ class Case:
             no loop.
     """
 
-    variant: GemmVariant
+    variant: GemmProblem
     config: TileConfig
     alpha: float = 1.0
     beta: float = 0.0
@@ -56,7 +56,7 @@ class Case:
         return f"{self.variant.symbol}, {self.config}, {scalars}"
 
 
-def tiles(variant: GemmVariant) -> tuple[Tile, Tile, Tile]:
+def tiles(variant: GemmProblem) -> tuple[Tile, Tile, Tile]:
     """A, B and C in shared memory."""
     m, n, k = variant.m, variant.n, variant.k
     return (Tile.of(m, k, variant.a), Tile.of(k, n, variant.b), Tile.of(m, n, variant.c))

@@ -11,7 +11,7 @@ import pytest
 
 from tests.emulator.emulator import Answer, Emulator, Function, Launch
 from tests.emulator.tiles import Matrix, Tile, from_bytes, rounded, to_bytes
-from warp_tiles.gemm.variant import DTYPE_BYTES, DType
+from warp_tiles.gemm.problem import DTYPE_BYTES, DType
 
 # the row and column of the i-th element of lane (g, q), as in kernels/arch/mma.cuh
 Position = Callable[[int, int, int], tuple[int, int]]

@@ -16,7 +16,7 @@ from tests.emulator.solver import Case, error_of, launch, usual
 from tests.integration.helpers import load
 from tests.solver_kernels import BODIES, DIFFERENTIABLE, REFERENCES, gradients, inputs, kernels_text
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
-from warp_tiles.gemm.variant import Arrangement, Operand
+from warp_tiles.gemm.problem import Arrangement, Operand
 from warp_tiles.providers.solver_source import SOURCE
 from warp_tiles.solver.config import SolverConfig
 from warp_tiles.solver.variant import Function, SolverVariant

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.emulator.emulator import Emulator
 from tests.emulator.gemm import INCLUDES, Case, error_of, launch, operand
 from warp_tiles.errors import SettingError
+from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, Operand, Precision
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import DTYPE_BYTES, DType, GemmVariant, Operand, Precision
 from warp_tiles.heuristics.choose import choose, fma_candidates, mma_candidates
 from warp_tiles.heuristics.limits import check, instructions, transposed
 from warp_tiles.providers.mma import register_accumulators
@@ -48,7 +48,7 @@ def operands(draw: st.DrawFn, rows: int, columns: int, dtype: DType) -> Operand:
 
 
 @st.composite
-def variants(draw: st.DrawFn) -> GemmVariant:
+def variants(draw: st.DrawFn) -> GemmProblem:
     """Products of all dtypes. Dtypes that tensor cores multiply are more frequent."""
     a, b = draw(st.one_of(st.tuples(dtypes, dtypes), dtypes.map(lambda dtype: (dtype, dtype))))
     c = draw(st.one_of(dtypes, st.sampled_from([a, b, "float32", "float16"])))
@@ -56,7 +56,7 @@ def variants(draw: st.DrawFn) -> GemmVariant:
     threads = 32 * draw(st.sampled_from([1, 2, 2, 3, 4, 4, 8, 11, 16, 32]))
     arch = draw(st.sampled_from([90, 80, 75, 86, 120]))
     precision: Precision = "tf32" if draw(st.booleans()) else "default"
-    return GemmVariant(
+    return GemmProblem(
         m, n, k,
         draw(operands(m, k, a)), draw(operands(k, n, b)), draw(operands(m, n, c)),
         precision, threads, arch,
@@ -64,7 +64,7 @@ def variants(draw: st.DrawFn) -> GemmVariant:
 
 
 @st.composite
-def changes(draw: st.DrawFn, variant: GemmVariant) -> TileConfig:
+def changes(draw: st.DrawFn, variant: GemmProblem) -> TileConfig:
     """A random configuration, which the check may refuse."""
     instruction = draw(st.sampled_from(instructions(variant)))
     if instruction == "fma":
@@ -93,7 +93,7 @@ def changes(draw: st.DrawFn, variant: GemmVariant) -> TileConfig:
 
 
 @st.composite
-def deep_variants(draw: st.DrawFn) -> GemmVariant:
+def deep_variants(draw: st.DrawFn) -> GemmProblem:
     """Products that have fewer warp tiles of C than the block has warps."""
     variant = draw(variants())
     m, n = draw(st.integers(1, 40)), draw(st.integers(1, 40))
@@ -101,11 +101,11 @@ def deep_variants(draw: st.DrawFn) -> GemmVariant:
     a, b, c = variant.a.dtype, variant.b.dtype, draw(st.sampled_from(["float32", "float64"]))
     operands_abc = draw(operands(m, k, a)), draw(operands(k, n, b)), draw(operands(m, n, c))
     threads = 32 * draw(st.sampled_from([2, 4, 6, 8, 16, 32]))
-    return GemmVariant(m, n, k, *operands_abc, variant.precision, threads, variant.arch)
+    return GemmProblem(m, n, k, *operands_abc, variant.precision, threads, variant.arch)
 
 
 @st.composite
-def split_k_configs(draw: st.DrawFn, variant: GemmVariant) -> TileConfig | None:
+def split_k_configs(draw: st.DrawFn, variant: GemmProblem) -> TileConfig | None:
     """A split-K configuration, or None if none fits."""
     flip, warps_k = draw(st.booleans()), draw(st.sampled_from([2, 2, 4, 8]))
     view = transposed(variant) if flip else variant
@@ -127,7 +127,7 @@ def split_k_configs(draw: st.DrawFn, variant: GemmVariant) -> TileConfig | None:
 chosen = functools.cache(choose)
 
 
-def accepted(variant: GemmVariant, config: TileConfig) -> bool:
+def accepted(variant: GemmProblem, config: TileConfig) -> bool:
     """Returns True if the check accepts a configuration."""
     try:
         check(variant, config)
@@ -136,7 +136,7 @@ def accepted(variant: GemmVariant, config: TileConfig) -> bool:
     return True
 
 
-def final_config(variant: GemmVariant, change: TileConfig | None) -> TileConfig:
+def final_config(variant: GemmProblem, change: TileConfig | None) -> TileConfig:
     """The chooser's configuration, or ``change`` with refused fields reset one by one until the check accepts it."""
     usual = chosen(variant)
     check(variant, usual)
@@ -155,7 +155,7 @@ def final_config(variant: GemmVariant, change: TileConfig | None) -> TileConfig:
 class Drawn:
     """A product without its final configuration."""
 
-    variant: GemmVariant
+    variant: GemmProblem
     change: TileConfig | None
     alpha: float
     beta: float
@@ -256,7 +256,7 @@ def test_every_product_is_correct(emulator: Emulator, cases: tuple[list[Case], l
 
 def test_two_runs_are_bitwise_equal(emulator: Emulator) -> None:
     dense = operand("float16", True, 40, 16)
-    variant = GemmVariant(40, 40, 40, dense, dense, dense, "default", 128, 90)
+    variant = GemmProblem(40, 40, 40, dense, dense, dense, "default", 128, 90)
     fp32 = replace(variant, a=operand("float32", True, 40, 16), b=operand("float32", False, 40, 4))
     batch = [Case(each, choose(each), 0.5, 0.5) for each in (variant, fp32)]
     launches = [launch(case) for case in batch]
@@ -277,7 +277,7 @@ def test_two_runs_are_bitwise_equal(emulator: Emulator) -> None:
 )
 def test_slices_of_k_scale_c_once(emulator: Emulator, config: TileConfig) -> None:
     a, b, c = operand("float16", True, 256, 16), operand("float16", True, 16, 16), operand("float32", True, 16, 16)
-    case = Case(GemmVariant(16, 16, 256, a, b, c, "default", 128, 90), config, -2.0, 0.5)
+    case = Case(GemmProblem(16, 16, 256, a, b, c, "default", 128, 90), config, -2.0, 0.5)
     check(case.variant, config)
     launched = launch(case)
     (answer,) = emulator.run([launched], INCLUDES)

@@ -11,8 +11,8 @@ from tests.bench import deep_variant
 from tests.emulator.emulator import ROLES, Answer, Emulator
 from tests.emulator.gemm import Case, operand
 from tests.emulator.wavefronts import FILE, fixed_cases, run, to_json
+from warp_tiles.gemm.problem import DType, GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import DType, GemmVariant
 from warp_tiles.heuristics.choose import candidates, choose
 from warp_tiles.heuristics.cost import fma_reads, wavefront_ratio
 from warp_tiles.heuristics.limits import problem_of, transposed
@@ -108,7 +108,7 @@ def test_the_cost_model_counts_reads_of_lanes_that_share_a_sum(
     emulator: Emulator, dtype: DType, vector: int, b_row_major: bool
 ) -> None:
     operands = (operand(dtype, row_major, 32, 16) for row_major in (True, b_row_major, True))
-    variant = GemmVariant(1, 32, 32, *operands, "default", 32, 90)
+    variant = GemmProblem(1, 32, 32, *operands, "default", 32, 90)
     cases = []
     for lanes_n, lanes_k in ((32, 1), (16, 2), (8, 4), (4, 8)):
         config = TileConfig("fma", 1, 32, 1, lanes_n, lanes_k, k_vector=vector, k_unroll=2)
@@ -121,7 +121,7 @@ def test_the_cost_model_counts_reads_of_lanes_that_share_a_sum(
 
 def test_rows_of_eight_byte_multiples_are_read_two_floats_at_a_time(emulator: Emulator) -> None:
     six = operand("float32", True, 6, 8)
-    aligned = GemmVariant(6, 6, 6, six, six, six, "default", 32, 90)
+    aligned = GemmProblem(6, 6, 6, six, six, six, "default", 32, 90)
     config = TileConfig("fma", 8, 8, 4, 8, k_vector=2, k_unroll=3)
     cases = [Case(aligned, config), Case(aligned.without_alignment(), config)]
     wide, narrow = (answer.counts["A reads"].instructions for answer in run(emulator, cases))

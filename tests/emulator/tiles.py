@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, DType, Operand
+from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, Operand
 
 Matrix = npt.NDArray[np.float64]
 _NUMPY_DTYPES: dict[DType, str] = {"float16": "<f2", "bfloat16": "<u2", "float32": "<f4", "float64": "<f8"}

@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.emulator.emulator import ROLES, Answer, Emulator, find_compiler
 from tests.emulator.gemm import INCLUDES, Case, error_of, launch, operand
-from warp_tiles.gemm.variant import DTYPE_BYTES, DType, GemmVariant, Precision
+from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, Precision
 from warp_tiles.heuristics.choose import choose
 
 FILE = Path(__file__).with_name("wavefronts.json")
@@ -46,7 +46,7 @@ def fixed_cases() -> list[Case]:
             operand(outer, c_rows, n if c_rows else m, ALIGNMENT),
         )
         assert all(o.leading_dimension * DTYPE_BYTES[o.dtype] % ALIGNMENT == 0 for o in operands)
-        variant = GemmVariant(m, n, k, *operands, precision, THREADS, arch)
+        variant = GemmProblem(m, n, k, *operands, precision, THREADS, arch)
         cases.append(Case(variant, choose(variant), 1.0, 1.0))
     return cases
 

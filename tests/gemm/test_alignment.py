@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.gemm.tiles import dtypes, layouts, operand_tiles, product, tile
 from warp_tiles.gemm.dispatch import Tile, operand_of
-from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, DType, Role
+from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, Role
 from warp_tiles.providers.cublasdx import promised
 
 

@@ -19,7 +19,7 @@ from warp_tiles.gemm.dispatch import (
     Tile,
     leading_dimension,
 )
-from warp_tiles.gemm.variant import PRODUCT_ROLES, Arrangement, GemmVariant, Role
+from warp_tiles.gemm.problem import PRODUCT_ROLES, Arrangement, GemmProblem, Role
 
 Matrix = npt.NDArray[np.int64]
 
@@ -93,7 +93,7 @@ def write(memory: Matrix, arrangement: str, ld: int, values: Matrix) -> None:
     memory[i * ld + j if arrangement == "row_major" else j * ld + i] = values
 
 
-def gemm(variant: GemmVariant, a: Matrix, b: Matrix, c: Matrix) -> None:
+def gemm(variant: GemmProblem, a: Matrix, b: Matrix, c: Matrix) -> None:
     """The device function's computation: C += A B on flat memory, by arrangement and leading dimension."""
     left = read(a, variant.a.arrangement, variant.a.leading_dimension, variant.m, variant.k)
     right = read(b, variant.b.arrangement, variant.b.leading_dimension, variant.k, variant.n)

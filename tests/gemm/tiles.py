@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from warp_tiles.gemm.dispatch import Products, Target, Tile, products
-from warp_tiles.gemm.variant import DTYPE_BYTES, Precision
+from warp_tiles.gemm.problem import DTYPE_BYTES, Precision
 
 SM90 = Target(90, 128)
 dims = st.integers(1, 6)

@@ -16,7 +16,7 @@ from tests.tuning.tuning_records import ENVIRONMENT, timing
 from tests.tuning.tuning_records import key as record_key
 from warp_tiles.cache._sealed import dump_json
 from warp_tiles.errors import RecordError
-from warp_tiles.gemm.variant import GemmVariant, Operand
+from warp_tiles.gemm.problem import GemmProblem, Operand
 from warp_tiles.tuning.encoding import decode_record, encode_record
 from warp_tiles.tuning.folder import MAX_BYTES
 from warp_tiles.tuning.gemm_key import SUBJECT, values_of
@@ -157,7 +157,7 @@ def test_texts_of_a_record_cannot_drive_a_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize("provider", ["libmathdx", "scalar", "unknown", None])
 def test_a_record_cannot_choose_a_provider_that_no_search_measures(provider: object) -> None:
     row = Operand("float32", "row_major", 32, 16)
-    wanted = GemmVariant(32, 32, 32, row, row, row, "default", 128, 90)
+    wanted = GemmProblem(32, 32, 32, row, row, row, "default", 128, 90)
     key = TuningKey.of(SUBJECT, values_of(wanted), "5" * 64, ENVIRONMENT)
     record = Record(key, (timing({"provider": provider, "tile_config": None}, 1.0),))
     tuned = TunedGemms({key.values: record})

@@ -6,7 +6,7 @@ import pytest
 
 from tests.bench import deep_variant, variant_of
 from tests.emulator.gemm import operand
-from warp_tiles.gemm.variant import DType, GemmVariant
+from warp_tiles.gemm.problem import DType, GemmProblem
 from warp_tiles.heuristics.choose import choose
 
 
@@ -24,7 +24,7 @@ def test_both_warps_of_a_block_have_a_tile(size: int) -> None:
 
 def test_both_warps_have_a_tile_even_if_one_tile_would_cover_c() -> None:
     a, b = operand("float32", True, 24, 16), operand("float32", True, 32, 16)
-    config = choose(GemmVariant(32, 32, 24, a, b, b, "default", 64, 90))
+    config = choose(GemmProblem(32, 32, 24, a, b, b, "default", 64, 90))
     assert 32 // config.tile_m * (32 // config.tile_n) == 2
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.emulator.gemm import operand
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
+from warp_tiles.gemm.problem import DType, GemmProblem, Operand, Precision
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import DType, GemmVariant, Operand, Precision
 from warp_tiles.heuristics.choose import candidates, choose
 from warp_tiles.heuristics.cost import cost
 from warp_tiles.heuristics.limits import registers, sums_per_thread, transposed
@@ -35,7 +35,7 @@ def product(
     threads: int,
     arch: int = 90,
     precision: Precision = "default",
-) -> GemmVariant:
+) -> GemmProblem:
     """A product of dense operands. ``layouts`` has ``r`` for row-major and ``c`` for column-major A, B and C."""
 
     def dense(rows: int, columns: int, letter: str, dtype: DType) -> Operand:
@@ -45,7 +45,7 @@ def product(
 
     sizes = (m, k), (k, n), (m, n)
     a, b, c = (dense(*size, letter, dtype) for size, letter, dtype in zip(sizes, layouts, dtypes))
-    return GemmVariant(m, n, k, a, b, c, precision, threads, arch)
+    return GemmProblem(m, n, k, a, b, c, precision, threads, arch)
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,18 @@ import pytest
 from tests.bench import deep_variant
 from tests.emulator.gemm import operand
 from warp_tiles.errors import SettingError
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.heuristics.limits import check
 
 ROWS, COLUMNS = operand("float16", True, 64, 16), operand("float16", False, 64, 16)
-HALF = GemmVariant(64, 64, 64, ROWS, ROWS, ROWS, "default", 128, 90)
+HALF = GemmProblem(64, 64, 64, ROWS, ROWS, ROWS, "default", 128, 90)
 FLOAT = replace(HALF, a=operand("float32", True, 64, 16), b=operand("float32", True, 64, 16))
 DEEP, SHORT = deep_variant(16, 96, "float16", 128), deep_variant(16, 96, "float16", 128, "float16")
 
 
 @pytest.mark.parametrize("variant", [HALF, FLOAT, replace(HALF, c=COLUMNS), replace(HALF, a=COLUMNS, b=COLUMNS)])
-def test_the_chosen_configuration_is_accepted(variant: GemmVariant) -> None:
+def test_the_chosen_configuration_is_accepted(variant: GemmProblem) -> None:
     check(variant, choose(variant))
 
 
@@ -55,7 +55,7 @@ def test_the_chosen_configuration_is_accepted(variant: GemmVariant) -> None:
         (FLOAT, {"lanes_m": 32, "lanes_n": 1, "lanes_k": 1, "tile_m": 16}, "lanes_m must divide tile_m"),
     ],
 )
-def test_an_unfit_configuration_is_refused(variant: GemmVariant, changes: dict[str, Any], problem: str) -> None:
+def test_an_unfit_configuration_is_refused(variant: GemmProblem, changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(SettingError, match=re.escape(problem)):
         check(variant, replace(choose(variant), **changes))
 

@@ -8,7 +8,7 @@ import pytest
 
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, MmaPlan, PipelineConfig, PipelineOverrides
-from warp_tiles.gemm.variant import DType, GemmVariant, Precision, Role
+from warp_tiles.gemm.problem import DType, GemmProblem, Precision, Role
 from warp_tiles.heuristics.main_loop import main_loop, prefers_two_buffers, staged_product
 
 ALL: tuple[InstructionFamily, ...] = ("wgmma", "mma")
@@ -24,7 +24,7 @@ def variant_of(
     result: DType = "float32",
     layout: str = "rr",
     precision: Precision = "default",
-) -> GemmVariant:
+) -> GemmProblem:
     """A product whose A and B are contiguous along their rows ("r") or columns ("c")."""
 
     def operand(rows: int, columns: int, letter: str) -> Tile:
@@ -40,11 +40,11 @@ def variant_of(
 OF_TWO_TYPES = replace(variant_of(64, 64, 64, 128), b=variant_of(64, 64, 64, 128, dtype="bfloat16").b)
 
 
-def tf32(m: int, n: int, k: int, threads: int, layout: str, arch: int = 90) -> GemmVariant:
+def tf32(m: int, n: int, k: int, threads: int, layout: str, arch: int = 90) -> GemmProblem:
     return variant_of(m, n, k, threads, arch, "float32", layout=layout, precision="tf32")
 
 
-def fp64(m: int, n: int, k: int, threads: int, arch: int = 90) -> GemmVariant:
+def fp64(m: int, n: int, k: int, threads: int, arch: int = 90) -> GemmProblem:
     return variant_of(m, n, k, threads, arch, "float64", "float64")
 
 
@@ -116,7 +116,7 @@ def loop_of(
         ),
     ],
 )
-def test_instruction_and_grid(variant: GemmVariant, expected: MmaPlan) -> None:
+def test_instruction_and_grid(variant: GemmProblem, expected: MmaPlan) -> None:
     assert staged_product(variant, ALL) == expected
 
 
@@ -135,7 +135,7 @@ def test_instruction_and_grid(variant: GemmVariant, expected: MmaPlan) -> None:
         (OF_TWO_TYPES, "stages hold tiles of one type"),
     ],
 )
-def test_reasons(variant: GemmVariant, reason: str) -> None:
+def test_reasons(variant: GemmProblem, reason: str) -> None:
     found = staged_product(variant, ALL)
     assert isinstance(found, str)
     assert reason in found

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from tests.heuristics.test_main_loop import ALL, variant_of
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.heuristics.reverse_loop import ReverseLoop, gradient_bytes, gradient_variants, reverse_loop
 
 
-def found(variant: GemmVariant, **fields: Any) -> ReverseLoop | str:
+def found(variant: GemmProblem, **fields: Any) -> ReverseLoop | str:
     sizes: dict[str, Any] = {"tile_bytes": 64 << 10, "idle_bytes": 64 << 10, "at_end": True}
     return reverse_loop(
         variant, fields.pop("families", ALL), fields.pop("stage_bytes", 16 << 10), **{**sizes, **fields}
     )
 
 
-def answer(variant: GemmVariant, **fields: Any) -> ReverseLoop:
+def answer(variant: GemmProblem, **fields: Any) -> ReverseLoop:
     result = found(variant, **fields)
     assert isinstance(result, ReverseLoop), result
     return result

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warp_tiles.gemm.hardware import LANES, STATIC_SHARED_BYTES, THREAD_REGISTERS
-from warp_tiles.gemm.variant import DType, Operand
+from warp_tiles.gemm.problem import DType, Operand
 from warp_tiles.heuristics.solver import MAX_ROWS, choose, reason_unsupported, register_limit
 from warp_tiles.solver.variant import OPERANDS, Function, SolverVariant
 

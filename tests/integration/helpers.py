@@ -18,7 +18,7 @@ import warp as wp
 import warp_tiles
 from tests.products import load_kernels
 from warp_tiles import _warp
-from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.providers.cublasdx import promised
 from warp_tiles.solver.variant import SolverVariant
 
@@ -67,9 +67,9 @@ def single_variant(plan: warp_tiles.ModulePlan, role: Role) -> warp_tiles.Planne
     return found
 
 
-def variant_of(planned: warp_tiles.PlannedVariant) -> GemmVariant:
+def variant_of(planned: warp_tiles.PlannedVariant) -> GemmProblem:
     """The variant of a planned product, which must have one."""
-    assert isinstance(planned.variant, GemmVariant), planned.reason
+    assert isinstance(planned.variant, GemmProblem), planned.reason
     return planned.variant
 
 

@@ -20,7 +20,7 @@ from tests.tuning.gemm_variants import gemm_variants
 from warp_tiles import _warp, enabled, plan
 from warp_tiles.build.engine import Engine
 from warp_tiles.compile.compiler import CompileRequest, LinkRequest, compile_to_ltoir, link_module
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.providers import CublasdxProvider, MmaProvider, NvrtcProvider
 from warp_tiles.settings import current
 
@@ -79,7 +79,7 @@ def provider(name: str) -> NvrtcProvider:
     return PROVIDERS[name](Engine(warp_toolkit=_warp.toolkit_version()).build_context(current()).store)
 
 
-def forward_variant(case: Case, arch: int) -> GemmVariant:
+def forward_variant(case: Case, arch: int) -> GemmProblem:
     """The forward variant of a case."""
     wp.init()
     with enabled():
@@ -87,7 +87,7 @@ def forward_variant(case: Case, arch: int) -> GemmVariant:
     return variant_of(forward)
 
 
-def linked_ptx(name: str, variant: GemmVariant, source_arch: int | None = None) -> str:
+def linked_ptx(name: str, variant: GemmProblem, source_arch: int | None = None) -> str:
     """PTX of a kernel that calls a provider's function. The function's source is that for ``source_arch``."""
     recipe = provider(name).recipes(replace(variant, arch=source_arch or variant.arch))[0]
     request = provider(name).request(recipe.variant, recipe.tile_config)
@@ -108,7 +108,7 @@ def ids(value: object) -> str:
     return str(value).replace("float", "f") if not isinstance(value, str) or "\\" not in value else "ptx"
 
 
-def check_code(name: str, variant: GemmVariant, instruction: str) -> None:
+def check_code(name: str, variant: GemmProblem, instruction: str) -> None:
     ptx = linked_ptx(name, variant)
     assert f".target sm_{variant.arch}" in ptx
     assert re.search(r"\.entry caller\b", ptx)
@@ -158,6 +158,6 @@ def test_shapes_off_the_grid_of_the_instructions(case: Case, name: str) -> None:
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(gemm_variants())
-def test_functions_of_all_dtypes_have_less_than_40_kb(variant: GemmVariant) -> None:
+def test_functions_of_all_dtypes_have_less_than_40_kb(variant: GemmProblem) -> None:
     request = provider("mma").request(variant)
     assert len(compile_to_ltoir(request).payload) <= 40 * 1024

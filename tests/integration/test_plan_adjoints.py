@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.helpers import gemm, roles, single_variant, variant_of
 from tests.integration.plans import ALL, FORWARD_ONLY, HELPER, TILE, caller, plan
-from warp_tiles.gemm.variant import Role
+from warp_tiles.gemm.problem import Role
 
 pytestmark = pytest.mark.usefixtures("enabled")
 

@@ -21,7 +21,7 @@ from tests.integration.helpers import (
 )
 from tests.integration.plans import ALL, ARCHS, D, F, H, needs_tf32, plan, plan_case
 from tests.products import Case, make_kernel
-from warp_tiles.gemm.variant import PRODUCT_ROLES, Role
+from warp_tiles.gemm.problem import PRODUCT_ROLES, Role
 from warp_tiles.providers.cublasdx import promised
 
 pytestmark = pytest.mark.usefixtures("enabled")

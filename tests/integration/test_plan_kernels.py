@@ -11,7 +11,7 @@ import warp_tiles
 from tests.integration.helpers import gemm, load, roles, single_variant, variant_of
 from tests.integration.plans import ALL, FORWARD_ONLY, HELPER, SQUARE, B, D, F, H, caller, needs_tf32, plan, plan_case
 from tests.products import Case, make_kernel
-from warp_tiles.gemm.variant import Role
+from warp_tiles.gemm.problem import Role
 
 pytestmark = pytest.mark.usefixtures("enabled")
 

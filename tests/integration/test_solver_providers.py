@@ -16,7 +16,7 @@ from tests.integration.solvers import CALLS, FUNCTIONS, solver
 from warp_tiles import _warp
 from warp_tiles._warp.installed import installed
 from warp_tiles.errors import ToolchainError
-from warp_tiles.gemm.variant import Role
+from warp_tiles.gemm.problem import Role
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.providers.fallbacks import COSTS, LIBMATHDX_TITLE, SCALAR_TITLE
 from warp_tiles.toolchain.store import ToolchainStore

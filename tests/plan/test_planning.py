@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tests.codegen.modules import BIG, SMALL, forms, session
+from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Operand, Role
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import PRODUCT_ROLES, GemmVariant, Operand, Role
 from warp_tiles.plan.planning import FunctionUse, ModulePlan, PlannedVariant, Session, Site, resolve
 from warp_tiles.solver.config import SolverConfig
 from warp_tiles.solver.variant import SolverVariant
@@ -218,7 +218,7 @@ def test_a_plan_prints_all_fields() -> None:
     assert all(set(item) >= PLAN_FIELDS for item in data["variants"])
     roles = [item["role"] for item in data["variants"]]
     assert sorted(roles) == ["adjoint_a", "adjoint_b", "forward"]
-    assert GemmVariant.from_json(data["variants"][0]) == plan.variants[0].variant
+    assert GemmProblem.from_json(data["variants"][0]) == plan.variants[0].variant
 
 
 def test_a_plan_prints_provider_policy_and_tile_configuration() -> None:

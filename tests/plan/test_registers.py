@@ -8,8 +8,8 @@ import pytest
 
 from tests.codegen.modules import BIG
 from warp_tiles import settings
+from warp_tiles.gemm.problem import GemmProblem, Operand, Role
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import GemmVariant, Operand, Role
 from warp_tiles.heuristics.solver import register_limit, registers_of_indexed
 from warp_tiles.plan.planning import KernelMemory, ModulePlan, PlannedLoop, PlannedVariant
 from warp_tiles.plan.registers import with_register_limit
@@ -121,7 +121,7 @@ def test_large_indexed_loads_do_not_raise_the_limit_of_the_block() -> None:
 
 def test_products_beside_a_solver_have_the_registers_that_their_instruction_needs() -> None:
     matrix = Operand("float64", "row_major", 16, 16)
-    product = GemmVariant(16, 16, 16, matrix, matrix, matrix, "default", 64, 90)
+    product = GemmProblem(16, 16, 16, matrix, matrix, matrix, "default", 64, 90)
     factor = SolverVariant("cholesky", 16, 16, (matrix, matrix), False, 64, 90)
     wide = replace(planned(product), tile_config=TileConfig("mma_m16n8k8", 16, 16))
     assert limit(planned(factor)) == (56, SOLVERS)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.gemm.test_variant import BASE, CHANGED
+from tests.gemm.test_problem import BASE, CHANGED
 from warp_tiles.cache import KeyField, explain
 from warp_tiles.compile.compiler import Compiled
 from warp_tiles.errors import SettingError, ToolchainError, UnsupportedVariant
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant
 from warp_tiles.heuristics import limits as tile_limits
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.providers import CublasdxProvider, MmaProvider, NvrtcProvider, cublasdx, mma
@@ -274,7 +274,7 @@ def test_without_headers_mma_builds_and_cublasdx_raises(
     shutil.rmtree(installation.folder / "memo")
     assert installation.provider("mma").key(BASE) == before
     assert installation.provider("mma").request(BASE).source
-    functions: tuple[Callable[[GemmVariant], object], ...] = (
+    functions: tuple[Callable[[GemmProblem], object], ...] = (
         installation.provider("cublasdx").key,
         installation.provider("cublasdx").request,
     )

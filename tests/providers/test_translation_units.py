@@ -7,9 +7,9 @@ import re
 import pytest
 
 from tests.bench import variant_of
-from tests.gemm.test_variant import BASE, CHANGED
+from tests.gemm.test_problem import BASE, CHANGED
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.providers.cublasdx import promised, source_text
 from warp_tiles.providers.mma import config_struct, problem_struct, register_accumulators, translation_unit
@@ -44,7 +44,7 @@ def test_nothing_is_promised_for_rows_that_are_not_a_multiple_of_16_bytes() -> N
 # ---- cuBLASDx's translation unit
 
 
-def macros(variant: GemmVariant) -> dict[str, str]:
+def macros(variant: GemmProblem) -> dict[str, str]:
     return dict(re.findall(r"^#define WT_(\w+) (.+)$", source_text(variant), re.M))
 
 

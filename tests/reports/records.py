@@ -9,8 +9,8 @@ from typing import Any
 from tests.codegen.modules import BIG, SMALL, session
 from warp_tiles.build.phases import COMPILE, FETCH, LINK, LOOK_UP, WAIT, WARP_LINK, WRITE, Phase
 from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
+from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.heuristics.matmul import MatmulChoice
 from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
 from warp_tiles.plan.planning import FunctionUse, ModulePlan, PlannedLoop, resolve
@@ -53,7 +53,7 @@ def backward_plan(name: str = "second") -> ModulePlan:
 
 def built(variant: Variant, start: float, seconds: float, wait: float = 0.1, **changes: Any) -> Artifact:
     """A build of ``mma`` that waited for a compiler process first."""
-    assert isinstance(variant, GemmVariant)
+    assert isinstance(variant, GemmProblem)
     work = Phase(COMPILE, start + wait, seconds - wait)
     made = Artifact(variant, variant.symbol, b"x" * 30_000, "mma", "ab" * 32, False, seconds, tile_config=CONFIG)
     return replace(made, started_at_s=start, compiled=work, **changes).without_payload()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from warp_tiles.gemm.dispatch import Target, Tile
-from warp_tiles.gemm.variant import Operand, Role
+from warp_tiles.gemm.problem import Operand, Role
 from warp_tiles.solver.dispatch import SolverCall, Solvers, solvers
 from warp_tiles.solver.variant import OPERANDS, Function, SolverVariant
 

@@ -11,8 +11,8 @@ import warp as wp
 
 from tests.bench import Bench
 from warp_tiles import settings
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.tuning.gemm import Tuner
 from warp_tiles.tuning.gemm_key import key_of, source_of
@@ -32,7 +32,7 @@ def timing(config: Config, median_us: float, **fields: Any) -> Timing:
     return Timing(config, "ok", median_us, median_us - 0.01, median_us + 0.01, 50, soft=H200.soft(), **fields)
 
 
-def another_tile(variant: GemmVariant) -> TileConfig:
+def another_tile(variant: GemmProblem) -> TileConfig:
     """A configuration that the chooser does not pick."""
     return tile_candidates(variant)[1]
 
@@ -43,7 +43,7 @@ def store_of(bench: Bench) -> RecordStore:
 
 
 def remember(
-    bench: Bench, variant: GemmVariant, timings: Sequence[Timing], environment: Environment = H200, source: str = ""
+    bench: Bench, variant: GemmProblem, timings: Sequence[Timing], environment: Environment = H200, source: str = ""
 ) -> Record:
     """Store timings, and let the engine read them."""
     key = key_of(variant, source or source_of(bench.store), environment)
@@ -52,7 +52,7 @@ def remember(
     return record
 
 
-def tuned_to(variant: GemmVariant, config: TileConfig | None = None) -> list[Timing]:
+def tuned_to(variant: GemmProblem, config: TileConfig | None = None) -> list[Timing]:
     """Timings in which another tile than the chooser's pick wins."""
     usual = config_of("mma", choose(variant))
     return [timing(usual, 14.1), timing(config_of("mma", config or another_tile(variant)), 12.3)]
@@ -85,14 +85,14 @@ class FakeMeasurer:
         self, time_us: Callable[[Config], float], batch: int = 8, batch_s: float = 0.0, name: str = "cuda:0"
     ) -> None:
         self.time_us, self.batch, self.batch_s, self.name = time_us, batch, batch_s, name
-        self.requests: list[tuple[GemmVariant, list[Config]]] = []
+        self.requests: list[tuple[GemmProblem, list[Config]]] = []
         self.stop_after: int | None = None  # number of batches before an error
         self.stops_with: Callable[[], BaseException] = KeyboardInterrupt
         self.clock: Any = time
 
     def measure(
         self,
-        variant: GemmVariant,
+        variant: GemmProblem,
         configs: Sequence[Config],
         *,
         deadline: float = math.inf,

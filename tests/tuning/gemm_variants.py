@@ -6,11 +6,11 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant, Operand
+from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem, Operand
 
 
 @st.composite
-def gemm_variants(draw: Any, largest: int = 96) -> GemmVariant:
+def gemm_variants(draw: Any, largest: int = 96) -> GemmProblem:
     """Any sizes, dtypes, arrangements, gaps between lines, alignments, block sizes and architectures."""
     sizes = st.one_of(st.sampled_from([8, 16, 32, 64]), st.integers(1, largest))
     m, n, k = draw(sizes), draw(sizes), draw(sizes)
@@ -27,4 +27,4 @@ def gemm_variants(draw: Any, largest: int = 96) -> GemmVariant:
     both_float = a.dtype == b.dtype == "float32"
     precision = "tf32" if both_float and draw(st.booleans()) else "default"
     threads, arch = draw(st.sampled_from([32, 64, 128, 256, 512])), draw(st.sampled_from([75, 80, 86, 90]))
-    return GemmVariant(m, n, k, a, b, c, precision, threads, arch)
+    return GemmProblem(m, n, k, a, b, c, precision, threads, arch)

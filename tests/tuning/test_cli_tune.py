@@ -18,14 +18,14 @@ from tests.tuning.tuning_records import failure, key, timing
 from warp_tiles import settings
 from warp_tiles.cli import commands
 from warp_tiles.errors import RecordError, ScriptError, SettingError
-from warp_tiles.gemm.variant import GemmVariant, Operand
+from warp_tiles.gemm.problem import GemmProblem, Operand
 from warp_tiles.tuning.open_store import open_store
 from warp_tiles.tuning.record import Record
 from warp_tiles.tuning.store import RecordStore
 
 FAST = timing({"provider": "mma", "tile": {"m": 64}}, 10.0, shared_bytes=8192)
 SLOW = timing({"provider": "mma", "tile": {"m": 16}}, 25.0)
-VARIANT = GemmVariant(
+VARIANT = GemmProblem(
     64, 32, 16,
     Operand("float16", "row_major", 16, 16), Operand("float16", "row_major", 32, 16),
     Operand("float32", "row_major", 32, 16), "default", 128, 90,
@@ -64,7 +64,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Tuned:
-    variant: GemmVariant
+    variant: GemmProblem
     record: Record
     winner: Any
     measured: int

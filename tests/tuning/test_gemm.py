@@ -16,7 +16,7 @@ from warp_tiles.build.engine import Engine
 from warp_tiles.cli import tune_script as tune_script_module
 from warp_tiles.cli.tune_script import tune_script
 from warp_tiles.errors import ScriptError, ToolchainError
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.settings import Settings
 from warp_tiles.tuning import distribute, gemm
@@ -202,7 +202,7 @@ def make_tuner(measurer: FakeMeasurer):  # type: ignore[no-untyped-def]
 
 
 def test_a_script_is_tuned_once_and_its_plan_shows_it(script: Path, scripted: FakeMeasurer) -> None:
-    reported: list[GemmVariant] = []
+    reported: list[GemmProblem] = []
     found = tune_script(
         script, tuners=make_tuner(scripted), progress=lambda variant, record, device: reported.append(variant)
     )

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from tests.bench import variant_of
 from tests.tuning.gemm_variants import gemm_variants
 from warp_tiles.codegen.loops import LoopSums
-from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem
 from warp_tiles.tuning import gemm_bench as bench
 
 HALF = variant_of(64, "float16", threads=128)
 
 
-def result_of(variant: GemmVariant, products: int, error: float = 0.0) -> bench.Bytes:
+def result_of(variant: GemmProblem, products: int, error: float = 0.0) -> bench.Bytes:
     """Shared memory after a candidate whose errors are a fraction of their bound."""
     wanted = bench.expected(variant, products)
     memory = bench.image(variant).copy()
@@ -29,7 +29,7 @@ def result_of(variant: GemmVariant, products: int, error: float = 0.0) -> bench.
 
 @settings(max_examples=60, deadline=None)
 @given(gemm_variants())
-def test_tiles_are_aligned_as_promised_and_do_not_overlap(variant: GemmVariant) -> None:
+def test_tiles_are_aligned_as_promised_and_do_not_overlap(variant: GemmProblem) -> None:
     found = bench.layout(variant)
     assert found.size_bytes % 16 == 0
     places = [set(bench._byte_offsets(variant, index).tolist()) for index in range(3)]
@@ -45,7 +45,7 @@ def test_tiles_are_aligned_as_promised_and_do_not_overlap(variant: GemmVariant) 
 
 @settings(max_examples=40, deadline=None)
 @given(gemm_variants())
-def test_inputs_are_never_zero_and_always_the_same(variant: GemmVariant) -> None:
+def test_inputs_are_never_zero_and_always_the_same(variant: GemmProblem) -> None:
     first = bench.image(variant).copy()
     bench.image.cache_clear()
     assert np.array_equal(first, bench.image(variant))
@@ -57,13 +57,13 @@ def test_inputs_are_never_zero_and_always_the_same(variant: GemmVariant) -> None
 
 @settings(max_examples=40, deadline=None)
 @given(gemm_variants(largest=24), st.integers(1, 4), st.sampled_from([0.0, 0.2, -0.2]))
-def test_a_result_within_the_bound_passes(variant: GemmVariant, products: int, error: float) -> None:
+def test_a_result_within_the_bound_passes(variant: GemmProblem, products: int, error: float) -> None:
     assert bench.problem_with(variant, result_of(variant, products, error), products) == ""
 
 
 @settings(max_examples=40, deadline=None)
 @given(gemm_variants(largest=24), st.integers(1, 4))
-def test_a_missing_product_is_detected(variant: GemmVariant, products: int) -> None:
+def test_a_missing_product_is_detected(variant: GemmProblem, products: int) -> None:
     assume(DTYPE_BYTES[variant.c.dtype] >= 4)  # in half precision, the bound of a large sum exceeds a whole product
     assume(variant.precision == "default")
     assume(variant.m * variant.n >= 16)
@@ -88,7 +88,7 @@ def test_a_write_outside_c_is_detected() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(gemm_variants(largest=300))
-def test_a_launch_is_divided_evenly_among_usual_numbers_of_blocks(variant: GemmVariant) -> None:
+def test_a_launch_is_divided_evenly_among_usual_numbers_of_blocks(variant: GemmProblem) -> None:
     products = bench.products_per_launch(variant)
     assert 48 <= products <= 4800
     assert all(products % blocks == 0 for blocks in (1, 2, 3, 4, 6, 8, 12, 16))

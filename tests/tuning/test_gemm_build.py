@@ -13,7 +13,7 @@ from tests.bench import variant_of
 from tests.integration.helpers import cubin_symbols
 from warp_tiles import settings
 from warp_tiles.build.engine import Engine
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.heuristics.limits import sums_per_thread
 from warp_tiles.tuning.gemm_bench import KERNEL, LOOP_KERNEL
 from warp_tiles.tuning.gemm_build import Benchmark, FailedBuild, build_in_parallel
@@ -42,7 +42,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
-def test_benchmarks_are_complete_cubins(engine: Engine, variant: GemmVariant) -> None:
+def test_benchmarks_are_complete_cubins(engine: Engine, variant: GemmProblem) -> None:
     wanted = candidates(variant, 3)
     found = list(build_in_parallel(engine.build_context(settings.current()), variant, wanted))
     assert [item.config for item in found] == list(wanted)

@@ -13,7 +13,7 @@ import pytest
 from tests.bench import Bench, cublasdx, mma, variant_of
 from tests.tuning.gemm_fakes import GPU, H200, another_tile, remember, store_of, timing, tuned_to
 from warp_tiles import settings
-from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant, Session, resolve
 from warp_tiles.providers.base import TunedChoice
@@ -34,18 +34,18 @@ def _on_a_machine_without_a_gpu(bench: Bench, monkeypatch: pytest.MonkeyPatch) -
         yield
 
 
-def plan_of(variant: GemmVariant) -> ModulePlan:
+def plan_of(variant: GemmProblem) -> ModulePlan:
     session = Session("module", variant.arch, variant.threads)
     session.add("tile_matmul", "k", {Role.FORWARD: variant})
     return resolve(session, (), ["k"], [])
 
 
-def planned(bench: Bench, variant: GemmVariant) -> PlannedVariant:
+def planned(bench: Bench, variant: GemmProblem) -> PlannedVariant:
     (found,) = bench.engine.annotate(plan_of(variant)).needed
     return found
 
 
-def best(bench: Bench, variant: GemmVariant) -> TunedChoice | None:
+def best(bench: Bench, variant: GemmProblem) -> TunedChoice | None:
     tuned = bench.engine.tuned.snapshot(settings.current(), bench.store)
     return tuned.best(variant, ("mma", "cublasdx")) if tuned else None
 

@@ -12,7 +12,7 @@ from tests.bench import Bench, variant_of
 from tests.tuning.gemm_fakes import H200, FakeMeasurer, tuner_of
 from warp_tiles import settings
 from warp_tiles.errors import ToolchainError
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.tuning import gemm
 from warp_tiles.tuning.gemm import TunedVariant, Tuner
 from warp_tiles.tuning.gemm_space import candidates
@@ -121,9 +121,9 @@ def test_the_budget_ends_all_gpus(bench: Bench) -> None:
 
 
 def test_the_calling_thread_reports_the_progress_of_all_gpus_with_their_names(bench: Bench) -> None:
-    reports: list[tuple[GemmVariant, str, int]] = []
+    reports: list[tuple[GemmProblem, str, int]] = []
 
-    def progress(variant: GemmVariant, record: Record, device: str) -> None:
+    def progress(variant: GemmProblem, record: Record, device: str) -> None:
         assert threading.current_thread() is threading.main_thread()
         reports.append((variant, device, len(record.timings)))
 

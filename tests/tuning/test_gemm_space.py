@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.bench import ALIGNED, deep_variant, variant_of
 from tests.tuning.gemm_variants import gemm_variants
 from warp_tiles.errors import UnsupportedVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.heuristics import limits as tile_limits
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.tuning.gemm_space import candidates, config_of, neighbours, tile_candidates, tile_config_of
@@ -25,7 +25,7 @@ DEEP = deep_variant(16, 256, "float16", threads=128)
 
 @settings(max_examples=60, deadline=None)
 @given(gemm_variants(), st.integers(1, 60))
-def test_every_candidate_fits_and_none_occurs_twice(variant: GemmVariant, limit: int) -> None:
+def test_every_candidate_fits_and_none_occurs_twice(variant: GemmProblem, limit: int) -> None:
     found = tile_candidates(variant, limit)
     assert 1 <= len(found) <= limit
     assert found[0] == choose(variant)
@@ -36,14 +36,14 @@ def test_every_candidate_fits_and_none_occurs_twice(variant: GemmVariant, limit:
 
 @settings(max_examples=20, deadline=None)
 @given(gemm_variants())
-def test_candidates_depend_on_the_variant_alone(variant: GemmVariant) -> None:
+def test_candidates_depend_on_the_variant_alone(variant: GemmProblem) -> None:
     assert candidates(variant) == candidates(replace(variant))
     assert len({identity(config) for config in candidates(variant)}) == len(candidates(variant))
 
 
 @settings(max_examples=20, deadline=None)
 @given(gemm_variants())
-def test_fewer_candidates_are_the_first_of_each_half(variant: GemmVariant) -> None:
+def test_fewer_candidates_are_the_first_of_each_half(variant: GemmProblem) -> None:
     few, many = tile_candidates(variant, 8), tile_candidates(variant, 40)
     assert few[:4] == many[: len(few[:4])]
 

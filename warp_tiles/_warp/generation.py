@@ -11,7 +11,7 @@ from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.codegen.effects import INDEXED
 from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.codegen.prelude import PLACEHOLDER
-from warp_tiles.gemm.variant import Role
+from warp_tiles.gemm.problem import Role
 from warp_tiles.plan.planning import FunctionUse, KernelMemory, ModulePlan, Session, resolve
 from warp_tiles.solver.variant import SolverVariant
 

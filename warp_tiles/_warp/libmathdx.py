@@ -11,7 +11,7 @@ import warp
 
 from warp_tiles._warp.translate import WARP_LAYOUTS
 from warp_tiles.errors import BuildError
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 
 _lock = threading.Lock()
 
@@ -24,7 +24,7 @@ class _StandInBuilder:
         self.ltoirs_decl: dict[str, str] = {}
 
 
-def libmathdx_build(original: Callable[..., tuple[str, bytes]], variant: GemmVariant) -> tuple[str, bytes]:
+def libmathdx_build(original: Callable[..., tuple[str, bytes]], variant: GemmProblem) -> tuple[str, bytes]:
     """Builds a variant with libmathdx inside warp.so, as Warp does.
 
     Args:

@@ -13,7 +13,7 @@ from warp_tiles._warp.tracing import Tracer
 from warp_tiles._warp.translate import precision_of, put_in_shared_memory, tile_of, variant_of_call
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.dispatch import Target, products
-from warp_tiles.gemm.variant import Role
+from warp_tiles.gemm.problem import Role
 
 
 class Products:

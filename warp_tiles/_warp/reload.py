@@ -18,7 +18,7 @@ from warp_tiles._warp.internals import MATHDX_OPTIONS, find
 from warp_tiles._warp.modules import compile_into_cache
 from warp_tiles._warp.prefetch import Prefetches, reusable
 from warp_tiles.errors import PlanError
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import Settings
 from warp_tiles.solver.variant import Variant
@@ -188,7 +188,7 @@ class Reloads:
         if self.is_planning or not resolved.rules.tunes or hashes.capturing():  # a graph capture allows no measurement
             return
         new = [v for v in plan.needed if v.variant is not None and (v.variant, resolved) not in self._attempted]
-        tuned = [v.variant for v in new if isinstance(v.variant, GemmVariant) and v.provider != "scalar"]
+        tuned = [v.variant for v in new if isinstance(v.variant, GemmProblem) and v.provider != "scalar"]
         if not tuned:
             return
         if self._marked("prefetching"):

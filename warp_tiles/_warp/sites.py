@@ -10,7 +10,7 @@ from warp_tiles import settings
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.reload import Reloads
 from warp_tiles._warp.tracing import Tracer
-from warp_tiles.gemm.variant import PRODUCT_ROLES, Role
+from warp_tiles.gemm.problem import PRODUCT_ROLES, Role
 from warp_tiles.plan.planning import Session
 from warp_tiles.solver.variant import Variant
 

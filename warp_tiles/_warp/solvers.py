@@ -11,7 +11,7 @@ from warp_tiles._warp.translate import tile_of
 from warp_tiles.build.engine import Engine
 from warp_tiles.errors import LockedError, ToolchainError, UnsupportedVariant
 from warp_tiles.gemm.dispatch import Target
-from warp_tiles.gemm.variant import Role
+from warp_tiles.gemm.problem import Role
 from warp_tiles.providers.fallbacks import LIBMATHDX_TITLE, SCALAR_TITLE
 from warp_tiles.settings import Settings
 from warp_tiles.solver.dispatch import SolverCall, Solvers, solvers

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from warp_tiles.gemm.dispatch import Tile
-from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant, Operand, Precision
+from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem, Operand, Precision
 
 WARP_LAYOUTS: dict[str, Arrangement] = {"rowmajor": "row_major", "colmajor": "col_major"}
 
@@ -47,7 +47,7 @@ def put_in_shared_memory(var: Any) -> None:
     var.type.storage = "shared"
 
 
-def variant_of_call(arguments: Mapping[str, Any]) -> GemmVariant:
+def variant_of_call(arguments: Mapping[str, Any]) -> GemmProblem:
     """Returns the variant that a call of Warp's ``build_lto_dot()`` requests.
 
     The call does not say how its operands are aligned. The variant promises only the alignment of an element.
@@ -65,7 +65,7 @@ def variant_of_call(arguments: Mapping[str, Any]) -> GemmVariant:
         operands[name] = Operand(dtype, arrangement, int(ld), DTYPE_BYTES[dtype])
     precision: Precision = "tf32" if arguments.get("precision") == "tf32" else "default"
     a, b, c = operands["a"], operands["b"], operands["c"]
-    return GemmVariant(m, n, k, a, b, c, precision, int(arguments["num_threads"]), int(arguments["arch"]))
+    return GemmProblem(m, n, k, a, b, c, precision, int(arguments["num_threads"]), int(arguments["arch"]))
 
 
 def mentions(adjoint: Any, names: set[str], package: Any, builtins: Mapping[str, Any]) -> bool:

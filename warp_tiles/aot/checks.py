@@ -8,8 +8,8 @@ from warp_tiles.aot import bundle
 from warp_tiles.aot.manifest import Job
 from warp_tiles.codegen.prelude import REVERSED_HEADER, SOLVER_HEADER
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
+from warp_tiles.gemm.problem import Arrangement, GemmProblem, Operand, Precision
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import Arrangement, GemmVariant, Operand, Precision
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.solver.config import SolverConfig
 from warp_tiles.solver.variant import OPERANDS, RIGHT_SIDES, Function, SolverVariant
@@ -161,7 +161,7 @@ def check_jobs() -> tuple[Job, ...]:
     return tuple(jobs)
 
 
-def _variant(check: _Check) -> GemmVariant:
+def _variant(check: _Check) -> GemmProblem:
     (m, n, k), dtypes, arrangements, alignments, padding, precision, threads, arch = check
     operands = []
     shapes = ((m, k), (k, n), (m, n))
@@ -170,7 +170,7 @@ def _variant(check: _Check) -> GemmVariant:
         ld = (columns if order == "r" else rows) + extra
         operands.append(Operand(dtype, _ARRANGEMENTS[order], ld, alignment or DTYPE_BYTES[dtype]))
     a, b, c = operands
-    return GemmVariant(m, n, k, a, b, c, precision, threads, arch)
+    return GemmProblem(m, n, k, a, b, c, precision, threads, arch)
 
 
 def _solver(check: _SolverCheck) -> SolverVariant:

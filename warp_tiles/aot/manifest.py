@@ -9,8 +9,8 @@ from typing import Any
 
 from warp_tiles.errors import BuildError, PlanError, SettingError, UnsupportedVariant
 from warp_tiles.gemm.hardware import MIN_ARCH, TF32_MIN_ARCH
+from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.heuristics.choose import check, choose
 from warp_tiles.heuristics.solver import choose as choose_solver
 from warp_tiles.heuristics.solver import reason_unsupported
@@ -70,7 +70,7 @@ class Job:
 
 def _variant_from_json(data: Any) -> Variant:
     is_solver = isinstance(data, dict) and "solver" in data
-    return SolverVariant.from_json(data) if is_solver else GemmVariant.from_json(data)
+    return SolverVariant.from_json(data) if is_solver else GemmProblem.from_json(data)
 
 
 def _config_from_json(variant: Variant, data: Any) -> Config | None:
@@ -148,7 +148,7 @@ def select(manifest: Any, archs: Sequence[int] = ()) -> Selection:
         variant = _variant_of(where, data)
         if variant is None:
             continue
-        known = (MmaProvider.name, CublasdxProvider.name) if isinstance(variant, GemmVariant) else (MmaProvider.name,)
+        known = (MmaProvider.name, CublasdxProvider.name) if isinstance(variant, GemmProblem) else (MmaProvider.name,)
         if data["provider"] not in known:
             notes[
                 f"{variant.describe()} is omitted: it was planned for the provider {data['provider']!r} "
@@ -169,7 +169,7 @@ def select(manifest: Any, archs: Sequence[int] = ()) -> Selection:
 
 def _may_be_tf32(variant: Variant) -> bool:
     """True for a product of float32 tiles, which may request tf32 on a newer target than the plan's."""
-    return isinstance(variant, GemmVariant) and {variant.a.dtype, variant.b.dtype, variant.c.dtype} == {"float32"}
+    return isinstance(variant, GemmProblem) and {variant.a.dtype, variant.b.dtype, variant.c.dtype} == {"float32"}
 
 
 def _job(where: str, data: dict[str, Any], planned: Variant, arch: int) -> Job:
@@ -180,7 +180,7 @@ def _job(where: str, data: dict[str, Any], planned: Variant, arch: int) -> Job:
             remedy="plan with --arch, or set WARP_TILES_ARCHS",
         )
     variant = replace(planned, arch=arch) if isinstance(planned, SolverVariant) else for_arch(planned, arch)
-    if data["provider"] == CublasdxProvider.name and isinstance(variant, GemmVariant):
+    if data["provider"] == CublasdxProvider.name and isinstance(variant, GemmProblem):
         return Job(CublasdxProvider.name, promised(variant))
     try:
         config = _config_from_json(variant, data.get("tile_config"))
@@ -206,7 +206,7 @@ def _checked(variant: Variant, config: Config | None) -> Config:
     return found
 
 
-def for_arch(variant: GemmVariant, arch: int) -> GemmVariant:
+def for_arch(variant: GemmProblem, arch: int) -> GemmProblem:
     """The same product for another target, by the rules of :func:`warp_tiles.gemm.dispatch.products`."""
     return replace(variant, arch=arch, precision="default" if arch < TF32_MIN_ARCH else variant.precision)
 
@@ -246,7 +246,7 @@ def _variant_of(where: str, data: dict[str, Any]) -> Variant | None:
     except ValueError as error:
         raise _malformed(f"{where} is {error}") from error
     expected = variant
-    if isinstance(variant, GemmVariant) and data["provider"] == CublasdxProvider.name:
+    if isinstance(variant, GemmProblem) and data["provider"] == CublasdxProvider.name:
         expected = promised(variant)
     if data.get("symbol", variant.symbol) not in (variant.symbol, expected.symbol):
         raise _malformed(f"{where} has the symbol {data['symbol']!r:.120}, but its sizes give {variant.symbol!r}")

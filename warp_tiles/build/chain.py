@@ -8,7 +8,7 @@ from typing import Any
 
 from warp_tiles.errors import LockedError, ToolchainError, UnsupportedVariant, WarpTilesError, WorkerError
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR, BFLOAT16_OUT_ERROR
-from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.plan.planning import PlannedVariant
 from warp_tiles.providers.base import Provider, ProviderContext, Recipe, Tuned, TunedChoice
 from warp_tiles.settings import Settings
@@ -61,7 +61,7 @@ class Chain:
         return self._measured(variant, [provider.name for provider in self.providers])
 
     def _measured(self, variant: Variant, providers: Sequence[str]) -> TunedChoice | None:
-        return self.tuned.best(variant, providers) if self.tuned and isinstance(variant, GemmVariant) else None
+        return self.tuned.best(variant, providers) if self.tuned and isinstance(variant, GemmProblem) else None
 
     def match(self, provider: Provider[Any], variant: Variant, context: ProviderContext) -> ProviderMatch:
         """Asks one provider of the chain to build a variant.
@@ -166,7 +166,7 @@ def assign_provider(
             chain.require_fallback(match.reason_unsupported)
         reasons.append(match.reason_unsupported)
     error = chain.unsupported(variant, reasons)
-    if isinstance(variant, GemmVariant) and variant.c.dtype == "bfloat16":
+    if isinstance(variant, GemmProblem) and variant.c.dtype == "bfloat16":
         text = BFLOAT16_OUT_ERROR if planned.role is Role.FORWARD else BFLOAT16_ADJOINT_ERROR
         raise TypeError(f"In '{planned.function}': {text} Here {error.message}.") from error
     raise error

@@ -23,7 +23,7 @@ from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder
 from warp_tiles.cache._missed import MissedKeys
 from warp_tiles.errors import BuildError, LockedError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.plan.planning import STAGES, ModulePlan, PlannedVariant
 from warp_tiles.providers import (
     CublasdxProvider,
@@ -127,7 +127,7 @@ class Engine:
         if self.tuned is not None:
             self.tuned.forget()
 
-    def tune_missing(self, variants: Sequence[GemmVariant], resolved: Settings) -> None:
+    def tune_missing(self, variants: Sequence[GemmProblem], resolved: Settings) -> None:
         """Measure the variants without a record, if this machine has a GPU of their architecture.
 
         Warp has to hash all modules again after this.

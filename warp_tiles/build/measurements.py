@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.providers.base import Tuned
 from warp_tiles.settings import Settings
 
@@ -22,7 +22,7 @@ class Measurements(Protocol):
     def forget(self) -> None:
         """Read the records again at the next use."""
 
-    def tune_missing(self, engine: Any, variants: Sequence[GemmVariant], now: Settings) -> None:
+    def tune_missing(self, engine: Any, variants: Sequence[GemmProblem], now: Settings) -> None:
         """Measure the variants without a record, if this machine has a GPU of their architecture.
 
         Args:

@@ -30,7 +30,7 @@ from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.module import ModuleSource, module_options, warp_link_reason
 from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import BuildError, LinkError, RefusedWorkerError, WarpTilesError, WorkerError
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.solver.variant import Variant
 from warp_tiles.util.files import write_atomic
@@ -303,7 +303,7 @@ class ModuleBuild:
         unbuilt = {artifact.variant: artifact for artifact in artifacts if not artifact.payload}
         requested = {artifact.variant for artifact in artifacts}
         for site in self._session.sites:
-            products = [variant for variant in site.variants.values() if isinstance(variant, GemmVariant)]
+            products = [variant for variant in site.variants.values() if isinstance(variant, GemmProblem)]
             missing = next((variant for variant in products if variant in unbuilt), None)
             if missing is None:
                 continue

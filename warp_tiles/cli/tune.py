@@ -23,7 +23,7 @@ from warp_tiles.cli.output import (
     script_output_to_stderr,
 )
 from warp_tiles.errors import RecordError, ScriptError, SettingError
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.settings.values import seconds
 from warp_tiles.tuning.labels import label, microseconds
 from warp_tiles.tuning.open_store import open_store
@@ -207,7 +207,7 @@ def _winner(item: TunedVariant) -> str:
     return "none so far" if item.error else "every candidate failed"
 
 
-def _print_best(variant: GemmVariant, record: Record, device: str) -> None:
+def _print_best(variant: GemmProblem, record: Record, device: str) -> None:
     """Print one line on standard error for each measured batch."""
     if progress.is_enabled():
         winner = record.winner()

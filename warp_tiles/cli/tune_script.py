@@ -8,7 +8,7 @@ from pathlib import Path
 
 from warp_tiles import _warp, api
 from warp_tiles.build.engine import Engine
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.launch.script import discover, require_script
 from warp_tiles.settings import Settings, current
 from warp_tiles.tuning.environment import sharing_gpus
@@ -61,11 +61,11 @@ def tune_script(
     found = discover(script, arguments, block_dim)
     if found.stopped:
         stopped(found.stopped)
-    variants: dict[int, list[GemmVariant]] = {tuner.arch: [] for tuner in working}
+    variants: dict[int, list[GemmProblem]] = {tuner.arch: [] for tuner in working}
     for arch, wanted in variants.items():
         for target in found.targets:
             plan = api.plan(target.module, arch=arch, block_dim=target.block_dim)
-            wanted += [v.variant for v in plan.needed if isinstance(v.variant, GemmVariant)]
+            wanted += [v.variant for v in plan.needed if isinstance(v.variant, GemmProblem)]
     tuned = _tune_all(working, variants, budget_s, progress)
     if any(item.measured for item in tuned):
         engine.records_changed()
@@ -74,13 +74,13 @@ def tune_script(
 
 
 def _tune_all(
-    tuners: Sequence[Tuner], variants: dict[int, list[GemmVariant]], budget_s: float, progress: Progress
+    tuners: Sequence[Tuner], variants: dict[int, list[GemmProblem]], budget_s: float, progress: Progress
 ) -> list[TunedVariant]:
     if len(tuners) == 1:
         return tuners[0].tune_all(variants[tuners[0].arch], budget_s, progress)
     lock = threading.Lock()
 
-    def one_at_a_time(variant: GemmVariant, record: Record, device: str) -> None:
+    def one_at_a_time(variant: GemmProblem, record: Record, device: str) -> None:
         with lock:
             progress(variant, record, device)
 

@@ -18,7 +18,7 @@ from warp_tiles.codegen.trace import Array, FunctionTrace, Tile
 from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.pipeline import MmaPlan
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 
 _SYNC = "WP_TILE_SYNC();"
 
@@ -36,7 +36,7 @@ def staged_types(decision: LoopDecision) -> Iterator[str]:
 
 def product_type(
     name: str,
-    variant: GemmVariant,
+    variant: GemmProblem,
     answer: MmaPlan,
     sizes: Mapping[str, int] = MappingProxyType({}),
     flags: Mapping[str, bool] = MappingProxyType({}),

@@ -15,7 +15,7 @@ from warp_tiles.codegen.stages import LoopTarget, Ring, plan_ring
 from warp_tiles.codegen.sum_stores import SumStore, plan_sum_store
 from warp_tiles.codegen.sums import Accumulation, LoopSums, SumsOf, addition_of, obstacle_to_sums
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Operation, loops, own_operations
-from warp_tiles.gemm.variant import DTYPE_BYTES
+from warp_tiles.gemm.problem import DTYPE_BYTES
 
 __all__ = ["LoopDecision", "LoopSums", "LoopTarget", "decide"]
 

@@ -24,7 +24,7 @@ from warp_tiles.codegen.whole import whole_product
 from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides
-from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.heuristics.resources import max_registers, wanted_blocks
 from warp_tiles.plan.planning import PlannedLoop, Session, Site
 from warp_tiles.plan.whole import WholeProduct
@@ -319,9 +319,9 @@ class GeneratedModule:
     def _product_sites(self) -> list[Site]:
         return [site for site in self.session.sites if not site.is_solver]
 
-    def _product(self, site: Site, role: Role) -> GemmVariant | None:
+    def _product(self, site: Site, role: Role) -> GemmProblem | None:
         variant = site.variants.get(role)
-        return variant if isinstance(variant, GemmVariant) else None
+        return variant if isinstance(variant, GemmProblem) else None
 
     def _decide_loops(
         self, functions: Functions, settings: Settings, suffix: bool, without: frozenset[int]
@@ -399,7 +399,7 @@ def _site(operation: Operation) -> int:
     return operation.product.site
 
 
-def pointers(variant: GemmVariant) -> tuple[str, ...]:
+def pointers(variant: GemmProblem) -> tuple[str, ...]:
     """Returns the C++ types of the parameters of a variant's device function: alpha, A, B, beta and C."""
     a, b, c = (f"{DTYPES[operand.dtype].warp_type}*" for operand in (variant.a, variant.b, variant.c))
     return c, a, b, c, c
@@ -421,12 +421,12 @@ def solver_struct(variant: SolverVariant, symbol: str) -> str:
     )
 
 
-def declaration(variant: GemmVariant, symbol: str) -> str:
+def declaration(variant: GemmProblem, symbol: str) -> str:
     """Returns the C++ declaration of a variant's device function."""
     return f"void {symbol}({', '.join(pointers(variant))});"
 
 
-def loop_declarations(variant: GemmVariant, sums: LoopSums) -> str:
+def loop_declarations(variant: GemmProblem, sums: LoopSums) -> str:
     """Returns the C++ declarations of the two functions that keep a variant's sums over a loop."""
     a, b, c = (DTYPES[operand.dtype].warp_type for operand in (variant.a, variant.b, variant.c))
     add = f"void {sums.symbol}_add({sums.ctype}*, {a}*, {b}*);"

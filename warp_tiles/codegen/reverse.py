@@ -27,7 +27,7 @@ from warp_tiles.codegen.stages import (
 )
 from warp_tiles.codegen.sums import Accumulation
 from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Loop, ModuleTrace, Operation, Tile, operations
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.heuristics.reverse_loop import GradientProduct, ReverseLoop, reverse_loop
 
 
@@ -67,7 +67,7 @@ class ReverseRing:
     """
 
     answer: ReverseLoop
-    forward: GemmVariant
+    forward: GemmProblem
     product: Operation
     c: Tile
     first: Tile | None

@@ -36,7 +36,7 @@ from warp_tiles.gemm.pipeline import (
     PipelineConfig,
     PipelineOverrides,
 )
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.heuristics.main_loop import (
     competes_with_two_buffers,
     main_loop,
@@ -61,7 +61,7 @@ class LoopTarget:
         forbidden: The setting that forbids stages; empty if none does.
     """
 
-    variants: Mapping[int, GemmVariant] = field(default_factory=dict)
+    variants: Mapping[int, GemmProblem] = field(default_factory=dict)
     families: Collection[InstructionFamily] = ()
     obstacle: str = ""
     choice: PipelineOverrides = field(default_factory=PipelineOverrides)
@@ -105,7 +105,7 @@ class Ring:
     first: Tile | None
     slots: Mapping[str, Slot]
     products: tuple[MmaPlan, ...]
-    variants: tuple[GemmVariant, ...]
+    variants: tuple[GemmProblem, ...]
     starts: tuple[bool, ...]
     adds_starts: bool
     fills: tuple[Operation, ...] = ()
@@ -136,7 +136,7 @@ def plan_ring(
         return target.obstacle
     if problem := problem_of_order(block, loads, products):
         return problem
-    questions: list[tuple[GemmVariant, tuple[Tile, Tile]]] = []
+    questions: list[tuple[GemmProblem, tuple[Tile, Tile]]] = []
     fixes_fields = replace(target.choice, family=None) != AUTO
     roots = {tile.name: tile for load in loads for tile in load.results if isinstance(tile, Tile)}
     for product in products:
@@ -152,7 +152,7 @@ def plan_ring(
         if not fixes_fields and (reason := prefers_two_buffers(variant)):
             return reason
         questions.append((variant, operands))
-    found: tuple[list[tuple[GemmVariant, MmaPlan]], str] | str = ""
+    found: tuple[list[tuple[GemmProblem, MmaPlan]], str] | str = ""
     for transposed in dict.fromkeys((_transposed_tiles(questions), frozenset[str]())):
         found = _products_of_one_instruction(questions, transposed, target)
         if not isinstance(found, str):
@@ -222,7 +222,7 @@ def problem_of_order(block: tuple[Node, ...], loads: Sequence[Operation], produc
 
 
 def loaded_operands(
-    function: FunctionTrace, product: Accumulation, variant: GemmVariant, roots: Mapping[str, Tile]
+    function: FunctionTrace, product: Accumulation, variant: GemmProblem, roots: Mapping[str, Tile]
 ) -> tuple[Tile, Tile] | str:
     """Returns the loaded tiles that A and B are, or are the transposes of, or the reason why they are none.
 
@@ -257,7 +257,7 @@ def _whole_root(function: FunctionTrace, tile: Tile, roots: Mapping[str, Tile]) 
     return None
 
 
-def _transposed_tiles(questions: Sequence[tuple[GemmVariant, tuple[Tile, Tile]]]) -> frozenset[str]:
+def _transposed_tiles(questions: Sequence[tuple[GemmProblem, tuple[Tile, Tile]]]) -> frozenset[str]:
     """Returns the tiles whose slots are transposed, if possible.
 
     Lanes without tensor cores multiply vectors along M and N. So float32 tiles are transposed that products have
@@ -277,8 +277,8 @@ def _transposed_tiles(questions: Sequence[tuple[GemmVariant, tuple[Tile, Tile]]]
 
 
 def _products_of_one_instruction(
-    questions: Sequence[tuple[GemmVariant, tuple[Tile, Tile]]], transposed: Collection[str], target: LoopTarget
-) -> tuple[list[tuple[GemmVariant, MmaPlan]], str] | str:
+    questions: Sequence[tuple[GemmProblem, tuple[Tile, Tile]]], transposed: Collection[str], target: LoopTarget
+) -> tuple[list[tuple[GemmProblem, MmaPlan]], str] | str:
     """Returns those of :func:`_products_in_slots` with their ring's ``obstacle``, or the reason why there are none."""
     chosen, obstacle = _products_in_slots(questions, transposed, target), ""
     without_wgmma: tuple[InstructionFamily, ...] = ("mma",)
@@ -290,14 +290,14 @@ def _products_of_one_instruction(
     return "its products use different instructions" if _is_mixed(chosen) else (chosen, obstacle)
 
 
-def _is_mixed(chosen: list[tuple[GemmVariant, MmaPlan]] | str) -> bool:
+def _is_mixed(chosen: list[tuple[GemmProblem, MmaPlan]] | str) -> bool:
     """True if products use different instructions."""
     return not isinstance(chosen, str) and len({answer.instruction for _, answer in chosen}) > 1
 
 
 def _products_in_slots(
-    questions: Sequence[tuple[GemmVariant, tuple[Tile, Tile]]], transposed: Collection[str], target: LoopTarget
-) -> list[tuple[GemmVariant, MmaPlan]] | str:
+    questions: Sequence[tuple[GemmProblem, tuple[Tile, Tile]]], transposed: Collection[str], target: LoopTarget
+) -> list[tuple[GemmProblem, MmaPlan]] | str:
     """Returns the products with their operands as they lie in slots, and how each is computed, or the obstacle."""
     chosen = []
     for asked, operands in questions:
@@ -309,7 +309,7 @@ def _products_in_slots(
     return chosen
 
 
-def _in_slots(variant: GemmVariant, operands: tuple[Tile, Tile], transposed: Collection[str]) -> GemmVariant:
+def _in_slots(variant: GemmProblem, operands: tuple[Tile, Tile], transposed: Collection[str]) -> GemmProblem:
     """Returns a product with its operands as they lie in slots."""
     a, b = operands
     if not variant.is_dense:

@@ -26,7 +26,7 @@ from warp_tiles.codegen.trace import (
 )
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.gemm.pipeline import MmaPlan
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 
 _WORD_BYTES = 4
 _VECTOR_BYTES = (2, 4, 8, 16)  # that one instruction stores
@@ -121,7 +121,7 @@ def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore 
     return found
 
 
-def _are_neighbours(variant: GemmVariant, answer: MmaPlan) -> bool:
+def _are_neighbours(variant: GemmProblem, answer: MmaPlan) -> bool:
     """True if a thread holds neighbouring sums of a row, as the products in ``kernels/module`` arrange them."""
     if answer.instruction == "fma":
         return variant.b.arrangement == "row_major"  # else each vector of B belongs to one column

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from warp_tiles.gemm.hardware import TF32_MIN_ARCH
-from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant, Operand, Precision, Role
+from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem, Operand, Precision, Role
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Products:
         warnings: Texts of warnings, which the user gets once.
     """
 
-    variants: dict[Role, GemmVariant]
+    variants: dict[Role, GemmProblem]
     scalar_reason: str = ""
     reason_unsupported: str = ""
     warnings: tuple[str, ...] = ()
@@ -180,9 +180,9 @@ def products(a: Tile, b: Tile, out: Tile, *, precision: Precision, target: Targe
     # a gradient has the layout of its tile
     return Products(
         {
-            Role.FORWARD: GemmVariant(m, n, k, op_a, op_b, op_c, precision, threads, arch),
-            Role.ADJOINT_A: GemmVariant(m, k, n, op_c, op_b.transposed(), op_a, precision, threads, arch),
-            Role.ADJOINT_B: GemmVariant(k, n, m, op_a.transposed(), op_c, op_b, precision, threads, arch),
+            Role.FORWARD: GemmProblem(m, n, k, op_a, op_b, op_c, precision, threads, arch),
+            Role.ADJOINT_A: GemmProblem(m, k, n, op_c, op_b.transposed(), op_a, precision, threads, arch),
+            Role.ADJOINT_B: GemmProblem(k, n, m, op_a.transposed(), op_c, op_b, precision, threads, arch),
         },
         warnings=tuple(warnings),
     )

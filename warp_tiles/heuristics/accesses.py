@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from warp_tiles.gemm.hardware import BANK_LINE_BYTES, LANES
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
 from warp_tiles.heuristics.limits import line_bytes, reads_pairs, slots_of
 from warp_tiles.heuristics.wavefronts import wavefronts_of
 
@@ -102,7 +102,7 @@ def result_access(operand: Operand, rows: Placement, columns: Placement, config:
     return Access(count * wavefronts_of(tuple(addresses), width * size), count * width * size * LANES / BANK_LINE_BYTES)
 
 
-def accesses(view: GemmVariant, config: TileConfig) -> tuple[Access, Access, Access]:
+def accesses(view: GemmProblem, config: TileConfig) -> tuple[Access, Access, Access]:
     """The reads of A, B and C for one warp tile on tensor cores and a row-major C. Writes of C equal its reads."""
     k_major_a, k_major_b = view.a.arrangement == "row_major", view.b.arrangement == "col_major"
     wide_a, wide_b = not k_major_a, not k_major_b or DTYPE_BYTES[view.c.dtype] <= 4

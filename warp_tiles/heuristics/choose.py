@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import product
 
 from warp_tiles.gemm.hardware import BANK_LINE_BYTES, LANES
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
-from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
 from warp_tiles.heuristics.cost import cost
 from warp_tiles.heuristics.limits import (
     INSTRUCTION_MNK,
@@ -37,7 +37,7 @@ _MIN_SLICE = 32  # elements of K per warp with split-K
 _MAX_SPLIT_THREADS = 256  # per block; with 512, split-K gains nothing in the mean (docs/templates.md)
 
 
-def choose(variant: GemmVariant) -> TileConfig:
+def choose(variant: GemmProblem) -> TileConfig:
     """The tile configuration with the least estimated time, of all that fit.
 
     Raises:
@@ -46,7 +46,7 @@ def choose(variant: GemmVariant) -> TileConfig:
     return ranked(variant)[0]
 
 
-def ranked(variant: GemmVariant) -> list[TileConfig]:
+def ranked(variant: GemmProblem) -> list[TileConfig]:
     """All candidates of a variant that fit, by estimated time, fastest first. There is always one.
 
     Raises:
@@ -61,7 +61,7 @@ def ranked(variant: GemmVariant) -> list[TileConfig]:
     return [replace(config, transposed=flip) for config in sorted(fitting, key=lambda config: cost(view, config))]
 
 
-def candidates(view: GemmVariant) -> Iterator[TileConfig]:
+def candidates(view: GemmProblem) -> Iterator[TileConfig]:
     """Candidates for a row-major C. They use tensor cores wherever these support the operands."""
     thin = min(view.m, view.n) < 4  # such a product leaves most of a tensor core idle
     on_tensor_cores = [i for i in instructions(view) if i != "fma" and not (thin and computes_in_double(view))]
@@ -71,7 +71,7 @@ def candidates(view: GemmVariant) -> Iterator[TileConfig]:
         yield from fma_candidates(view)
 
 
-def _k_vector(view: GemmVariant, instruction: Instruction) -> int:
+def _k_vector(view: GemmProblem, instruction: Instruction) -> int:
     """Elements of K that a lane reads at a time: up to 16 bytes, if K has them."""
     step = INSTRUCTION_MNK[instruction][2]
     widest = {16: 8, 8: 4, 4: 2}[step]
@@ -93,7 +93,7 @@ def _tile_sizes(extent: int, step: int, most: int, in_double: bool) -> list[int]
     return [*fitting, 24] if divides else fitting
 
 
-def mma_candidates(view: GemmVariant, instruction: Instruction) -> Iterator[TileConfig]:
+def mma_candidates(view: GemmProblem, instruction: Instruction) -> Iterator[TileConfig]:
     """Candidates for a row-major C on tensor cores."""
     rows = INSTRUCTION_MNK[instruction][0]
     vector = _k_vector(view, instruction)
@@ -110,7 +110,7 @@ def mma_candidates(view: GemmVariant, instruction: Instruction) -> Iterator[Tile
             yield replace(config, warps_k=warps_k, k_unroll=max(1, min(steps // warps_k, most)))
 
 
-def _split_k_values(view: GemmVariant) -> Iterator[int]:
+def _split_k_values(view: GemmProblem) -> Iterator[int]:
     """Candidates for ``warps_k``. The block may have too few warps; :func:`check` refuses those."""
     if view.threads > _MAX_SPLIT_THREADS:
         return
@@ -120,7 +120,7 @@ def _split_k_values(view: GemmVariant) -> Iterator[int]:
         warps_k *= 2
 
 
-def with_swizzle(view: GemmVariant, config: TileConfig) -> TileConfig:
+def with_swizzle(view: GemmProblem, config: TileConfig) -> TileConfig:
     """The configuration with the swizzle that avoids bank conflicts."""
     a, b = (_operand_swizzle(side, view.k, config.k_vector) for side in sides(view, config))
     return replace(config, swizzle_a=a, swizzle_b=b, swizzle_c=_result_swizzle(view.c, config.tile_n))
@@ -166,7 +166,7 @@ def _shares(extent: int, most: int) -> list[int]:
     return sorted([*found, *(3 * share for share in found if extent % (3 * share) == 0 and 3 * share <= most)])
 
 
-def fma_candidates(view: GemmVariant) -> Iterator[TileConfig]:
+def fma_candidates(view: GemmProblem) -> Iterator[TileConfig]:
     """Candidates without tensor cores."""
     widest = 2 if computes_in_double(view) else 4
     both_k_major = view.a.arrangement == "row_major" and view.b.arrangement == "col_major"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from warp_tiles.gemm.hardware import LANES
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
-from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant
 from warp_tiles.heuristics.accesses import accesses
 from warp_tiles.heuristics.limits import (
     INSTRUCTION_MNK,
@@ -59,14 +59,14 @@ _DOUBLE_WEIGHTS = _Weights(
 _FMA_WEIGHTS = _Weights(busy=1.1, start=270, wavefront=1.1, select=1, cycle=0.35, registers=1.2, handover=25)
 
 
-def _resident_blocks(view: GemmVariant, registers_used: float) -> int:
+def _resident_blocks(view: GemmProblem, registers_used: float) -> int:
     """Resident blocks per multiprocessor, if shared memory holds only A, B and C."""
     sizes = (view.m * view.k, view.k * view.n, view.m * view.n)
     tiles = sum(n * DTYPE_BYTES[o.dtype] for n, o in zip(sizes, (view.a, view.b, view.c)))
     return max(1, resident_blocks(view.arch, view.threads, shared_bytes=tiles, registers=registers_used))
 
 
-def cost(view: GemmVariant, config: TileConfig) -> float:
+def cost(view: GemmProblem, config: TileConfig) -> float:
     """Estimated cycles: the time of the busiest unit, and the latency that the resident blocks do not hide."""
     tiles = warp_tile_count(view, config) * config.warps_k  # with split-K, slices of warp tiles
     warps = view.threads // LANES
@@ -95,14 +95,14 @@ def cost(view: GemmVariant, config: TileConfig) -> float:
     return float(time * conflicts**0.3 + additions)
 
 
-def wavefront_ratio(view: GemmVariant, config: TileConfig) -> float:
+def wavefront_ratio(view: GemmProblem, config: TileConfig) -> float:
     """Wavefronts of a product on tensor cores, relative to the fewest for the same bytes."""
     a, b, c = accesses(view, config)
     passes = 2 * config.warps_k  # over C
     return (a.wavefronts + b.wavefronts + passes * c.wavefronts) / (a.ideal + b.ideal + passes * c.ideal)
 
 
-def _mma_estimate(view: GemmVariant, config: TileConfig, result: float) -> tuple[float, float, float]:
+def _mma_estimate(view: GemmProblem, config: TileConfig, result: float) -> tuple[float, float, float]:
     """Wavefronts (C's are weighted by ``result``), selects per lane and tensor-core cycles of a warp for one tile."""
     m, n, k = INSTRUCTION_MNK[config.instruction]
     a, b, c = accesses(view, config)
@@ -116,7 +116,7 @@ def _mma_estimate(view: GemmVariant, config: TileConfig, result: float) -> tuple
     return wavefronts, selects, count * cycles
 
 
-def _lane(view: GemmVariant, config: TileConfig, number: int) -> tuple[int, int, int]:
+def _lane(view: GemmProblem, config: TileConfig, number: int) -> tuple[int, int, int]:
     """The position of a lane along M, N and K, as in ``kernels/gemm/fma_gemm.cuh``."""
     if view.b.arrangement == "row_major" and config.lanes_n >= 8:
         k, rest = divmod(number, LANES // config.lanes_k)
@@ -137,7 +137,7 @@ class Reads(NamedTuple):
     wavefronts: int
 
 
-def fma_reads(view: GemmVariant, config: TileConfig) -> tuple[Reads, Reads]:
+def fma_reads(view: GemmProblem, config: TileConfig) -> tuple[Reads, Reads]:
     """The reads of A and of B without tensor cores, for a row-major C. Tiles at the edges count as full tiles."""
     steps = -(-view.k // (config.k_vector * config.lanes_k))
     shares = config.tile_m // config.lanes_m, config.tile_n // config.lanes_n
@@ -156,7 +156,7 @@ def fma_reads(view: GemmVariant, config: TileConfig) -> tuple[Reads, Reads]:
     return found[0], found[1]
 
 
-def _fma_estimate(view: GemmVariant, config: TileConfig) -> tuple[float, float, float]:
+def _fma_estimate(view: GemmProblem, config: TileConfig) -> tuple[float, float, float]:
     """Wavefronts, selects per lane and scheduler cycles of a warp for one tile."""
     word = 2 if computes_in_double(view) else 1
     rows, cols = config.tile_m // config.lanes_m, config.tile_n // config.lanes_n

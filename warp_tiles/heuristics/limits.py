@@ -15,8 +15,8 @@ from warp_tiles.gemm.hardware import (
     THREAD_REGISTERS,
     WIDE_DOUBLES_ARCH,
 )
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
-from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
 
 LOOP_THREADS = 128  # up to this block size, the sums of a loop may use all registers of a multiprocessor
 INSTRUCTION_MNK: dict[Instruction, tuple[int, int, int]] = {
@@ -26,7 +26,7 @@ INSTRUCTION_MNK: dict[Instruction, tuple[int, int, int]] = {
 }
 
 
-def transposed(variant: GemmVariant) -> GemmVariant:
+def transposed(variant: GemmProblem) -> GemmProblem:
     """The transposed problem ``C^T = B^T A^T``, in the same memory."""
     return replace(
         variant,
@@ -56,7 +56,7 @@ class Side(NamedTuple):
     swizzle: int
 
 
-def sides(view: GemmVariant, config: TileConfig) -> tuple[Side, Side]:
+def sides(view: GemmProblem, config: TileConfig) -> tuple[Side, Side]:
     """A and B of a variant with a row-major C."""
     return (
         Side(view.a, view.a.arrangement == "row_major", view.m, config.tile_m, config.swizzle_a),
@@ -69,12 +69,12 @@ def blocks_of(side: Side) -> int:
     return side.swizzle if side.k_major else 1
 
 
-def computes_in_double(variant: GemmVariant) -> bool:
+def computes_in_double(variant: GemmProblem) -> bool:
     """True if the sums are fp64, because a matrix is."""
     return "float64" in (variant.a.dtype, variant.b.dtype, variant.c.dtype)
 
 
-def instructions(variant: GemmVariant) -> tuple[Instruction, ...]:
+def instructions(variant: GemmProblem) -> tuple[Instruction, ...]:
     """The instructions that can multiply this variant's operands on its architecture, tensor cores first."""
     a, b, c = variant.a.dtype, variant.b.dtype, variant.c.dtype
     arch = variant.arch
@@ -97,7 +97,7 @@ def instructions(variant: GemmVariant) -> tuple[Instruction, ...]:
     return (*found, "fma")
 
 
-def require_supported(variant: GemmVariant) -> None:
+def require_supported(variant: GemmProblem) -> None:
     """Check that the templates can compute a variant at all.
 
     Raises:
@@ -127,7 +127,7 @@ def slots_of(operand: Operand, extent: int, groups: int, vector: int) -> int:
     return vector * groups // (2 if reads_pairs(operand, extent, groups, vector) else 1)
 
 
-def registers(variant: GemmVariant, config: TileConfig) -> int:
+def registers(variant: GemmProblem, config: TileConfig) -> int:
     """Estimated registers per thread: sums, fragments, C and addresses."""
     word = 2 if computes_in_double(variant) else 1
     lanes = LANES // config.lanes_k
@@ -144,12 +144,12 @@ def registers(variant: GemmVariant, config: TileConfig) -> int:
     return sums + fragments + held_c + 24
 
 
-def warp_tile_count(view: GemmVariant, config: TileConfig) -> int:
+def warp_tile_count(view: GemmProblem, config: TileConfig) -> int:
     """The number of warp tiles of a row-major C."""
     return -(-view.m // config.tile_m) * -(-view.n // config.tile_n)
 
 
-def steps_over_k(view: GemmVariant, config: TileConfig) -> int:
+def steps_over_k(view: GemmProblem, config: TileConfig) -> int:
     """Steps over all of K, which the warps of a split-K divide. A step takes one block of K, times the swizzle."""
     if config.instruction == "fma":
         step = config.k_vector * config.lanes_k * max(config.swizzle_a, config.swizzle_b)
@@ -158,7 +158,7 @@ def steps_over_k(view: GemmVariant, config: TileConfig) -> int:
     return -(-view.k // step)
 
 
-def sums_per_thread(variant: GemmVariant, config: TileConfig) -> int:
+def sums_per_thread(variant: GemmProblem, config: TileConfig) -> int:
     """Sums that a thread holds over a loop, of all its warp tiles; 0 if the registers cannot hold them."""
     view = transposed(variant) if config.transposed else variant
     iterations = -(-warp_tile_count(view, config) // (variant.threads // LANES))
@@ -172,7 +172,7 @@ def sums_per_thread(variant: GemmVariant, config: TileConfig) -> int:
     return iterations * sums if needed <= min(THREAD_REGISTERS, limit) else 0
 
 
-def check(variant: GemmVariant, config: TileConfig) -> None:
+def check(variant: GemmProblem, config: TileConfig) -> None:
     """Refuse a configuration that cannot be built.
 
     Raises:
@@ -188,7 +188,7 @@ def check(variant: GemmVariant, config: TileConfig) -> None:
         )
 
 
-def problem_of(variant: GemmVariant, config: TileConfig) -> str:
+def problem_of(variant: GemmProblem, config: TileConfig) -> str:
     """The reason why a configuration cannot be built, or an empty text."""
     allowed = instructions(variant)
     if config.instruction not in allowed:
@@ -222,7 +222,7 @@ def problem_of(variant: GemmVariant, config: TileConfig) -> str:
     return ""
 
 
-def _fma_problem(variant: GemmVariant, config: TileConfig) -> str:
+def _fma_problem(variant: GemmProblem, config: TileConfig) -> str:
     lanes = config.lanes_m * config.lanes_n * config.lanes_k
     if lanes != LANES:
         return f"lanes_m * lanes_n * lanes_k is {lanes}, not {LANES}"
@@ -235,7 +235,7 @@ def _fma_problem(variant: GemmVariant, config: TileConfig) -> str:
     return ""
 
 
-def _split_problem(variant: GemmVariant, config: TileConfig) -> str:
+def _split_problem(variant: GemmProblem, config: TileConfig) -> str:
     if config.warps_k == 1:
         return ""
     view = transposed(variant) if config.transposed else variant
@@ -261,7 +261,7 @@ def result_vectors(operand: Operand, tile_n: int) -> int:
     return tile_n // (4 * elements)
 
 
-def _mma_problem(variant: GemmVariant, config: TileConfig) -> str:
+def _mma_problem(variant: GemmProblem, config: TileConfig) -> str:
     view = transposed(variant) if config.transposed else variant
     m, n, k = INSTRUCTION_MNK[config.instruction]
     if (config.lanes_m, config.lanes_n, config.lanes_k) != (1, 1, 1):

@@ -24,7 +24,7 @@ from warp_tiles.gemm.pipeline import (
     PipelineConfig,
     PipelineOverrides,
 )
-from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
 from warp_tiles.heuristics.resources import OTHER_REGISTERS, loop_registers, resident_blocks, shared_limit
 
 WARPGROUP = 4 * LANES  # threads
@@ -50,7 +50,7 @@ def panel_elements(operand: Operand, columns: int) -> int:
 
 
 def staged_product(
-    variant: GemmVariant,
+    variant: GemmProblem,
     families: Collection[InstructionFamily],
     choice: PipelineOverrides = AUTO,
 ) -> MmaPlan | str:
@@ -70,12 +70,12 @@ def staged_product(
     return next((p for p in found if p.warps_m == choice.warps_m), f"warps_m is {choice.warps_m}, and can be {grids}")
 
 
-def uses_fma(variant: GemmVariant) -> bool:
+def uses_fma(variant: GemmProblem) -> bool:
     """True for products whose stages are multiplied without tensor cores."""
     return variant.a.dtype == "float32" and variant.precision != "tf32"
 
 
-def competes_with_two_buffers(variant: GemmVariant) -> bool:
+def competes_with_two_buffers(variant: GemmProblem) -> bool:
     """True for products that are fast from double buffers too: those by fma, if the rows of B are contiguous.
 
     Args:
@@ -84,7 +84,7 @@ def competes_with_two_buffers(variant: GemmVariant) -> bool:
     return uses_fma(variant) and variant.b.arrangement == "row_major"
 
 
-def prefers_two_buffers(variant: GemmVariant) -> str:
+def prefers_two_buffers(variant: GemmProblem) -> str:
     """The reason why a loop keeps double buffers although it could have stages; empty if it has none.
 
     On an H200, stages made fp32 loops with enough resident blocks 1.01 to 1.08 times as fast if a thread has 32 sums or
@@ -98,7 +98,7 @@ def prefers_two_buffers(variant: GemmVariant) -> str:
     return ""
 
 
-def _staged_products(variant: GemmVariant, families: Collection[InstructionFamily]) -> list[MmaPlan] | str:
+def _staged_products(variant: GemmProblem, families: Collection[InstructionFamily]) -> list[MmaPlan] | str:
     """The ways to multiply, the best one first. There is at least one."""
     dtype = variant.a.dtype
     if variant.b.dtype != dtype:
@@ -120,23 +120,23 @@ def _staged_products(variant: GemmVariant, families: Collection[InstructionFamil
     return f"{variant.threads} threads cannot share {variant.size} among their tensor cores"
 
 
-def _mma(variant: GemmVariant) -> LoopInstruction:
+def _mma(variant: GemmProblem) -> LoopInstruction:
     if DTYPE_BYTES[variant.a.dtype] == 2:
         return "mma_m16n8k16"
     return "mma_m8n8k4" if variant.a.dtype == "float64" and variant.arch < WIDE_DOUBLES_ARCH else "mma_m16n8k8"
 
 
-def _sums(variant: GemmVariant) -> int:
+def _sums(variant: GemmProblem) -> int:
     """Registers of a thread that hold sums."""
     return variant.m * variant.n // variant.threads * (DTYPE_BYTES[variant.c.dtype] // 4)
 
 
-def _sum_registers(variant: GemmVariant) -> int:
+def _sum_registers(variant: GemmProblem) -> int:
     """Registers of a thread that sums may have."""
     return min(THREAD_REGISTERS, REGISTERS // variant.threads) - OTHER_REGISTERS
 
 
-def _warpgroup_products(variant: GemmVariant) -> Iterator[MmaPlan]:
+def _warpgroup_products(variant: GemmProblem) -> Iterator[MmaPlan]:
     """Products by wgmma, the one with the widest instructions first.
 
     wgmma reads 16-bit operands of any layout from shared memory, and tf32 operands if they are contiguous along K. If
@@ -154,7 +154,7 @@ def _warpgroup_products(variant: GemmVariant) -> Iterator[MmaPlan]:
         yield from straight or _products_from_slots(variant, grids, swapped=True)
 
 
-def _products_through_registers(variant: GemmVariant, grids: Sequence[tuple[int, int]]) -> Iterator[MmaPlan]:
+def _products_through_registers(variant: GemmProblem, grids: Sequence[tuple[int, int]]) -> Iterator[MmaPlan]:
     """Products of two tf32 operands, one contiguous along K and the other along M or N.
 
     The latter is the instruction's A in registers: A itself, or B in C^T = B^T A^T. If neither is contiguous along K,
@@ -173,7 +173,7 @@ def _products_through_registers(variant: GemmVariant, grids: Sequence[tuple[int,
             yield MmaPlan("wgmma", groups_m, groups_n, _sums(variant), through)
 
 
-def _products_from_slots(variant: GemmVariant, grids: Sequence[tuple[int, int]], *, swapped: bool) -> Iterator[MmaPlan]:
+def _products_from_slots(variant: GemmProblem, grids: Sequence[tuple[int, int]], *, swapped: bool) -> Iterator[MmaPlan]:
     """Products whose operands both lie in shared memory.
 
     Args:
@@ -193,7 +193,7 @@ def _products_from_slots(variant: GemmVariant, grids: Sequence[tuple[int, int]],
         yield MmaPlan("wgmma", groups_m, groups_n, _sums(variant), swapped=swapped)
 
 
-def _warp_grids(variant: GemmVariant) -> Iterator[tuple[int, int]]:
+def _warp_grids(variant: GemmProblem) -> Iterator[tuple[int, int]]:
     """Grids of warps, the one that reads the least shared memory first."""
     if variant.arch < 80 or variant.threads % LANES:
         return
@@ -211,7 +211,7 @@ def _warp_grids(variant: GemmVariant) -> Iterator[tuple[int, int]]:
     yield from sorted(grids, key=lambda grid: variant.m // grid[0] + variant.n // grid[1])
 
 
-def _fma_products(variant: GemmVariant) -> Iterator[MmaPlan]:
+def _fma_products(variant: GemmProblem) -> Iterator[MmaPlan]:
     """Products without tensor cores, the one whose lanes and warps read the fewest values first."""
     if variant.arch < 80 or variant.threads % LANES:
         return
@@ -241,7 +241,7 @@ def _fma_operands(lines: int, along_k: bool) -> int:
 
 
 def main_loop(
-    products: Sequence[tuple[GemmVariant, MmaPlan]],
+    products: Sequence[tuple[GemmProblem, MmaPlan]],
     stage_bytes: int,
     *,
     tile_bytes: int,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from warp_tiles.gemm.hardware import LANES, REGISTERS, THREAD_REGISTERS
 from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, MmaPlan
-from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, GemmVariant, Operand
+from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, GemmProblem, Operand
 from warp_tiles.heuristics.main_loop import extra_bytes_of, staged_product
 from warp_tiles.heuristics.resources import OTHER_REGISTERS, shared_limit
 
@@ -31,7 +31,7 @@ class GradientProduct:
         gradient_is_a: True if G is its left operand.
     """
 
-    variant: GemmVariant
+    variant: GemmProblem
     answer: MmaPlan
     gradient_is_a: bool
 
@@ -63,7 +63,7 @@ class ReverseLoop:
 
 
 def reverse_loop(
-    forward: GemmVariant,
+    forward: GemmProblem,
     families: Collection[InstructionFamily],
     stage_bytes: int,
     *,
@@ -102,7 +102,7 @@ def reverse_loop(
     return ReverseLoop(of_a, of_b, needed, extra)
 
 
-def _shared_product(variant: GemmVariant, families: Collection[InstructionFamily]) -> tuple[GemmVariant, MmaPlan] | str:
+def _shared_product(variant: GemmProblem, families: Collection[InstructionFamily]) -> tuple[GemmProblem, MmaPlan] | str:
     """The product, by as many threads of the block as can share it, or the reason why none can.
 
     A short step along K leaves few rows or columns in the gradient of a tile.
@@ -119,14 +119,14 @@ def _shared_product(variant: GemmVariant, families: Collection[InstructionFamily
     return obstacle
 
 
-def gradient_bytes(forward: GemmVariant) -> int:
+def gradient_bytes(forward: GemmProblem) -> int:
     """Bytes of the copies of G: one in the operands' type, or two parts of 16-bit operands."""
     size = DTYPE_BYTES[forward.a.dtype]
     part = -(-forward.m * forward.n * size // STAGE_ALIGNMENT) * STAGE_ALIGNMENT
     return part * (2 if size == 2 else 1)
 
 
-def gradient_variants(forward: GemmVariant) -> Sequence[tuple[GemmVariant, bool]]:
+def gradient_variants(forward: GemmProblem) -> Sequence[tuple[GemmProblem, bool]]:
     """The products for the gradients of A and B, and whether G is their left operand.
 
     The gradient of an operand that is loaded as its transpose is computed transposed. G is row-major.
@@ -148,7 +148,7 @@ def gradient_variants(forward: GemmVariant) -> Sequence[tuple[GemmVariant, bool]
     return of_a, of_b
 
 
-def _variant(forward: GemmVariant, sizes: tuple[int, int, int], a: Arrangement, b: Arrangement) -> GemmVariant:
+def _variant(forward: GemmProblem, sizes: tuple[int, int, int], a: Arrangement, b: Arrangement) -> GemmProblem:
     m, n, k = sizes
     dtype = forward.a.dtype
     return replace(

@@ -14,7 +14,7 @@ from typing import Any
 
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR
 from warp_tiles.gemm.hardware import multiprocessor
-from warp_tiles.gemm.variant import PRODUCT_ROLES, GemmVariant, Role
+from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
 from warp_tiles.heuristics.resources import static_shared_bytes
 from warp_tiles.plan.whole import WholeProduct
 from warp_tiles.settings import Settings, current
@@ -57,7 +57,7 @@ class Site:
     def is_tf32(self) -> bool:
         """True for a product that rounds float32 to tf32."""
         forward = self.variants.get(Role.FORWARD)
-        return isinstance(forward, GemmVariant) and forward.precision == "tf32"
+        return isinstance(forward, GemmProblem) and forward.precision == "tf32"
 
     def placeholder(self, role: Role) -> str:
         """The name of one function of this site in the generated source."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.heuristics.limits import computes_in_double
 from warp_tiles.heuristics.resources import least_registers, loop_registers, max_registers, wanted_blocks
 from warp_tiles.heuristics.solver import register_limit, registers_of_indexed
@@ -52,7 +52,7 @@ def _needs(plan: ModulePlan) -> Iterator[tuple[int, str]]:
     """Registers of a thread that products need, and the reasons: with fewer they spill, or cannot be assembled."""
     assert plan.arch is not None
     for planned in plan.needed:
-        if isinstance(planned.variant, GemmVariant) and isinstance(planned.tile_config, TileConfig):
+        if isinstance(planned.variant, GemmProblem) and isinstance(planned.tile_config, TileConfig):
             instruction, in_double = planned.tile_config.instruction, computes_in_double(planned.variant)
             yield least_registers(instruction, plan.arch, in_double=in_double), f"{instruction} needs as many"
     for loop in plan.loops:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 from warp_tiles.errors import UnsupportedVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.solver.config import Config
 from warp_tiles.solver.variant import Variant
 
@@ -100,7 +100,7 @@ class Tuned(Protocol):
     def fingerprint(self) -> str:
         """A text that changes whenever a winner changes."""
 
-    def best(self, variant: GemmVariant, providers: Sequence[str]) -> TunedChoice | None:
+    def best(self, variant: GemmProblem, providers: Sequence[str]) -> TunedChoice | None:
         """The fastest measured choice among these providers; None without a usable measurement."""
 
 
@@ -118,7 +118,7 @@ class Provider(ABC, Generic[V]):
 
     name: ClassVar[str]
     compiles: ClassVar[bool] = False
-    serves: ClassVar[tuple[type, ...]] = (GemmVariant,)
+    serves: ClassVar[tuple[type, ...]] = (GemmProblem,)
 
     @abstractmethod
     def recipes(self, variant: V) -> tuple[Recipe, ...]:

@@ -7,15 +7,15 @@ from typing import Any
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
 from warp_tiles.gemm.hardware import LANES, MIN_ARCH
+from warp_tiles.gemm.problem import GemmProblem, Operand
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import GemmVariant, Operand
 from warp_tiles.providers.base import Recipe, refusal
 from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.toolchain import sources
 from warp_tiles.toolchain.sources import DeviceSource
 
 
-def promised(variant: GemmVariant) -> GemmVariant:
+def promised(variant: GemmProblem) -> GemmProblem:
     """The variant with the alignments that may be promised to cuBLASDx.
 
     The rule is Warp's own (``_gemm_operand_alignments`` of Warp 1.18). With explicit leading dimensions, nothing is
@@ -34,7 +34,7 @@ def _promised(operand: Operand, widest: int) -> Operand:
     return replace(operand, alignment=min(operand.alignment, widest) if is_multiple else size)
 
 
-def require_served(provider: str, variant: GemmVariant) -> None:
+def require_served(provider: str, variant: GemmProblem) -> None:
     """Refuse a variant that cuBLASDx cannot compute. The same holds for Warp's libmathdx.
 
     Raises:
@@ -48,7 +48,7 @@ def require_served(provider: str, variant: GemmVariant) -> None:
         raise refusal(provider, "c_dtype", variant.c.dtype, "cuBLASDx cannot accumulate in bfloat16")
 
 
-def source_text(variant: GemmVariant) -> str:
+def source_text(variant: GemmProblem) -> str:
     """The translation unit of a variant: macros that configure ``kernels/cublasdx/gemm.cuh``.
 
     A zero leading dimension or alignment omits the cuBLASDx operator. cuBLASDx checks a missing operator less strictly
@@ -72,7 +72,7 @@ def source_text(variant: GemmVariant) -> str:
     return "\n".join(["#include <cuda_fp16.h>", "#include <cuda_bf16.h>", *lines, '#include "gemm.cuh"', ""])
 
 
-def options(variant: GemmVariant) -> dict[str, Any]:
+def options(variant: GemmProblem) -> dict[str, Any]:
     """The compiler options that affect the code, with the names of ``cuda.core.ProgramOptions``.
 
     ``gen_opt_lto`` runs the optimizer once, when the variant is built, instead of at every link. It reduces the LTO-IR
@@ -86,7 +86,7 @@ def options(variant: GemmVariant) -> dict[str, Any]:
     }
 
 
-class CublasdxProvider(NvrtcProvider[GemmVariant, TileConfig]):
+class CublasdxProvider(NvrtcProvider[GemmProblem, TileConfig]):
     """Builds variants from the cuBLASDx headers.
 
     Args:
@@ -101,11 +101,11 @@ class CublasdxProvider(NvrtcProvider[GemmVariant, TileConfig]):
         folder = sources.kernels_folder() / "cublasdx"
         return DeviceSource(folder / "gemm.cuh", folder, (folder, *self._store.toolchain().require_headers()))
 
-    def text(self, variant: GemmVariant, config: TileConfig | None) -> str:
+    def text(self, variant: GemmProblem, config: TileConfig | None) -> str:
         """See :class:`NvrtcProvider`."""
         return source_text(variant)
 
-    def options(self, variant: GemmVariant) -> dict[str, Any]:
+    def options(self, variant: GemmProblem) -> dict[str, Any]:
         """See :class:`NvrtcProvider`."""
         return options(variant)
 
@@ -113,7 +113,7 @@ class CublasdxProvider(NvrtcProvider[GemmVariant, TileConfig]):
         """See :class:`NvrtcProvider`."""
         return {"mathdx": self._store.toolchain().mathdx_version}
 
-    def recipes(self, variant: GemmVariant) -> tuple[Recipe, ...]:
+    def recipes(self, variant: GemmProblem) -> tuple[Recipe, ...]:
         """See :meth:`Provider.recipes`. The first recipe has the promised alignments, the second promises none."""
         require_served(self.name, variant)
         first = promised(variant)

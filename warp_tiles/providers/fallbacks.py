@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import ClassVar, cast
 
 from warp_tiles.errors import UnsupportedVariant
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.providers.base import Built, Provider, ProviderContext, Recipe, refusal
 from warp_tiles.providers.cublasdx import require_served
 from warp_tiles.solver.variant import SolverVariant, Variant
 
-Libmathdx = Callable[[GemmVariant], tuple[str, bytes]]
+Libmathdx = Callable[[GemmProblem], tuple[str, bytes]]
 LIBMATHDX_TITLE, SCALAR_TITLE = "Warp's libmathdx", "Warp's scalar path"
 # docs/measured.md has the times; the own templates take 30 ms and 30 KB
 COSTS = {
@@ -20,7 +20,7 @@ COSTS = {
 }
 
 
-class LibmathdxProvider(Provider[GemmVariant]):
+class LibmathdxProvider(Provider[GemmProblem]):
     """Lets Warp build a variant with libmathdx. The result is not cached here.
 
     Args:
@@ -32,7 +32,7 @@ class LibmathdxProvider(Provider[GemmVariant]):
     def __init__(self, function: Libmathdx | None) -> None:
         self._function = function
 
-    def recipes(self, variant: GemmVariant) -> tuple[Recipe, ...]:
+    def recipes(self, variant: GemmProblem) -> tuple[Recipe, ...]:
         """See :meth:`Provider.recipes`."""
         if self._function is None:
             raise UnsupportedVariant("libmathdx is not part of this Warp")
@@ -43,18 +43,18 @@ class LibmathdxProvider(Provider[GemmVariant]):
     def build(self, recipe: Recipe, context: ProviderContext) -> Built:
         """See :meth:`Provider.build`."""
         assert self._function is not None
-        return Built(*self._function(cast(GemmVariant, recipe.variant)))
+        return Built(*self._function(cast(GemmProblem, recipe.variant)))
 
 
 class ScalarProvider(Provider[Variant]):
     """Leaves a product to Warp's templates, which compute it without a device function."""
 
     name = "scalar"
-    serves: ClassVar[tuple[type, ...]] = (GemmVariant, SolverVariant)
+    serves: ClassVar[tuple[type, ...]] = (GemmProblem, SolverVariant)
 
     def recipes(self, variant: Variant) -> tuple[Recipe, ...]:
         """See :meth:`Provider.recipes`."""
-        if isinstance(variant, GemmVariant) and variant.c.dtype == "bfloat16":
+        if isinstance(variant, GemmProblem) and variant.c.dtype == "bfloat16":
             raise refusal(self.name, "c_dtype", variant.c.dtype, "Warp's scalar path would accumulate in bfloat16")
         return (Recipe(SCALAR_TITLE, variant, ""),)
 

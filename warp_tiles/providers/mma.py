@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.providers.base import Recipe, Tuned
 from warp_tiles.providers.own import OwnProvider, constants, unique_name
 from warp_tiles.solver.config import Config
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SOURCE = "gemm/block_gemm.cuh"  # below kernels/
 
 
-def problem_struct(variant: GemmVariant) -> str:
+def problem_struct(variant: GemmProblem) -> str:
     """C++ structure of the variant for ``kernels/gemm/problem.cuh``."""
     operands = {"a": variant.a, "b": variant.b, "c": variant.c}
     types = " ".join(
@@ -65,7 +65,7 @@ def config_struct(config: TileConfig) -> str:
     )
 
 
-def translation_unit(variant: GemmVariant, config: TileConfig) -> str:
+def translation_unit(variant: GemmProblem, config: TileConfig) -> str:
     """The translation unit of the variant's device function. Both structures lie in one with a unique name."""
     structs = f"{problem_struct(variant)}\n{config_struct(config)}"
     unique = unique_name(variant.symbol, structs)
@@ -82,7 +82,7 @@ extern "C" __device__ void {variant.symbol}(void* alpha, void* a, void* b, void*
 {_loop_functions(variant, config, unique)}"""
 
 
-def _loop_functions(variant: GemmVariant, config: TileConfig, unique: str) -> str:
+def _loop_functions(variant: GemmProblem, config: TileConfig, unique: str) -> str:
     if register_accumulators(variant, variant.symbol, config) is None:
         return ""
     # must be inlined, or the compiler keeps the accumulators, an array of the caller, in local memory
@@ -99,7 +99,7 @@ extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_finis
 """
 
 
-def register_accumulators(variant: GemmVariant, symbol: str, config: TileConfig) -> LoopSums | None:
+def register_accumulators(variant: GemmProblem, symbol: str, config: TileConfig) -> LoopSums | None:
     """The accumulators that a loop keeps in registers; None if C would round them or registers cannot hold them."""
     from warp_tiles.codegen.loops import LoopSums
     from warp_tiles.heuristics import limits as tile_limits
@@ -136,13 +136,13 @@ def device_function(variant: Variant, symbol: str, provider: str, config: Config
 
 
 @functools.lru_cache(maxsize=4096)
-def _chosen(variant: GemmVariant) -> TileConfig:
+def _chosen(variant: GemmProblem) -> TileConfig:
     from warp_tiles.heuristics.choose import choose
 
     return choose(variant)
 
 
-class MmaProvider(OwnProvider[GemmVariant, TileConfig]):
+class MmaProvider(OwnProvider[GemmProblem, TileConfig]):
     """Builds GEMM variants from the templates in ``kernels/gemm``.
 
     Where a method takes a tile configuration, None means the result of :func:`warp_tiles.heuristics.choose.choose`.
@@ -159,12 +159,12 @@ class MmaProvider(OwnProvider[GemmVariant, TileConfig]):
         super().__init__(store)
         self._tuned = tuned
 
-    def text(self, variant: GemmVariant, config: TileConfig | None) -> str:
+    def text(self, variant: GemmProblem, config: TileConfig | None) -> str:
         """See :class:`NvrtcProvider`."""
         assert config is not None
         return translation_unit(variant, config)
 
-    def resolved_config(self, variant: GemmVariant, config: TileConfig | None) -> TileConfig:
+    def resolved_config(self, variant: GemmProblem, config: TileConfig | None) -> TileConfig:
         """See :class:`NvrtcProvider`.
 
         Raises:
@@ -178,7 +178,7 @@ class MmaProvider(OwnProvider[GemmVariant, TileConfig]):
         tile_limits.check(variant, config)
         return config
 
-    def recipes(self, variant: GemmVariant) -> tuple[Recipe, ...]:
+    def recipes(self, variant: GemmProblem) -> tuple[Recipe, ...]:
         """See :meth:`Provider.recipes`. The first recipe is the fastest measured one, the second the chooser's."""
         try:
             config = _chosen(variant)
@@ -190,6 +190,6 @@ class MmaProvider(OwnProvider[GemmVariant, TileConfig]):
             return (chosen,)
         return (replace(chosen, title="the provider mma as tuned", tile_config=tuned.tile_config), chosen)
 
-    def recipe(self, variant: GemmVariant, config: TileConfig) -> Recipe:
+    def recipe(self, variant: GemmProblem, config: TileConfig) -> Recipe:
         """The recipe for a variant with a tile configuration."""
         return Recipe("the provider mma", variant, variant.symbol, config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warp_tiles.gemm.dtypes import DTYPES
-from warp_tiles.gemm.variant import Operand
+from warp_tiles.gemm.problem import Operand
 from warp_tiles.providers.own import constants, unique_name
 from warp_tiles.solver.config import SolverConfig
 from warp_tiles.solver.variant import OPERANDS, Function, SolverVariant

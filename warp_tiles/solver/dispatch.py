@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from warp_tiles.gemm.dispatch import Target, Tile, leading_dimension, operand_of
-from warp_tiles.gemm.variant import Operand, Role
+from warp_tiles.gemm.problem import Operand, Role
 from warp_tiles.solver.variant import Function, SolverVariant
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES, DType
-from warp_tiles.gemm.variant import Arrangement, GemmVariant, Operand
+from warp_tiles.gemm.problem import Arrangement, GemmProblem, Operand
 
 Function = Literal[
     "cholesky", "cholesky_solve", "lower_solve", "upper_solve", "cholesky_adjoint", "lower_solve_adjoint"
@@ -170,5 +170,5 @@ class SolverVariant:
         )
 
 
-Variant = GemmVariant | SolverVariant
+Variant = GemmProblem | SolverVariant
 """Any device function that a kernel may need."""

@@ -16,7 +16,7 @@ from typing import Any
 from warp_tiles.build.executor import SAME_PACKAGES, differences, executor_error
 from warp_tiles.build.installation import CODE, COMPILER, CUDA_HEADERS, DEVICE_SOURCES, LINKER, Facts, Installation
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WarpTilesError
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.settings import Settings
 from warp_tiles.tuning.cluster_worker import BATCH, Batch, ClusterGpu, Measured, gpus_here, measure_here
 from warp_tiles.tuning.gemm import Tuner
@@ -63,7 +63,7 @@ class ClusterMeasurer:
 
     def measure(
         self,
-        variant: GemmVariant,
+        variant: GemmProblem,
         configs: Sequence[Config],
         *,
         deadline: float = math.inf,

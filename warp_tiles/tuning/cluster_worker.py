@@ -11,7 +11,7 @@ from warp_tiles import settings
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.installation import Facts, Installation
 from warp_tiles.errors import ToolchainError, WarpTilesError, WorkerError
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.tuning.environment import environment_of
 from warp_tiles.tuning.gemm import compile_arch
 from warp_tiles.tuning.gemm_device import GpuMeasurer
@@ -51,7 +51,7 @@ class Batch:
     """
 
     gpu: str
-    variant: GemmVariant
+    variant: GemmProblem
     configs: tuple[Config, ...]
     budget_s: float
     expected: Facts

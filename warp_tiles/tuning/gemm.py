@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from warp_tiles.errors import ToolchainError, UnsupportedVariant
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.settings import Settings, current
 from warp_tiles.tuning.distribute import Report, distribute
 from warp_tiles.tuning.environment import environment_of
@@ -42,7 +42,7 @@ class Measurer(Protocol):
 
     def measure(
         self,
-        variant: GemmVariant,
+        variant: GemmProblem,
         configs: Sequence[Config],
         *,
         deadline: float = math.inf,
@@ -58,10 +58,10 @@ class Measurer(Protocol):
 class Progress(Protocol):
     """Called after each batch of candidates with the variant, its record so far and the device."""
 
-    def __call__(self, variant: GemmVariant, record: Record, device: str) -> None: ...
+    def __call__(self, variant: GemmProblem, record: Record, device: str) -> None: ...
 
 
-def silent(variant: GemmVariant, record: Record, device: str) -> None:
+def silent(variant: GemmProblem, record: Record, device: str) -> None:
     """Show no progress."""
 
 
@@ -78,7 +78,7 @@ class TunedVariant:
         error: The failure of the GPUs that left the variant unfinished; empty if there was none.
     """
 
-    variant: GemmVariant
+    variant: GemmProblem
     record: Record
     winner: Timing | None
     measured: int
@@ -119,12 +119,12 @@ class Tuner:
     reuse_stale: bool = True
     helpers: tuple[Measurer, ...] = ()
 
-    def record(self, variant: GemmVariant) -> Record:
+    def record(self, variant: GemmProblem) -> Record:
         """The record of a variant; empty if there is none."""
         key = key_of(variant, self.source, self.environment)
         return self.store.load(key) or Record(key)
 
-    def missing(self, variant: GemmVariant, record: Record) -> list[Config]:
+    def missing(self, variant: GemmProblem, record: Record) -> list[Config]:
         """Candidates without a usable timing; those that were never measured come first."""
         known = {
             timing.identity
@@ -136,7 +136,7 @@ class Tuner:
         missing = [name for name in found if name not in known]
         return [found[name] for name in sorted(missing, key=measured.__contains__)]
 
-    def tune(self, variant: GemmVariant, deadline: float = math.inf, progress: Progress = silent) -> TunedVariant:
+    def tune(self, variant: GemmProblem, deadline: float = math.inf, progress: Progress = silent) -> TunedVariant:
         """Measure the candidates without a usable timing. Each batch is stored as soon as it is measured.
 
         Args:
@@ -153,7 +153,7 @@ class Tuner:
         return self._tuned(variant, found)
 
     def _measure(
-        self, measurer: Measurer, variant: GemmVariant, deadline: float, progress: Progress, found: _Measured
+        self, measurer: Measurer, variant: GemmProblem, deadline: float, progress: Progress, found: _Measured
     ) -> None:
         key = key_of(variant, self.source, self.environment)
         wait_s = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
@@ -176,12 +176,12 @@ class Tuner:
             configs = [*([best.config] if best and best.identity not in missing_names else []), *missing]
             measurer.measure(variant, configs, deadline=deadline, on_timings=store_timings)
 
-    def _tuned(self, variant: GemmVariant, found: _Measured, error: str = "") -> TunedVariant:
+    def _tuned(self, variant: GemmProblem, found: _Measured, error: str = "") -> TunedVariant:
         record = self.record(variant)
         return TunedVariant(variant, record, record.winner(), len(found.identities), found.device, error)
 
     def tune_all(
-        self, variants: Iterable[GemmVariant], budget_s: float = 0.0, progress: Progress = silent
+        self, variants: Iterable[GemmProblem], budget_s: float = 0.0, progress: Progress = silent
     ) -> list[TunedVariant]:
         """Tune variants, each on one GPU, as many at once as there are GPUs. Time that a variant leaves goes to others.
 
@@ -198,8 +198,8 @@ class Tuner:
         wanted = [variant for variant in dict.fromkeys(variants) if self._is_served(variant)]
         measured = {variant: _Measured() for variant in wanted}
 
-        def work(measurer: Measurer, variant: GemmVariant, deadline: float, report: Report) -> TunedVariant:
-            def report_progress(variant: GemmVariant, record: Record, device: str) -> None:
+        def work(measurer: Measurer, variant: GemmProblem, deadline: float, report: Report) -> TunedVariant:
+            def report_progress(variant: GemmProblem, record: Record, device: str) -> None:
                 report(partial(progress, variant, record, device))
 
             self._measure(measurer, variant, deadline, report_progress, measured[variant])
@@ -212,7 +212,7 @@ class Tuner:
             for variant, result in zip(wanted, results)
         ]
 
-    def _is_served(self, variant: GemmVariant) -> bool:
+    def _is_served(self, variant: GemmProblem) -> bool:
         try:
             return bool(candidates(variant, 1))
         except UnsupportedVariant as error:
@@ -226,7 +226,7 @@ def _warn_of_lost_gpu(measurer: Measurer, error: ToolchainError) -> None:
 
 def tune_variant(
     engine: Engine,
-    variant: GemmVariant,
+    variant: GemmProblem,
     store: RecordStore,
     environment: Environment,
     *,
@@ -255,7 +255,7 @@ def tune_variant(
     return found.record
 
 
-def tune_missing(engine: Engine, variants: Sequence[GemmVariant], now: Settings) -> None:
+def tune_missing(engine: Engine, variants: Sequence[GemmProblem], now: Settings) -> None:
     """Tune the variants that have no record for this machine's GPU, as the policy ``max`` does before a build.
 
     Nothing happens without a GPU, or for another architecture. A missing toolchain causes a warning, and the build

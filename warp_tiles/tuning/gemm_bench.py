@@ -20,7 +20,7 @@ import numpy.typing as npt
 from warp_tiles.codegen.loops import LoopSums
 from warp_tiles.compile.compiler import CompileRequest, LinkRequest
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES, DType
-from warp_tiles.gemm.variant import GemmVariant, Operand
+from warp_tiles.gemm.problem import GemmProblem, Operand
 from warp_tiles.heuristics.resources import max_registers, wanted_blocks
 
 KERNEL = "wt_benchmark"  # each product reads and writes C
@@ -58,7 +58,7 @@ class Layout:
     size_bytes: int
 
 
-def layout(variant: GemmVariant) -> Layout:
+def layout(variant: GemmProblem) -> Layout:
     """Place A, B and C one after the other, each with exactly the alignment that it promises."""
     offsets, end = [], 0
     for operand, shape in zip((variant.a, variant.b, variant.c), _shapes(variant)):
@@ -69,14 +69,14 @@ def layout(variant: GemmVariant) -> Layout:
     return Layout((a, b, c), end)
 
 
-def products_per_launch(variant: GemmVariant) -> int:
+def products_per_launch(variant: GemmProblem) -> int:
     """Number of products of each multiprocessor in one launch, which then takes some hundred microseconds."""
     relative_cost = max(_RELATIVE_COST[operand.dtype] for operand in (variant.a, variant.b, variant.c))
     work = relative_cost * (2 * variant.m * variant.n * variant.k + _OVERHEAD_WORK)
     return min(_MAX_PRODUCTS, _rounded_up(max(1, int(_LAUNCH_WORK / work)), _SHARES))
 
 
-def text(variant: GemmVariant, symbol: str, sums: LoopSums | None) -> str:
+def text(variant: GemmProblem, symbol: str, sums: LoopSums | None) -> str:
     """Returns the source of the kernels, one for each form of product that the candidate has.
 
     Args:
@@ -97,7 +97,7 @@ def text(variant: GemmVariant, symbol: str, sums: LoopSums | None) -> str:
     return "\n".join([*declarations, *kernels])
 
 
-def _kernel(variant: GemmVariant, name: str, before: str, product: str, after: str) -> str:
+def _kernel(variant: GemmProblem, name: str, before: str, product: str, after: str) -> str:
     found = layout(variant)
     element, one = _STORAGE[variant.c.dtype]
     a, b, c = found.offsets
@@ -124,7 +124,7 @@ extern "C" __global__ void {name}(const uint4* image, uint4* result, int product
 """
 
 
-def compile_request(variant: GemmVariant, symbol: str, sums: LoopSums | None) -> CompileRequest:
+def compile_request(variant: GemmProblem, symbol: str, sums: LoopSums | None) -> CompileRequest:
     """The request to compile the kernels."""
     options: dict[str, Any] = {"arch": f"sm_{variant.arch}", "std": "c++17"}
     return CompileRequest(
@@ -135,7 +135,7 @@ def compile_request(variant: GemmVariant, symbol: str, sums: LoopSums | None) ->
     )
 
 
-def link_request(variant: GemmVariant, inputs: Sequence[bytes], own_templates: bool) -> LinkRequest:
+def link_request(variant: GemmProblem, inputs: Sequence[bytes], own_templates: bool) -> LinkRequest:
     """Returns the request to link the kernels with a candidate's LTO-IR, with the options of modules.
 
     Args:
@@ -164,7 +164,7 @@ class Expected:
 
 
 @lru_cache(maxsize=8)
-def image(variant: GemmVariant) -> Bytes:
+def image(variant: GemmProblem) -> Bytes:
     """Returns the initial shared memory: random values, also in gaps, and none of them small."""
     random = np.random.default_rng(_SEED)
     found = layout(variant)
@@ -178,7 +178,7 @@ def image(variant: GemmVariant) -> Bytes:
     return memory
 
 
-def expected(variant: GemmVariant, products: int) -> Expected:
+def expected(variant: GemmProblem, products: int) -> Expected:
     """Returns C + products * A B in float64, from the values of :func:`image`.
 
     Source of the bound: Higham, Accuracy and Stability of Numerical Algorithms, section 3.1. The error of a sum of K
@@ -193,7 +193,7 @@ def expected(variant: GemmVariant, products: int) -> Expected:
     return Expected(c + products * a @ b, (products * (variant.k + 4) * roundoff + tf32) * magnitude)
 
 
-def problem_with(variant: GemmVariant, result: Bytes, products: int) -> str:
+def problem_with(variant: GemmProblem, result: Bytes, products: int) -> str:
     """Describe the error in shared memory after a number of products; empty if there is none."""
     wanted = expected(variant, products)
     got = matrix(variant, result, 2)
@@ -211,7 +211,7 @@ def problem_with(variant: GemmVariant, result: Bytes, products: int) -> str:
     return ""
 
 
-def matrix(variant: GemmVariant, memory: Bytes, index: int) -> Matrix:
+def matrix(variant: GemmProblem, memory: Bytes, index: int) -> Matrix:
     """Values of A, B or C (0, 1, 2) in shared memory."""
     operand = (variant.a, variant.b, variant.c)[index]
     width = DTYPE_BYTES[operand.dtype]
@@ -219,7 +219,7 @@ def matrix(variant: GemmVariant, memory: Bytes, index: int) -> Matrix:
     return _decoded(stored, operand.dtype).reshape(_shapes(variant)[index])
 
 
-def _byte_offsets(variant: GemmVariant, index: int) -> npt.NDArray[np.intp]:
+def _byte_offsets(variant: GemmProblem, index: int) -> npt.NDArray[np.intp]:
     """Returns the byte offsets of an operand's elements, row by row."""
     operand, (rows, cols) = (variant.a, variant.b, variant.c)[index], _shapes(variant)[index]
     row, col = np.indices((rows, cols))
@@ -242,7 +242,7 @@ def _decoded(stored: Bytes, dtype: DType) -> Matrix:
     return (stored.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
-def _shapes(variant: GemmVariant) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+def _shapes(variant: GemmProblem) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
     return (variant.m, variant.k), (variant.k, variant.n), (variant.m, variant.n)
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from warp_tiles.compile.pool import Compilers, result_of
 from warp_tiles.errors import BuildError, RefusedWorkerError, WarpTilesError, WorkerError
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.providers import CublasdxProvider, MmaProvider
 from warp_tiles.providers.base import Built, ProviderContext
 from warp_tiles.providers.mma import register_accumulators
@@ -58,7 +58,7 @@ class FailedBuild:
     reason: str
 
 
-def build(context: TuningContext, variant: GemmVariant, config: Config) -> Benchmark:
+def build(context: TuningContext, variant: GemmProblem, config: Config) -> Benchmark:
     """Build and link one candidate.
 
     Raises:
@@ -75,7 +75,7 @@ def build(context: TuningContext, variant: GemmVariant, config: Config) -> Bench
     return Benchmark(config, result_of(linked).payload, sums is not None)
 
 
-def _built(context: TuningContext, variant: GemmVariant, config: Config) -> Built:
+def _built(context: TuningContext, variant: GemmProblem, config: Config) -> Built:
     tile_config = tile_config_of(config)
     if tile_config is not None:
         own = MmaProvider(context.store)
@@ -91,7 +91,7 @@ def _built(context: TuningContext, variant: GemmVariant, config: Config) -> Buil
 
 
 def build_in_parallel(
-    context: TuningContext, variant: GemmVariant, configs: Sequence[Config], deadline: float = math.inf
+    context: TuningContext, variant: GemmProblem, configs: Sequence[Config], deadline: float = math.inf
 ) -> Iterator[Benchmark | FailedBuild]:
     """Build candidates in parallel, and yield them in the order of ``configs``. Those not ready in time are left out.
 
@@ -116,7 +116,7 @@ def build_in_parallel(
         threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _attempt(context: TuningContext, variant: GemmVariant, config: Config) -> Benchmark | FailedBuild:
+def _attempt(context: TuningContext, variant: GemmProblem, config: Config) -> Benchmark | FailedBuild:
     try:
         try:
             return build(context, variant, config)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from warp_tiles.errors import BuildError, ToolchainError
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.tuning import gemm_bench
 from warp_tiles.tuning.gemm_build import Benchmark, FailedBuild, TuningContext, build_in_parallel
 from warp_tiles.tuning.measure import Clock, EventClock, Runner, describe_error, race
@@ -46,7 +46,7 @@ class GpuMeasurer:
 
     def measure(
         self,
-        variant: GemmVariant,
+        variant: GemmProblem,
         configs: Sequence[Config],
         *,
         deadline: float = math.inf,
@@ -101,7 +101,7 @@ class GpuMeasurer:
         return clock
 
 
-def timing_of(runner: Runner, variant: GemmVariant) -> Timing | None:
+def timing_of(runner: Runner, variant: GemmProblem) -> Timing | None:
     """The timing of a candidate after a race; None if it never ran."""
     candidate = runner.candidate
     assert isinstance(candidate, _Launches)
@@ -165,7 +165,7 @@ class _GuardedClock:
 class _Launches:
     """The launches of a candidate: half of the products in a loop, if it can keep their sums, and half one by one."""
 
-    def __init__(self, variant: GemmVariant, benchmark: Benchmark, gpu: _Gpu) -> None:
+    def __init__(self, variant: GemmProblem, benchmark: Benchmark, gpu: _Gpu) -> None:
         self.config = benchmark.config
         self._variant, self._benchmark, self._gpu = variant, benchmark, gpu
         self._kernels: list[Any] = []

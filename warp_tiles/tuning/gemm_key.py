@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from warp_tiles.errors import ToolchainError
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.providers import CublasdxProvider, MmaProvider
 from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.tuning.key import Environment, Scalar, TuningKey
@@ -14,7 +14,7 @@ from warp_tiles.version import __version__
 SUBJECT = "gemm"
 
 
-def values_of(variant: GemmVariant) -> dict[str, Scalar]:
+def values_of(variant: GemmProblem) -> dict[str, Scalar]:
     """The fields of a variant by name; A, B and C have separate fields."""
     found: dict[str, Scalar] = {}
     for name, value in variant.to_json().items():
@@ -39,7 +39,7 @@ def source_of(store: ToolchainStore) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def key_of(variant: GemmVariant, source: str, environment: Environment) -> TuningKey:
+def key_of(variant: GemmProblem, source: str, environment: Environment) -> TuningKey:
     """The key of a variant's record.
 
     Args:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from warp_tiles.errors import ToolchainError, UnsupportedVariant
-from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.heuristics.limits import problem_of
 from warp_tiles.providers.base import TunedChoice
@@ -51,7 +51,7 @@ class TunedGemms:
                 digest.update(f"{values!r} {winner.identity if winner else ''}\n".encode())
         return digest.hexdigest() if self.records else ""
 
-    def best(self, variant: GemmVariant, providers: Sequence[str]) -> TunedChoice | None:
+    def best(self, variant: GemmProblem, providers: Sequence[str]) -> TunedChoice | None:
         """The fastest measured configuration of these providers; None if nothing usable was measured.
 
         A record that does not fit the variant causes one warning and is ignored.
@@ -89,7 +89,7 @@ class TunedGemms:
         # the rest cannot win, and comparing configurations costs more than comparing times
         return replace(record, timings=tuple(t for t in measured if t.median_us <= most_us)).winner()
 
-    def _reason(self, variant: GemmVariant, record: Record, winner: Timing) -> str:
+    def _reason(self, variant: GemmProblem, record: Record, winner: Timing) -> str:
         try:
             usual = record.timing(config_of("mma", choose(variant)))
         except UnsupportedVariant:

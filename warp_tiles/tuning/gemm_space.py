@@ -12,8 +12,8 @@ from typing import Any
 
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.hardware import LANES
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.heuristics import choose as chooser
 from warp_tiles.heuristics.choose import fma_candidates, mma_candidates
 from warp_tiles.heuristics.cost import cost
@@ -45,7 +45,7 @@ def tile_config_of(config: Config) -> TileConfig | None:
     return TileConfig.from_json(config.get("tile_config")) if config.get("provider") == "mma" else None
 
 
-def candidates(variant: GemmVariant, limit: int = LIMIT) -> tuple[dict[str, Any], ...]:
+def candidates(variant: GemmProblem, limit: int = LIMIT) -> tuple[dict[str, Any], ...]:
     """Returns the candidates: the chooser's pick, at most ``limit`` - 1 others of ``mma``, then ``cublasdx``.
 
     Raises:
@@ -62,7 +62,7 @@ def candidates(variant: GemmVariant, limit: int = LIMIT) -> tuple[dict[str, Any]
     return tuple(found)
 
 
-def tile_candidates(variant: GemmVariant, limit: int = LIMIT) -> tuple[TileConfig, ...]:
+def tile_candidates(variant: GemmProblem, limit: int = LIMIT) -> tuple[TileConfig, ...]:
     """Returns tile configurations that fit: the chooser's pick, the best ones by estimate, and neighbours of both.
 
     Half of them are the best by estimate. The others differ from the best in one field, because the estimate does not
@@ -79,7 +79,7 @@ def tile_candidates(variant: GemmVariant, limit: int = LIMIT) -> tuple[TileConfi
     return tuple(dict.fromkeys([*best, *near, *ranked]))[:limit]
 
 
-def estimated_cycles(variant: GemmVariant, config: TileConfig) -> float:
+def estimated_cycles(variant: GemmProblem, config: TileConfig) -> float:
     """The chooser's estimate of a configuration in either orientation."""
     view = transposed(variant) if config.transposed else variant
     return cost(view, replace(config, transposed=False))
@@ -118,7 +118,7 @@ def _with(config: TileConfig, **changes: Any) -> TileConfig:
     return replace(config, **changes)
 
 
-def _all_configs(variant: GemmVariant) -> Iterator[TileConfig]:
+def _all_configs(variant: GemmProblem) -> Iterator[TileConfig]:
     """Yield the configurations of every allowed instruction, in both orientations."""
     for flip in (False, True):
         view = transposed(variant) if flip else variant
@@ -127,14 +127,14 @@ def _all_configs(variant: GemmVariant) -> Iterator[TileConfig]:
             yield from (replace(config, transposed=flip) for config in found)
 
 
-def _ranked(variant: GemmVariant, configs: Iterable[TileConfig], most_cycles: float) -> list[TileConfig]:
+def _ranked(variant: GemmProblem, configs: Iterable[TileConfig], most_cycles: float) -> list[TileConfig]:
     """Returns the configurations that fit and may be fast, best first."""
     fitting = (config for config in dict.fromkeys(configs) if is_sensible(variant, config))
     estimates = {config: estimated_cycles(variant, config) for config in fitting if not problem_of(variant, config)}
     return sorted((config for config, cycles in estimates.items() if cycles <= most_cycles), key=estimates.__getitem__)
 
 
-def is_sensible(variant: GemmVariant, config: TileConfig) -> bool:
+def is_sensible(variant: GemmProblem, config: TileConfig) -> bool:
     """Returns True if no step lies beyond K and no tile lies mostly outside C."""
     sizes = ("tile_m", "tile_n", "lanes_m", "lanes_n", "lanes_k", "warps_k", "k_vector", "k_unroll")
     if min(getattr(config, name) for name in sizes) < 1:

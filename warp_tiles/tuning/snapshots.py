@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from warp_tiles.build.engine import Engine
-    from warp_tiles.gemm.variant import GemmVariant
+    from warp_tiles.gemm.problem import GemmProblem
     from warp_tiles.settings import Settings
     from warp_tiles.toolchain.store import ToolchainStore
 
@@ -48,7 +48,7 @@ class TunedSnapshots:
         with self._lock:
             self._known.clear()
 
-    def tune_missing(self, engine: Engine, variants: Sequence[GemmVariant], now: Settings) -> None:
+    def tune_missing(self, engine: Engine, variants: Sequence[GemmProblem], now: Settings) -> None:
         """See :func:`warp_tiles.tuning.gemm.tune_missing`."""
         from warp_tiles.tuning.gemm import tune_missing
 

@@ -1,6 +1,6 @@
 """The question: which GEMM a kernel needs.
 
-A :class:`GemmVariant` holds everything that decides the machine code of one product
+A :class:`GemmProblem` holds everything that decides the machine code of one product
 ``C = alpha * A @ B + beta * C`` on shared-memory tiles, and nothing else.
 """
 
@@ -54,7 +54,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class GemmVariant:
+class GemmProblem:
     """``C = alpha * A @ B + beta * C`` with A of M x K, B of K x N and C of M x N elements.
 
     Attributes:
@@ -127,12 +127,12 @@ class GemmVariant:
         """Element types of A, B and C, for tables."""
         return f"{self.a.dtype} {self.b.dtype} {self.c.dtype}"
 
-    def without_alignment(self) -> GemmVariant:
+    def without_alignment(self) -> GemmProblem:
         """The same product, with only the alignment of an element promised."""
         a, b, c = (
             Operand(o.dtype, o.arrangement, o.leading_dimension, DTYPE_BYTES[o.dtype]) for o in (self.a, self.b, self.c)
         )
-        return GemmVariant(self.m, self.n, self.k, a, b, c, self.precision, self.threads, self.arch)
+        return GemmProblem(self.m, self.n, self.k, a, b, c, self.precision, self.threads, self.arch)
 
     def describe(self) -> str:
         """A line for messages, e.g. ``64x64x64 float16 x float16 -> float32, 128 threads, sm_90``."""
@@ -160,7 +160,7 @@ class GemmVariant:
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> GemmVariant:
+    def from_json(cls, data: dict[str, Any]) -> GemmProblem:
         """The variant in JSON of :meth:`to_json`.
 
         Raises:

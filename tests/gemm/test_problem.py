@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
 
 operands = st.builds(
     Operand,
@@ -22,7 +22,7 @@ operands = st.builds(
 )
 sizes = st.integers(1, 300)
 variants = st.builds(
-    GemmVariant,
+    GemmProblem,
     m=sizes,
     n=sizes,
     k=sizes,
@@ -33,7 +33,7 @@ variants = st.builds(
     threads=st.integers(1, 1024),
     arch=st.integers(75, 121),
 )
-BASE = GemmVariant(
+BASE = GemmProblem(
     24,
     20,
     16,
@@ -44,7 +44,7 @@ BASE = GemmVariant(
     128,
     90,
 )
-CHANGED: dict[str, GemmVariant] = {
+CHANGED: dict[str, GemmProblem] = {
     "m": replace(BASE, m=25),
     "n": replace(BASE, n=21),
     "k": replace(BASE, k=17),
@@ -75,12 +75,12 @@ def test_changes_of_different_fields_give_different_symbols() -> None:
 
 
 @given(variants, variants)
-def test_the_symbol_is_injective(first: GemmVariant, second: GemmVariant) -> None:
+def test_the_symbol_is_injective(first: GemmProblem, second: GemmProblem) -> None:
     assert (first.symbol == second.symbol) == (first == second)
 
 
 @given(variants, st.data())
-def test_the_symbol_is_injective_among_near_variants(variant: GemmVariant, data: st.DataObject) -> None:
+def test_the_symbol_is_injective_among_near_variants(variant: GemmProblem, data: st.DataObject) -> None:
     # in a name made of numbers, the digits of one number could run into those of the next
     def vary(number: int) -> int:
         return data.draw(st.sampled_from([number, number + 1, number * 10, number * 10 + 1, number // 10 or 1]))
@@ -98,7 +98,7 @@ def test_the_symbol_is_injective_among_near_variants(variant: GemmVariant, data:
 
 
 @given(variants)
-def test_the_symbol_is_a_short_c_identifier(variant: GemmVariant) -> None:
+def test_the_symbol_is_a_short_c_identifier(variant: GemmProblem) -> None:
     assert re.fullmatch(r"wt_gemm_\w+", variant.symbol, re.ASCII)
     assert len(variant.symbol) < 256
 
@@ -130,13 +130,13 @@ def parse(symbol: str) -> dict[str, Any]:
 
 
 @given(variants)
-def test_the_symbol_can_be_parsed(variant: GemmVariant) -> None:
+def test_the_symbol_can_be_parsed(variant: GemmProblem) -> None:
     assert parse(variant.symbol) == variant.to_json()
 
 
 @given(variants)
-def test_json_round_trip(variant: GemmVariant) -> None:
-    assert GemmVariant.from_json(json.loads(json.dumps(variant.to_json()))) == variant
+def test_json_round_trip(variant: GemmProblem) -> None:
+    assert GemmProblem.from_json(json.loads(json.dumps(variant.to_json()))) == variant
 
 
 def test_json_has_the_names_that_the_plan_prints() -> None:
@@ -161,7 +161,7 @@ def test_json_without_a_field_is_refused(name: str) -> None:
     data = BASE.to_json()
     del data[name]
     with pytest.raises(ValueError, match=f"not a GEMM variant.*{name}"):
-        GemmVariant.from_json(data)
+        GemmProblem.from_json(data)
 
 
 @pytest.mark.parametrize(
@@ -183,13 +183,13 @@ def test_json_without_a_field_is_refused(name: str) -> None:
 )
 def test_json_with_a_wrong_value_is_refused(name: str, value: object) -> None:
     with pytest.raises(ValueError, match="not a GEMM variant"):
-        GemmVariant.from_json({**BASE.to_json(), name: value})
+        GemmProblem.from_json({**BASE.to_json(), name: value})
 
 
 @pytest.mark.parametrize("data", [None, [], "variant", 3, {}])
 def test_json_that_is_not_an_object_is_refused(data: Any) -> None:
     with pytest.raises(ValueError, match="not a GEMM variant"):
-        GemmVariant.from_json(data)
+        GemmProblem.from_json(data)
 
 
 json_scalars = st.none() | st.booleans() | st.integers(-3, 300) | st.sampled_from(["", "tf32", "row_major", "float16"])
@@ -200,7 +200,7 @@ json_values = json_scalars | st.lists(json_scalars, max_size=4) | st.just({})
 def test_any_json_is_read_or_raises_a_value_error(changes: dict[str, Any]) -> None:
     data = {**BASE.to_json(), **changes}
     try:
-        read = GemmVariant.from_json(data)
+        read = GemmProblem.from_json(data)
     except ValueError:
         return
     assert read.to_json() == data
@@ -228,7 +228,7 @@ def test_transposing_changes_only_the_arrangement_and_is_its_own_inverse(operand
 
 
 @given(variants)
-def test_without_alignment_changes_only_the_alignments(variant: GemmVariant) -> None:
+def test_without_alignment_changes_only_the_alignments(variant: GemmProblem) -> None:
     weaker = variant.without_alignment()
     assert weaker.alignments == weaker.element_alignments
     assert weaker.element_alignments == tuple(DTYPE_BYTES[operand.dtype] for operand in (weaker.a, weaker.b, weaker.c))
