@@ -98,6 +98,13 @@ def test_the_page_has_the_default_of_each_setting(name: str, default: object) ->
         assert settings.from_environment({variable: text}) == {name: default}
 
 
+def test_the_page_names_the_settings_that_a_bundle_depends_on() -> None:
+    (row,) = re.findall(
+        r"^\| other values of (.*?) \|", (ROOT / "docs" / "deployment.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert set(re.findall(r"`(\w+)`", row)) == set(settings.Settings().affecting_code())
+
+
 def test_pages_have_the_wait_for_an_unreachable_store() -> None:
     text = f"at most {PATIENCE_S:g} s"
     assert [page.name for page in PAGES if page.name in ("remote.md", "security.md") and text in prose(page)] == [

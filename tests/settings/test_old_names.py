@@ -28,7 +28,7 @@ every_name = pytest.mark.parametrize(("old", "new", "value"), [(old, *new) for o
 
 @pytest.fixture(autouse=True)
 def _warns_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "_warned", WarnedTexts())
+    monkeypatch.setattr(values, "warned", WarnedTexts())
 
 
 def typed(name: str, value: Any) -> Any:

@@ -27,6 +27,7 @@ from warp_tiles.settings.table import (
     SETTINGS,
     Settings,
 )
+from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Unpack
@@ -81,7 +82,9 @@ def _parsed(
     for spelled, value in given.items():
         today = spell(name := names[spelled])
         if name in REMOVED:
-            values.warn_of_removed(label(spelled), REMOVED[name])
+            warn(
+                f"{label(spelled)} has no effect any more: {REMOVED[name]}; the next release refuses it", values.warned
+            )
             continue
         if spelled != today:
             values.warn_of_old_name(label(spelled), today)

@@ -23,19 +23,14 @@ from warp_tiles.util.warn import WarnedTexts, warn
 MAX_JOBS = 1024
 _MAX_DIGITS = 18
 _PUBLIC_KEY = re.compile(r"ed25519:[A-Za-z0-9+/]{43}=")
-_warned = WarnedTexts()
+warned = WarnedTexts()  # of old names
 _FLAGS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False, "": False}
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 def warn_of_old_name(old: str, new: str) -> None:
     """Warn once of a name or value that the next release no longer reads."""
-    warn(f"{old} is now called {new}; the next release no longer reads the old name", _warned)
-
-
-def warn_of_removed(name: str, instead: str) -> None:
-    """Warn once of a setting that has no effect, and that the next release refuses."""
-    warn(f"{name} has no effect any more: {instead}; the next release refuses it", _warned)
+    warn(f"{old} is now called {new}; the next release no longer reads the old name", once=warned)
 
 
 def _refused(name: str, value: Any, remedy: str, reason: str = "") -> SettingError:
