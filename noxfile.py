@@ -1,6 +1,7 @@
 """Every check of this repository: ``nox`` runs them all, ``nox -s NAME`` one of them.
 
 tests       the tests that need no GPU, on each Python that is installed
+nightly     the tests of .ci/run and the long series: more drawn cases, processes and architectures
 warp        planning, hashes, builds and the command line on each Warp that is supported
 lint        ruff and mypy
 wheel       sdist and wheel are built, and the tests run against the wheel alone, in a fresh environment
@@ -28,6 +29,13 @@ def tests(session: nox.Session) -> None:
     """All tests that need no GPU; arguments go to pytest."""
     session.install("-e", ".[test,plot]")
     session.run("pytest", *session.posargs)
+
+
+@nox.session
+def nightly(session: nox.Session) -> None:
+    """All tests that need no GPU, with the long series."""
+    session.install("-e", ".[test,plot]")
+    session.run("pytest", "-m", "not gpu", *session.posargs, env={"EMULATED_PRODUCTS": "2200"})
 
 
 @nox.session

@@ -38,29 +38,67 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 # The files that take longest, in the order in which they start, so that no worker of pytest-xdist is left with one of
-# them when the others are done. All others follow in their own order.
+# them when the others are done. All others follow in their own order. Their tests are marked ``slow``.
 LONGEST_FIRST = (
-    "tests/test_examples.py",
     "tests/aot/test_cmake_build.py",
-    "tests/emulator/test_templates.py",
     "tests/emulator/test_stages.py",
+    "tests/emulator/test_reverse_loops.py",
+    "tests/test_examples.py",
+    "tests/emulator/test_swapped_products.py",
     "tests/integration/test_build_providers.py",
-    "tests/tuning/test_example.py",
+    "tests/emulator/test_templates.py",
+    "tests/integration/test_cli_plan_scripts.py",
     "tests/integration/test_device_code.py",
     "tests/integration/test_loop_builds.py",
-    "tests/integration/test_cli_plan_scripts.py",
+    "tests/integration/test_cli_plan.py",
+    "tests/emulator/test_store_adjoints.py",
+    "tests/emulator/test_sum_stores.py",
     "tests/integration/test_warp_versions.py",
+    "tests/integration/test_loop_forms.py",
+    "tests/emulator/test_solvers.py",
+    "tests/emulator/test_transposed_slots.py",
+    "tests/integration/test_solver_builds.py",
+    "tests/emulator/test_modules.py",
+    "tests/integration/test_build.py",
+    "tests/integration/test_cli_cache.py",
+    "tests/hardening/test_unusable_folders.py",
+    "tests/tuning/test_example.py",
+    "tests/emulator/test_clipped_loads.py",
     "tests/integration/test_cli_run.py",
-    "tests/remote/test_crowd.py",
+    "tests/emulator/test_loop_forms.py",
+    "tests/remote/test_modules.py",
+    "tests/integration/test_loop_targets.py",
+    "tests/hardening/test_outputs.py",
+    "tests/integration/test_policy.py",
+    "tests/integration/test_processes.py",
+    "tests/emulator/test_staged_forms.py",
+    "tests/integration/test_cli_doctor.py",
+    "tests/emulator/test_computed_stores.py",
+    "tests/emulator/test_random_kernels.py",
+    "tests/remote/test_commands.py",
     "tests/tuning/test_kernel_processes.py",
+    "tests/emulator/test_wavefronts.py",
+    "tests/tuning/test_gemm_build.py",
+    "tests/hardening/test_mutations.py",
+    "tests/hardening/test_interruption.py",
+    "tests/remote/test_bundles.py",
+    "tests/integration/test_shared_gradients.py",
+    "tests/remote/test_crowd.py",
+    "tests/hardening/test_soak.py",
+    "tests/hardening/test_children.py",
+    "tests/cluster/test_builds.py",
+    "tests/emulator/test_selftest.py",
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first."""
+    """Put the longest files first, and mark their tests."""
     root = Path(__file__).resolve().parent.parent
     places = {root / name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
+    for item in items:
+        if item.path in places or item.get_closest_marker("nightly"):
+            item.add_marker("slow")
 
 
 # cmake and ninja from the test extra are beside the interpreter, also if its environment is not activated
@@ -86,6 +124,37 @@ def _hash_each_library_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_memo, "_hash_file", hash_once)
         yield
+
+
+def _state() -> dict[str, object]:
+    """What a test could leave behind for the next one of its process."""
+    found: dict[str, object] = {"folder": Path.cwd(), "sys.argv": list(sys.argv)}
+    found |= {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TEST_"))}
+    if "warp_tiles.settings.layers" in sys.modules:
+        import warp_tiles
+        from warp_tiles.settings import layers
+
+        found["warp_tiles is enabled"] = warp_tiles.is_enabled()
+        found["settings"] = (dict(layers._configured), list(layers._overrides))
+    if "warp.config" in sys.modules:
+        config = vars(sys.modules["warp.config"])
+        names = ("mode", "enable_backward", "verify_fp", "cache_kernels", "log_level", "print_launches")
+        found |= {f"wp.config.{name}": config.get(name) for name in names}
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_state() -> Iterator[None]:
+    """Fail a test that leaves state behind, and forget the kernels of scripts, which all belong to ``__main__``."""
+    before = _state()
+    yield
+    after = _state()
+    if "warp" in sys.modules:
+        from warp_tiles import _warp
+
+        _warp.find("context").user_modules.pop("__main__", None)
+    assert {name: value for name, value in after.items() if name in before and value != before[name]} == {}
+    assert before.keys() - after.keys() == set(), "environment variables that the test has removed"
 
 
 @pytest.fixture

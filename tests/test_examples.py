@@ -92,6 +92,7 @@ runpy.run_path("examples/skip_adjoints.py", run_name="__main__")
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # Warp builds seven functions with libmathdx
 def test_skip_adjoints(tmp_path: Path) -> None:
     text = run(sys.executable, "-c", _SKIP_ADJOINTS.format(folder=str(tmp_path)))
     rows = re.findall(r"^(.{20})(Warp|warp_tiles) +(\d+)", text, re.MULTILINE)

@@ -79,6 +79,7 @@ class Machine:
         self.folder = folder
         self._compiler = compiler
         self._numbers = itertools.count()
+        self._modules: dict[tuple[str, tuple[str, ...], int], EmulatedModule] = {}  # equal ones are compiled once
         self._pool = ThreadPoolExecutor(min(2, os.cpu_count() or 1))
         self._compiled = cached_folder(folder, f"{wp.__version__} {compiler}")
         native = self._compiled / "native"
@@ -110,6 +111,12 @@ class Machine:
         Raises:
             RuntimeError: The module does not compile.
         """
+        key = (source, tuple(functions), arch)
+        if key not in self._modules:
+            self._modules[key] = self._build(source, functions, arch)
+        return self._modules[key]
+
+    def _build(self, source: str, functions: Sequence[str], arch: int) -> EmulatedModule:
         folder = self.folder / f"module_{next(self._numbers)}"
         folder.mkdir()
         names = _KERNEL.findall(source)

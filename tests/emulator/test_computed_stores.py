@@ -12,11 +12,12 @@ from tests.computed_kernels import BODIES, COMPUTED, HEAD, ROUNDED, SIZES, TYPES
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
 from tests.integration.helpers import WARP_VERSION, load
+from tests.nightly import some
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
 
-@pytest.mark.parametrize("out", TYPES)
+@pytest.mark.parametrize("out", some(TYPES, 2))
 def test_forms(machine: Machine, tmp_path: Path, out: str) -> None:
     names = {form: f"store_{number}" for number, form in enumerate(BODIES)}
     module = load(

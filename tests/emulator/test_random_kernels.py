@@ -17,6 +17,7 @@ from tests.emulator.generated import Argument, EmulatedKernels, generate
 from tests.emulator.memory import Values
 from tests.emulator.module import Machine
 from tests.integration.helpers import WARP_VERSION
+from tests.nightly import some
 from tests.random_kernels.execute import (
     PAD_VALUE,
     Result,
@@ -89,7 +90,7 @@ def emulated(machine: Machine, kernel: RandomKernel, folder: Path) -> Result:
     return Result(written, grads)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS if _COUNT else some(SEEDS, 10))
 def test_a_random_kernel(machine: Machine, seed: int, tmp_path: Path) -> None:
     kernel = draw(seed)
     assert difference(emulated(machine, kernel, tmp_path), of_model(kernel)) == "", kernel.source

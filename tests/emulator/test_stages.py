@@ -12,6 +12,7 @@ import warp_tiles
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
 from tests.integration.helpers import WARP_VERSION, load
+from tests.nightly import some
 from tests.staged_cases import ADD_E, FORMS, HEADER, PRODUCT, START, STORE, WIDE, Case, drawn, with_type
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
@@ -47,8 +48,8 @@ def check(emulated: EmulatedKernels, kernels: dict[str, object], cases: dict[str
         (90, 128, "mma", "Warp"),
         (80, 64, "auto", "Warp"),
         (90, 128, "stages=6,in_flight=1,per_barrier=2", "Warpgroup"),
-        (90, 128, "blocks=1", "Warpgroup"),
-        (90, 128, "mma,stages=4,per_barrier=2", "Warp"),
+        pytest.param(90, 128, "blocks=1", "Warpgroup", marks=pytest.mark.nightly),
+        pytest.param(90, 128, "mma,stages=4,per_barrier=2", "Warp", marks=pytest.mark.nightly),
     ],
 )
 def test_forms(machine: Machine, tmp_path: Path, arch: int, threads: int, main_loop: str, instruction: str) -> None:
@@ -60,7 +61,7 @@ def test_forms(machine: Machine, tmp_path: Path, arch: int, threads: int, main_l
     check(emulated, kernels, FORMS)
 
 
-@pytest.mark.parametrize("arch", [86, 89, 100, 120])
+@pytest.mark.parametrize("arch", some([120, 86, 89, 100], 1))
 def test_other_architectures(machine: Machine, tmp_path: Path, arch: int) -> None:
     cases = {name: FORMS[name] for name in ("common", "edges", "b transposed")}
     cases |= with_type({"tf32": FORMS["common"]}, "float32", "tf32") | with_type(
@@ -133,7 +134,7 @@ TYPES = {
 }
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", some(TYPES, 6))
 def test_other_types(machine: Machine, tmp_path: Path, name: str) -> None:
     dtype, precision, arch, threads, staged = TYPES[name]
     wide = {name: case for name, case in WIDE.items() if dtype == "float32" or case.n == 128}
@@ -144,7 +145,7 @@ def test_other_types(machine: Machine, tmp_path: Path, name: str) -> None:
     check(emulated, kernels, cases)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", some(range(5), 2))
 def test_drawn_cases(machine: Machine, tmp_path: Path, seed: int) -> None:
     cases = {f"{seed}.{number}": drawn(100 * seed + number) for number in range(8)}
     target = [(90, 128, "auto"), (90, 256, "auto"), (80, 128, "auto"), (90, 128, "mma"), (90, 128, "per_barrier=2")]

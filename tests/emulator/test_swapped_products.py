@@ -12,6 +12,7 @@ from tests.emulator import test_reverse_loops as reverse_loops
 from tests.emulator.module import Machine
 from tests.emulator.test_stages import check, compile_cases, replaced
 from tests.integration.helpers import WARP_VERSION
+from tests.nightly import some
 from tests.staged_cases import ADD_E, FLAT, FORMS, Case, drawn, with_type
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
@@ -67,7 +68,7 @@ def test_forms(machine: Machine, tmp_path: Path, threads: int, main_loop: str) -
     check(emulated, kernels, cases)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", some(range(4), 1))
 def test_drawn_cases(machine: Machine, tmp_path: Path, seed: int) -> None:
     cases = {f"{seed}.{n}": drawn(100 * seed + n, (16, 32, 48, 80, 96), (64, 128, 192)) for n in range(8)}
     threads = 128 if seed < 3 else 256
@@ -77,7 +78,7 @@ def test_drawn_cases(machine: Machine, tmp_path: Path, seed: int) -> None:
     check(emulated, kernels, cases)
 
 
-@pytest.mark.parametrize("threads", [128, 256])
+@pytest.mark.parametrize("threads", some([128, 256], 1))
 def test_gradients(machine: Machine, tmp_path: Path, threads: int) -> None:
     """Flat tiles have such products in the loop, and tiles of 64 rows in one gradient or in both."""
     cases = FLAT | {

@@ -29,6 +29,7 @@ from tests.mutation.table import ROOT, Mutation, mutations, rooms
 RECORD = ROOT / "benchmarks" / "results" / "mutations.json"
 SECONDS = 300.0  # of the tests of one mutation
 _PYTEST = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestConfigWarning"]
+_ALSO_NIGHTLY = ["-m", "not gpu"]
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", re.MULTILINE)
 _PASSED, _TESTS_FAILED = 0, 1  # exit statuses of pytest
 
@@ -77,7 +78,7 @@ class Tree:
             "EMULATED_PRODUCTS": "200",
         }
         environment.pop("PYTEST_ADDOPTS", None)  # those of a run around this one
-        command = [sys.executable, *_PYTEST, f"--basetemp={self._scratch}", *tests]
+        command = [sys.executable, *_PYTEST, *_ALSO_NIGHTLY, f"--basetemp={self._scratch}", *tests]
         process = subprocess.Popen(
             command, cwd=self.folder, env=environment, encoding="utf-8", errors="replace", start_new_session=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

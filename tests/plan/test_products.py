@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import pytest
 import warp as wp
 
 import warp_tiles
-import warp_tiles.matmul.matmul as matmul_module
 from warp_tiles import settings
 from warp_tiles._warp.intercept import intercepted
 from warp_tiles.heuristics.matmul import MatmulChoice, candidates, matmul_choice
 from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
 from warp_tiles.plan.products import PlannedProduct, collected_products, note
 
+matmul_module = import_module("warp_tiles.matmul.matmul")  # the name warp_tiles.matmul is the function
 PROBLEM = MatmulProblem(4096, 128, 1024, 1, "float16", "float16", "float16")
 CONFIG = MatmulConfig(64, 64, 128, 128, 2, 4)
 RECORDED = PlannedProduct(PROBLEM, MatmulChoice(CONFIG, is_recorded=True), "NVIDIA H200")

@@ -1,0 +1,46 @@
+"""Tests pass in any order: a process runs several scripts, and tests leave no state behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+SCRIPT = """
+import warp as wp
+
+@wp.kernel
+def {name}(A: wp.array2d(dtype=wp.float32)):
+    a = wp.tile_load(A, shape=(8, 8))
+    wp.tile_store(A, wp.tile_matmul(a, a))
+
+a = wp.zeros((8, 8), dtype=wp.float32, device="cpu")
+wp.launch_tiled({name}, dim=[1], inputs=[a], block_dim=64, device="cpu")
+"""
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_a_script_has_its_own_kernels_alone(name: str, tmp_path: Path) -> None:
+    from warp_tiles.launch.script import discover
+
+    (tmp_path / "script.py").write_text(SCRIPT.format(name=name))
+    (target,) = discover(tmp_path / "script.py").targets
+    assert list(target.module.kernels) == [name]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "os.environ['LEFT'] = '1'; os.environ['HOME'] = '/'",
+        "os.environ.pop('HOME')",
+        "os.chdir('/')",
+        "warp_tiles.configure(jobs=1)",
+        "warp_tiles.enable()",
+        "wp.config.enable_backward = False",
+    ],
+)
+def test_a_test_that_leaves_state_behind_fails(statement: str, pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("from tests.conftest import _leaves_no_state")
+    pytester.makepyfile(f"import os\nimport warp as wp\nimport warp_tiles\n\ndef test_it():\n    {statement}\n")
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1, errors=1)
