@@ -73,7 +73,7 @@ def _modules(folder: Path) -> int:
     import warp as wp
 
     from benchmarks.compile_time import EIGHT
-    from warp_tiles import _warp
+    from warp_tiles._warp.modules import compile_module
     from warp_tiles.util.threads import side_by_side
 
     modules = []
@@ -86,7 +86,7 @@ def _modules(folder: Path) -> int:
         modules.append(module)
     out = folder / "out"
     out.mkdir()
-    cubins = side_by_side(lambda module: _warp.compile_module(module, ARCH, THREADS, out), modules, 32)
+    cubins = side_by_side(lambda module: compile_module(module, ARCH, THREADS, out), modules, 32)
     return sum(cubin.stat().st_size for cubin in cubins)
 
 

@@ -55,7 +55,7 @@ def stand_in(kernel_cache: Path) -> Iterator[StandIn]:
     """
     import warp as wp
 
-    from warp_tiles._warp import find
+    from warp_tiles._warp.internals import find
 
     wp.init()
     device = StandIn()

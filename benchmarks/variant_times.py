@@ -32,7 +32,7 @@ def _rows() -> Iterator[dict[str, Any]]:
     from warp_tiles.compile.compiler import compile_to_ltoir
     from warp_tiles.errors import WarpTilesError
     from warp_tiles.gemm.dispatch import Target, Tile, products
-    from warp_tiles.providers import MmaProvider
+    from warp_tiles.providers.mma import MmaProvider
     from warp_tiles.toolchain.store import ToolchainStore
 
     with tempfile.TemporaryDirectory() as folder:

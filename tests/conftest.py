@@ -108,9 +108,9 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 @pytest.fixture(scope="session", autouse=True)
 def _hash_each_library_once() -> Iterator[None]:
     """Hash the compiler and the linker once in this process, not once for each of the caches that tests begin with."""
-    from warp_tiles.cache import _memo
+    from warp_tiles.toolchain import store as toolchain_store
 
-    hash_file, digests = _memo._hash_file, {}
+    hash_file, digests = toolchain_store._hash_file, {}
 
     def hash_once(path: str | os.PathLike[str]) -> str:
         status = os.stat(path)
@@ -122,7 +122,7 @@ def _hash_each_library_once() -> Iterator[None]:
         return digests[state]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_memo, "_hash_file", hash_once)
+        patch.setattr(toolchain_store, "_hash_file", hash_once)
         yield
 
 

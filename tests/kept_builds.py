@@ -9,14 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from warp_tiles import _warp
+from warp_tiles._warp.internals import find
 
 Compile = Callable[[dict[str, str]], tuple[bool, dict[str, bytes]]]
 
 
 def keep_builds(folder: Path) -> None:
     """Keep the LTO-IR of all products that this process builds with libmathdx in a folder, and take it from there."""
-    build = _warp.find("build")
+    build = find("build")
     original = build._build_lto_base
 
     def build_lto(symbol: str, compile_lto: Compile, *arguments: Any) -> Any:

@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from warp_tiles import settings
-from warp_tiles._warp.installed import engine, installed, is_enabled, require_hooks, set_installed
+from warp_tiles._warp import engine, installed, is_enabled, require_hooks, set_installed
 from warp_tiles._warp.intercept import is_planning
 from warp_tiles.errors import PlanError, SettingError
 from warp_tiles.plan.planning import ModulePlan
@@ -45,16 +45,17 @@ def enable(*, executor: Executor | None = None) -> None:
             if executor is not None:
                 raise SettingError("warp_tiles is enabled already, with another executor", "call disable() first")
             return
-        from warp_tiles import _warp
+        from warp_tiles._warp.hooks import Hooks
+        from warp_tiles._warp.internals import toolkit_version
+        from warp_tiles._warp.tapes import Tapes
         from warp_tiles.build.engine import Engine
-        from warp_tiles.matmul.whole import gemm_gradients
         from warp_tiles.tuning.snapshots import TunedSnapshots
 
         resolved = settings.current()
-        engine = Engine(warp_toolkit=_warp.toolkit_version(), executor=executor, tuned=TunedSnapshots())
+        engine = Engine(warp_toolkit=toolkit_version(), executor=executor, tuned=TunedSnapshots())
         engine.connect(resolved)
-        tapes = _warp.Tapes(lambda *target: _warp.plan_module(hooks, *target), gemm_gradients)
-        hooks = _warp.Hooks(engine, tapes)
+        tapes = Tapes(lambda *target: hooks.plan_module(*target), _gemm_gradients)
+        hooks = Hooks(engine, tapes)
         hooks.install()
         settings.on_change(_settings_changed)
         set_installed(hooks)
@@ -94,15 +95,21 @@ def _settings_changed() -> None:
         hooks.settings_changed()
 
 
+def _gemm_gradients(*launch: Any) -> Any:
+    from warp_tiles.matmul.whole import gemm_gradients  # only tapes with such a launch need it
+
+    return gemm_gradients(*launch)
+
+
 _held_for_fork = threading.local()
 
 
 def _before_fork() -> None:
     """Take the lock of Warp's code generator, which a thread of :func:`prefetch` could hold in the child forever."""
     if installed() is not None:
-        from warp_tiles import _warp
+        from warp_tiles._warp.internals import find
 
-        _held_for_fork.lock = _warp.find("codegen._codegen_lock")
+        _held_for_fork.lock = find("codegen._codegen_lock")
         _held_for_fork.lock.acquire()
 
 
@@ -131,11 +138,9 @@ def plan(module: Any, *, arch: int | None = None, block_dim: int | None = None) 
     Raises:
         PlanError: warp_tiles is not enabled, or the module has no kernels.
     """
-    from warp_tiles import _warp
-
     hooks = require_hooks("plan()")
     warp_module = _warp_module(module)
-    found = _warp.plan_module(hooks, warp_module, arch, block_dim)
+    found = hooks.plan_module(warp_module, arch, block_dim)
     if found is not None:
         return found
     resolved = settings.current(warp_module.options, warp_module.name)
@@ -149,18 +154,18 @@ def _warp_module(module: Any) -> Any:
     Raises:
         PlanError: It has no kernels.
     """
-    from warp_tiles import _warp
+    from warp_tiles._warp.modules import user_modules
 
     if hasattr(module, "mark_modified"):
         return module
     if hasattr(module, "module"):  # a kernel
         return module.module
     name = module if isinstance(module, str) else getattr(module, "__name__", None) or getattr(module, "name", None)
-    found = _warp.user_modules().get(str(name))
+    found = user_modules().get(str(name))
     if found is None:
         raise PlanError(
             f"module {name!r} has no Warp kernels",
-            remedy=f"modules with kernels: {', '.join(_warp.user_modules()) or 'none'}",
+            remedy=f"modules with kernels: {', '.join(user_modules()) or 'none'}",
         )
     return found
 
@@ -185,10 +190,10 @@ def prefetch(*modules: Any, device: Any = None, block_dim: int | None = None) ->
     Raises:
         PlanError: warp_tiles is not enabled, or a module has no kernels.
     """
-    from warp_tiles import _warp
+    from warp_tiles._warp.modules import users_own_modules
 
     hooks = require_hooks("prefetch()")
-    chosen = [_warp_module(module) for module in modules] or _warp.users_own_modules()
+    chosen = [_warp_module(module) for module in modules] or users_own_modules()
     return hooks.prefetch(chosen, device, block_dim)
 
 
@@ -198,10 +203,8 @@ def report() -> dict[str, Any]:
     Raises:
         PlanError: warp_tiles is not enabled.
     """
-    from warp_tiles import _warp
-
     hooks = require_hooks("report()")
-    _warp.plan_loaded_modules(hooks)
+    hooks.plan_loaded_modules()
     return hooks.engine.recorder.to_json()
 
 

@@ -13,7 +13,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from warp_tiles import _warp
+from warp_tiles._warp.internals import find
 from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.codegen.prelude import PLACEHOLDER
 from warp_tiles.codegen.trace import FunctionTrace, Loop, Node, Operation
@@ -71,7 +71,7 @@ def warps_source(module: ModuleType) -> str:
     """The source that unmodified Warp generates. warp_tiles must be disabled, and no product is built."""
     assert not warp_tiles.is_enabled()
     wp.init()
-    build, context = _warp.find("build"), _warp.find("context")
+    build, context = find("build"), find("context")
     names = (f"function_{number}" for number in itertools.count())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "build_lto_dot", lambda *args, **kwargs: (next(names), b""))

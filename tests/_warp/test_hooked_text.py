@@ -14,6 +14,7 @@ from tests._warp.generate import all_nodes, comparable, expanded, generate, reco
 from tests.computed_kernels import ROUNDED
 from tests.integration.helpers import gemm, load
 from tests.loop_forms import FORMS, LOAD_A, LOAD_B, START, STORE, Form, kernel
+from warp_tiles._warp.internals import find
 from warp_tiles.codegen.effects import ELEMENTWISE, INPLACE, OPERATORS
 from warp_tiles.codegen.trace import Branch, Loop, Operation, Tile
 
@@ -79,14 +80,14 @@ def test_nothing_is_recorded_for_modules_without_products(text: str) -> None:
 def test_nothing_is_recorded_with_the_policy_off() -> None:
     module = load(gemm())
     with recorded_modules() as found, warp_tiles.override(policy="off"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warp_tiles._warp.find("build"), "build_lto_dot", lambda *args, **kwargs: ("function", b""))
+        patch.setattr(find("build"), "build_lto_dot", lambda *args, **kwargs: ("function", b""))
         assert is_bare(current_source(module))
     assert found == []
 
 
 def current_source(module: Any) -> str:
     """The source that Warp generates now, with the current hooks."""
-    context = warp_tiles._warp.find("context")
+    context = find("context")
     user = wp.get_module(module.__name__)
     user.get_module_hash(64)
     options = user.resolve_options(wp.config) | {"output_arch": 90, "block_dim": 64}

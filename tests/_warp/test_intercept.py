@@ -12,8 +12,8 @@ import warp as wp
 
 import warp_tiles
 from tests.products import load_kernels
-from warp_tiles import _warp
 from warp_tiles._warp.intercept import intercepted
+from warp_tiles._warp.internals import find
 
 KERNELS = """
 import warp as wp
@@ -59,7 +59,7 @@ def test_is_planning_only_inside_and_in_every_thread() -> None:
 
 
 def test_everything_is_restored_after_an_error() -> None:
-    context = _warp.find("context")
+    context = find("context")
     owners = (wp, context, wp.Device, context.runtime)
     before = [dict(vars(owner)) for owner in owners]
     with pytest.raises(ValueError, match="Invalid device"), intercepted(lambda module, threads: None):
@@ -71,13 +71,13 @@ def test_everything_is_restored_after_an_error() -> None:
 def test_stand_ins_keep_names_and_signatures(noted: Noted) -> None:
     assert wp.capture_while.__name__ == "capture_while"
     assert list(inspect.signature(wp.capture_while).parameters)[:2] == ["condition", "while_body"]
-    assert "record_cmd" in inspect.signature(_warp.find("context").launch).parameters
+    assert "record_cmd" in inspect.signature(find("context").launch).parameters
 
 
 def test_launches_are_noted_and_not_executed(noted: Noted, add: Any) -> None:
     x = wp.zeros(4, dtype=float, device="cpu")
     wp.launch(add, dim=4, inputs=[x, 1.0], device="cpu", block_dim=32)
-    _warp.find("context").launch(add, 4, [x, 1.0], device="cpu")
+    find("context").launch(add, 4, [x, 1.0], device="cpu")
     command = wp.launch(add, dim=4, inputs=[x, 1.0], device="cpu", record_cmd=True)
     command.set_params([x, 2.0])
     command.launch()

@@ -87,7 +87,8 @@ def test_threads_share_a_launch() -> None:
 
 
 def test_a_missing_part_of_warp_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from warp_tiles._warp import find, launch
+    from warp_tiles._warp import launch
+    from warp_tiles._warp.internals import find
     from warp_tiles.errors import SeamError
 
     wp.init()

@@ -15,8 +15,8 @@ import warp_tiles
 from tests._warp.generate import generate
 from tests.integration.helpers import compile_module, load
 from tests.loop_forms import FORMS
-from warp_tiles import _warp
 from warp_tiles._warp import tracing
+from warp_tiles._warp.internals import find
 from warp_tiles.cli import plan as plan_command
 
 PATHS = list(tracing.SEAMS)
@@ -35,7 +35,7 @@ def enabled_without(path: str, caplog: pytest.LogCaptureFixture) -> Iterator[lis
     caplog.clear()
     with caplog.at_level(logging.WARNING, "warp_tiles"):
         with pytest.MonkeyPatch.context() as patch:
-            patch.delattr(_warp.find(owner), name)
+            patch.delattr(find(owner), name)
             warp_tiles.enable()
         try:
             yield [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
@@ -71,7 +71,7 @@ def test_a_missing_parameter_is_named(path: str, caplog: pytest.LogCaptureFixtur
     wp.init()
     owner, _, name = path.rpartition(".")
     with caplog.at_level(logging.WARNING, "warp_tiles"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_warp.find(owner), name, lambda self: None)
+        patch.setattr(find(owner), name, lambda self: None)
         warp_tiles.enable()
         warp_tiles.disable()
     (record,) = caplog.records
@@ -102,7 +102,7 @@ def test_the_command_prints_why_loops_stay_unchanged(
 @pytest.mark.parametrize("path", PATHS)
 def test_disable_restores_warp(path: str, caplog: pytest.LogCaptureFixture) -> None:
     wp.init()
-    adjoint = _warp.find("codegen.Adjoint")
+    adjoint = find("codegen.Adjoint")
     before = dict(vars(adjoint))
     with enabled_without(path, caplog):
         changed = {name for name, value in vars(adjoint).items() if value is not before.get(name)}
@@ -113,7 +113,7 @@ def test_disable_restores_warp(path: str, caplog: pytest.LogCaptureFixture) -> N
 def test_this_warp_has_every_part(caplog: pytest.LogCaptureFixture) -> None:
     wp.init()
     with caplog.at_level(logging.WARNING, "warp_tiles"), warp_tiles.enabled():
-        adjoint = _warp.find("codegen.Adjoint")
+        adjoint = find("codegen.Adjoint")
         for path in PATHS:
             if path.startswith("codegen.Adjoint."):
                 assert hasattr(vars(adjoint)[path.rpartition(".")[2]], "__wrapped__")
@@ -125,7 +125,7 @@ def test_this_warp_has_every_part(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_part_that_every_product_needs_refuses(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wp.init()
     owner, _, name = path.rpartition(".")
-    monkeypatch.delattr(_warp.find(owner), name)
+    monkeypatch.delattr(find(owner), name)
     with pytest.raises(warp_tiles.SeamError, match=re.escape(f"warp._src.{path}")):
         warp_tiles.enable()
     assert not warp_tiles.is_enabled()

@@ -10,7 +10,7 @@ import pytest
 import warp as wp
 
 from warp_tiles import SeamError
-from warp_tiles._warp import find
+from warp_tiles._warp.internals import find
 from warp_tiles._warp.searches import precompiled_headers, scalar_and_shape, share_precompiled_headers, without_tape
 
 

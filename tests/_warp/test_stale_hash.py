@@ -10,8 +10,8 @@ import pytest
 import warp_tiles
 from warp_tiles._warp import hooks as hooks_module
 from warp_tiles._warp import reload as reload_module
+from warp_tiles._warp import require_hooks
 from warp_tiles._warp.hooks import Hooks
-from warp_tiles._warp.installed import require_hooks
 from warp_tiles._warp.reload import LoadAgain
 from warp_tiles.errors import PlanError
 from warp_tiles.settings import Settings
@@ -69,7 +69,7 @@ def test_a_hash_that_was_discarded_during_a_load_is_computed_again(hooks: Hooks)
 
 
 def test_settings_that_keep_changing_are_an_error(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reload_module.hashes, "hash_again", lambda module: True)
+    monkeypatch.setattr(reload_module.modules, "hash_again", lambda module: True)
     loads: list[None] = []
 
     def load() -> None:

@@ -15,9 +15,10 @@ from warp_tiles.aot.manifest import Job, for_arch
 from warp_tiles.cache import Cache
 from warp_tiles.errors import BuildError, CacheError, PlanError, ToolchainError
 from warp_tiles.heuristics.choose import choose
-from warp_tiles.providers import CublasdxProvider, MmaProvider, SolverProvider
-from warp_tiles.solver.config import SolverConfig
-from warp_tiles.solver.variant import SolverVariant
+from warp_tiles.providers.cublasdx import CublasdxProvider
+from warp_tiles.providers.mma import MmaProvider
+from warp_tiles.providers.solver import SolverProvider
+from warp_tiles.solver.variant import SolverConfig, SolverVariant
 from warp_tiles.toolchain.store import ToolchainStore
 
 # ---- files

@@ -18,7 +18,7 @@ from warp_tiles.errors import PlanError, SettingError
 from warp_tiles.gemm.problem import GemmProblem, Operand
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.heuristics.solver import choose as choose_solver
-from warp_tiles.solver.config import SolverConfig
+from warp_tiles.solver.variant import SolverConfig
 
 # ---- archs
 

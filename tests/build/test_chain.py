@@ -14,7 +14,8 @@ from warp_tiles.build.chain import Chain
 from warp_tiles.errors import BuildError, ToolchainError, UnsupportedVariant
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Operand, Role
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant, Session, resolve
-from warp_tiles.providers import MmaProvider, SolverProvider
+from warp_tiles.providers.mma import MmaProvider
+from warp_tiles.providers.solver import SolverProvider
 from warp_tiles.settings import Settings
 from warp_tiles.settings.policy import PROVIDER_ORDER
 from warp_tiles.solver.variant import SolverVariant, Variant

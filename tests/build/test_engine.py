@@ -19,7 +19,7 @@ from warp_tiles.build.records import Artifact
 from warp_tiles.cache import CacheKey
 from warp_tiles.errors import BuildError
 from warp_tiles.heuristics.choose import choose
-from warp_tiles.providers import CublasdxProvider
+from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.settings import current
 
 # ---- builds and hits

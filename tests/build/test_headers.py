@@ -14,13 +14,13 @@ import pytest
 from warp_tiles import settings
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.headers import ModuleHeaders
-from warp_tiles.cache import CacheKey, FileDigests
+from warp_tiles.cache import CacheKey
 from warp_tiles.cache._paths import HEADERS_FOR_GPU
-from warp_tiles.compile.compiler import Compiled, CompileRequest
-from warp_tiles.compile.headers import HeaderFile
+from warp_tiles.compile.compiler import Compiled, CompileRequest, HeaderFile
 from warp_tiles.compile.module import ModuleSource
 from warp_tiles.errors import BuildError, ToolchainError
 from warp_tiles.toolchain.search import Toolchain
+from warp_tiles.toolchain.store import FileDigests
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="headers are precompiled on Linux only")
 

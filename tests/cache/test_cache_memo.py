@@ -11,21 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from warp_tiles.cache import FileDigests, _memo
+from warp_tiles.toolchain import store as toolchain_store
+from warp_tiles.toolchain.store import FileDigests
 
 
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat files as settled at once."""
-    monkeypatch.setattr(_memo, "SETTLE_NS", -(10**12))
+    monkeypatch.setattr(toolchain_store, "SETTLE_NS", -(10**12))
 
 
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Every file that was read for its digest."""
     seen: list[Path] = []
-    take = _memo._hash_file
-    monkeypatch.setattr(_memo, "_hash_file", lambda path: (seen.append(path), take(path))[1])
+    take = toolchain_store._hash_file
+    monkeypatch.setattr(toolchain_store, "_hash_file", lambda path: (seen.append(path), take(path))[1])
     return seen
 
 
@@ -146,7 +147,7 @@ def test_a_missing_file_is_an_error(root: Path, tmp_path: Path) -> None:
 
 
 def test_the_memo_stays_small(root: Path, tmp_path: Path, settled: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_memo, "MAX_RECORDS", 5)
+    monkeypatch.setattr(toolchain_store, "MAX_RECORDS", 5)
     memo = FileDigests(root)
     for number in range(12):
         path = tmp_path / f"f{number}"

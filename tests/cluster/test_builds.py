@@ -24,7 +24,7 @@ from warp_tiles.build.installation import CODE, COMPILER, DEVICE_SOURCES, Fact, 
 from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.errors import RefusedWorkerError, WorkerError
-from warp_tiles.providers import MmaProvider
+from warp_tiles.providers.mma import MmaProvider
 from warp_tiles.toolchain.sources import kernels_folder
 from warp_tiles.toolchain.store import ToolchainStore
 
@@ -203,7 +203,7 @@ def foreign(workers: Any, tmp_path: Path) -> Iterator[str]:
     ignored = shutil.ignore_patterns("__pycache__", "kernels")
     shutil.copytree(Path(warp_tiles.__file__).parent, folder / "warp_tiles", ignore=ignored)
     shutil.copytree(kernels_folder(), folder / "kernels")
-    for changed in ("kernels/gemm/block_gemm.cuh", "warp_tiles/compile/flags.py"):
+    for changed in ("kernels/gemm/block_gemm.cuh", "warp_tiles/compile/compiler.py"):
         with open(folder / changed, "a", encoding="utf-8") as file:
             file.write("\n")
     process = start_worker(workers.scheduler.address, 2, folder)

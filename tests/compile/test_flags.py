@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from warp_tiles.compile.flags import compiler_flags, linker_flags
+from warp_tiles.compile.compiler import compiler_flags, linker_flags
 from warp_tiles.compile.module import ModuleSource, module_options
 
 CASES: dict[str, dict[str, Any]] = {

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from warp_tiles.compile.compiler import CompileRequest, LinkRequest
-from warp_tiles.compile.headers import HeaderFile
+from warp_tiles.compile.compiler import CompileRequest, HeaderFile, LinkRequest
 from warp_tiles.compile.pool import CompilerPool
 
 pytest.importorskip("cuda.core", reason="cuda-core compiles")
@@ -22,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROBE = """
 import json, sys
 from cuda.bindings import nvjitlink, nvrtc
-from warp_tiles.compile import headers
+from warp_tiles.compile import compiler
 for step in sys.argv[1:]:
     if step == "link":
         nvjitlink.version()
@@ -31,10 +30,10 @@ for step in sys.argv[1:]:
         nvrtc.nvrtcCompileProgram(program, 0, [])
     if step == "allocate":
         large = bytearray(300 << 20)
-before = list(headers._mappings())
-reserved = headers.reserve_heap(nvrtc)
-new = [m for m in headers._mappings() if m[0] < headers.HEAP_END <= m[1]]
-print(json.dumps([reserved, new, len(list(headers._mappings())) - len(before)]))
+before = list(compiler._mappings())
+reserved = compiler.reserve_heap(nvrtc)
+new = [m for m in compiler._mappings() if m[0] < compiler.HEAP_END <= m[1]]
+print(json.dumps([reserved, new, len(list(compiler._mappings())) - len(before)]))
 """
 
 

@@ -18,8 +18,9 @@ import pytest
 
 from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
-from warp_tiles.compile.pool import CompilerPool, available_cores, result_of
+from warp_tiles.compile.pool import CompilerPool, result_of
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WorkerError
+from warp_tiles.util.threads import available_cores
 
 pytest.importorskip("cuda.core", reason="cuda-core compiles")
 

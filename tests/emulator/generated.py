@@ -22,9 +22,8 @@ from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.providers.mma import translation_unit
-from warp_tiles.providers.solver_source import solver_translation_unit
-from warp_tiles.solver.config import SolverConfig
-from warp_tiles.solver.variant import SolverVariant
+from warp_tiles.providers.solver import solver_translation_unit
+from warp_tiles.solver.variant import SolverConfig, SolverVariant
 from warp_tiles.toolchain import sources
 
 Argument = Values | int | float | bytes  # bytes for a struct

@@ -18,9 +18,8 @@ from tests.nightly import some
 from tests.solver_kernels import BODIES, DIFFERENTIABLE, REFERENCES, gradients, inputs, kernels_text
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
 from warp_tiles.gemm.problem import Arrangement, Operand
-from warp_tiles.providers.solver_source import SOURCE
-from warp_tiles.solver.config import SolverConfig
-from warp_tiles.solver.variant import Function, SolverVariant
+from warp_tiles.providers.solver import SOURCE
+from warp_tiles.solver.variant import Function, SolverConfig, SolverVariant
 
 CASES = 600
 BATCH = 60

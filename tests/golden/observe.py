@@ -17,11 +17,11 @@ import warp as wp
 import warp_tiles
 from benchmarks.speed.cubin import registers, sections
 from tests.golden.corpus import Case
-from warp_tiles import _warp
+from warp_tiles._warp.internals import find
 from warp_tiles.codegen import prelude
 from warp_tiles.toolchain import sources
-from warp_tiles.toolchain.flatten import flatten
 from warp_tiles.toolchain.search import dotted, find_toolchain
+from warp_tiles.toolchain.sources import flatten
 
 Entry = dict[str, Any]  # "source": digest, "lines": decisions
 HEADERS = {
@@ -41,7 +41,7 @@ def observe(case: Case, arch: int) -> Entry:
     """Plans one case for one compute capability, inside :func:`planning`."""
     module, threads = case.make(arch)
     texts: list[str] = []
-    builder = _warp.find("context").ModuleBuilder
+    builder = find("context").ModuleBuilder
     codegen = builder.codegen
 
     def kept(self: Any, device: str) -> str:

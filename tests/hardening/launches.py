@@ -21,7 +21,7 @@ import warp as wp
 import warp_tiles
 from tests.hardening.privileges import obey_permissions
 from tests.hardening.states import STATES
-from warp_tiles import _warp
+from warp_tiles._warp.modules import compile_module
 from warp_tiles.cache import _report
 
 SIZE = 16
@@ -64,7 +64,7 @@ def in_state(name: str, folder: Path) -> dict[str, Any]:
         try:
             with warp_tiles.override(cache_dir=root, progress="off"), warp_tiles.enabled():
                 right = launched()
-                cubin = _warp.compile_module(wp.get_module(__name__), 90, 64, folder / "cubins")
+                cubin = compile_module(wp.get_module(__name__), 90, 64, folder / "cubins")
                 again = launched()
                 built = [row for row in warp_tiles.report()["modules"] if row.get("output") == cubin.name]
         finally:

@@ -13,13 +13,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
-from warp_tiles.cache import Cache, CacheKey, Entry, FileDigests, Manifest
-from warp_tiles.cache._files import FileCache
-from warp_tiles.cache._missed import MissedKeys
+from warp_tiles.cache import Cache, CacheKey, Entry, Manifest
+from warp_tiles.cache._explain import MissedKeys
 from warp_tiles.cache._paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SUFFIX, MODULES, MODULES_SUFFIX
+from warp_tiles.cache._store import FileCache
 from warp_tiles.errors import BundleError, LockedError, RecordError
 from warp_tiles.launch.previous_run import PreviousRuns
-from warp_tiles.plan.loads import LoadedModule
+from warp_tiles.plan.planning import LoadedModule
 from warp_tiles.remote import MODULE
 from warp_tiles.remote.bundle import Bundle as SignedBundle
 from warp_tiles.remote.bundle import toolchain_object
@@ -27,7 +27,7 @@ from warp_tiles.remote.bundle import write_bundle as write_signed
 from warp_tiles.remote.envelope import pack
 from warp_tiles.remote.keys import SigningKey, TrustedKeys, trusted_keys
 from warp_tiles.remote.statistics import Statistics, StatisticsFile
-from warp_tiles.toolchain.store import ToolchainStore
+from warp_tiles.toolchain.store import FileDigests, ToolchainStore
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.files import is_kept, write_digests
 

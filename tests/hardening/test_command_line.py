@@ -15,7 +15,8 @@ import warp_tiles
 from tests.hardening.devices import device
 from tests.integration.commands import MAIN
 from tests.integration.helpers import gemm, load
-from warp_tiles import _warp, cli, settings
+from warp_tiles import cli, settings
+from warp_tiles._warp.internals import find
 from warp_tiles.errors import PlanError, SettingError
 from warp_tiles.util.warn import printable
 
@@ -36,7 +37,7 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> I
         return int(end.value.code or 0), messages
 
     yield call
-    _warp.find("context.user_modules").pop("__main__", None)  # the kernels of these scripts are not those of others
+    find("context.user_modules").pop("__main__", None)  # the kernels of these scripts are not those of others
     warp_tiles.disable()
     warp_tiles.configure(policy=None)
 

@@ -14,9 +14,9 @@ import pytest
 import warp_tiles
 from tests.hardening.damage import damage
 from tests.hardening.subjects import ABSENT, SUBJECTS
-from warp_tiles.cache import Cache, FileDigests, _report
-from warp_tiles.cli import diagnose
-from warp_tiles.toolchain.store import ToolchainStore
+from warp_tiles.cache import Cache, _report
+from warp_tiles.cli import doctor
+from warp_tiles.toolchain.store import FileDigests, ToolchainStore
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 BESIDE = ("toolchain", "digests", "asked key", "previous run", "precompiled headers")
@@ -43,7 +43,7 @@ def test_verify_names_damage_beside_the_store(damaged: list[Path], tmp_path: Pat
 
 def test_the_doctor_names_it(damaged: list[Path], tmp_path: Path) -> None:
     with warp_tiles.override(cache_dir=tmp_path / "cache"):
-        finding = diagnose._cache()
+        finding = doctor._cache()
     assert (finding.state, finding.remedy) == ("problem", "run `warp-tiles cache verify`")
 
 

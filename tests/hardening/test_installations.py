@@ -20,7 +20,7 @@ import warp_tiles
 from tests.integration.helpers import gemm, load
 from tests.integration.solvers import solver
 from tests.integration.test_hash import COPY
-from warp_tiles import _warp
+from warp_tiles._warp.internals import find
 from warp_tiles.cli import commands
 from warp_tiles.errors import LockedError, ToolchainError, WarpTilesError
 from warp_tiles.launch.script import discover
@@ -147,7 +147,7 @@ def no_toolchain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[li
     def missing(store: ToolchainStore) -> None:
         raise ToolchainError("NVRTC was not found", remedy="install it")
 
-    build = _warp.find("build")
+    build = find("build")
 
     @functools.wraps(build.build_lto_dot)  # warp_tiles checks the signatures
     def build_lto_dot(M: int, N: int, K: int, *rest: Any, **_: Any) -> tuple[str, bytes]:

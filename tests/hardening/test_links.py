@@ -15,17 +15,17 @@ from tests.hardening.writers import inner_caches
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles.build.context import BuildContext, Resources
-from warp_tiles.cache import Cache, CacheKey, FileDigests
-from warp_tiles.cache._files import FileCache
-from warp_tiles.cache._missed import MissedKeys
+from warp_tiles.cache import Cache, CacheKey
+from warp_tiles.cache._explain import MissedKeys
 from warp_tiles.cache._paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SUFFIX, MODULES
+from warp_tiles.cache._store import FileCache
 from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.errors import CacheError, RecordError
 from warp_tiles.launch.previous_run import PreviousRuns
-from warp_tiles.plan.loads import LoadedModule
+from warp_tiles.plan.planning import LoadedModule
 from warp_tiles.remote.statistics import Statistics, StatisticsFile
 from warp_tiles.settings import Settings
-from warp_tiles.toolchain.store import ToolchainStore
+from warp_tiles.toolchain.store import FileDigests, ToolchainStore
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
 
@@ -98,7 +98,7 @@ PLACES = (
 @pytest.fixture(autouse=True)
 def few_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     """So few that the oldest are removed."""
-    monkeypatch.setattr("warp_tiles.cache._missed.MAX_KEYS", 1)
+    monkeypatch.setattr("warp_tiles.cache._explain.MAX_KEYS", 1)
     monkeypatch.setattr("warp_tiles.launch.previous_run.MAX_SCRIPTS", 1)
 
 

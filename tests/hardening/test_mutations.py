@@ -16,7 +16,7 @@ import warp_tiles
 from tests.hardening import launches
 from tests.hardening.damage import MUTATIONS, damage
 from tests.hardening.subjects import ABSENT, SUBJECTS
-from warp_tiles import _warp
+from warp_tiles._warp.modules import compile_module
 from warp_tiles.cache import _report
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.tuning import folder as record_folder
@@ -115,7 +115,7 @@ def launched(folder: Path) -> bool:
     module = wp.get_module(launches.__name__)
     with warp_tiles.override(cache_dir=folder / "cache", cache_modules=True, progress="off"), warp_tiles.enabled():
         right = launches.launched()
-        cubin = _warp.compile_module(module, 90, 64, folder / "new")
+        cubin = compile_module(module, 90, 64, folder / "new")
         sound = folder / "sound.cubin"
         if not sound.exists():
             shutil.copyfile(cubin, sound)

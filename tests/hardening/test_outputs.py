@@ -20,7 +20,7 @@ from tests.hardening.devices import device
 from tests.integration.helpers import gemm, load
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
-from warp_tiles import _warp
+from warp_tiles._warp.modules import compile_module
 from warp_tiles.aot import bundle as aot
 from warp_tiles.cache import Cache, CacheKey, _tar
 from warp_tiles.cache._bundle import MANIFEST_NAME, MAX_MANIFEST_BYTES
@@ -158,7 +158,7 @@ def built(tmp_path: Path, enabled: None) -> tuple[object, Path]:
     module = wp.get_module(load(gemm(decorator="@wp.kernel(enable_backward=False)")).__name__)
     before = os.umask(0o022)
     try:
-        return module, _warp.compile_module(module, 90, 64, tmp_path / "out")
+        return module, compile_module(module, 90, 64, tmp_path / "out")
     finally:
         os.umask(before)
 
@@ -184,7 +184,7 @@ def test_a_damaged_output_is_built_again(built: tuple[object, Path], what: str, 
         path.write_bytes({"cut": bytes(data[: len(data) // 2]), "flipped": bytes(data), "empty": b""}[damage])
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        again = _warp.compile_module(module, 90, 64, cubin.parent)
+        again = compile_module(module, 90, 64, cubin.parent)
     said = [str(item.message) for item in warned]
     if (what == "digest" and damage == "missing") or (what == "cubin" and damage == "missing"):
         assert said == []
@@ -212,7 +212,7 @@ def test_an_output_that_another_process_removes_is_built_again(
         write(output, others)
 
     monkeypatch.setattr(modules, "write_digests", removed_first)
-    assert _warp.compile_module(module, 90, 64, cubin.parent) == cubin
+    assert compile_module(module, 90, 64, cubin.parent) == cubin
     assert matches(cubin)
     assert cubin.stat().st_size > 1000
 
@@ -233,7 +233,7 @@ def test_a_special_file_in_the_place_of_an_output_is_refused(
             path.mkdir()
         before = path.lstat()
         with pytest.raises(OSError, match=f"it is not a regular file.*{path.name}"):
-            _warp.compile_module(module, 90, 64, cubin.parent)
+            compile_module(module, 90, 64, cubin.parent)
         assert (path.lstat().st_ino, path.lstat().st_mode) == (before.st_ino, before.st_mode)
         if kind == "folder":
             path.rmdir()
@@ -259,7 +259,7 @@ def test_a_digest_of_a_huge_file_takes_little_memory(tmp_path: Path) -> None:
 def test_a_sound_output_is_kept(built: tuple[object, Path]) -> None:
     module, cubin = built
     before = cubin.stat()
-    assert _warp.compile_module(module, 90, 64, cubin.parent) == cubin
+    assert compile_module(module, 90, 64, cubin.parent) == cubin
     assert (cubin.stat().st_ino, cubin.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from warp_tiles.cache import Cache, CacheKey
-from warp_tiles.cache._missed import MissedKeys
+from warp_tiles.cache._explain import MissedKeys
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -21,7 +21,7 @@ from pathlib import Path
 import warp_tiles
 from tests.hardening.subjects import KEY
 from warp_tiles.cache import Cache, CacheKey
-from warp_tiles.cache._missed import MissedKeys
+from warp_tiles.cache._explain import MissedKeys
 
 root, warm = Path(sys.argv[1]), Path(sys.argv[2])
 for place in (root, warm):  # every module is imported while this is root

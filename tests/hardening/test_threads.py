@@ -13,7 +13,8 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import gemm, load
-from warp_tiles import _warp
+from warp_tiles._warp.internals import find
+from warp_tiles._warp.modules import compile_module
 
 CHANGES: dict[str, Callable[[], None]] = {
     "configure": lambda: warp_tiles.configure(policy="scalar"),
@@ -38,7 +39,7 @@ def in_another_thread(change: Callable[[], None]) -> None:
 
 def while_compiling(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> list[str]:
     """Make the next compilation of a module wait for a change in another thread. Returns the list of changes."""
-    original, changes = _warp.find("context.Module")._compile, []
+    original, changes = find("context.Module")._compile, []
 
     def compile_(module: Any, *args: Any, **kwargs: Any) -> Any:
         if not changes:
@@ -46,7 +47,7 @@ def while_compiling(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None])
             in_another_thread(change)
         return original(module, *args, **kwargs)
 
-    monkeypatch.setattr(_warp.find("context.Module"), "_compile", compile_)
+    monkeypatch.setattr(find("context.Module"), "_compile", compile_)
     return changes
 
 
@@ -69,7 +70,7 @@ def test_a_build_keeps_the_settings_of_its_hash(monkeypatch: pytest.MonkeyPatch,
     kernels = load(gemm())
     while_compiling(monkeypatch, CHANGES["configure"])
     module = wp.get_module(kernels.__name__)
-    cubin = _warp.compile_module(module, 90, 64, tmp_path)
+    cubin = compile_module(module, 90, 64, tmp_path)
     built = [row for row in warp_tiles.report()["modules"] if row.get("output") == cubin.name]
     assert built[-1]["linker"] == "warp_tiles"
     assert warp_tiles.plan(module, arch=90, block_dim=64).settings.policy == "scalar"

@@ -12,7 +12,7 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import gemm, load
-from warp_tiles import _warp
+from warp_tiles._warp.modules import compile_module
 from warp_tiles.compile import pool as pool_module
 from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.compile.pool import CompilerPool
@@ -51,7 +51,7 @@ def test_a_request_whose_process_was_killed_is_repeated(
     module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     killed = kill(monkeypatch, kind, 1)
-    cubin = _warp.compile_module(module, 90, 64, tmp_path / "out")
+    cubin = compile_module(module, 90, 64, tmp_path / "out")
     assert killed == [kind]
     (row,) = [row for row in warp_tiles.report()["modules"] if row.get("output") == cubin.name]
     assert (row["linker"], row["linker_reason"]) == ("warp_tiles", "")
@@ -62,9 +62,9 @@ def test_a_link_that_dies_twice_leaves_no_cubin_of_warp(
 ) -> None:
     kill(monkeypatch, "link", 2)
     with pytest.raises(WorkerError, match="ended with exit status -9"):
-        _warp.compile_module(module, 90, 64, tmp_path / "out")
+        compile_module(module, 90, 64, tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.cubin"))
-    assert _warp.compile_module(module, 90, 64, tmp_path / "out").is_file()
+    assert compile_module(module, 90, 64, tmp_path / "out").is_file()
 
 
 def test_a_process_is_replaced_after_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_a_process_whose_answer_nobody_reads_ends_without_a_word() -> None:
 
 def test_many_jobs_start_few_processes(module: Any, tmp_path: Path) -> None:
     with warp_tiles.override(jobs="999999999999"):
-        cubin = _warp.compile_module(module, 90, 64, tmp_path / "out")
+        cubin = compile_module(module, 90, 64, tmp_path / "out")
     (row,) = [row for row in warp_tiles.report()["modules"] if row.get("output") == cubin.name]
     assert row["linker"] == "warp_tiles"
 

@@ -11,7 +11,7 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.commands import MAIN, WITHOUT_GUARD, command, json_of
-from warp_tiles import _warp
+from warp_tiles._warp.internals import find
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def libmathdx_solvers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         requests.append(solver)
         return f"{solver}_{len(requests)}", b""
 
-    monkeypatch.setattr(_warp.find("build"), "build_lto_solver", build)
+    monkeypatch.setattr(find("build"), "build_lto_solver", build)
     return requests
 
 

@@ -17,7 +17,7 @@ import warp as wp
 
 import warp_tiles
 from tests.products import load_kernels
-from warp_tiles import _warp
+from warp_tiles._warp.internals import find
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.providers.cublasdx import promised
 from warp_tiles.solver.variant import SolverVariant
@@ -148,7 +148,7 @@ def planned_products(plan: warp_tiles.ModulePlan) -> set[Product]:
 def warp_products(module: Any, arch: int, block_dim: int) -> set[Product]:
     """The products that unmodified Warp would build for a module. Its calls are recorded, and nothing is built."""
     assert not warp_tiles.is_enabled()
-    build, context = _warp.find("build"), _warp.find("context")
+    build, context = find("build"), find("context")
     original = build.build_lto_dot
     found: set[Product] = set()
 
@@ -169,7 +169,7 @@ def warp_products(module: Any, arch: int, block_dim: int) -> set[Product]:
 
 
 def _alignment_rule() -> Any:
-    return getattr(_warp.find("build"), "_gemm_operand_alignments", None)
+    return getattr(find("build"), "_gemm_operand_alignments", None)
 
 
 def _product(call: Mapping[str, Any]) -> Product:

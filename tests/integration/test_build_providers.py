@@ -20,7 +20,7 @@ from tests.integration.helpers import (
 )
 from tests.nightly import some
 from tests.products import Case, make_kernel
-from warp_tiles._warp.installed import installed
+from warp_tiles._warp import installed
 from warp_tiles.providers.cublasdx import promised
 from warp_tiles.toolchain.sources import kernels_folder
 

@@ -22,8 +22,7 @@ from tests.integration.commands import (
 from tests.integration.helpers import cubin_symbols, run_python
 from tests.integration.solvers import solver
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.solver.config import SolverConfig
-from warp_tiles.solver.variant import SolverVariant
+from warp_tiles.solver.variant import SolverConfig, SolverVariant
 
 
 @pytest.mark.parametrize("name", ["main.py", "plain.py"])

@@ -10,7 +10,7 @@ import warp as wp
 import warp_tiles
 from tests.integration.commands import FORWARD_ONLY, MAIN, WITHOUT_GUARD, command, json_of
 from tests.integration.helpers import REPOSITORY, gemm, load
-from warp_tiles import _warp
+from warp_tiles._warp.internals import find
 
 # of the examples, only this one has kernels without products: one of its own and three of warp_tiles.matmul
 WITHOUT_PRODUCTS = {"matmul.py": {"mean_square", "epilogue_gradient", "column_sums", "add_slices"}}
@@ -156,13 +156,13 @@ def test_planning_generates_no_code_without_tile_functions(monkeypatch: pytest.M
         option_off = load(gemm(), enable_mathdx_gemm=False)
 
         generated: list[str] = []
-        original = _warp.find("context").ModuleBuilder.codegen
+        original = find("context").ModuleBuilder.codegen
 
         def codegen(builder: object, device: str) -> str:
             generated.append(builder.module.name)  # type: ignore[attr-defined]
             return str(original(builder, device))
 
-        monkeypatch.setattr(_warp.find("context").ModuleBuilder, "codegen", codegen)
+        monkeypatch.setattr(find("context").ModuleBuilder, "codegen", codegen)
         plans = [warp_tiles.plan(module, arch=90, block_dim=64) for module in (plain, product, option_off)]
     assert generated == [product.__name__, option_off.__name__]
     assert [plan.kernels for plan in plans] == [("count_down",), ("gemm",), ("gemm",)]

@@ -19,7 +19,7 @@ from rich.cells import cell_len
 from tests.integration.commands import command, json_of
 from tests.integration.helpers import ARRAYS, REPOSITORY
 from tests.integration.solvers import solver
-from warp_tiles.cli.tables import NARROWEST, column_widths, stacked, wrap
+from warp_tiles.cli.output import NARROWEST, column_widths, stacked, wrap
 
 LONG_NAME = "kernel_of_a_network_layer_with_a_name_that_somebody_thought_about"
 SCRIPT = f"""import warp as wp

@@ -18,11 +18,14 @@ from tests.integration.helpers import WARP_VERSION, variant_of
 from tests.nightly import some
 from tests.products import Case, make_kernel
 from tests.tuning.gemm_variants import gemm_variants
-from warp_tiles import _warp, enabled, plan
+from warp_tiles import enabled, plan
+from warp_tiles._warp.internals import toolkit_version
 from warp_tiles.build.engine import Engine
 from warp_tiles.compile.compiler import CompileRequest, LinkRequest, compile_to_ltoir, link_module
 from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.providers import CublasdxProvider, MmaProvider, NvrtcProvider
+from warp_tiles.providers.cublasdx import CublasdxProvider
+from warp_tiles.providers.mma import MmaProvider
+from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.settings import current
 
 H, B, F, D = "float16", "bfloat16", "float32", "float64"
@@ -77,7 +80,7 @@ both_providers = pytest.mark.parametrize("name", PROVIDERS)
 
 @functools.cache
 def provider(name: str) -> NvrtcProvider:
-    return PROVIDERS[name](Engine(warp_toolkit=_warp.toolkit_version()).build_context(current()).store)
+    return PROVIDERS[name](Engine(warp_toolkit=toolkit_version()).build_context(current()).store)
 
 
 def forward_variant(case: Case, arch: int) -> GemmProblem:

@@ -10,9 +10,8 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import WARP_VERSION, gemm, load
-from warp_tiles import _warp
 from warp_tiles._warp import tracing
-from warp_tiles._warp.internals import SOLVERS
+from warp_tiles._warp.internals import REQUIRED, SOLVERS, SUPPORTED_VERSIONS, check_internals, find
 
 COPY = "@wp.kernel\ndef copy(x: wp.array(dtype=float)):\n    x[0] = 1.0\n"
 HELPER = """
@@ -199,12 +198,12 @@ def attributes_of_warp() -> dict[str, int]:
     """The identity of every attribute that could be hooked, of modules, their classes and builtin functions."""
     found: dict[str, int] = {}
     for name in ("build", "codegen", "context", "types", "logger"):
-        module = _warp.find(name)
+        module = find(name)
         for attribute, value in vars(module).items():
             found[f"{name}.{attribute}"] = id(value)
             if isinstance(value, type) and value.__module__.startswith("warp."):
                 found.update({f"{name}.{attribute}.{key}": id(item) for key, item in vars(value).items()})
-    for key, function in _warp.find("context.builtin_functions").items():
+    for key, function in find("context.builtin_functions").items():
         for number, overload in enumerate([function, *getattr(function, "overloads", ())]):
             found.update({f"{key}[{number}].{name}": id(item) for name, item in vars(overload).items()})
     return found
@@ -307,14 +306,14 @@ def test_importing_changes_nothing() -> None:
 
 # ---- internals
 
-SEAMS = list(_warp.REQUIRED)
+SEAMS = list(REQUIRED)
 
 
 @pytest.mark.parametrize("path", SEAMS)
 def test_a_missing_seam_is_named_and_warp_stays_unchanged(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wp.init()
     owner_path, _, name = path.rpartition(".")
-    monkeypatch.delattr(_warp.find(owner_path), name)
+    monkeypatch.delattr(find(owner_path), name)
     before = attributes_without(path)
     with pytest.raises(warp_tiles.SeamError) as caught:
         warp_tiles.enable()
@@ -327,26 +326,26 @@ def test_a_missing_seam_is_named_and_warp_stays_unchanged(path: str, monkeypatch
 def attributes_without(path: str) -> dict[str, int]:
     """Like :func:`attributes_of_warp`, for a Warp that may lack one of the attributes that it reads."""
     if path == "context.builtin_functions":
-        build = _warp.find("build")
+        build = find("build")
         return {name: id(value) for name, value in vars(build).items()}
     return {name: value for name, value in attributes_of_warp().items() if name not in IGNORED}
 
 
 def test_a_missing_builtin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(_warp.find("context.builtin_functions"), "tile_matmul")
+    monkeypatch.delitem(find("context.builtin_functions"), "tile_matmul")
     with pytest.raises(warp_tiles.SeamError, match=rf"Warp {wp.__version__} has no builtin 'tile_matmul'"):
         warp_tiles.enable()
 
 
 def test_a_missing_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_warp.find("build"), "build_cuda", lambda cu_path, arch, output_path, ltoirs: None)
+    monkeypatch.setattr(find("build"), "build_cuda", lambda cu_path, arch, output_path, ltoirs: None)
     with pytest.raises(warp_tiles.SeamError, match=r"parameter 'fatbins' of warp\._src\.build\.build_cuda"):
         warp_tiles.enable()
 
 
 def test_this_warp_has_every_seam() -> None:
-    assert _warp.check_internals() == [f"warp._src.{path}" for path in SEAMS]
-    low, high = _warp.SUPPORTED_VERSIONS
+    assert check_internals() == [f"warp._src.{path}" for path in SEAMS]
+    low, high = SUPPORTED_VERSIONS
     assert low <= WARP_VERSION <= high
 
 

@@ -14,7 +14,7 @@ from tests.integration.plans import FORWARD_ONLY, plan
 from tests.integration.solvers import CALLS, FUNCTIONS, IN_PLACE, solver
 from warp_tiles.build.functions import planned_functions
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
-from warp_tiles.solver.config import SolverConfig
+from warp_tiles.solver.variant import SolverConfig
 
 pytestmark = pytest.mark.usefixtures("enabled")
 

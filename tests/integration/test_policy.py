@@ -15,8 +15,9 @@ import warp_tiles
 from benchmarks.stand_in import StandIn
 from tests.integration.helpers import compile_module, cubin_symbols, gemm, load
 from tests.integration.test_hash import CHOLESKY, COPY, warp_hash
-from warp_tiles import _warp, settings
-from warp_tiles._warp.installed import installed
+from warp_tiles import settings
+from warp_tiles._warp import installed
+from warp_tiles._warp.internals import find
 from warp_tiles.build.engine import Engine
 from warp_tiles.settings.policy import POLICIES
 
@@ -91,10 +92,10 @@ def test_off_leaves_hash_and_code_to_warp(layer: str, text: str, monkeypatch: py
         built.append((M, N, K))
         return f"dot_{M}_{N}_{K}", b""
 
-    original = _warp.find("build.build_lto_dot")
+    original = find("build.build_lto_dot")
     build_lto_dot.__signature__ = __import__("inspect").signature(original)  # type: ignore[attr-defined]
-    monkeypatch.setattr(_warp.find("build"), "build_lto_dot", build_lto_dot)
-    monkeypatch.setattr(_warp.find("build"), "build_lto_solver", lambda *args, **kwargs: ("solver", b""))
+    monkeypatch.setattr(find("build"), "build_lto_dot", build_lto_dot)
+    monkeypatch.setattr(find("build"), "build_lto_solver", lambda *args, **kwargs: ("solver", b""))
     options = {"warp_tiles_policy": "off"} if layer == "module" else {}
     module = load(text, **options)
 
@@ -102,7 +103,7 @@ def test_off_leaves_hash_and_code_to_warp(layer: str, text: str, monkeypatch: py
         digest = warp_hash(module)
         found = wp.get_module(module.__name__)
         resolved = found.resolve_options(wp.config) | {"output_arch": 90}
-        builder = _warp.find("context.ModuleBuilder")(found, resolved, hasher=found.hashers[64])
+        builder = find("context.ModuleBuilder")(found, resolved, hasher=found.hashers[64])
         return digest, builder.codegen("cuda")
 
     warp_tiles.disable()
@@ -235,7 +236,7 @@ def test_max_tunes_once_without_warps_lock(cold: Path, stand_in: StandIn, monkey
     calls: list[list[Any]] = []
 
     def take_and_release() -> None:
-        with _warp.find("codegen._codegen_lock"):
+        with find("codegen._codegen_lock"):
             pass
 
     def tune(variants: Any, resolved: settings.Settings) -> None:

@@ -17,11 +17,10 @@ import warp as wp
 import warp_tiles
 from benchmarks.stand_in import ALIAS, StandIn
 from tests.integration.helpers import gemm, load
-from warp_tiles import _warp
-from warp_tiles._warp.installed import installed
-from warp_tiles._warp.prefetch import Prefetches
+from warp_tiles._warp import installed
+from warp_tiles._warp.internals import find
 from warp_tiles.errors import PlanError
-from warp_tiles.plan.loads import LoadedModule
+from warp_tiles.plan.planning import LoadedModule, Prefetches
 
 PLAIN = """
 N = {value}
@@ -39,7 +38,7 @@ class Compiler:
         self.open = threading.Event()
         self.open.set()
         self.calls: list[str] = []
-        build = _warp.find("build")
+        build = find("build")
         original = build.build_cuda
 
         @functools.wraps(original)
@@ -193,7 +192,7 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.open = threading.Event(), threading.Event()
-        module = _warp.find("context.Module")
+        module = find("context.Module")
         original = module._run_codegen
 
         def run_codegen(*args: Any, **named: Any) -> Any:
@@ -244,7 +243,7 @@ def test_code_of_a_setting_that_changes_meanwhile_is_not_stored(device: StandIn,
 
 def test_a_setting_that_changes_during_a_load_counts(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load(gemm(decorator="@wp.kernel(enable_backward=False)"))
-    original = _warp.find("context.Module")._run_codegen
+    original = find("context.Module")._run_codegen
     blocks = [warp_tiles.override(provider="scalar")]
 
     def run_codegen(*args: Any, **named: Any) -> Any:
@@ -252,7 +251,7 @@ def test_a_setting_that_changes_during_a_load_counts(device: StandIn, monkeypatc
             blocks.pop().__enter__()
         return original(*args, **named)
 
-    monkeypatch.setattr(_warp.find("context.Module"), "_run_codegen", run_codegen)
+    monkeypatch.setattr(find("context.Module"), "_run_codegen", run_codegen)
     override = blocks[0]
     try:
         loaded = device.load(module.__name__)
@@ -277,7 +276,7 @@ def test_a_thread_that_holds_the_lock_of_the_code_generator_does_not_wait(device
     module = plain()
     warp_tiles.prefetch(module, device=ALIAS)
     assert gate.reached.wait(60)
-    with _warp.find("codegen._codegen_lock"):
+    with find("codegen._codegen_lock"):
         device.load(module.__name__)
     assert not gate.open.is_set()
     assert len(device.loaded) == 1
@@ -285,7 +284,7 @@ def test_a_thread_that_holds_the_lock_of_the_code_generator_does_not_wait(device
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork()")
 def test_a_forked_child_gets_the_lock_of_the_code_generator(device: StandIn) -> None:
-    lock, held, release = _warp.find("codegen._codegen_lock"), threading.Event(), threading.Event()
+    lock, held, release = find("codegen._codegen_lock"), threading.Event(), threading.Event()
 
     def hold() -> None:
         with lock:
@@ -326,7 +325,7 @@ def test_an_error_is_reported_by_the_launch(device: StandIn, monkeypatch: pytest
         raise RuntimeError("on purpose")
 
     module = plain()
-    monkeypatch.setattr(_warp.find("build"), "build_cuda", refuse)
+    monkeypatch.setattr(find("build"), "build_cuda", refuse)
     warp_tiles.prefetch(module, device=ALIAS)
     wait_for_all()
     with pytest.raises(RuntimeError, match="on purpose"):
@@ -412,11 +411,11 @@ def test_an_expected_module_is_compiled_once_it_exists(device: StandIn, compiler
     first, second = plain(1), plain(2)
     prefetches().expect([expected(second, name="later")])
     device.load(first.__name__)
-    _warp.find("context.user_modules")["later"] = warp_module(second)
+    find("context.user_modules")["later"] = warp_module(second)
     try:
         third = plain(3)
         device.load(third.__name__)
         wait_for_all()
     finally:
-        del _warp.find("context.user_modules")["later"]
+        del find("context.user_modules")["later"]
     assert sorted(compiler.ahead) == [False, False, True]

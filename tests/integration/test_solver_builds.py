@@ -13,9 +13,8 @@ from tests.integration.helpers import compile_module, gemm, load
 from tests.integration.plans import FORWARD_ONLY
 from tests.integration.solvers import solver
 from warp_tiles.errors import BuildError
-from warp_tiles.providers import SolverProvider
-from warp_tiles.solver.config import SolverConfig
-from warp_tiles.solver.variant import SolverVariant
+from warp_tiles.providers.solver import SolverProvider
+from warp_tiles.solver.variant import SolverConfig, SolverVariant
 
 pytestmark = pytest.mark.usefixtures("enabled")
 

@@ -13,8 +13,8 @@ import warp_tiles
 from tests.integration.helpers import load, solver_of
 from tests.integration.plans import plan
 from tests.integration.solvers import CALLS, FUNCTIONS, solver
-from warp_tiles import _warp
-from warp_tiles._warp.installed import installed
+from warp_tiles._warp import installed
+from warp_tiles._warp.internals import find
 from warp_tiles.errors import ToolchainError
 from warp_tiles.gemm.problem import Role
 from warp_tiles.plan.planning import ModulePlan
@@ -217,7 +217,7 @@ def test_a_build_without_a_toolchain_warns_once(
     def build_cuda(cu_path: str, arch: int, output_path: str, **keywords: Any) -> None:
         Path(output_path).touch()
 
-    monkeypatch.setattr(_warp.find("build"), "build_cuda", build_cuda)
+    monkeypatch.setattr(find("build"), "build_cuda", build_cuda)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         wp.compile_aot_module(load(solver("tile_lower_solve"), **options), arch=90, module_dir=tmp_path)

@@ -11,7 +11,7 @@ import pytest
 from warp_tiles.cache._sealed import seal, unseal
 from warp_tiles.launch import previous_run
 from warp_tiles.launch.previous_run import PreviousRuns
-from warp_tiles.plan.loads import LoadedModule
+from warp_tiles.plan.planning import LoadedModule
 
 MODULES = (LoadedModule("a", ("k", "l"), 64, "cuda:0"), LoadedModule("b", (), 256, "cpu"))
 

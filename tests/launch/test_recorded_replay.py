@@ -12,8 +12,8 @@ import pytest
 import warp as wp
 
 from warp_tiles import SeamError, record
-from warp_tiles._warp import find
 from warp_tiles._warp import launch as warp_launch
+from warp_tiles._warp.internals import find
 
 CPU = "cpu"
 HAS_CPU_BLOCKS = hasattr(wp.config, "enable_cpu_blocks")

@@ -11,8 +11,7 @@ from tests.codegen.modules import BIG, SMALL, forms, session
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Operand, Role
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planning import FunctionUse, ModulePlan, PlannedVariant, Session, Site, resolve
-from warp_tiles.solver.config import SolverConfig
-from warp_tiles.solver.variant import SolverVariant
+from warp_tiles.solver.variant import SolverConfig, SolverVariant
 
 A, B, C = Role.ADJOINT_A, Role.ADJOINT_B, Role.FORWARD
 FORWARD_REASON = "every launch runs the forward product"

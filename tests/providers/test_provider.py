@@ -18,9 +18,10 @@ from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.heuristics import limits as tile_limits
 from warp_tiles.heuristics.choose import choose
-from warp_tiles.providers import CublasdxProvider, MmaProvider, NvrtcProvider, cublasdx, mma
-from warp_tiles.providers.cublasdx import promised, source_text
-from warp_tiles.providers.mma import translation_unit
+from warp_tiles.providers import cublasdx, mma
+from warp_tiles.providers.cublasdx import CublasdxProvider, promised, source_text
+from warp_tiles.providers.mma import MmaProvider, translation_unit
+from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.toolchain import sources
 from warp_tiles.toolchain import store as store_module
 from warp_tiles.toolchain.search import Toolchain

@@ -15,10 +15,8 @@ from warp_tiles.cache import CacheKey, KeyField, explain
 from warp_tiles.compile.compiler import Compiled
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.heuristics.solver import choose
-from warp_tiles.providers import SolverProvider
-from warp_tiles.providers.solver_source import SOURCE, header_of, solver_translation_unit
-from warp_tiles.solver.config import SolverConfig
-from warp_tiles.solver.variant import OPERANDS, Function, SolverVariant
+from warp_tiles.providers.solver import SOURCE, SolverProvider, header_of, solver_translation_unit
+from warp_tiles.solver.variant import OPERANDS, Function, SolverConfig, SolverVariant
 from warp_tiles.toolchain import sources
 from warp_tiles.toolchain import store as store_module
 from warp_tiles.toolchain.search import Toolchain

@@ -13,7 +13,7 @@ from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.providers.cublasdx import promised, source_text
 from warp_tiles.providers.mma import config_struct, problem_struct, register_accumulators, translation_unit
-from warp_tiles.providers.own import unique_name
+from warp_tiles.providers.nvrtc import unique_name
 from warp_tiles.toolchain.sources import kernels_folder
 
 FMA = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)

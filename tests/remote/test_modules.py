@@ -13,7 +13,7 @@ import pytest
 import warp_tiles
 from tests.integration.builds import TINY, counts
 from tests.integration.helpers import compile_module, load
-from warp_tiles._warp.installed import installed
+from warp_tiles._warp import installed
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.remote.keys import SigningKey
 from warp_tiles.remote.store import MODULE
@@ -235,7 +235,7 @@ def test_a_function_that_fell_back_is_not_kept_as_the_planned_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The functions of mma and cuBLASDx have the same name, so the source does not tell them apart."""
-    from warp_tiles.providers import MmaProvider
+    from warp_tiles.providers.mma import MmaProvider
 
     def fail(*_: object, **__: object) -> None:
         raise warp_tiles.BuildError("broken on purpose")

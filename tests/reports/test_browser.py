@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.reports.records import hostile, run
+from warp_tiles.reports.html import DARK, LIGHT
 from warp_tiles.reports.page import page
-from warp_tiles.reports.style import DARK, LIGHT
 
 FACTS = {"script": "/a/rather/long/folder/with/a/script/that/trains/something.py", "versions": "warp_tiles 1, Warp 2"}
 OPTIONS = (

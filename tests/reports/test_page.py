@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from tests.reports.records import HOSTILE, LOOP, hostile, plan, planned, run
-from warp_tiles.reports.html import element, escaped, table
+from warp_tiles.reports.html import STYLE, content_security_policy, element, escaped, table
 from warp_tiles.reports.page import page
-from warp_tiles.reports.style import STYLE, content_security_policy
 
 FACTS = {"script": "train.py", "versions": "warp_tiles 1, Warp 2"}
 VOID = {"meta"}

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from warp_tiles.reports.style import BACKGROUNDS, DARK, LIGHT, STYLE
+from warp_tiles.reports.html import BACKGROUNDS, DARK, LIGHT, STYLE
 
 ENOUGH = 4.5  # WCAG 2.2, success criterion 1.4.3
 

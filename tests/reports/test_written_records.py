@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from warp_tiles.cli import watched_standard_output
 from warp_tiles.cli.outputs import write_records
-from warp_tiles.cli.standard_output import watched_standard_output
 from warp_tiles.errors import BuildError, OutputError
 
 RECORD = {"builds": [], "modules": []}

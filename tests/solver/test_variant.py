@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.gemm.problem import Arrangement, Operand
-from warp_tiles.solver.config import SolverConfig
-from warp_tiles.solver.variant import OPERANDS, Function, SolverVariant
+from warp_tiles.solver.variant import OPERANDS, Function, SolverConfig, SolverVariant
 
 FUNCTIONS = get_args(Function)
 

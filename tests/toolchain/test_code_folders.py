@@ -10,9 +10,9 @@ import pytest
 
 from warp_tiles import settings
 from warp_tiles.build.engine import Engine
-from warp_tiles.toolchain import code_folders, sources
+from warp_tiles.toolchain import sources
 
-PACKAGE = code_folders.PACKAGE
+PACKAGE = sources.PACKAGE
 EVERY_MODULE = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 KERNELS = sources.kernels_folder()
 EVERY_HEADER = sorted(path.relative_to(KERNELS).as_posix() for path in KERNELS.rglob("*.cuh"))
@@ -22,7 +22,7 @@ EVERY_HEADER = sorted(path.relative_to(KERNELS).as_posix() for path in KERNELS.r
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the package and of the device sources, used in their place."""
     monkeypatch.setattr(sources, "kernels_folder", lambda: tmp_path / "copy" / "kernels")
-    monkeypatch.setattr(code_folders, "PACKAGE", tmp_path / "copy" / "warp_tiles")
+    monkeypatch.setattr(sources, "PACKAGE", tmp_path / "copy" / "warp_tiles")
     ignored = shutil.ignore_patterns("__pycache__", "kernels")
     shutil.copytree(PACKAGE, tmp_path / "copy" / "warp_tiles", ignore=ignored)
     shutil.copytree(KERNELS, tmp_path / "copy" / "kernels")
@@ -48,7 +48,7 @@ def salt_of_changed(file: Path) -> str:
 def test_one_byte_in_a_code_folder_changes_the_salt(copied: Path) -> None:
     before = fingerprint()
     for name in EVERY_MODULE:
-        decides = name.split("/")[0] in code_folders.CODE_FOLDERS
+        decides = name.split("/")[0] in sources.CODE_FOLDERS
         assert (salt_of_changed(copied / "warp_tiles" / name) != before) is decides, name
     assert fingerprint() == before
 

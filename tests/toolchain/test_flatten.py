@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from warp_tiles.codegen.prelude import MODULE_HEADER
-from warp_tiles.toolchain.flatten import flatten
-from warp_tiles.toolchain.sources import kernels_folder
+from warp_tiles.toolchain.sources import flatten, kernels_folder
 
 
 def write(folder: Path, **texts: str) -> None:

@@ -26,7 +26,7 @@ import json, os
 import warp as wp
 import warp_tiles
 from pathlib import Path
-from warp_tiles._warp import find
+from warp_tiles._warp.internals import find
 from warp_tiles._warp.searches import headers_folder
 
 def make(count):

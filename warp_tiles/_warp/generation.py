@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from warp_tiles._warp.module_recorder import ModuleRecorder
+from warp_tiles._warp.recorder import ModuleRecorder
 from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.codegen.effects import INDEXED
 from warp_tiles.codegen.module import GeneratedModule

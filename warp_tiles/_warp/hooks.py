@@ -23,6 +23,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import inspect
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -31,7 +32,6 @@ from typing import TYPE_CHECKING, Any
 import warp
 
 from warp_tiles import settings
-from warp_tiles._warp.hashes import hash_all_again
 from warp_tiles._warp.internals import (
     GEMM_OPTION,
     MATMUL,
@@ -41,22 +41,21 @@ from warp_tiles._warp.internals import (
     find,
     mathdx_enabled,
 )
-from warp_tiles._warp.libmathdx import libmathdx_build
-from warp_tiles._warp.modules import rehash_modules
+from warp_tiles._warp.modules import hash_all_again, hash_outdated, rehash_modules, require_target, user_modules
 from warp_tiles._warp.products import Products
 from warp_tiles._warp.reload import LoadAgain, Reloads
 from warp_tiles._warp.sites import CallSites
-from warp_tiles._warp.solvers import SolverHooks
 from warp_tiles._warp.tapes import Tapes
 from warp_tiles._warp.tracing import Tracer
-from warp_tiles._warp.translate import mentions
+from warp_tiles._warp.translate import libmathdx_build, mentions
 from warp_tiles.build.engine import Engine
 from warp_tiles.errors import PlanError
 from warp_tiles.util.nvtx import marked
 
 if TYPE_CHECKING:
-    from warp_tiles._warp.module_recorder import ModuleRecorder
+    from warp_tiles._warp.recorder import ModuleRecorder
     from warp_tiles.build.module_build import ModuleBuild
+    from warp_tiles.plan.planning import ModulePlan
 
 
 def _code_settings() -> tuple[object, ...]:
@@ -94,7 +93,6 @@ class Hooks:
         self._tapes = tapes
         self.sites = CallSites(self.reloads, self._tracer)
         self._products = Products(self.sites, self._tracer)
-        self._solvers = SolverHooks(self.sites, engine)
         self._code_settings = _code_settings()
         self._generating = threading.local()
         self._restore: list[Callable[[], None]] = []
@@ -112,7 +110,7 @@ class Hooks:
             build, codegen, context = find("build"), find("codegen"), find("context")
             build_lto_dot = build.build_lto_dot
             dispatchers = {MATMUL: self._products.dispatch_matmul}
-            dispatchers |= {name: functools.partial(self._solvers.dispatch, name) for name in SOLVERS}
+            dispatchers |= {name: functools.partial(self._dispatch_solver, name) for name in SOLVERS}
             for name, dispatcher in dispatchers.items():
                 builtin = context.builtin_functions[name]
                 for overload in {id(function): function for function in (builtin, *builtin.overloads)}.values():
@@ -175,6 +173,11 @@ class Hooks:
         self._replace(owner, name, wrapper)
 
     # ---- code generation
+
+    def _dispatch_solver(self, name: str, *arguments: Any, **named: Any) -> tuple[Any, ...]:
+        from warp_tiles._warp.solvers import SolverHooks
+
+        return SolverHooks(self.sites, self.engine).dispatch(name, *arguments, **named)
 
     def _adjoint_build(
         self, original: Callable[..., Any], adjoint: Any, builder: Any, *args: Any, **kwargs: Any
@@ -287,6 +290,57 @@ class Hooks:
             keywords=keywords,
             warp_build=warp_build,
         )
+
+    # ---- plans
+
+    def plan_module(self, module: Any, arch: int | None, block_dim: int | None = None) -> ModulePlan | None:
+        """Generates a module's code for a target, and returns its plan. Nothing is built.
+
+        Args:
+            module: Warp's module.
+            arch: Compute capability, e.g. ``90``; None plans for the CPU.
+            block_dim: Threads per block; None takes the module's option.
+
+        Returns:
+            The plan. None if the module contains no product and no solver, or if the settings leave it to Warp, whose
+            code generation would build its functions.
+
+        Raises:
+            PlanError: There is no such target.
+        """
+        require_target(arch, block_dim, compiled=False)
+        context = find("context")
+        hash_outdated(module)
+        with find("codegen._codegen_lock"):
+            threads = block_dim if block_dim is not None else module.options["block_dim"]
+            if not self.reloads.settings_of({**module.options, "block_dim": threads}, module).providers:
+                return None
+            with self.reloads.planning():
+                module.get_module_hash(threads)  # evaluates deferred wp.static() expressions
+            hasher = module.hashers[threads]
+            # if an option of the module leaves one kind of call to Warp, only the generated code shows the others
+            if not hasher.warp_tiles_has_calls and hasher.warp_tiles_names >= {MATMUL, *SOLVERS}:
+                return None
+            options = module.resolve_options(warp.config, block_dim=threads) | {"output_arch": arch}
+            target = "cpu" if arch is None else "cuda"
+            known = inspect.signature(context.ModuleBuilder).parameters
+            extra = {"target": target} if "target" in known else {}
+            with self.reloads.planning():
+                # with the module's own hasher the kernels have the same names as in the loaded module
+                builder = context.ModuleBuilder(module, options, hasher=hasher, **extra)
+                builder.codegen(target)
+        state = self.sites.existing_state(builder)
+        return state.build.plan if state is not None and state.build is not None else None
+
+    def plan_loaded_modules(self) -> None:
+        """Plans the modules that Warp loaded from its kernel cache. Their code was not generated in this process."""
+        for module in user_modules().values():
+            for execution in tuple(module.execs.values()):
+                arch = None if execution.device.is_cpu else execution.compile_arch
+                hasher = module.hashers.get(execution.block_dim)
+                known = self.engine.recorder.has_plan(module.name, arch, execution.block_dim)
+                if getattr(hasher, "warp_tiles_has_calls", False) and not known:
+                    self.plan_module(module, arch, execution.block_dim)
 
     # ---- hashing
 

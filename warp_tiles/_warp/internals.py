@@ -10,7 +10,6 @@ import warp
 
 from warp_tiles.errors import SeamError
 from warp_tiles.solver.variant import Function
-from warp_tiles.toolchain.search import Version
 
 SUPPORTED_VERSIONS = ((1, 17), (1, 19))
 GEMM_OPTION, SOLVER_OPTION = MATHDX_OPTIONS = ("enable_mathdx_gemm", "enable_mathdx_solver")  # Warp's module options
@@ -127,14 +126,14 @@ def check_internals() -> list[str]:
     return [f"warp._src.{path}" for path in REQUIRED]
 
 
-def toolkit_version() -> Version | None:
+def toolkit_version() -> tuple[int, int] | None:
     """The CUDA version of Warp's compiler and linker; None if Warp was built without CUDA."""
     find("context.init")()
     version = getattr(find("context.runtime"), "toolkit_version", None)
     return (int(version[0]), int(version[1])) if version else None
 
 
-def driver_version() -> Version | None:
+def driver_version() -> tuple[int, int] | None:
     """The CUDA version of the driver; None without a driver."""
     find("context.init")()
     version = getattr(find("context.runtime"), "driver_version", None)

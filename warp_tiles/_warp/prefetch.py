@@ -19,7 +19,7 @@ import warp
 from warp_tiles import settings
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import user_modules
-from warp_tiles.plan.loads import LoadedModule
+from warp_tiles.plan.planning import LoadedModule
 from warp_tiles.util.threads import DaemonThreads, wait_all
 
 log = logging.getLogger("warp_tiles")
@@ -62,7 +62,7 @@ class Prefetches:
         with self._lock:
             fresh = [(key, *target) for key, target in targets.items() if key not in self.pending]
             if fresh and self._threads is None:
-                from warp_tiles.compile.pool import available_cores
+                from warp_tiles.util.threads import available_cores
 
                 self._threads = DaemonThreads(settings.current().jobs or available_cores(), "warp_tiles_prefetch")
             for key, module, devices in fresh:

@@ -1,16 +1,28 @@
-"""Records one function while Warp generates its code, and puts hooks into the generated source."""
+"""Records the functions of a module while Warp generates their code, and puts hooks into the generated source."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
-from warp_tiles._warp.frames import Call, Emit, Statement, Unrecorded
-from warp_tiles._warp.reverse_hooks import hooked_reverse_loop
-from warp_tiles._warp.trace_builder import RecordedBlock, RecordedOperation, TraceBuilder
-from warp_tiles._warp.values import Scalars, flatten, frame_of, is_array, is_reference, is_tile
+from warp_tiles._warp.trace_builder import (
+    Call,
+    Emit,
+    RecordedBlock,
+    RecordedOperation,
+    Scalars,
+    Statement,
+    TraceBuilder,
+    Unrecorded,
+    flatten,
+    frame_of,
+    is_array,
+    is_reference,
+    is_tile,
+)
 from warp_tiles.codegen.effects import (
     ASTYPE,
     ELEMENTWISE,
@@ -27,7 +39,7 @@ from warp_tiles.codegen.effects import (
     effect_of_function,
 )
 from warp_tiles.codegen.hooks import Hook
-from warp_tiles.codegen.trace import Effect, FunctionTrace
+from warp_tiles.codegen.trace import Effect, FunctionTrace, ModuleTrace
 
 # these nodes compute numbers, or are recorded as loops and branches; all other nodes have unknown effects
 _ARITHMETIC_NODES = (
@@ -328,3 +340,90 @@ class Recorder:
             elif node.effect is not Effect.LEAVES:
                 found.append(node.effect if node.callee is None else effect_of(node.callee))
         return effect_of_function(found)
+
+
+@contextmanager
+def hooked_reverse_loop(adjoint: Any, block: RecordedBlock) -> Iterator[None]:
+    """Puts hooks before and after the reversed loop that Warp generates in the block.
+
+    Each iteration of a reversed loop sets the gradients of its tiles to zeros. There are hooks for those of loaded
+    tiles, if the adjoints of the loads have hooks.
+
+    Args:
+        adjoint: Warp's Adjoint.
+        block: The loop.
+    """
+    *_, outer, _, body = adjoint.blocks  # around the loop, of its condition, of its body
+    makers = {
+        id(tile): operation
+        for operation in block.nodes
+        if isinstance(operation, RecordedOperation) and operation.reverses and operation.name == LOAD
+        for tile in operation.results
+        if is_tile(tile) and tile.type.owner
+    }
+    hooked = [variable for variable in body.vars if id(variable) in makers]
+    body.vars[:] = [variable for variable in body.vars if id(variable) not in makers]  # Warp sets these to zeros
+    zeros = []
+    for variable in hooked:
+        maker = makers[id(variable)]
+        assert maker.hook is not None
+        maker.zeroes = True
+        zeros.append(Hook.ZERO.around(maker.hook, f"{variable.emit_adj()}.grad_zero();"))
+    body.body_replay[:0] = zeros
+    block.reverses = True
+    outer.body_reverse.append(Hook.REVERSE_END.name_of(block.hook))  # Warp writes the list backwards
+    yield
+    outer.body_reverse.append(Hook.REVERSE_BEGIN.name_of(block.hook))
+    outer.vars.extend(hooked)
+
+
+class ModuleRecorder:
+    """Records one module.
+
+    Attributes:
+        recorders: The recorder of each function, by identity of its Adjoint.
+        reversed: Identities of the Adjoints whose reverse pass was generated.
+    """
+
+    def __init__(self) -> None:
+        self.recorders: dict[int, Recorder] = {}
+        self.reversed: set[int] = set()
+        self._numbers: Iterator[int] = itertools.count()
+        self._effects: dict[int, Effect] = {}
+
+    def begin(self, adjoint: Any) -> Recorder:
+        """Returns a new recorder of a function. It replaces an earlier one."""
+        recorder = self.recorders[id(adjoint)] = Recorder(adjoint, self._numbers)
+        return recorder
+
+    def trace(
+        self,
+        label_of: Callable[[Any], str],
+        kernels_of: Callable[[Any], tuple[str, ...]],
+        kernel_keys: Mapping[int, str],
+    ) -> ModuleTrace:
+        """Returns the trace of the module.
+
+        Args:
+            label_of: Returns the label of a function, by its Adjoint.
+            kernels_of: Returns the keys of the kernels that reach a function, by its Adjoint.
+            kernel_keys: Keys of the module's kernels, by identity of their Adjoints.
+        """
+        functions: dict[str, FunctionTrace] = {}
+        kernels: dict[str, tuple[str, ...]] = {}
+        for recorder in self.recorders.values():
+            found = recorder.trace(label_of, self._effect_of)
+            functions[found.label] = found
+            kernels[found.label] = kernels_of(recorder.adjoint)
+        reverse = frozenset(label_of(r.adjoint) for i, r in self.recorders.items() if i in self.reversed)
+        own = {label_of(r.adjoint): kernel_keys[i] for i, r in self.recorders.items() if i in kernel_keys}
+        return ModuleTrace(functions, reverse, kernels, own)
+
+    def _effect_of(self, function: Any) -> Effect:
+        identity = id(function.adj)
+        recorder = self.recorders.get(identity)
+        if recorder is None or function.native_snippet is not None:
+            return Effect.UNKNOWN
+        if identity not in self._effects:
+            self._effects[identity] = recorder.effect(self._effect_of)
+        return self._effects[identity]

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import warp
 
 from warp_tiles import settings
-from warp_tiles._warp import hashes
+from warp_tiles._warp import modules
 from warp_tiles._warp.internals import MATHDX_OPTIONS, find
-from warp_tiles._warp.modules import compile_into_cache
 from warp_tiles._warp.prefetch import Prefetches, reusable
 from warp_tiles.errors import PlanError
 from warp_tiles.gemm.problem import GemmProblem
@@ -69,12 +68,12 @@ class Reloads:
 
     def wrapped_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the replacement of ``Module.load``, which every launch calls."""
-        outdated, pending = hashes.outdated, self.prefetches.pending
+        outdated, pending = modules.outdated, self.prefetches.pending
 
         @functools.wraps(original)
         def load(module: Any, device: Any, block_dim: int | None = None, **named: Any) -> Any:
             if outdated:
-                hashes.hash_outdated(module)
+                modules.hash_outdated(module)
             if pending:
                 self.prefetches.join(module)
             try:
@@ -126,10 +125,10 @@ class Reloads:
             self._this_thread.hasher = module.hashers[block_dim]
         try:
             with self._mark("prefetching"):
-                compile_into_cache(module, device, block_dim)
+                modules.compile_into_cache(module, device, block_dim)
         finally:
             self._this_thread.hasher = None
-            hashes.hash_again(module)
+            modules.hash_again(module)
 
     def check_prefetch(self, builder: Any) -> None:
         """Refuses the code that a prefetch has generated if the module changed since it was hashed.
@@ -152,7 +151,7 @@ class Reloads:
     def _load_again(self, again: LoadAgain, module: Any, load: Callable[[], Any]) -> Any:
         for _ in range(_ATTEMPTS):
             again.first()
-            while not hashes.hash_again(module):
+            while not modules.hash_again(module):
                 time.sleep(0.005)  # another thread is loading it
             try:
                 return load()
@@ -185,7 +184,7 @@ class Reloads:
             LoadAgain: Variants are tuned first.
         """
         resolved = plan.settings
-        if self.is_planning or not resolved.rules.tunes or hashes.capturing():  # a graph capture allows no measurement
+        if self.is_planning or not resolved.rules.tunes or modules.capturing():  # a graph capture allows no measurement
             return
         new = [v for v in plan.needed if v.variant is not None and (v.variant, resolved) not in self._attempted]
         tuned = [v.variant for v in new if isinstance(v.variant, GemmProblem) and v.provider != "scalar"]
@@ -205,5 +204,5 @@ class Reloads:
     def reset(self) -> None:
         """Cancels all prefetches, and forgets which hashes are outdated and what was tuned."""
         self.prefetches.stop()
-        hashes.outdated.clear()
+        modules.outdated.clear()
         self._attempted.clear()

@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from warp_tiles._warp.frames import Call, Emit, Statement, Unrecorded
 from warp_tiles._warp.internals import find, missing_part
+from warp_tiles._warp.trace_builder import Call, Emit, Statement, Unrecorded
 from warp_tiles.codegen.effects import SHAPE
 
 if TYPE_CHECKING:
-    from warp_tiles._warp.module_recorder import ModuleRecorder
-    from warp_tiles._warp.recorder import Recorder
+    from warp_tiles._warp.recorder import ModuleRecorder, Recorder
 
 log = logging.getLogger("warp_tiles")
 

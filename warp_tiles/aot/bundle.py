@@ -27,11 +27,14 @@ from warp_tiles.cli.output import output_errors
 from warp_tiles.compile.compiler import compile_to_ltoir, guarded
 from warp_tiles.errors import BuildError, CacheError, PlanError, ToolchainError
 from warp_tiles.gemm.hardware import MIN_ARCH
-from warp_tiles.providers import CublasdxProvider, MmaProvider, NvrtcProvider, SolverProvider
+from warp_tiles.providers.cublasdx import CublasdxProvider
+from warp_tiles.providers.mma import MmaProvider
+from warp_tiles.providers.nvrtc import NvrtcProvider
+from warp_tiles.providers.solver import SolverProvider
 from warp_tiles.toolchain import sources
-from warp_tiles.toolchain.code_folders import code_modules
 from warp_tiles.toolchain.packages import load_library
 from warp_tiles.toolchain.search import dotted
+from warp_tiles.toolchain.sources import code_modules
 from warp_tiles.toolchain.store import ToolchainStore, search_state
 from warp_tiles.util.files import read_json, read_whole, write_output
 

@@ -11,8 +11,7 @@ from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
 from warp_tiles.gemm.problem import Arrangement, GemmProblem, Operand, Precision
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.heuristics.choose import choose
-from warp_tiles.solver.config import SolverConfig
-from warp_tiles.solver.variant import OPERANDS, RIGHT_SIDES, Function, SolverVariant
+from warp_tiles.solver.variant import OPERANDS, RIGHT_SIDES, Function, SolverConfig, SolverVariant
 from warp_tiles.toolchain import sources
 from warp_tiles.toolchain.store import ToolchainStore
 

@@ -51,9 +51,9 @@ def variants(plan: Path | None, archs: str, checks: bool, folder: Path, state: P
     names = aot.write_variants(folder, selection.jobs, store)
     if plan is not None:
         with script_output_to_stderr(True):
-            from warp_tiles import _warp
+            from warp_tiles._warp.internals import toolkit_version
 
-            require_linkable(store.toolchain(), _warp.toolkit_version())
+            require_linkable(store.toolchain(), toolkit_version())
     providers = sorted({aot.provider_class(job) for job in selection.jobs}, key=lambda provider: provider.__name__)
     kernels = [str(path) for path in aot.kernel_sources(store, providers).values()]
     watched = aot.watched(store, providers)

@@ -15,10 +15,9 @@ from warp_tiles.heuristics.choose import check, choose
 from warp_tiles.heuristics.solver import choose as choose_solver
 from warp_tiles.heuristics.solver import reason_unsupported
 from warp_tiles.plan.planning import PlannedVariant
-from warp_tiles.providers import CublasdxProvider, MmaProvider
-from warp_tiles.providers.cublasdx import promised
-from warp_tiles.solver.config import Config, SolverConfig
-from warp_tiles.solver.variant import SolverVariant, Variant
+from warp_tiles.providers.cublasdx import CublasdxProvider, promised
+from warp_tiles.providers.mma import MmaProvider
+from warp_tiles.solver.variant import Config, SolverConfig, SolverVariant, Variant
 from warp_tiles.util.files import read_json
 
 _PLAN_AGAIN = "create it with `warp-tiles plan SCRIPT --json` of this version of warp-tiles"

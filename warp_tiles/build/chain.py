@@ -1,4 +1,4 @@
-"""The chain of providers: their order for a variant, and the error if none supports it."""
+"""The chain of providers: their order for a variant, the policy ``locked``, warnings, a module's hash."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from warp_tiles.errors import LockedError, ToolchainError, UnsupportedVariant, WarpTilesError, WorkerError
+from warp_tiles.build.context import BuildContext
+from warp_tiles.errors import BuildError, LockedError, ToolchainError, UnsupportedVariant, WarpTilesError, WorkerError
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR, BFLOAT16_OUT_ERROR
 from warp_tiles.gemm.problem import GemmProblem, Role
-from warp_tiles.plan.planning import PlannedVariant
+from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.providers.base import Provider, ProviderContext, Recipe, Tuned, TunedChoice
+from warp_tiles.providers.fallbacks import COSTS
 from warp_tiles.settings import Settings
 from warp_tiles.settings.policy import PROVIDER_ORDER
 from warp_tiles.solver.variant import Variant
+from warp_tiles.version import __version__
+
+_REMEDY = (
+    "build it where that is allowed (`warp-tiles compile --arch {arch} -o DIR SCRIPT`, or run it with the policy auto) "
+    "and copy the cache here (`warp-tiles cache export FILE` there, `warp-tiles cache import FILE` here)"
+)
 
 
 @dataclass(frozen=True)
@@ -138,35 +146,133 @@ class Chain:
             remedy = f"{named('policy')} is {self.settings.policy!r}, which tries {', '.join(self.settings.providers)}"
         return UnsupportedVariant(f"no provider can build {variant.describe()}: {causes}", remedy)
 
+    def assign(self, planned: PlannedVariant, context: ProviderContext) -> tuple[PlannedVariant, ProviderMatch]:
+        """Assign the first provider that can build a needed variant. Returns the variant and the provider's match.
 
-def assign_provider(
-    chain: Chain, planned: PlannedVariant, context: ProviderContext
-) -> tuple[PlannedVariant, ProviderMatch]:
-    """Assign the first provider that can build a needed variant. Returns the variant and the provider's match.
+        Raises:
+            LockedError, ToolchainError: See :meth:`require_fallback`.
+            UnsupportedVariant: No provider can serve the variant.
+            TypeError: No provider can accumulate in bfloat16 here. The message is Warp's own.
+        """
+        variant = planned.variant
+        assert variant is not None
+        reasons: list[WarpTilesError] = []
+        for provider in self.order(variant):
+            match = self.match(provider, variant, context)
+            if match.reason_unsupported is None:
+                recipe = match.recipes[0]
+                reason = f"{planned.reason}; {self.reason(provider, variant, reasons)}"
+                found = replace(
+                    planned, reason=reason, provider=provider.name, symbol=recipe.symbol,
+                    tile_config=recipe.tile_config, choice=self.choice(provider, variant),
+                )  # fmt: skip
+                return found, match
+            if isinstance(match.reason_unsupported, ToolchainError):
+                self.require_fallback(match.reason_unsupported)
+            reasons.append(match.reason_unsupported)
+        error = self.unsupported(variant, reasons)
+        if isinstance(variant, GemmProblem) and variant.c.dtype == "bfloat16":
+            text = BFLOAT16_OUT_ERROR if planned.role is Role.FORWARD else BFLOAT16_ADJOINT_ERROR
+            raise TypeError(f"In '{planned.function}': {text} Here {error.message}.") from error
+        raise error
 
-    Raises:
-        LockedError, ToolchainError: See :meth:`Chain.require_fallback`.
-        UnsupportedVariant: No provider can serve the variant.
-        TypeError: No provider can accumulate in bfloat16 here. The message is Warp's own.
+    def require_cached(self, plan: ModulePlan, context: ProviderContext) -> None:
+        """Check that the cache holds the LTO-IR of all functions of a module, as the policy ``locked`` demands.
+
+        Raises:
+            LockedError: Some are missing, and the message names each of them and its key; or there is no toolchain.
+        """
+        needed = dict.fromkeys(planned.variant for planned in plan.needed if planned.variant is not None)
+        missing = [text for variant in needed if (text := self._missing(variant, context))]
+        if missing:
+            lines = "\n".join(f"  {text}" for text in missing)
+            raise LockedError(
+                f"{self.settings.named('policy')} is 'locked', and module {plan.name} needs "
+                f"{len(missing)} device function{'s' * (len(missing) > 1)} not in the cache:\n{lines}",
+                remedy=_REMEDY.format(arch=plan.arch),
+            )
+
+    def _missing(self, variant: Variant, context: ProviderContext) -> str:
+        for provider in self.order(variant):
+            match = self.match(provider, variant, context)
+            if isinstance(match.reason_unsupported, ToolchainError):  # without the compiler's digest there is no key
+                self.require_fallback(match.reason_unsupported)
+            if match.reason_unsupported is not None:
+                continue
+            if not any(recipe.symbol for recipe in match.recipes):  # the scalar path has no function
+                return ""
+            keys = [provider.key_of(recipe) for recipe in match.recipes]
+            if any(key is not None and context.is_cached(key) for key in keys):
+                return ""
+            key = keys[0].digest if keys[0] is not None else "its builds are not cached"
+            return f"{variant.describe()}: {provider.name}, {key}"
+        return ""  # the plan already says that no provider supports it
+
+    def fingerprint(self, context: BuildContext, *, trust: str, code: str) -> str:
+        """Text for Warp's module hash: everything of warp_tiles that the code of a module depends on.
+
+        Args:
+            context: The compiler and the linker.
+            trust: Who may choose the code of modules.
+            code: Digest of the files that affect the code.
+        """
+        parts = [
+            "warp_tiles",
+            __version__,
+            f"store={trust}",
+            f"code={code}",
+            self.choices(),
+        ]
+        for provider in self.providers:
+            try:
+                parts += [f"{provider.name} {name}={value}" for name, value in provider.fingerprint().items()]
+            except ToolchainError as error:
+                parts.append(f"{provider.name}: {error.message}")
+        if any(provider.compiles for provider in self.providers):
+            try:
+                if context.toolchain().nvjitlink is not None:
+                    parts.append(f"linker={context.store.linker_digest()}")
+            except ToolchainError as error:
+                parts.append(f"no toolchain: {error.message}")
+        return "\n".join(parts)
+
+    def choices(self) -> str:
+        """The part of :meth:`fingerprint` that changes while a program runs: settings, providers and tuning records."""
+        parts = [f"{name}={value}" for name, value in self.settings.affecting_code().items()]
+        parts.append("providers=" + " ".join(provider.name for provider in self.providers))
+        if self.tuned is not None:
+            parts.append(f"tuned={self.tuned.fingerprint}")
+        return "\n".join(parts)
+
+
+def toolchain_text(failure: ToolchainError, instead: str) -> str:
+    """The text if a part of the toolchain is missing. It is the same for every variant.
+
+    Args:
+        failure: The missing part.
+        instead: Name of the replacement.
     """
-    variant = planned.variant
-    assert variant is not None
-    reasons: list[WarpTilesError] = []
-    for provider in chain.order(variant):
-        match = chain.match(provider, variant, context)
-        if match.reason_unsupported is None:
-            recipe = match.recipes[0]
-            reason = f"{planned.reason}; {chain.reason(provider, variant, reasons)}"
-            found = replace(
-                planned, reason=reason, provider=provider.name, symbol=recipe.symbol, tile_config=recipe.tile_config,
-                choice=chain.choice(provider, variant),
-            )  # fmt: skip
-            return found, match
-        if isinstance(match.reason_unsupported, ToolchainError):
-            chain.require_fallback(match.reason_unsupported)
-        reasons.append(match.reason_unsupported)
-    error = chain.unsupported(variant, reasons)
-    if isinstance(variant, GemmProblem) and variant.c.dtype == "bfloat16":
-        text = BFLOAT16_OUT_ERROR if planned.role is Role.FORWARD else BFLOAT16_ADJOINT_ERROR
-        raise TypeError(f"In '{planned.function}': {text} Here {error.message}.") from error
-    raise error
+    return f"{failure.message}; using {_with_cost(instead)}. Remedy: {failure.remedy}"
+
+
+def variant_text(variant: Variant, failure: WarpTilesError, instead: str) -> str:
+    """The text if a variant could not be built.
+
+    Args:
+        variant: The variant.
+        failure: Its error. The first error in its log is the cause.
+        instead: Name of the replacement.
+    """
+    if isinstance(failure, ToolchainError):
+        return toolchain_text(failure, instead)
+    cause = failure.message
+    if failure.log:
+        cause = next((line.strip() for line in failure.log.splitlines() if "error" in line), cause)
+    text = f"{variant.describe()}: {cause}; using {_with_cost(instead)}."
+    if isinstance(failure, BuildError) and failure.remedy:
+        text += f" To see it alone: {failure.remedy.splitlines()[0]}"
+    return text
+
+
+def _with_cost(instead: str) -> str:
+    return f"{instead}, {COSTS[instead]}" if instead in COSTS else instead

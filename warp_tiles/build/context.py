@@ -17,7 +17,6 @@ from warp_tiles.cache._paths import MODULES, MODULES_SUFFIX
 from warp_tiles.errors import BuildError, LockedError, ToolchainError, WorkerError
 from warp_tiles.remote import LTOIR, MODULE
 from warp_tiles.settings import Settings
-from warp_tiles.toolchain.recorded import RecordedStore
 from warp_tiles.toolchain.search import Toolchain, Version, dotted, require_linkable
 from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.util.threads import DaemonThreads
@@ -134,11 +133,12 @@ class Resources:
         with self._lock:
             if identity not in self._stores:
                 root, shared, _ = identity
-                from warp_tiles.build.deployment import toolchain_of
-
                 if bundle is None:
                     self._stores[identity] = ToolchainStore(root, "toolchain", shared=shared)
                 else:
+                    from warp_tiles.build.deployment import toolchain_of
+                    from warp_tiles.toolchain.recorded import RecordedStore
+
                     self._stores[identity] = RecordedStore(toolchain_of(bundle), root, "toolchain", shared=shared)
             return self._stores[identity]
 

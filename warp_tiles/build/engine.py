@@ -12,34 +12,30 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles import settings
-from warp_tiles.build.chain import Chain, assign_provider
+from warp_tiles.build.chain import (
+    Chain,
+    toolchain_text,
+    variant_text,
+)
 from warp_tiles.build.context import BuildContext, Resources
-from warp_tiles.build.fallback import toolchain_text, variant_text
-from warp_tiles.build.fingerprint import choices_of, module_fingerprint
-from warp_tiles.build.locked import require_cached
 from warp_tiles.build.measurements import Measurements
 from warp_tiles.build.phases import now_s
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder
-from warp_tiles.cache._missed import MissedKeys
+from warp_tiles.cache._explain import MissedKeys
 from warp_tiles.errors import BuildError, LockedError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.plan.planning import STAGES, ModulePlan, PlannedVariant
-from warp_tiles.providers import (
-    CublasdxProvider,
-    LibmathdxProvider,
-    MmaProvider,
-    NvrtcProvider,
-    Provider,
-    Recipe,
-    ScalarProvider,
-    SolverProvider,
-)
-from warp_tiles.providers.fallbacks import Libmathdx
+from warp_tiles.providers.base import Provider, Recipe
+from warp_tiles.providers.cublasdx import CublasdxProvider
+from warp_tiles.providers.fallbacks import Libmathdx, LibmathdxProvider, ScalarProvider
+from warp_tiles.providers.mma import MmaProvider
+from warp_tiles.providers.nvrtc import NvrtcProvider
+from warp_tiles.providers.solver import SolverProvider
 from warp_tiles.settings import Settings
 from warp_tiles.solver.variant import Variant
-from warp_tiles.toolchain.code_folders import code_files
 from warp_tiles.toolchain.search import Version
+from warp_tiles.toolchain.sources import code_files
 from warp_tiles.util.nvtx import marked
 from warp_tiles.util.single_flight import Flights
 from warp_tiles.util.warn import WarnedTexts, warn
@@ -176,7 +172,7 @@ class Engine:
         context, chain = self.build_context(resolved), self.chain(resolved)
         if context.store.digests.is_empty:
             self._take_digests(context, chain)
-        return module_fingerprint(chain, context, trust=self._store_trust(resolved), code=self._code_digest(context))
+        return chain.fingerprint(context, trust=self._store_trust(resolved), code=self._code_digest(context))
 
     def _store_trust(self, resolved: Settings) -> str:
         """Who may choose the code of modules: users of the cache's folder, and the owners of trusted keys."""
@@ -187,7 +183,7 @@ class Engine:
 
     def choices(self, resolved: Settings) -> str:
         """The part of :meth:`fingerprint` that changes while a program runs: settings, providers and tuning records."""
-        return choices_of(self.chain(resolved))
+        return self.chain(resolved).choices()
 
     def device_sources(self, resolved: Settings) -> list[DeviceSource]:
         """The device sources of the providers that this machine has."""
@@ -230,7 +226,7 @@ class Engine:
         """The plan with the provider, key and cache state of each needed variant, and with the register limit.
 
         Raises:
-            TypeError, UnsupportedVariant, ToolchainError: See :func:`warp_tiles.build.chain.assign_provider`.
+            TypeError, UnsupportedVariant, ToolchainError: See :meth:`warp_tiles.build.chain.Chain.assign`.
             SettingError: The policy forbids the provider of the settings.
         """
         from warp_tiles.plan.registers import with_register_limit
@@ -245,7 +241,7 @@ class Engine:
         if planned.variant is None:
             return replace(planned, provider=planned.provider or "scalar")
         context = self.build_context(chain.settings)
-        found, match = assign_provider(chain, planned, context)
+        found, match = chain.assign(planned, context)
         key = match.provider.key_of(match.recipes[0])
         if key is None:
             return found
@@ -256,7 +252,7 @@ class Engine:
 
     def require_cached(self, plan: ModulePlan) -> None:
         """Check that all functions of a module are cached. Raises a LockedError that names the missing ones."""
-        require_cached(plan, self.chain(plan.settings), self.build_context(plan.settings))
+        self.chain(plan.settings).require_cached(plan, self.build_context(plan.settings))
 
     # ---- building
 
@@ -362,7 +358,7 @@ class _ChosenFunctions:
         from warp_tiles.providers.mma import device_function
 
         planned = next(v for v in self.plan.needed if v.variant == variant)
-        found, _ = assign_provider(self.chain, planned, self.context)
+        found, _ = self.chain.assign(planned, self.context)
         if found.provider == "scalar":
             return None
         return device_function(variant, found.symbol or variant.symbol, found.provider, found.tile_config)

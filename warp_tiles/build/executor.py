@@ -15,8 +15,9 @@ from concurrent.futures import Executor, Future
 from warp_tiles.build.installation import Facts, Installation
 from warp_tiles.build.remote import Answer, Job, run_job
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
-from warp_tiles.compile.pool import CompilerPool, available_cores
+from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.errors import RefusedWorkerError, WarpTilesError, WorkerError
+from warp_tiles.util.threads import available_cores
 
 log = logging.getLogger("warp_tiles")
 

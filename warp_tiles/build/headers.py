@@ -19,11 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warp_tiles.cache import CacheKey
-from warp_tiles.cache._files import FileCache
 from warp_tiles.cache._paths import HEADERS_FOR_GPU, HEADERS_SUFFIX
-from warp_tiles.compile.compiler import Compiled, CompileRequest
-from warp_tiles.compile.flags import compiler_flags
-from warp_tiles.compile.headers import FIRST_VERSION, HeaderFile
+from warp_tiles.cache._store import FileCache
+from warp_tiles.compile.compiler import FIRST_VERSION, Compiled, CompileRequest, HeaderFile, compiler_flags
 from warp_tiles.errors import CacheError, ToolchainError
 
 if TYPE_CHECKING:

@@ -20,10 +20,9 @@ from pathlib import Path
 
 from warp_tiles.compile.compiler import CompileRequest, LinkRequest
 from warp_tiles.errors import ToolchainError
-from warp_tiles.providers import CublasdxProvider
-from warp_tiles.toolchain.code_folders import code_modules
+from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.toolchain.search import dotted
-from warp_tiles.toolchain.sources import kernels_folder
+from warp_tiles.toolchain.sources import code_modules, kernels_folder
 from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.version import __version__
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.build.deployment import not_in_bundle
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.functions import (
     built_functions,
@@ -142,6 +141,8 @@ class ModuleBuild:
                 record = replace(self._found(lease.found, output_path), module_key=lease.found.key)
             else:
                 if self.plan.has_own_code and self._settings.bundle is not None:
+                    from warp_tiles.build.deployment import not_in_bundle
+
                     raise not_in_bundle(self.plan, self._settings.bundle)
                 began = now_s()
                 self._start_functions()

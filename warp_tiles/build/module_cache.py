@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from warp_tiles.build.phases import FETCH, LOOK_UP, Phases, now_s
 from warp_tiles.cache import CacheKey
-from warp_tiles.compile.flags import compiler_flags, linker_flags
+from warp_tiles.compile.compiler import compiler_flags, linker_flags
 from warp_tiles.compile.module import ModuleSource, module_options
 from warp_tiles.errors import ToolchainError
 from warp_tiles.plan.planning import ModulePlan

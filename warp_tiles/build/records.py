@@ -9,8 +9,7 @@ from typing import Any
 
 from warp_tiles.build.phases import Phase
 from warp_tiles.plan.planning import ModulePlan, PlannedLoop
-from warp_tiles.solver.config import Config
-from warp_tiles.solver.variant import Variant
+from warp_tiles.solver.variant import Config, Variant
 
 
 @dataclass(frozen=True)

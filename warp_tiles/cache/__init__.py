@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from warp_tiles.cache._key import SCHEMA_VERSION, CacheKey, KeyField
     from warp_tiles.cache._maintain import CacheInfo, EntryInfo, Finding, GcReport, VerifyReport
     from warp_tiles.cache._manifest import Entry, Manifest
-    from warp_tiles.cache._memo import FileDigests
     from warp_tiles.cache._paths import cache_root, default_root
     from warp_tiles.cache._report import Problem
     from warp_tiles.cache._store import Cache, Counters
@@ -32,7 +31,6 @@ _LAZY_NAMES = {
     "Entry": "_manifest",
     "EntryInfo": "_maintain",
     "Explanation": "_explain",
-    "FileDigests": "_memo",
     "Finding": "_maintain",
     "GcReport": "_maintain",
     "KeyField": "_key",
@@ -56,7 +54,6 @@ __all__ = [
     "Entry",
     "EntryInfo",
     "Explanation",
-    "FileDigests",
     "Finding",
     "GcReport",
     "KeyField",

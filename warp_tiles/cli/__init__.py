@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import click
 
 from warp_tiles.cli import bundle, cache, compile_, doctor, keys, plan, run, settings, tune
 from warp_tiles.cli.examples import add_examples
-from warp_tiles.cli.standard_output import StandardOutputError, watched_standard_output
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.util.warn import printable
 from warp_tiles.version import __version__
@@ -86,7 +88,7 @@ def _open_standard_streams() -> None:
 
 
 def _end_by_interrupt() -> None:
-    from warp_tiles._warp.installed import installed
+    from warp_tiles._warp import installed
 
     if (hooks := installed()) is not None:
         hooks.engine.close()  # kills the compiler processes
@@ -94,3 +96,45 @@ def _end_by_interrupt() -> None:
         sys.stderr.flush()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)  # the interpreter's own end would meet threads inside compilers
+
+
+class StandardOutputError(Exception):
+    """Standard output cannot be written."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(f"standard output cannot be written: {cause.strerror or cause}")
+        self.is_closed_pipe = cause.errno == errno.EPIPE
+
+
+@contextlib.contextmanager
+def watched_standard_output() -> Iterator[None]:
+    """Tell failed writes to standard output from other errors in the block. Click and Warp write to it too.
+
+    Raises:
+        StandardOutputError: A write failed, and the block raised its error or another one that it caused.
+    """
+    stream, failed = sys.stdout, list[OSError]()
+
+    def watched(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*arguments: Any) -> Any:
+            try:
+                return call(*arguments)
+            except OSError as error:
+                failed[:] = [error]  # one alone: each keeps the frames of its call
+                raise
+
+        return wrapper
+
+    vars(stream).update(write=watched(stream.write), flush=watched(stream.flush))
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if any(cause is known for known in failed):
+                raise StandardOutputError(failed[-1]) from error
+            cause = cause.__cause__ or cause.__context__
+        raise
+    finally:
+        for name in ("write", "flush"):
+            vars(stream).pop(name, None)

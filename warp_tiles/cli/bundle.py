@@ -44,7 +44,8 @@ def bundle(
     The script runs as under "plan": its launches are recorded and not executed. The bundle also holds the tuning
     records, and the facts about the compiler that keys contain. `warp-tiles run --bundle FILE SCRIPT` needs no more.
     """
-    from warp_tiles import _warp, api, settings
+    from warp_tiles import api, settings
+    from warp_tiles._warp.modules import compile_module, require_target
     from warp_tiles.cache import cache_root
     from warp_tiles.launch.script import discover
     from warp_tiles.remote.bundle import toolchain_object, write_bundle
@@ -59,14 +60,14 @@ def bundle(
         with settings.override(cache_dir=folder, cache_modules=True, remote="", record_paths=records):
             api.enable()
             for arch in archs:
-                _warp.require_target(arch, block_dim)
+                require_target(arch, block_dim)
             found = discover(script, arguments, block_dim)
             print_notes(script, found)
             jobs = [(target, arch) for arch in archs for target in found.targets]
 
             def build(job: tuple[Target, int]) -> None:
                 target, arch = job
-                _warp.compile_module(target.module, arch, target.block_dim, folder / f"sm_{arch}")
+                compile_module(target.module, arch, target.block_dim, folder / f"sm_{arch}")
 
             with kernel_errors(script):
                 side_by_side(build, jobs, _MOST_THREADS)
@@ -103,7 +104,7 @@ def _row(record: dict[str, Any], held: set[str]) -> dict[str, Any]:
 def _signed(signer: SigningKey) -> tuple[dict[str, Any], dict[tuple[str, str], bytes]]:
     """The facts about the toolchain, and the signed objects of all modules and of the tuning records."""
     from warp_tiles import settings
-    from warp_tiles._warp.installed import engine
+    from warp_tiles._warp import engine
     from warp_tiles.build.deployment import facts_of
     from warp_tiles.remote import ANY_TOOLCHAIN, MODULE, RECORDS
     from warp_tiles.remote.envelope import pack

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from warp_tiles.cache import Cache, EntryInfo
-from warp_tiles.cache._missed import MissedKeys
+from warp_tiles.cache._explain import MissedKeys
 from warp_tiles.cli import remote
 from warp_tiles.cli.output import human_bytes, json_option, print_json, print_table, print_text
 from warp_tiles.errors import CacheError

@@ -74,7 +74,8 @@ def compile_(
     The script runs as under "plan": its launches are recorded and not executed. Modules are compiled in parallel, here
     or by the workers of a Dask scheduler. The report is written even if the script fails.
     """
-    from warp_tiles import _warp, api, settings
+    from warp_tiles import api, settings
+    from warp_tiles._warp.modules import require_target
     from warp_tiles.launch.script import discover, require_script
 
     settings.current()  # reports an invalid setting first
@@ -86,7 +87,7 @@ def compile_(
     with script_output_to_stderr(as_json), _enabled(scheduler):
         try:
             for arch in archs:
-                _warp.require_target(arch, block_dim)
+                require_target(arch, block_dim)
             found = discover(script, arguments, block_dim)
             stopped = found.stopped
             print_notes(script, found)
@@ -163,10 +164,10 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _compile(target: Target, arch: int, folder: Path, earlier: Mapping[Path, tuple[int, int] | None]) -> dict[str, Any]:
-    from warp_tiles import _warp
+    from warp_tiles._warp.modules import compile_module
 
     start = time.perf_counter()
-    cubin = _warp.compile_module(target.module, arch, target.block_dim, folder)
+    cubin = compile_module(target.module, arch, target.block_dim, folder)
     _warn_of_other_archs(cubin)
     return {
         "name": target.module.name,

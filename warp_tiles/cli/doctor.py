@@ -2,18 +2,162 @@
 
 from __future__ import annotations
 
+import platform
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import click
 
 from warp_tiles.cli.output import json_option, print_json, print_table, script_output_to_stderr
+from warp_tiles.errors import ToolchainError, WarpTilesError
+from warp_tiles.toolchain.search import dotted, require_linkable
+
+MIN_PYTHON = (3, 10)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor.
+
+    Attributes:
+        subject: The part that was checked.
+        state: ``ok``, ``note`` (works, less well) or ``problem``.
+        detail: The finding.
+        remedy: The user's way to solve it; empty if there is nothing to do.
+    """
+
+    subject: str
+    state: str
+    detail: str
+    remedy: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding as JSON values."""
+        return {"subject": self.subject, "state": self.state, "detail": self.detail, "remedy": self.remedy}
+
+
+def diagnose() -> Iterator[Finding]:
+    """All findings, in the order in which data flows: interpreter, Warp, toolchain, GPU, cache."""
+    for check in (_python, _platform, _warp, _internals, _toolchain, _headers, _gpus, _settings, _cache):
+        try:
+            yield check()
+        except WarpTilesError as error:
+            yield Finding(_subject(check), "problem", error.message, error.remedy)
+        except Exception as error:  # any failure of a check is a finding; the other checks still run
+            yield Finding(_subject(check), "problem", f"{type(error).__name__}: {error}", "report this as a bug")
+
+
+def _subject(check: Callable[[], Finding]) -> str:
+    return check.__name__.strip("_")
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    if sys.version_info < MIN_PYTHON:
+        return Finding("python", "problem", version, "use Python 3.10 or newer")
+    return Finding("python", "ok", version)
+
+
+def _platform() -> Finding:
+    name = f"{platform.system()} {platform.machine()}"
+    if platform.system() == "Linux" and platform.machine() in ("x86_64", "aarch64"):
+        return Finding("platform", "ok", name)
+    remedy = "build on Linux x86-64 or aarch64; elsewhere kernels run only on the CPU"
+    return Finding("platform", "problem", f"{name}: there is no NVRTC wheel for it", remedy)
+
+
+def _warp() -> Finding:
+    import warp
+
+    from warp_tiles._warp.internals import mathdx_enabled, toolkit_version
+
+    toolkit = toolkit_version()
+    mathdx = "with" if mathdx_enabled() else "without"
+    detail = f"warp-lang {warp.__version__}, CUDA {dotted(toolkit)}, {mathdx} MathDx"
+    if toolkit is None:
+        return Finding("warp", "problem", detail, "install a warp-lang that was built with CUDA")
+    return Finding("warp", "ok", detail)
+
+
+def _internals() -> Finding:
+    from warp_tiles._warp.internals import check_internals
+
+    return Finding("internals", "ok", f"{len(found := check_internals())} found: {', '.join(found)}")
+
+
+def _toolchain() -> Finding:
+    from warp_tiles._warp.internals import toolkit_version
+    from warp_tiles.toolchain.search import find_toolchain
+
+    toolchain = find_toolchain()
+    require_linkable(toolchain, toolkit_version())
+    detail = (
+        f"NVRTC {dotted(toolchain.nvrtc_version)} ({toolchain.nvrtc}), "
+        f"nvJitLink {dotted(toolchain.nvjitlink_version)} ({toolchain.nvjitlink})"
+    )
+    if not toolchain.can_link:
+        remedy = f"pip install 'nvidia-nvjitlink-cu12>={dotted(toolchain.nvrtc_version)}'; until then Warp links"
+        return Finding("toolchain", "note", detail, remedy)
+    return Finding("toolchain", "ok", detail)
+
+
+def _headers() -> Finding:
+    from warp_tiles.toolchain.search import find_headers
+
+    try:
+        folders, version = find_headers()
+    except ToolchainError as error:
+        detail = f"{error.message}; the provider mma needs none, cublasdx is not available"
+        return Finding("headers", "note", detail, error.remedy)
+    return Finding("headers", "ok", f"nvidia-mathdx {version}, headers in {', '.join(map(str, folders))}")
+
+
+def _gpus() -> Finding:
+    import warp
+
+    from warp_tiles._warp.internals import driver_version, toolkit_version
+
+    toolkit_version()
+    devices = warp.get_cuda_devices()
+    if not devices:
+        return Finding("gpu", "note", "none: kernels run on the CPU, and can be compiled for any GPU", "")
+    driver = driver_version()
+    names = ", ".join(f"{device.name} (sm_{device.arch})" for device in devices)
+    return Finding("gpu", "ok", f"{names}; driver for CUDA {dotted(driver)}")
+
+
+def _settings() -> Finding:
+    from warp_tiles import settings
+
+    now = settings.current()
+    _ = now.providers  # a provider that the policy forbids is a problem
+    named = [f"{name}={getattr(now, name)} ({layer})" for name, layer in now.layers]
+    return Finding("settings", "ok", ", ".join(named) or "all settings have their defaults")
+
+
+def _cache() -> Finding:
+    from warp_tiles.build.engine import Engine
+
+    cache = Engine().cache
+    cache.check_trust()
+    info = cache.info()
+    report = cache.verify()
+    used, bound = info.size_bytes / 1e6, cache.max_bytes / 1e6
+    detail = f"{cache.root}: {info.entries} entries, {used:.1f} MB of at most {bound:.0f} MB"
+    if not report.ok:
+        return Finding("cache", "problem", f"{detail}; damaged entries", "run `warp-tiles cache verify`")
+    if cache.problems:
+        return Finding("cache", "problem", f"{detail}; {cache.problems[0]}", cache.problems[0].remedy)
+    return Finding("cache", "ok", detail)
 
 
 @click.command()
 @json_option
 def doctor(as_json: bool) -> None:
     """Check Python, Warp, compiler, headers, linker, GPUs and the cache. Exit with 1 if there is a problem."""
-    from warp_tiles.cli.diagnose import diagnose
+    from warp_tiles.cli.doctor import diagnose
 
     with script_output_to_stderr(True):
         findings = list(diagnose())

@@ -45,7 +45,8 @@ def plan(
     The script runs, but its launches are recorded and not executed. They show the block sizes and the
     generic kernels that the script uses. Where the script needs results, it can ask warp_tiles.is_planning().
     """
-    from warp_tiles import _warp, api, settings
+    from warp_tiles import api, settings
+    from warp_tiles._warp.modules import require_target
     from warp_tiles.launch.script import discover
 
     plans: list[ModulePlan] = []
@@ -53,7 +54,7 @@ def plan(
     require_folders({"the page": page_file})
     with script_output_to_stderr(as_json):
         api.enable()
-        _warp.require_target(arch, block_dim)
+        require_target(arch, block_dim)
         found = discover(script, arguments, block_dim)
         print_notes(script, found)
         with kernel_errors(script):

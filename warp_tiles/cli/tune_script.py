@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from warp_tiles import _warp, api
+from warp_tiles import api
 from warp_tiles.build.engine import Engine
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.launch.script import discover, require_script
@@ -69,7 +69,9 @@ def tune_script(
     tuned = _tune_all(working, variants, budget_s, progress)
     if any(item.measured for item in tuned):
         engine.records_changed()
-        _warp.rehash_modules()
+        from warp_tiles._warp.modules import rehash_modules
+
+        rehash_modules()
     return tuned
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from warp_tiles.toolchain import sources
-from warp_tiles.toolchain.flatten import flatten
+from warp_tiles.toolchain.sources import flatten
 
 PLACEHOLDER = "/* warp_tiles prelude */"
 MODULE_HEADER = "module/module.cuh"  # below kernels/

@@ -21,7 +21,7 @@ from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.errors import WarpTilesError, WorkerError
 from warp_tiles.toolchain.packages import search_path
-from warp_tiles.util.threads import DaemonThreads, wait_result
+from warp_tiles.util.threads import DaemonThreads, available_cores, wait_result
 
 
 class Compilers(Protocol):
@@ -233,11 +233,3 @@ def result_of(future: Future[Compiled]) -> Compiled:
         raise
     except (Exception, CancelledError) as error:
         raise WorkerError(f"a compiler process failed: {type(error).__name__}: {error}") from error
-
-
-def available_cores() -> int:
-    """The number of cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on Linux
-        return os.cpu_count() or 1

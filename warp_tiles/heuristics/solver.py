@@ -12,8 +12,7 @@ from warp_tiles.gemm.hardware import (
     THREAD_REGISTERS,
 )
 from warp_tiles.heuristics.resources import resident_blocks
-from warp_tiles.solver.config import SolverConfig
-from warp_tiles.solver.variant import FORWARD_OF, OPERANDS, RIGHT_SIDES, SolverVariant
+from warp_tiles.solver.variant import FORWARD_OF, OPERANDS, RIGHT_SIDES, SolverConfig, SolverVariant
 
 MAX_ROWS = 256  # a larger triangle exceeds shared memory
 LANE_BYTES = 128  # of a column that one lane holds in registers, at most, if several lanes share it

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from warp_tiles import settings
-from warp_tiles._warp.installed import require_hooks
+from warp_tiles._warp import require_hooks
 from warp_tiles.cache import cache_root
 from warp_tiles.cache._documents import Documents
-from warp_tiles.plan.loads import LoadedModule
+from warp_tiles.plan.planning import LoadedModule
 
 FOLDER = "runs"  # below the cache
 MAX_SCRIPTS = 256

@@ -89,9 +89,9 @@ def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None 
     Raises:
         ScriptError: The file is missing, or the script failed before it had any kernel.
     """
-    from warp_tiles import _warp
+    from warp_tiles._warp.modules import user_modules
 
-    before = set(_warp.user_modules())
+    before = set(user_modules())
     launched: dict[tuple[int, int], Target] = {}
 
     def note(module: Any, threads: int) -> None:
@@ -107,7 +107,7 @@ def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None 
             stopped = f"SystemExit: {error.code}" if error.code else ""
         except Exception as error:
             stopped = "".join(traceback.format_exception_only(type(error), error)).strip()
-    defined = [m for name, m in _warp.user_modules().items() if name not in before and m.kernels]
+    defined = [m for name, m in user_modules().items() if name not in before and m.kernels]
     defined = [m for m in defined if not m.name.startswith("warp.")]
     targets = list(launched.values())
     seen = {id(target.module) for target in targets}

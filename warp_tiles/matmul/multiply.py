@@ -221,7 +221,7 @@ def kernel_and_blocks(call: MatmulCall, config: MatmulConfig, device: Any) -> tu
 
 def main_loop_of(problem: MatmulProblem, config: MatmulConfig, device: Any) -> PipelineOverrides:
     """What a product fixes of its loop's pipeline (:func:`pipeline_of`). Nothing if the user has set ``main_loop``."""
-    from warp_tiles._warp.installed import is_enabled
+    from warp_tiles._warp import is_enabled
     from warp_tiles._warp.intercept import is_planning
 
     found = pipeline_of(problem, config, *_gpu(device))

@@ -18,8 +18,7 @@ from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
 from warp_tiles.heuristics.resources import static_shared_bytes
 from warp_tiles.plan.whole import WholeProduct
 from warp_tiles.settings import Settings, current
-from warp_tiles.solver.config import Config
-from warp_tiles.solver.variant import Variant
+from warp_tiles.solver.variant import Config, Variant
 
 STAGES = "stages"  # in place of a provider, for products that loops compute
 
@@ -416,3 +415,20 @@ def resolve(
     return ModulePlan(
         session.module, session.arch, session.block_dim, tuple(kernels), _merge(planned), session.settings
     )
+
+
+@dataclass(frozen=True, order=True)
+class LoadedModule:
+    """A Warp module with the device and the block size that it was loaded for.
+
+    Attributes:
+        name: Name of the module.
+        kernels: Names of its kernels, sorted.
+        block_dim: Threads per block.
+        device: Alias of the device, e.g. ``cuda:0``.
+    """
+
+    name: str
+    kernels: tuple[str, ...]
+    block_dim: int
+    device: str

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.solver.config import Config
-from warp_tiles.solver.variant import Variant
+from warp_tiles.solver.variant import Config, Variant
 
 if TYPE_CHECKING:
     from warp_tiles.cache import CacheKey

@@ -14,9 +14,8 @@ from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.providers.base import Recipe, Tuned
-from warp_tiles.providers.own import OwnProvider, constants, unique_name
-from warp_tiles.solver.config import Config
-from warp_tiles.solver.variant import SolverVariant, Variant
+from warp_tiles.providers.nvrtc import OwnProvider, constants, unique_name
+from warp_tiles.solver.variant import Config, SolverVariant, Variant
 from warp_tiles.toolchain.store import ToolchainStore
 
 if TYPE_CHECKING:

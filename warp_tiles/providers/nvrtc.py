@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from warp_tiles.providers.base import Built, Provider, ProviderContext, Recipe, V
-from warp_tiles.solver.config import Config
+from warp_tiles.solver.variant import Config
+from warp_tiles.toolchain import sources
 from warp_tiles.toolchain.search import require_arch
 from warp_tiles.toolchain.sources import DeviceSource
 from warp_tiles.toolchain.store import ToolchainStore
@@ -15,7 +19,6 @@ from warp_tiles.toolchain.store import ToolchainStore
 if TYPE_CHECKING:
     from warp_tiles.cache import CacheKey
     from warp_tiles.compile.compiler import Compiled, CompileRequest
-
 
 C = TypeVar("C", bound=Config)
 
@@ -145,3 +148,51 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
             key, self.request(variant, config), lambda compiled: self.manifest(variant, compiled, config)
         )
         return Built(recipe.symbol, payload, key.digest, hit)
+
+
+class OwnProvider(NvrtcProvider[V, C]):
+    """Builds variants from templates in ``kernels/``, which include only their own headers.
+
+    Attributes:
+        header: A header below ``kernels/`` that includes each file that a translation unit can include.
+    """
+
+    name = "mma"
+    header: ClassVar[str]
+
+    def source(self) -> DeviceSource:
+        """See :class:`NvrtcProvider`."""
+        kernels = sources.kernels_folder()
+        return DeviceSource(kernels / self.header, kernels, (kernels,))
+
+    def options(self, variant: V) -> dict[str, Any]:
+        """See :class:`NvrtcProvider`.
+
+        ``gen_opt_lto`` is not set: the optimizer runs at the link, and an earlier run would take longer than it saves.
+        """
+        return {"arch": f"sm_{variant.arch}", "std": "c++17"}
+
+    def details(self, config: C | None) -> dict[str, object]:
+        """See :class:`NvrtcProvider`."""
+        return {"tile_config": config.to_json() if config else None}
+
+
+def constants(kind: str, values: Mapping[str, object]) -> str:
+    """C++ of constants as enumerators. Static members would take 65 bytes of LTO-IR each, used or not."""
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+    return f"    enum : {kind} {{ {', '.join(f'{name} = {text}' for name, text in texts.items())} }};"
+
+
+def unique_name(symbol: str, members: str) -> str:
+    """A name for the structure that a variant's templates are instantiated with.
+
+    With equal names, the linker would use one variant's templates for all variants. The name is short, because it is
+    part of every other name. An unnamed namespace would also work, but its long names would fill a seventh of the
+    LTO-IR.
+
+    Args:
+        symbol: Name of the variant's device function.
+        members: C++ of the structure's members.
+    """
+    digest = hashlib.sha256((symbol + members).encode()).digest()
+    return f"w{base64.b32encode(digest[:5]).decode().lower()}"

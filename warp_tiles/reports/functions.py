@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.solver.config import SolverConfig
+from warp_tiles.solver.variant import SolverConfig
 
 Json = Mapping[str, Any]
 

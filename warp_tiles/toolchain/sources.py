@@ -1,10 +1,13 @@
-"""The device sources of this package, and the files that each of them can include."""
+"""The device sources of this package: the files that each of them can include, and their flattened text.
+
+The files whose content affects machine code are device sources and the Python modules of some folders.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from warp_tiles.errors import ToolchainError
 
 _INCLUDE = rb'#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]'  # compiled only if a closure is not stored
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parents[1]
 _MARKERS = ("cublasdx/gemm.cuh", "gemm/block_gemm.cuh")
 
 
@@ -82,7 +85,7 @@ def kernels_folder() -> Path:
     Raises:
         ToolchainError: Neither folder exists.
     """
-    inside, beside = _PACKAGE / "kernels", _PACKAGE.parent / "kernels"
+    inside, beside = PACKAGE / "kernels", PACKAGE.parent / "kernels"
     for folder in (inside, beside):
         if all((folder / marker).is_file() for marker in _MARKERS):
             return folder
@@ -90,3 +93,88 @@ def kernels_folder() -> Path:
         f"the device sources were found neither in {inside} nor in {beside}",
         remedy="install warp-tiles again",
     )
+
+
+CODE_FOLDERS = ("_warp", "build", "codegen", "compile", "gemm", "heuristics", "plan", "providers", "solver")
+
+
+def code_modules() -> dict[str, Path]:
+    """Every Python module in these folders, by its path relative to the package."""
+    found = (path for folder in CODE_FOLDERS for path in (PACKAGE / folder).rglob("*.py"))
+    return {path.relative_to(PACKAGE).as_posix(): path for path in found}
+
+
+def code_files() -> dict[str, Path]:
+    """Every Python module in these folders and every device source, by relative path.
+
+    Raises:
+        ToolchainError: There are no device sources.
+    """
+    kernels = kernels_folder()
+    headers = {f"kernels/{path.relative_to(kernels).as_posix()}": path for path in kernels.rglob("*.cuh")}
+    return code_modules() | headers
+
+
+_QUOTED = re.compile(r'[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"')
+_ONCE = re.compile(r"[ \t]*#[ \t]*pragma[ \t]+once\b")
+_State = tuple[int, int, int, int]  # times of the last changes, size and number of a file
+
+
+@dataclass(frozen=True)
+class _Flattened:
+    """The text of a header, and the states of the files that it was made of."""
+
+    text: str
+    states: Mapping[Path, _State]
+
+    @property
+    def is_current(self) -> bool:
+        """True if no file has changed."""
+        try:
+            return all(_state(path) == state for path, state in self.states.items())
+        except OSError:
+            return False
+
+
+_known: dict[tuple[Path, Path], _Flattened] = {}
+
+
+def flatten(header: Path, root: Path) -> str:
+    """The text of a header in which each quoted include is replaced once by its text.
+
+    A quoted include is looked up beside the including file, then in ``root``. Includes outside ``root`` and includes in
+    angle brackets stay. ``#pragma once`` is dropped, because the text is not a header any more. The text is kept until
+    one of its files changes. A new file that an include would find first changes nothing.
+
+    Args:
+        header: The header.
+        root: Folder of the headers that are inlined.
+    """
+    header, root = header.resolve(), root.resolve()
+    known = _known.get((header, root))
+    if known is None or not known.is_current:
+        states: dict[Path, _State] = {}
+        known = _known[header, root] = _Flattened(_text(header, root, states), states)
+    return known.text
+
+
+def _state(path: Path) -> _State:
+    found = path.stat()
+    return found.st_ctime_ns, found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _text(header: Path, root: Path, seen: dict[Path, _State]) -> str:
+    seen[header] = _state(header)
+    lines: list[str] = []
+    for line in header.read_text(encoding="utf-8").splitlines(keepends=True):
+        found = _found(match[1], header, root) if (match := _QUOTED.match(line)) else None
+        if found is not None:
+            lines.append("" if found in seen else _text(found, root, seen))
+        elif not _ONCE.match(line):
+            lines.append(line)
+    return "".join(lines)
+
+
+def _found(name: str, includer: Path, root: Path) -> Path | None:
+    places = ((folder / name).resolve() for folder in (includer.parent, root))
+    return next((place for place in places if place.is_file() and place.is_relative_to(root)), None)

@@ -114,11 +114,11 @@ _measurers: dict[str, GpuMeasurer] = {}
 
 
 def _context() -> BuildContext:
-    from warp_tiles import _warp
+    from warp_tiles._warp.internals import toolkit_version
 
     with _lock:
         if not _resources:
-            _resources.append(Resources(_warp.toolkit_version(), None))
+            _resources.append(Resources(toolkit_version(), None))
         return BuildContext(_resources[0], settings.current())
 
 

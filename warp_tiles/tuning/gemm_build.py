@@ -11,9 +11,9 @@ from typing import Protocol
 from warp_tiles.compile.pool import Compilers, result_of
 from warp_tiles.errors import BuildError, RefusedWorkerError, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.providers import CublasdxProvider, MmaProvider
 from warp_tiles.providers.base import Built, ProviderContext
-from warp_tiles.providers.mma import register_accumulators
+from warp_tiles.providers.cublasdx import CublasdxProvider
+from warp_tiles.providers.mma import MmaProvider, register_accumulators
 from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.tuning.gemm_bench import compile_request, link_request
 from warp_tiles.tuning.gemm_space import tile_config_of

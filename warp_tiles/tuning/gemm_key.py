@@ -6,7 +6,8 @@ import hashlib
 
 from warp_tiles.errors import ToolchainError
 from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.providers import CublasdxProvider, MmaProvider
+from warp_tiles.providers.cublasdx import CublasdxProvider
+from warp_tiles.providers.mma import MmaProvider
 from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.tuning.key import Environment, Scalar, TuningKey
 from warp_tiles.version import __version__

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from warp_tiles import settings
-from warp_tiles._warp.installed import is_enabled
+from warp_tiles._warp import is_enabled
 from warp_tiles.errors import SettingError, TuningError
 from warp_tiles.launch.recorded import RecordingTarget
 from warp_tiles.settings import project_file

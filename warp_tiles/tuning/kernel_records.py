@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 from warp_tiles import settings
-from warp_tiles._warp.installed import is_enabled
+from warp_tiles._warp import is_enabled
 from warp_tiles.errors import TuningError
 from warp_tiles.tuning.arguments import Key, key_values
 from warp_tiles.tuning.environment import environment_of, limits_of

@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from warp_tiles.compile.pool import available_cores
 from warp_tiles.tuning.measure import Candidate, Clock, Effort, Runner, describe_error, is_transient, race
 from warp_tiles.tuning.record import Config, Timing, identity
 from warp_tiles.tuning.search_progress import SearchProgress
 from warp_tiles.tuning.space import All, Strategy
-from warp_tiles.util.threads import DaemonThreads, wait_all, wait_result
+from warp_tiles.util.threads import DaemonThreads, available_cores, wait_all, wait_result
 
 _BATCH = 32  # built, measured and stored together; cores are idle only at the end of a batch
 _BATCH_ON_BUDGET = 16  # smaller, so that something is measured before the time is over

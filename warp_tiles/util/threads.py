@@ -6,6 +6,7 @@ main thread blocks on a lock, or that another thread receives, does not wake it.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -142,3 +143,11 @@ class DaemonThreads(Executor):
         if wait:
             for thread in self._threads:
                 thread.join()
+
+
+def available_cores() -> int:
+    """The number of cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        return os.cpu_count() or 1
