@@ -115,8 +115,8 @@ REASONS = {
     "a jump after the product": (loop(*body(), t.branch(t.jump("break"))), "line 1: break ends an iteration early"),
     "a branch": (loop(t.branch(*body())), "its loads and its product lie in a branch"),
     "a changing array": (loop(*changing()), "the loop changes the arrays that it loads from"),
-    "a loop without hooks": (loop(*body(), reverses=False), "no range loop"),
-    "while": (loop(*body(), kind="while"), "no range loop"),
+    "a loop without hooks": (loop(*body(), reverses=False), "not a range loop"),
+    "while": (loop(*body(), kind="while"), "not a range loop"),
     "one tile twice": (
         loop(load(A, "A"), t.product(A, t.alias(VIEW, A).results[0], C, reverses=True)),  # type: ignore[arg-type]
         "an operand",

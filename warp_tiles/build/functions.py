@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from warp_tiles.build.records import Artifact, ModuleRecord
 from warp_tiles.codegen.module import DeviceFunction, Functions, GeneratedModule
+from warp_tiles.gemm.hardware import has_wgmma
 from warp_tiles.plan.planning import STAGES, ModulePlan
 from warp_tiles.providers.mma import device_function
 from warp_tiles.solver.variant import Variant
@@ -68,7 +69,7 @@ def reserved_bytes(plan: ModulePlan, generated: GeneratedModule) -> dict[str, tu
 
 def may_have_suffix(plan: ModulePlan) -> bool:
     """True if the module may be compiled for ``sm_90a``. Warp's own link has the target that the user sets."""
-    return plan.arch == 90 and plan.settings.linker != "warp" and not plan.debug
+    return plan.arch is not None and has_wgmma(plan.arch) and plan.settings.linker != "warp" and not plan.debug
 
 
 def is_as_planned(record: ModuleRecord) -> bool:

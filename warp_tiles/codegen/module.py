@@ -22,7 +22,7 @@ from warp_tiles.codegen.sum_stores import SumStore
 from warp_tiles.codegen.trace import ModuleTrace, Operation
 from warp_tiles.codegen.whole import whole_product
 from warp_tiles.gemm.dtypes import DTYPES
-from warp_tiles.gemm.hardware import THREAD_REGISTERS
+from warp_tiles.gemm.hardware import THREAD_REGISTERS, has_wgmma
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.heuristics.resources import max_registers, wanted_blocks
@@ -373,9 +373,10 @@ class GeneratedModule:
         asked = "" if choice == AUTO else f"{settings.named('main_loop')} is '{settings.main_loop}'"
         if choice.family == "mma":
             return replace(target, families=mma, obstacle=asked)
-        if choice.family == "wgmma" and not (suffix and self.session.arch == 90):
+        could_have_wgmma = has_wgmma(self.session.arch or 0)
+        if choice.family == "wgmma" and not (suffix and could_have_wgmma):
             return LoopTarget(obstacle=f"{asked}, and wgmma needs a cubin for sm_90a that is linked here")
-        if not suffix and self.session.arch == 90:
+        if could_have_wgmma and not suffix:
             return replace(target, families=mma, obstacle="wgmma needs a cubin for sm_90a that is linked here")
         return replace(target, families=("wgmma",) if choice.family else ("wgmma", *mma), obstacle=asked)
 

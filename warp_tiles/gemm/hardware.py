@@ -13,6 +13,8 @@ TENSOR_CORES_ARCH = 80  # mma of bf16, tf32 and fp64; mma of fp16 is older
 TF32_MIN_ARCH = TENSOR_CORES_ARCH
 WIDE_DOUBLES_ARCH = 90  # mma.m16n8k8 of fp64
 
+ASYNC_COPIES_ARCH = 80  # cp.async, which fills stages
+
 LANES = 32  # threads per warp
 BLOCK_THREADS = 1024  # maximum per block
 REGISTERS = 65_536  # per multiprocessor, 32 bits each
@@ -23,6 +25,11 @@ BANK_BYTES = 4
 BANK_LINE_BYTES = BANKS * BANK_BYTES  # bytes of one wavefront
 STATIC_SHARED_BYTES = 48 * 1024  # maximum of static shared memory per kernel
 RESERVED_SHARED_BYTES = 1024  # of each block, for the system
+
+
+def has_wgmma(arch: int) -> bool:
+    """True if the architecture has wgmma, in its target with the suffix ``a`` alone. Newer ones lack it."""
+    return arch == 90
 
 
 @dataclass(frozen=True)

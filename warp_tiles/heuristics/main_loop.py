@@ -8,10 +8,12 @@ from dataclasses import replace
 from typing import Literal
 
 from warp_tiles.gemm.hardware import (
+    ASYNC_COPIES_ARCH,
     LANES,
     REGISTERS,
     THREAD_REGISTERS,
     WIDE_DOUBLES_ARCH,
+    has_wgmma,
 )
 from warp_tiles.gemm.pipeline import (
     AUTO,
@@ -142,7 +144,7 @@ def _warpgroup_products(variant: GemmProblem) -> Iterator[MmaPlan]:
     wgmma reads 16-bit operands of any layout from shared memory, and tf32 operands if they are contiguous along K. If
     no grid gives each group a multiple of 64 rows of C, wgmma computes C^T = B^T A^T, whose rows are C's columns.
     """
-    if variant.arch != 90 or variant.threads % WARPGROUP:
+    if not has_wgmma(variant.arch) or variant.threads % WARPGROUP:
         return
     groups = variant.threads // WARPGROUP
     grids = [(groups_x, groups // groups_x) for groups_x in range(groups, 0, -1) if groups % groups_x == 0]
@@ -195,7 +197,7 @@ def _products_from_slots(variant: GemmProblem, grids: Sequence[tuple[int, int]],
 
 def _warp_grids(variant: GemmProblem) -> Iterator[tuple[int, int]]:
     """Grids of warps, the one that reads the least shared memory first."""
-    if variant.arch < 80 or variant.threads % LANES:
+    if variant.arch < ASYNC_COPIES_ARCH or variant.threads % LANES:
         return
     warps = variant.threads // LANES
     # a vector of tf32 that is contiguous along M or N has lines of four fragments
@@ -213,7 +215,7 @@ def _warp_grids(variant: GemmProblem) -> Iterator[tuple[int, int]]:
 
 def _fma_products(variant: GemmProblem) -> Iterator[MmaPlan]:
     """Products without tensor cores, the one whose lanes and warps read the fewest values first."""
-    if variant.arch < 80 or variant.threads % LANES:
+    if variant.arch < ASYNC_COPIES_ARCH or variant.threads % LANES:
         return
     warps = variant.threads // LANES
     found = []
