@@ -2,8 +2,8 @@
 
     python benchmarks/forced_provider.py --json benchmarks/results/forced_provider.json
 
-Rows are loops of benchmarks/loops.py. ``share`` is the speed under cuBLASDx, relative to the speed with stages. The plan
-(``codegen/loops.py``) quotes the least share of each kind of instruction.
+Rows are loops of benchmarks/loops.py. ``share`` is the speed under cuBLASDx, relative to the speed with stages. The
+plan (``codegen/loops.py``) quotes the least share of each kind of instruction.
 """
 
 from __future__ import annotations
