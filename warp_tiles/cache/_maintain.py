@@ -27,13 +27,10 @@ class CacheInfo:
     """Sizes and counts of a cache.
 
     Attributes:
-        root: Its folder.
         exists: True if the folder has been used as a cache.
         entries: Number of stored keys.
         payloads: Number of stored payloads; keys with the same payload share one.
-        payload_bytes: Size of the payloads.
         size_bytes: Size of everything that counts towards the bound.
-        max_bytes: The bound.
         quarantined: Number of damaged files in the quarantine.
     """
 
@@ -53,7 +50,6 @@ class EntryInfo:
 
     Attributes:
         key: Hex digest of the key.
-        manifest: Its manifest.
         used_at_ns: Last use, nanoseconds since 1970 (UTC).
     """
 
@@ -65,10 +61,6 @@ class EntryInfo:
 @dataclass(frozen=True)
 class Finding:
     """One fault that verification found.
-
-    Attributes:
-        path: The file.
-        reason: The fault.
     """
 
     path: Path

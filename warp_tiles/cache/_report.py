@@ -21,7 +21,6 @@ class Problem:
     Attributes:
         kind: ``folder`` (unusable), ``damage`` (an entry set aside), ``lock`` (not obtained) or ``size`` (too large).
         path: The folder or file.
-        reason: The failure.
         remedy: The user's way to solve it.
     """
 

@@ -11,7 +11,6 @@ class Affine:
     """``constant + sum(factor * variable)``.
 
     Attributes:
-        constant: The constant term.
         terms: The C++ names of the variables with their factors, sorted by name. No factor is zero.
     """
 

@@ -30,7 +30,6 @@ class LoopDecision:
 
     Attributes:
         function: Label of the function that contains the loop.
-        loop: The loop.
         products: Number of its products, without those of inner loops.
         accumulations: The products whose sums stay in registers.
         pipeline: None if the loop does not load ahead.

@@ -37,8 +37,6 @@ class Buffer:
     """The second buffer of a tile that a loop loads.
 
     Attributes:
-        tile: The tile.
-        load: Its load.
         c: The tile C whose memory contains the buffer.
         offset_bytes: Offset of the buffer in that memory.
     """
@@ -83,7 +81,6 @@ class Body:
 
     Attributes:
         block: The statements that directly contain its loads and products.
-        loads: Its loads, in order.
     """
 
     block: tuple[Node, ...]

@@ -36,11 +36,8 @@ class TileGradient:
     """The gradient of a loaded tile.
 
     Attributes:
-        tile: The tile.
-        load: Its load.
         array: The array from which it is loaded.
         other: The loaded tile with which G is multiplied.
-        product: The product.
     """
 
     tile: Tile
@@ -55,14 +52,10 @@ class ReverseRing:
     """The reverse pass of a loop.
 
     Attributes:
-        answer: The answer of the chooser.
         forward: The loop's product.
-        product: Its statement.
         c: The tile that it adds to.
         first: The tile in whose memory the copies of G begin; None if they begin in extra memory.
         slots: The slots of a stage by tile, in the order of the loads.
-        stage_bytes: Bytes of a stage.
-        gradients: The gradients of A and B.
         views: The statements that transpose A or B.
     """
 

@@ -22,7 +22,6 @@ class ComputedStore:
 
     Attributes:
         operations: The elementwise operations that compute the tile, in the order of the program.
-        store: The store.
         loads: The loads of their operands in registers, which the store repeats for each vector.
     """
 

@@ -51,7 +51,6 @@ class Accumulation:
     """A product whose sums stay in registers.
 
     Attributes:
-        operation: The product.
         sums: Its device functions.
         home: The outermost loop in which nothing else touches C. The sums are added to C after it.
         array: Number of the array that holds the sums. Products of one C and one function share it.

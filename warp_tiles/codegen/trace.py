@@ -130,9 +130,6 @@ class Operation:
     Attributes:
         name: Key of the builtin or function, e.g. ``tile_load``, or the kind of statement.
         line: Line of the user's source file.
-        effect: Its effect.
-        operands: Its operands.
-        results: Its results.
         hook: Number of the hook around it in the generated source; None if it has none.
         wait: Number of the hook before it; None if no load can be in flight there.
         callee: Label of the user's function that it calls, or empty.

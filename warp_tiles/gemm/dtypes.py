@@ -14,10 +14,8 @@ class DTypeInfo:
 
     Attributes:
         name: Its name in Warp's Python API, e.g. ``float16``.
-        size_bytes: Bytes of an element.
         code: Its name in the symbols of device functions.
         letter: Its name in tables of variants.
-        kernel_type: Its C++ type in ``kernels/``.
         warp_type: Its C++ type in the source that Warp generates.
         cuda_type: Its C++ type in CUDA's headers, which cuBLASDx uses.
         roundoff: Unit roundoff, https://en.wikipedia.org/wiki/Machine_epsilon.

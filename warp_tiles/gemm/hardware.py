@@ -38,7 +38,6 @@ class Multiprocessor:
 
     Attributes:
         threads, blocks: Largest numbers that are resident at a time.
-        shared_bytes: Its shared memory.
         block_shared_bytes: Shared memory that one block may have, static and dynamic together.
     """
 

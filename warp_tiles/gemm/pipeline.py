@@ -105,11 +105,8 @@ class PipelineConfig:
     """The pipeline of a loop: a ring of stages, each with the tiles that one iteration loads.
 
     Attributes:
-        instruction: The instruction of its products.
-        stages: Number of stages.
         in_flight: Iterations whose products may be in progress while the next ones are issued: 0 or 1.
         per_barrier: Iterations for which the block waits once: 1 or 2. With 2, the number of stages is even.
-        stage_bytes: Bytes of a stage.
         extra_bytes: Bytes of shared memory that the kernel needs beyond its tiles.
         blocks: Resident blocks of a multiprocessor, as far as shared memory and the registers of a thread decide:
             those of its sums and operands, within the limit of the module.

@@ -22,7 +22,6 @@ class Access:
     """The accesses of a warp to one operand of one warp tile. They all have the same pattern.
 
     Attributes:
-        wavefronts: Their wavefronts.
         ideal: The wavefronts of the same bytes without bank conflicts, at 128 bytes each.
     """
 

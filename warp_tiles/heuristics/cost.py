@@ -130,7 +130,6 @@ class Reads(NamedTuple):
 
     Attributes:
         loads: Load instructions.
-        wavefronts: Their wavefronts.
     """
 
     loads: int

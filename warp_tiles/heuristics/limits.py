@@ -42,7 +42,6 @@ class Side(NamedTuple):
     """A or B, as the templates read it for a row-major C.
 
     Attributes:
-        operand: The operand.
         k_major: True if it is contiguous along K: a row-major A or a column-major B.
         extent: Rows of A or columns of B.
         tile: Rows or columns of a warp tile.

@@ -17,7 +17,6 @@ class Workspace:
     """Addresses of memory for the kernels of one product.
 
     Attributes:
-        start: The memory.
         arrived: Counters of the blocks of each tile. They are zero before and after each kernel.
     """
 
@@ -31,11 +30,9 @@ class _Kept:
 
     Attributes:
         array: The memory, as bytes.
-        arrived: The counters.
         older: Smaller ones, to which the graphs of other libraries may still write.
         lock: Held from the first kernel that writes to it to the last one that reads it.
         size_bytes: Size of the memory. It never shrinks.
-        memory: Its addresses.
     """
 
     array: Any = None

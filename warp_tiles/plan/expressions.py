@@ -31,7 +31,6 @@ class Expression:
     Attributes:
         operation: ``constant``, ``argument``, ``extent`` of an array's dimension, or the key of a builtin.
         numbers: The constant; the position of the argument; or the positions of the array and of the dimension.
-        operands: The operands of the builtin.
     """
 
     operation: str

@@ -35,7 +35,6 @@ class WholeProduct:
     """A kernel that computes C = A B, if a launch covers the arrays.
 
     Attributes:
-        a, b, c: The matrices.
         tile: Rows and columns of a tile of C, and the step along K.
         row_axis, column_axis: The launch dimensions that count tiles of C down and across.
         steps: Start, end and step of the loop's ``range``.

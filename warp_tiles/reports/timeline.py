@@ -25,7 +25,6 @@ class Span:
         kind: ``compile``, ``link``, ``wait``, ``shared`` (built for another module) or ``cache`` (a lookup, also in
             the remote store).
         start_s: Its start, in seconds of the process's clock.
-        seconds: Its time.
         text: What it was.
     """
 
@@ -45,7 +44,6 @@ class Row:
     """The spans of one function, of a module's source or of its link. They do not overlap, except lookups.
 
     Attributes:
-        label: Its name.
         note: Its times in words.
         spans: The spans, sorted by start.
     """

@@ -18,7 +18,6 @@ class SolverCall:
     """One call of a solver builtin of Warp.
 
     Attributes:
-        function: The solver function.
         triangle: The square tile that is read: A of ``cholesky``, else the factor or triangle.
         result: The tile that is written; the last input of an in-place call.
         rhs: The right-hand side Y; None for ``cholesky``. A vector is a tile of one column.

@@ -24,7 +24,6 @@ class Environment:
         device: Name of the GPU, or of the processor.
         arch: Compute capability, e.g. ``90``; None on the CPU.
         multiprocessors: Number of multiprocessors of the GPU, or of cores of the CPU.
-        warp: Version of Warp.
         driver: CUDA version of the driver, e.g. ``13.0``; empty on the CPU.
         warp_tiles: Version of this package.
         measurement: Version of the way of measuring.
@@ -58,7 +57,6 @@ class TuningKey:
         subject: ``gemm``, or ``kernel:`` and the qualified name of the function that makes the kernel.
         values: Named values that decide the result (shapes, dtypes, layouts), sorted by name.
         source: SHA-256 of the source of the candidates, and of the constants that it closes over.
-        environment: The machine.
     """
 
     subject: str

@@ -114,8 +114,6 @@ class Runner:
     """A candidate in a race.
 
     Attributes:
-        name: For messages.
-        candidate: The candidate.
         samples_us: Times of the timed runs.
         status: ``running`` until the race has decided, then ``ok``, ``dropped`` or ``failed``.
         reason: Reason why it was dropped or failed.

@@ -49,7 +49,6 @@ class Layout:
         ranked: All timings that have a time, measured ones before dropped ones, fastest first; empty if every
             configuration has its own line.
         rows: Lines from top to bottom.
-        winner: The winner.
     """
 
     heading: tuple[str, ...]

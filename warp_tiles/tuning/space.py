@@ -24,7 +24,6 @@ class Limits:
     Attributes:
         shared_bytes: Shared memory of a block.
         registers: Registers of a multiprocessor, 32 bits each.
-        threads: Threads of a block.
     """
 
     shared_bytes: int
