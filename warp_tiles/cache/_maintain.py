@@ -60,8 +60,7 @@ class EntryInfo:
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault that verification found.
-    """
+    """One fault that verification found."""
 
     path: Path
     reason: str
