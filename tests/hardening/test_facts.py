@@ -105,7 +105,7 @@ def in_time(read: Callable[[], object]) -> object:
     return results[0]
 
 
-def test_a_fifo_in_place_of_a_file_hangs_nobody(tmp_path: Path) -> None:
+def test_a_fifo_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
     file = SUBJECTS["asked key"].write(tmp_path)
     file.unlink()
     os.mkfifo(file)

@@ -242,7 +242,7 @@ def test_scalar_and_off_need_no_toolchain(policy: str, no_toolchain: list[str], 
 
 
 def test_only_the_users_own_choice_of_fast_needs_the_toolchain(no_toolchain: list[str], tmp_path: Path) -> None:
-    # this module has the limits of `fast`, but nobody has set that policy
+    # this module has the limits of `fast`, but no layer has set that policy
     opted_out = {"enable_mathdx_gemm": False, "warp_tiles_mathdx_opt_out": "own"}
     with warp_tiles.enabled(), pytest.warns(RuntimeWarning, match=r"NVRTC was not found; using Warp's scalar path"):
         compiled(gemm(), tmp_path, **opted_out)

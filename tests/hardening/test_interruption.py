@@ -1,4 +1,4 @@
-"""An interrupt ends a command at once, nobody waits for a suspended process in silence, and no worker stays behind."""
+"""An interrupt ends a command at once, waits for a suspended process are logged, and no worker stays behind."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def wait_for(condition: object, seconds: float = 60.0) -> None:
 
 
 def ended(pids: Sequence[int]) -> bool:
-    """True if none of the processes runs; one that nobody waited for counts as ended."""
+    """True if none of the processes runs; one that was not waited for counts as ended."""
     for pid in pids:
         with contextlib.suppress(OSError):
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":

@@ -87,7 +87,7 @@ def test_a_key_of_an_unknown_kind_is_an_error(tmp_path: Path) -> None:
     import base64
 
     path = tmp_path / "key.pem"
-    unknown = bytes.fromhex("302e020100300506032a030404220420") + bytes(32)  # an algorithm that nobody has
+    unknown = bytes.fromhex("302e020100300506032a030404220420") + bytes(32)  # an unknown algorithm
     path.write_text(f"-----BEGIN PRIVATE KEY-----\n{base64.b64encode(unknown).decode()}\n-----END PRIVATE KEY-----\n")
     path.chmod(0o600)
     with pytest.raises(RemoteError, match="cannot be read"):

@@ -128,7 +128,7 @@ def looked_up() -> dict[str, Any]:
     recorder = Recorder()
     look_up = Phase(LOOK_UP, 7.0, 0.25)
     fetch = Phase(FETCH, 7.25, 0.5)
-    hit = replace(found(BIG[Role.FORWARD], 0.0, 0.0), started_at_s=0.0)  # as of a module whose functions nobody needs
+    hit = replace(found(BIG[Role.FORWARD], 0.0, 0.0), started_at_s=0.0)  # as of a module whose functions are not needed
     missed = record(plan("missed"), [built(BIG[Role.FORWARD], 7.75, 0.5)], 7.0, 3.0)
     missed = replace(missed, phases=(look_up, fetch, *(replace(p, started_at_s=9.0) for p in missed.phases[1:2])))
     for name, phases in (("cached", (look_up, Phase(WRITE, 7.25, 0.1))), ("fetched", (look_up, fetch))):

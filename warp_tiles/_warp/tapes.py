@@ -43,7 +43,7 @@ class Tapes:
     ) -> None:
         self._plan = plan
         self._gradients = gradients
-        self._told: weakref.WeakSet[Any] = weakref.WeakSet()  # kernels for which the log has a reason
+        self._warned: weakref.WeakSet[Any] = weakref.WeakSet()  # kernels for which the log has a reason
         self._known: weakref.WeakKeyDictionary[Any, dict[Key, WholeProduct | None]] = weakref.WeakKeyDictionary()
 
     def install(self, wrap: Callable[[Any, str, Callable[..., Any]], None]) -> None:
@@ -93,8 +93,8 @@ class Tapes:
         arguments = [_argument(argument.type, value) for argument, value in zip(kernel.adj.args, values)]
         backward = self._gradients(whole, values, arguments, blocks[:2], least)
         if isinstance(backward, str):
-            if kernel not in self._told:
-                self._told.add(kernel)
+            if kernel not in self._warned:
+                self._warned.add(kernel)
                 log.info("kernel %s: its adjoint kernel computes the gradients: %s", kernel.key, backward)
             return None
         return backward

@@ -330,7 +330,7 @@ class BuildContext:
         pool = self.pool
         if self.resources.has_executor:
             return pool.submit(request, prefix=len(prefix))
-        # a file of precompiled headers is an image of a compiler's heap, so nobody else may have written it
+        # a file of precompiled headers is an image of a compiler's heap, so other users must not have written it
         precompiles = self.settings.precompile_headers and not self.settings.cache_shared
         if not precompiles or module.keywords.get("extra_include_dirs"):
             return pool.submit(request)

@@ -38,7 +38,7 @@ class ModuleHeaders:
     Args:
         root: Folder of the cache of LTO-IR.
         store: The toolchain and digests.
-        later: Runs a function on a thread that nobody waits for.
+        later: Runs a function on a background thread.
     """
 
     def __init__(self, root: Path, store: ToolchainStore, later: Callable[[Callable[[], None]], object]) -> None:

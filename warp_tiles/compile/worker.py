@@ -103,7 +103,7 @@ def serve(parent: int | None = None) -> None:
             answer = (False, error)
         try:
             send(answers, answer)
-        except OSError:  # nobody waits for the answer any more
+        except OSError:  # the parent no longer waits for the answer
             os._exit(0)  # the interpreter would try to flush the stream again
 
 

@@ -296,7 +296,7 @@ class RemoteStore:
     def _release(self, name: str, claim: Claim) -> None:
         client = self._connection.client()
         with contextlib.suppress(MissingObjectError):
-            if first_bytes(client.read(name), CLAIM_BYTES) == claim.data:  # nobody has taken it over
+            if first_bytes(client.read(name), CLAIM_BYTES) == claim.data:  # no other process has taken it over
                 client.remove(name)
 
 
