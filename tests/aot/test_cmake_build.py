@@ -1,4 +1,4 @@
-"""From a plan to a bundle with CMake: builds, rebuilds and refusals."""
+"""From a script to a bundle with CMake: builds, rebuilds and refusals."""
 
 from __future__ import annotations
 
@@ -9,42 +9,43 @@ import shutil
 import subprocess
 import sys
 import time
-from concurrent.futures import Executor, Future
-from dataclasses import replace
+import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.aot.manifests import FACTOR, SOLVE, TINY
-from warp_tiles import settings
-from warp_tiles.build.engine import Engine
-from warp_tiles.errors import ToolchainError
-from warp_tiles.gemm.problem import Role
-from warp_tiles.heuristics.choose import choose
-from warp_tiles.heuristics.solver import choose as choose_solver
-from warp_tiles.plan.planning import ModulePlan, PlannedVariant
-from warp_tiles.solver.variant import SolverVariant, Variant
-from warp_tiles.toolchain.search import find_toolchain
-
 ROOT = Path(__file__).resolve().parents[2]
-TALL = replace(TINY, m=16)
 NOTHING_TO_DO = "ninja: no work to do."
+HELPER = "SIZE = 16\n"
+SCRIPT = """
+import sys
 
-pytestmark = pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake")
+import warp as wp
+
+import warp_tiles
+from helper import SIZE
+
+
+@wp.kernel(enable_backward=False)
+def gemm(a: wp.array2d(dtype=wp.float32), b: wp.array2d(dtype=wp.float32), c: wp.array2d(dtype=wp.float32)):
+    wp.tile_store(c, wp.tile_matmul(wp.tile_load(a, (SIZE, SIZE)), wp.tile_load(b, (SIZE, SIZE))))
+
+
+if __name__ == "__main__":
+    warp_tiles.enable()
+    arrays = [wp.zeros((SIZE, SIZE), dtype=float) for _ in range(3)]
+    wp.launch_tiled(gemm, dim=[1], inputs=arrays, block_dim=int(sys.argv[1]) if sys.argv[1:] else 64)
+"""
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake"),
+    pytest.mark.usefixtures("toolchain"),
+]
 needs_ninja = pytest.mark.skipif(shutil.which("ninja") is None, reason="no ninja")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _toolchain() -> None:
-    try:
-        find_toolchain()
-    except ToolchainError as error:
-        pytest.skip(f"no toolchain: {error.message}")
-
-
 class Project:
-    """A CMake build folder.
+    """A CMake build folder beside a script and a module that it imports.
 
     Args:
         folder: Folder of all files.
@@ -54,8 +55,10 @@ class Project:
     """
 
     def __init__(self, folder: Path, source: Path, python_path: Path, generator: str = "Ninja") -> None:
-        self.manifest = folder / "plan.json"
-        self.build_folder = folder / "build"
+        self.script, self.helper = folder / "script.py", folder / "helper.py"
+        self.script.write_text(SCRIPT)
+        self.helper.write_text(HELPER)
+        self.bundle = folder / "build" / "warp_tiles.bundle"
         self._folder = folder
         self._configure = ["cmake", "-G", generator, "-S", str(source), "-B", "build"]
         self._configure += [f"-DPython3_EXECUTABLE={sys.executable}", "-DWARP_TILES_CHECK_KERNELS=OFF"]
@@ -63,21 +66,8 @@ class Project:
             **{name: value for name, value in os.environ.items() if name != "CMAKE_GENERATOR"},
             "PYTHONPATH": os.pathsep.join([str(python_path), os.environ.get("PYTHONPATH", "")]),
             "WARP_CACHE_PATH": str(folder / "warp"),
-            "WARP_TILES_CACHE_DIR": str(folder / "unused"),
+            "WARP_TILES_CACHE_DIR": str(folder / "cache"),
         }
-
-    def plan(self, *variants: Variant, provider: str = "cublasdx") -> None:
-        """Write the manifest."""
-        configs = [
-            choose_solver(v) if isinstance(v, SolverVariant) else choose(v) if provider == "mma" else None
-            for v in variants
-        ]
-        planned = tuple(
-            PlannedVariant(v, Role.FORWARD, "tile_matmul", "k", ("k",), True, "", provider, tile_config=config)
-            for v, config in zip(variants, configs)
-        )
-        module = ModulePlan("m", 90, 32, ("k",), planned)
-        self.manifest.write_text(json.dumps({"modules": [module.to_json()]}))
 
     def run(self, *command: str, check: bool = True) -> str:
         """Run a command. Returns its output and error output."""
@@ -92,36 +82,14 @@ class Project:
         """Run CMake's first step."""
         return self.run(*self._configure, *options, check=check)
 
-    def build(self) -> tuple[list[str], str]:
-        """Run CMake's second step. Returns the compiled variants, ``<symbol>_<provider>``, and the output."""
-        output = self.run("cmake", "--build", "build")
-        return [line.split()[-1] for line in output.splitlines() if "LTO-IR wt_" in line], output
+    def build(self, *, check: bool = True) -> str:
+        """Run CMake's second step."""
+        return self.run("cmake", "--build", "build", check=check)
 
-
-class RefusingExecutor(Executor):
-    """An executor for tests in which nothing may be compiled."""
-
-    def submit(self, *_: Any, **__: Any) -> Future[Any]:
-        raise AssertionError("something was compiled")
-
-
-def names(*variants: Variant, provider: str = "cublasdx") -> list[str]:
-    """Names of the files and targets of variants."""
-    return sorted(f"{variant.symbol}_{provider}" for variant in variants)
-
-
-def hits(bundle: Path, cache_folder: Path, *variants: Variant, provider: str = "cublasdx") -> list[bool]:
-    """Import a bundle and get variants from the engine. Returns True for each one that was cached."""
-    with settings.override(cache_dir=cache_folder, provider=provider):
-        engine = Engine(executor=RefusingExecutor())
-        try:
-            engine.cache.import_bundle(bundle)
-            artifacts = [future.result() for future in engine.start(variants).values()]
-            assert engine.cache.counters.builds == 0
-        finally:
-            engine.close()
-    assert all(artifact.payload and artifact.symbol == artifact.variant.symbol for artifact in artifacts)
-    return [artifact.hit for artifact in artifacts]
+    def objects(self) -> list[str]:
+        """The kinds of the objects in the bundle."""
+        with zipfile.ZipFile(self.bundle) as archive:
+            return sorted(name.split("/")[1] for name in archive.namelist())
 
 
 @pytest.fixture
@@ -138,118 +106,72 @@ def installed(tmp_path: Path) -> Path:
 
 @needs_ninja
 @pytest.mark.slow
-def test_a_plan_becomes_a_bundle_that_leaves_nothing_to_compile(tmp_path: Path, installed: Path) -> None:
+def test_a_script_becomes_a_bundle_that_leaves_nothing_to_compile(tmp_path: Path, installed: Path) -> None:
     source = installed / "warp_tiles" / "cmake"
     project = Project(tmp_path, source, installed)
     assert project.run(sys.executable, "-m", "warp_tiles.aot", "folder").strip() == str(source)
-    project.plan(TINY, TALL, TINY)
-    assert "2 variants" in project.configure("-DWARP_TILES_MANIFEST=plan.json")
-    built, _ = project.build()
-    assert sorted(built) == names(TINY, TALL)
-    bundle = project.build_folder / "warp_tiles_bundle.tar"
-    imported = json.loads(project.run(sys.executable, "-m", "warp_tiles", "cache", "import", str(bundle), "--json"))
-    assert imported["added"] == 2
-    assert hits(bundle, tmp_path / "cache", TINY, TALL) == [True, True]
-
-    assert NOTHING_TO_DO in project.build()[1]
-    (project.build_folder / "variants" / f"{names(TALL)[0]}.json").touch()
-    assert project.build()[0] == names(TALL)
-    project.configure()
-    assert NOTHING_TO_DO in project.build()[1]
-
-    time.sleep(0.01)
-    (installed / "warp_tiles" / "kernels" / "cublasdx" / "mma_tile.cuh").touch()  # with equal content
-    assert sorted(project.build()[0]) == names(TINY, TALL)
-    time.sleep(0.01)
-    (installed / "warp_tiles" / "gemm" / "variant.py").touch()  # only the depfile names it
-    assert len(project.build()[0]) == 2
-    assert NOTHING_TO_DO in project.build()[1]
-
-    project.plan(TINY)  # CMake detects the changed plan, and keeps the variants that are still needed
-    built, output = project.build()
-    assert built == []
-    assert "warp_tiles_bundle.tar: 1 variants" in output
-
-
-def built_by_mma(folder: Path, installed: Path, *variants: Variant) -> Project:
-    """A project after its build. Its bundle has every variant of its plan, which names the provider ``mma``."""
-    project = Project(folder, installed / "warp_tiles" / "cmake", installed)
-    project.plan(*variants, provider="mma")
-    assert f"{len(variants)} variants" in project.configure("-DWARP_TILES_MANIFEST=plan.json")
-    assert sorted(project.build()[0]) == names(*variants, provider="mma")
-    bundle = project.build_folder / "warp_tiles_bundle.tar"
-    for provider in ("mma", "auto"):
-        assert hits(bundle, folder / "cache", *variants, provider=provider) == [True] * len(variants)
-    assert NOTHING_TO_DO in project.build()[1]
-    return project
+    project.configure("-DWARP_TILES_SCRIPT=script.py")
+    project.build()
+    assert project.objects() == ["ltoir", "module"]
+    assert len(list(project.bundle.parent.glob("modules/*.cubin"))) == 1
+    imported = json.loads(
+        project.run(sys.executable, "-m", "warp_tiles", "cache", "import", str(project.bundle), "--json")
+    )
+    assert (imported["added"], imported["present"]) == (2, 0)
+    project.run(
+        sys.executable, "-m", "warp_tiles", "compile", "--policy", "locked", "--report", "report.json", "-o", "out",
+        "script.py",
+    )  # fmt: skip
+    (module,) = json.loads((tmp_path / "report.json").read_text())["modules"]
+    assert (module["lto_builds"], module["lto_hits"]) == (0, 1)
 
 
 @needs_ninja
 @pytest.mark.slow
-def test_a_plan_of_mma_becomes_a_bundle_that_leaves_nothing_to_compile(tmp_path: Path, installed: Path) -> None:
-    project = built_by_mma(tmp_path, installed, TINY, TALL)
-    kernels = installed / "warp_tiles" / "kernels"
-    time.sleep(0.01)
-    (kernels / "arch" / "mma.cuh").touch()  # with equal content
-    assert sorted(project.build()[0]) == names(TINY, TALL, provider="mma")
-    (kernels / "cublasdx" / "mma_tile.cuh").touch()
-    assert NOTHING_TO_DO in project.build()[1], "a header of another provider does not matter"
-    time.sleep(0.01)
-    (installed / "warp_tiles" / "heuristics" / "choose.py").touch()
-    assert len(project.build()[0]) == 2
-    assert NOTHING_TO_DO in project.build()[1]
-
-    project.plan(TINY, provider="cublasdx")  # another provider of the same variant is another file
-    assert project.build()[0] == names(TINY)
-
-
-@needs_ninja
-@pytest.mark.slow
-def test_a_plan_of_solvers_becomes_a_bundle_that_leaves_nothing_to_compile(tmp_path: Path, installed: Path) -> None:
-    project = built_by_mma(tmp_path, installed, FACTOR, SOLVE)
-    kernels = installed / "warp_tiles" / "kernels"
-    time.sleep(0.01)
-    (kernels / "gemm" / "block_gemm.cuh").touch()
-    assert NOTHING_TO_DO in project.build()[1], "products have their own sources"
-    (kernels / "solver" / "cholesky.cuh").touch()
-    assert sorted(project.build()[0]) == names(FACTOR, SOLVE, provider="mma")
+def test_what_a_script_depends_on_is_watched(tmp_path: Path, installed: Path) -> None:
+    project = Project(tmp_path, installed / "warp_tiles" / "cmake", installed)
+    project.configure("-DWARP_TILES_SCRIPT=script.py")
+    project.build()
+    assert NOTHING_TO_DO in project.build()
+    package = installed / "warp_tiles"
+    inputs = (project.script, project.helper, package / "gemm" / "variant.py", package / "kernels" / "arch" / "mma.cuh")
+    for changed in inputs:
+        time.sleep(0.01)
+        changed.touch()  # with equal content
+        assert "Modules of" in project.build(), changed
+        assert NOTHING_TO_DO in project.build()
+    assert project.objects() == ["ltoir", "module"], "equal content gives equal keys"
+    (tmp_path / "other.py").write_text("")
+    assert NOTHING_TO_DO in project.build()
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make")
-def test_variants_of_two_archs_are_built_with_make_from_a_checkout(tmp_path: Path) -> None:
+def test_two_archs_and_arguments_with_make_from_a_checkout(tmp_path: Path) -> None:
     folder = tmp_path / "with space"
     folder.mkdir()
     project = Project(folder, ROOT, folder / "nowhere", "Unix Makefiles")
-    project.plan(TINY)
-    project.configure("-DWARP_TILES_MANIFEST=plan.json", "-DWARP_TILES_ARCHS=80;90")
-    built, _ = project.build()
-    assert len(built) == 2
-    assert project.build()[0] == []
-    variants = [replace(TINY, arch=arch) for arch in (80, 90)]
-    assert sorted(built) == names(*variants)
-    assert hits(project.build_folder / "warp_tiles_bundle.tar", tmp_path / "cache", *variants) == [True, True]
+    project.configure("-DWARP_TILES_SCRIPT=script.py", "-DWARP_TILES_ARCHS=80;90", "-DWARP_TILES_ARGUMENTS=32")
+    assert "Modules of" in project.build()
+    assert "Modules of" not in project.build()
+    assert project.objects() == ["ltoir", "ltoir", "module", "module"]
+    folders = [path.parent.name for path in sorted(project.bundle.parent.glob("modules/*/*.cubin"))]
+    assert folders == ["sm_80", "sm_90"]
+    report = project.run(sys.executable, "-m", "warp_tiles", "cache", "import", str(project.bundle), "--json")
+    assert json.loads(report)["added"] == 4
+    listed = json.loads(project.run(sys.executable, "-m", "warp_tiles", "cache", "list", "--json"))["entries"]
+    assert {entry["info"]["variant"]["threads"] for entry in listed} == {32}
 
 
 @needs_ninja
 def test_errors_have_a_message_and_a_remedy(tmp_path: Path) -> None:
     project = Project(tmp_path, ROOT, ROOT)
-
-    def refusal(*options: str) -> str:
-        output = project.configure("-DWARP_TILES_MANIFEST=plan.json", *options, check=False)
-        assert "CMake Error" in output
-        assert "Remedy:" in output
-        assert "Traceback" not in output
-        return output
-
-    assert "cannot be read" in refusal()
-    project.manifest.write_text('{"modules": [')
-    assert "is not JSON" in refusal()
-    project.manifest.write_text('{"modules": [{"variants": [{"colour": 1}]}]}')
-    assert "unknown field 'colour'" in refusal()
-    project.plan(TINY)
-    assert "'90a' is not a compute capability" in refusal("-DWARP_TILES_ARCHS=80;90a")
-    assert "does not compile for sm_99" in refusal("-DWARP_TILES_ARCHS=99")
+    output = project.configure("-DWARP_TILES_MANIFEST=plan.json", check=False)
+    assert "Remedy: give -DWARP_TILES_SCRIPT=" in " ".join(output.split())
+    project.configure("-UWARP_TILES_MANIFEST", "-DWARP_TILES_SCRIPT=script.py", "-DWARP_TILES_ARCHS=80;90a")
+    output = project.build(check=False)
+    assert "'80,90a' is no compute capability such as 90" in output
+    assert not project.bundle.exists()
 
 
 @needs_ninja
@@ -266,14 +188,15 @@ def test_a_python_without_the_package_is_an_error(tmp_path: Path, installed: Pat
 
 @needs_ninja
 @pytest.mark.slow
-def test_without_a_manifest_the_kernels_are_checked(tmp_path: Path) -> None:
+def test_without_a_script_the_kernels_are_checked(tmp_path: Path) -> None:
     project = Project(tmp_path, ROOT, ROOT)
     project.configure()
     targets = project.run("cmake", "--build", "build", "--target", "help")
     assert "kernels:" in targets
     assert "bundle:" not in targets
-    assert NOTHING_TO_DO in project.build()[1]
+    assert NOTHING_TO_DO in project.build()
     output = project.run("ctest", "--test-dir", "build", "--output-on-failure")
     assert "kernels_compile" in output
     # ctest 4 omits the number of failures if there are none
-    assert re.search(r"100% tests passed(, 0 tests failed)? out of 2", output)
+    assert re.search(r"100% tests passed(, 0 tests failed)? out of 1", output)
+    assert NOTHING_TO_DO in project.run("cmake", "--build", "build", "--target", "kernels")

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from click.testing import CliRunner
 
+from tests.hardening.devices import device
+from warp_tiles import settings
+from warp_tiles.aot import __main__ as command
 from warp_tiles.aot import checks
+from warp_tiles.cli.depfile import write_depfile
+from warp_tiles.errors import BuildError, OutputError
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
 from warp_tiles.heuristics.solver import reason_unsupported
+from warp_tiles.providers.solver import SolverProvider
 from warp_tiles.solver.variant import OPERANDS, SolverVariant
-from warp_tiles.toolchain.store import ToolchainStore
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def checked(kind: type) -> list[Any]:
     """The checks of one kind of variant."""
-    return [job for job in checks.check_jobs() if isinstance(job.variant, kind)]
+    return [job for job in checks.all_checks() if isinstance(job.variant, kind)]
 
 
 @pytest.mark.parametrize("provider", ["mma", "cublasdx"])
 def test_the_checks_cover_every_dtype_arch_and_arrangement(provider: str) -> None:
-    variants = [job.variant for job in checked(GemmProblem) if job.provider == provider]
+    variants = [job.variant for job in checked(GemmProblem) if job.provider.name == provider]
     assert len({variant.symbol for variant in variants}) == len(variants) <= 32
     operands = [operand for variant in variants for operand in (variant.a, variant.b, variant.c)]
     assert {operand.dtype for operand in operands} == {"float16", "bfloat16", "float32", "float64"}
@@ -46,7 +57,7 @@ def test_the_checks_cover_every_solver_function() -> None:
     variants = [job.variant for job in jobs]
     assert len({variant.symbol for variant in variants}) == len(variants) <= 32
     assert {variant.arch for variant in variants} >= {75, 80, 90, 120}
-    assert {job.provider for job in jobs} == {"mma"}
+    assert {job.provider for job in jobs} == {SolverProvider}
     for function, names in OPERANDS.items():
         same = [variant for variant in variants if variant.function == function]
         assert {variant.dtype for variant in same} == {"float32", "float64"}
@@ -63,5 +74,51 @@ def test_the_checks_cover_every_solver_function() -> None:
             assert variant.operands[-1] == variant.operands[-2]
 
 
-def test_every_device_source_is_compiled_by_a_check(store: ToolchainStore) -> None:
-    assert checks.unchecked(store) == ()
+@pytest.mark.usefixtures("toolchain")
+def test_every_device_source_is_compiled_by_a_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with settings.override(cache_dir=tmp_path):
+        assert checks.unchecked() == ()
+        (one,) = (check for check in checks.all_checks() if check.variant == checked(SolverVariant)[0].variant)
+        monkeypatch.setattr(checks, "all_checks", lambda: (one,))
+        assert "gemm/block_gemm.cuh" in checks.unchecked()
+
+
+@pytest.mark.usefixtures("toolchain")
+def test_a_check_is_compiled_once_and_without_a_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = [checked(GemmProblem)[0], checked(SolverVariant)[0]]
+    unknown = replace(few[0], variant=replace(few[0].variant, arch=99))
+    monkeypatch.setattr(checks, "all_checks", lambda: (*few, unknown))
+    with settings.override(cache_dir=tmp_path):
+        assert checks.compile_checks() == (2, 0)
+        assert checks.compile_checks() == (0, 2)
+        broken = replace(few[0].variant, threads=few[0].variant.threads * 32)
+        monkeypatch.setattr(checks, "all_checks", lambda: (few[1], replace(few[0], variant=broken)))
+        with pytest.raises(BuildError):
+            checks.compile_checks()
+
+
+@pytest.mark.usefixtures("toolchain")
+def test_a_depfile_names_everything_that_decides(tmp_path: Path) -> None:
+    with settings.override(cache_dir=tmp_path):
+        write_depfile(tmp_path / "a b#$.bundle", tmp_path / "missing.py", Path(__file__))
+    text = (tmp_path / "a b#$.bundle.d").read_text("utf-8")
+    assert text.startswith(f"{tmp_path}/a\\ b\\#$$.bundle: ")
+    for name in (__file__, "gemm/block_gemm.cuh", "cublasdx_version.hpp", "libnvrtc", "variant.py", "native/tile.h"):
+        assert name in text
+    assert "missing.py" not in text
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_depfile(tmp_path / "absent" / "bundle")
+
+
+def test_a_device_source_without_a_check_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "unchecked", lambda: ("gemm/new.cuh",))
+    found = CliRunner().invoke(command.commands, ["check"])
+    assert "gemm/new.cuh" in str(found.exception)
+
+
+def test_standard_output_that_is_full(tmp_path: Path) -> None:
+    with open(device(tmp_path, "full"), "wb") as full:
+        words = [sys.executable, "-m", "warp_tiles.aot", "--help"]
+        done = subprocess.run(words, cwd=REPOSITORY, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert done.stderr == b"warp-tiles: standard output cannot be written: No space left on device\n"

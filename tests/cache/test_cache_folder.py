@@ -29,7 +29,8 @@ COMMANDS = {
     "explain": lambda cache: cache.explain(key("a")),
     "gc": lambda cache: cache.gc(),
     "clear": lambda cache: cache.clear(),
-    "export": lambda cache: cache.export_bundle(cache.root.parent / "bundle"),
+    "export": lambda cache: cache.read_verified("0" * 64),
+    "import": lambda cache: cache.add_entries([]),
     "check_trust": lambda cache: cache.check_trust(),
 }
 

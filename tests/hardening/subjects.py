@@ -20,13 +20,12 @@ from warp_tiles.cache._store import FileCache
 from warp_tiles.errors import BundleError, LockedError, RecordError
 from warp_tiles.launch.previous_run import PreviousRuns
 from warp_tiles.plan.planning import LoadedModule
-from warp_tiles.remote import MODULE
-from warp_tiles.remote.bundle import Bundle as SignedBundle
-from warp_tiles.remote.bundle import toolchain_object
-from warp_tiles.remote.bundle import write_bundle as write_signed
+from warp_tiles.remote import LTOIR, MODULE, TOOLCHAIN
+from warp_tiles.remote.bundle import Bundle, write_bundle
 from warp_tiles.remote.envelope import pack
 from warp_tiles.remote.keys import SigningKey, TrustedKeys, trusted_keys
 from warp_tiles.remote.statistics import Statistics, StatisticsFile
+from warp_tiles.remote.transfer import export, import_bundle
 from warp_tiles.toolchain.store import FileDigests, ToolchainStore
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.files import is_kept, write_digests
@@ -183,14 +182,14 @@ def _of(suffix: str) -> Callable[[Path], Path]:
 def _write_bundle(folder: Path) -> Path:
     cache = _put(folder)
     cache.put(CacheKey.of({"name": "other"}), b"other", {})
-    cache.export_bundle(folder / "bundle")
+    export({LTOIR: cache}, folder / "bundle", None, {})
     return folder / "bundle"
 
 
 def _read_bundle(folder: Path) -> Any:
     cache = Cache(Path(tempfile.mkdtemp(dir=folder)))
     try:
-        cache.import_bundle(folder / "bundle")
+        import_bundle({LTOIR: cache}, folder / "bundle", {})
     except BundleError:
         assert cache.entries() == (), "a refused bundle leaves nothing"
         raise
@@ -224,8 +223,8 @@ def _read_statistics(folder: Path) -> Any:
 
 def _write_signed(folder: Path) -> Path:
     entry = Entry(KEY.digest, PAYLOAD, Manifest.describe(KEY, PAYLOAD, {}))
-    facts = toolchain_object({"nvrtc": "12.9"}, SIGNER)
-    write_signed(folder / "signed", facts, {(MODULE, KEY.digest): pack(MODULE, entry, "NVRTC 12.9", SIGNER)})
+    objects = [(kind, KEY.digest, pack(kind, entry, "NVRTC 12.9", SIGNER)) for kind in (MODULE, TOOLCHAIN)]
+    write_bundle(folder / "signed", objects)
     TrustedKeys(folder / "config").add(SIGNER.public)
     return folder / "signed"
 
@@ -237,14 +236,12 @@ def _write_trusted(folder: Path) -> Path:
 
 def _read_signed(folder: Path) -> Any:
     """The entry and the facts that trusted keys signed. Under the policy ``locked``, a missing entry is an error."""
-    bundle = SignedBundle(folder / "signed", trusted_keys([], TrustedKeys(folder / "config")))
-    try:
+    with Bundle(folder / "signed", trusted_keys([], TrustedKeys(folder / "config"))) as bundle:
+        facts = bundle.read(TOOLCHAIN, KEY.digest)
         found = bundle.fetch(MODULE, KEY.digest, "NVRTC 12.9")
         if found is None and KEY.digest not in bundle.names(MODULE):
             raise LockedError("the bundle lacks a module")
-        return ABSENT if found is None else (found.payload, found.manifest.key, bundle.facts)
-    finally:
-        bundle.close()
+        return ABSENT if found is None else (found.payload, found.manifest.key, facts.payload)
 
 
 SUBJECTS: dict[str, Subject] = {

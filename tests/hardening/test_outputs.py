@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import subprocess
@@ -10,6 +9,7 @@ import sys
 import threading
 import tracemalloc
 import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,10 +21,12 @@ from tests.integration.helpers import gemm, load
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles._warp.modules import compile_module
-from warp_tiles.aot import bundle as aot
-from warp_tiles.cache import Cache, CacheKey, _tar
-from warp_tiles.cache._bundle import MANIFEST_NAME, MAX_MANIFEST_BYTES
+from warp_tiles.cache import Cache, CacheKey
+from warp_tiles.cli.depfile import write_depfile
 from warp_tiles.errors import BundleError, CacheError, OutputError, RecordError
+from warp_tiles.remote import LTOIR, object_name
+from warp_tiles.remote.envelope import MAGIC
+from warp_tiles.remote.transfer import export, import_bundle
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.files import matches, open_output, write_output
 
@@ -38,7 +40,7 @@ def full_cache(root: Path) -> Cache:
 
 
 def export_entries(folder: Path, path: Path) -> None:
-    full_cache(folder / "cache").export_bundle(path)
+    export({LTOIR: full_cache(folder / "cache")}, path, None, {})
 
 
 def export_records(folder: Path, path: Path) -> None:
@@ -51,7 +53,6 @@ WRITERS: dict[str, Callable[[Path, Path], None]] = {
     "cache export": export_entries,
     "tune export": export_records,
     "run --report": lambda folder, path: write_output(path, b"{}"),
-    "aot variants": lambda folder, path: aot._write_if_changed(path, {"schema": 1}),
 }
 
 
@@ -266,49 +267,72 @@ def test_a_sound_output_is_kept(built: tuple[object, Path]) -> None:
 # ---- bundles
 
 
-def test_an_import_of_no_ordinary_file(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    for path, reason in ((tmp_path / "fifo", "not a regular file"), (tmp_path / "absent", "No such file")):
-        with pytest.raises(CacheError, match=rf"the bundle .* cannot be read: .*{reason}") as caught:
-            Cache(tmp_path / "cache").import_bundle(path)
-        assert "cache folder" not in str(caught.value)
+@pytest.mark.parametrize("kind", ["fifo", "absent"])
+def test_an_import_of_no_ordinary_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / kind
+    if kind == "fifo":
+        os.mkfifo(path)
+    reason = "not a regular file" if kind == "fifo" else "No such file"
+    with pytest.raises(BundleError, match=rf"the bundle .* cannot be used: .*{reason}") as caught:
+        import_bundle({LTOIR: Cache(tmp_path / "cache")}, path, {})
+    assert "cache folder" not in str(caught.value)
 
 
-def test_a_huge_manifest_of_a_bundle_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "bundle"
-    with open(path, "wb") as file:
-        file.write(_tar.header(MANIFEST_NAME, MAX_MANIFEST_BYTES + 1))
-        file.truncate(1 << 30)
-    with pytest.raises(BundleError, match=f"the limit is {MAX_MANIFEST_BYTES}"):
-        Cache(tmp_path / "cache").import_bundle(path)
-
-
-def test_a_manifest_of_any_json_takes_bounded_memory(tmp_path: Path) -> None:
-    """Objects take the most memory for the bytes of their JSON."""
-    item = b'{"":{}},'
-    body = b'{"entries":[' + item * ((MAX_MANIFEST_BYTES - 200) // len(item)) + b"{}]}"
-    head = b'{"sha256":"%s","body":%s}\n' % (hashlib.sha256(body).hexdigest().encode(), body)
-    path = tmp_path / "bundle"
-    path.write_bytes(_tar.header(MANIFEST_NAME, len(head)) + head + _tar.padding(len(head)) + bytes(1024))
+def memory_of_refusal(path: Path, reason: str) -> int:
+    """Kilobytes that a process needs to refuse a bundle."""
     code = f"""
 import resource
 from pathlib import Path
 from warp_tiles.cache import Cache
 from warp_tiles.errors import BundleError
-cache = Cache(Path({str(tmp_path / "cache")!r}))
+from warp_tiles.remote.transfer import import_bundle
+cache = Cache(Path({str(path.parent / "cache")!r}))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
-    cache.import_bundle(Path({str(path)!r}))
-except BundleError:
+    import_bundle({{"ltoir": cache}}, Path({str(path)!r}), {{}})
+except BundleError as error:
+    assert {reason!r} in str(error), error
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 260_000  # kB
+    return int(done.stdout)
 
 
-def test_an_export_that_could_not_be_imported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warp_tiles.cache._bundle.MAX_MANIFEST_BYTES", 100)
-    with pytest.raises(CacheError, match="the limit is 100") as caught:
-        full_cache(tmp_path / "cache").export_bundle(tmp_path / "bundle")
-    assert "--key" in caught.value.remedy
-    assert not (tmp_path / "bundle").exists()
+@pytest.mark.parametrize(("size", "reason"), [(8 << 20, "is no object"), (1 << 30, "directory has more than")])
+def test_a_huge_directory_of_a_bundle_takes_bounded_memory(tmp_path: Path, size: int, reason: str) -> None:
+    """Members without names take the most memory for the bytes of their directory."""
+    path, member = tmp_path / "bundle", b"PK\1\2" + bytes(42)
+    size -= size % len(member)
+    with open(path, "wb") as file:
+        file.write(member * (min(size, 8 << 20) // len(member)))
+        file.truncate(size)
+        file.seek(size)
+        file.write(b"PK\5\6" + bytes(4) + b"\1\0\1\0" + size.to_bytes(4, "little") + bytes(6))
+    assert memory_of_refusal(path, reason) < 260_000
+
+
+def test_an_envelope_of_any_json_takes_bounded_memory(tmp_path: Path) -> None:
+    """Objects take the most memory for the bytes of their JSON."""
+    item = b'{"":{}},'
+    body = b'{"signatures":[' + item * ((1 << 21) // len(item) - 10) + b"{}]}"
+    path, key = tmp_path / "bundle", "ab" * 32
+    for head, reason, most in (
+        (MAGIC + len(body).to_bytes(8, "big") + body, "malformed", 100_000),
+        (MAGIC + (1 << 40).to_bytes(8, "big") + b"x", "envelope claims", 50_000),
+    ):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(zipfile.ZipInfo(object_name(LTOIR, key)), head)
+        assert memory_of_refusal(path, reason) < most
+
+
+@pytest.mark.parametrize("name", ["null", "full"])
+def test_a_depfile_is_written_to_a_device_and_does_not_replace_it(tmp_path: Path, name: str, enabled: None) -> None:
+    node = device(tmp_path, name)
+    (tmp_path / "output.d").symlink_to(node)
+    if name == "full":
+        with pytest.raises(OutputError, match="No space left"):
+            write_depfile(tmp_path / "output")
+    else:
+        write_depfile(tmp_path / "output")
+    assert stat.S_ISCHR(node.lstat().st_mode)
+    assert (tmp_path / "output.d").is_symlink()

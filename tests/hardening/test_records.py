@@ -14,16 +14,20 @@ import pytest
 
 from tests.tuning.tuning_records import ENVIRONMENT, timing
 from tests.tuning.tuning_records import key as record_key
+from warp_tiles.cache import Entry, Manifest
 from warp_tiles.cache._sealed import dump_json
 from warp_tiles.errors import RecordError
 from warp_tiles.gemm.problem import GemmProblem, Operand
+from warp_tiles.remote import ANY_TOOLCHAIN, RECORDS
+from warp_tiles.remote.bundle import write_bundle
+from warp_tiles.remote.envelope import pack
 from warp_tiles.tuning.encoding import decode_record, encode_record
 from warp_tiles.tuning.folder import MAX_BYTES
 from warp_tiles.tuning.gemm_key import SUBJECT, values_of
 from warp_tiles.tuning.gemm_records import TunedGemms
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import Record
-from warp_tiles.tuning.store import MAX_EXPORT_BYTES, RecordStore
+from warp_tiles.tuning.store import MAX_EXPORT_BYTES, RecordStore, records_key
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -78,10 +82,19 @@ def test_an_import_of_no_ordinary_file(tmp_path: Path, kind: str) -> None:
         path.mkdir()
     elif kind == "huge":
         with open(path, "wb") as file:
+            file.write(b"{")
             file.truncate(1 << 30)
     message = f"more than {MAX_EXPORT_BYTES} bytes" if kind == "huge" else "is not imported"
     with pytest.raises(RecordError, match=message):
         RecordStore(tmp_path / "own").import_(path)
+
+
+def test_a_huge_export_in_a_bundle_is_not_read(tmp_path: Path) -> None:
+    key, data = records_key(""), bytes(MAX_EXPORT_BYTES + 1)
+    entry = Entry(key.digest, data, Manifest.describe(key, data, {"records": 1}))
+    write_bundle(tmp_path / "b", [(RECORDS, key.digest, pack(RECORDS, entry, ANY_TOOLCHAIN, None))])
+    with pytest.raises(RecordError, match=f"claims a payload of {len(data)} bytes, and {MAX_EXPORT_BYTES} are read"):
+        RecordStore(tmp_path / "own").import_(tmp_path / "b")
 
 
 def test_a_huge_record_takes_little_memory(shipped: Path) -> None:

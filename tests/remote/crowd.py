@@ -16,8 +16,8 @@ from tests.hardening.writers import child
 from tests.remote.server import Server, files
 from tests.remote.subjects import SIGNER, connect, entry, signed, write_object
 from warp_tiles.cache import Cache
+from warp_tiles.remote import LTOIR
 from warp_tiles.remote.client import Client  # noqa: F401  the processes find every module imported
-from warp_tiles.remote.store import LTOIR
 
 ENTRY = entry("crowd", b"payload " * 5000)
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from warp_tiles.cache import CacheKey
 from warp_tiles.cache._manifest import Entry, Manifest
+from warp_tiles.remote import LTOIR, object_name
 from warp_tiles.remote.envelope import pack
 from warp_tiles.remote.keys import SigningKey
 from warp_tiles.remote.statistics import Statistics
-from warp_tiles.remote.store import LTOIR, RemoteSettings, RemoteStore, object_name
+from warp_tiles.remote.store import RemoteSettings, RemoteStore
 
 TOOLCHAIN = "NVRTC 12.9 0123456789ab, nvJitLink 12.9 ba9876543210"
 SIGNER = SigningKey.generate()

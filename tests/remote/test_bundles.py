@@ -20,10 +20,15 @@ from tests.remote.installed import everybody_reaches, install_packages, install_
 from tests.remote.subjects import entry, signed
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
+from warp_tiles.build.deployment import _FACTS_KEY as FACTS_KEY
 from warp_tiles.build.deployment import open_bundle
-from warp_tiles.errors import BundleError, SettingError
-from warp_tiles.remote.bundle import Bundle, toolchain_object, write_bundle
+from warp_tiles.cache import Cache
+from warp_tiles.errors import BundleError, RecordError, SettingError
+from warp_tiles.remote import TOOLCHAIN
+from warp_tiles.remote.bundle import Bundle, write_bundle
+from warp_tiles.remote.envelope import pack
 from warp_tiles.remote.keys import PublicKey, SigningKey
+from warp_tiles.remote.transfer import import_bundle
 from warp_tiles.settings import current, override
 from warp_tiles.tuning.store import RecordStore
 
@@ -172,11 +177,35 @@ def text_of(made: Made) -> str:
 
 
 def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
-    signer = SigningKey.generate()
     with pytest.raises(BundleError, match="cannot be written"):
-        write_bundle(
-            tmp_path / "missing" / "b", toolchain_object({}, signer), {("ltoir", entry().key): signed(entry())}
-        )
+        write_bundle(tmp_path / "missing" / "b", [("ltoir", entry().key, signed(entry()))])
+
+
+def test_an_export_is_no_deployment(made: Made, tmp_path: Path) -> None:
+    """Neither unsigned nor signed: it has no facts, and what nobody signed does not count."""
+    path = tmp_path / "b"
+
+    def refusal() -> str:
+        with override(bundle=path, policy="locked", trusted_keys=(made.public,)), pytest.raises(BundleError) as caught:
+            open_bundle(current())
+        return caught.value.message
+
+    for key in (None, SigningKey.read(made.key)):
+        write_bundle(path, [("ltoir", entry().key, pack("ltoir", entry(), "any", key))])
+        assert "cannot be used: toolchain" in refusal()
+    write_bundle(path, [(TOOLCHAIN, FACTS_KEY.digest, pack(TOOLCHAIN, entry("facts"), "any", None))])
+    assert "nobody signed it" in refusal()
+
+
+def test_a_deployment_can_be_imported(made: Made, tmp_path: Path) -> None:
+    """One format: its modules into a cache, and its records into a folder."""
+    key = PublicKey.parse(made.public)
+    caches = {"module": Cache(tmp_path, "modules", suffix=".cubin")}
+    assert import_bundle(caches, made.file, {key.key_id: key}).added == 2
+    store = RecordStore(tmp_path / "records")
+    assert store.import_(made.file, {key.key_id: key}) == 1
+    with pytest.raises(RecordError, match="no trusted key signed it"):
+        store.import_(made.file)
 
 
 def test_a_bundle_needs_a_signing_key(tmp_path: Path) -> None:

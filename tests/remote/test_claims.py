@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.remote.subjects import SIGNER, connect, entry, ready, signed, total, write_object
+from warp_tiles.remote import LTOIR, object_name
 from warp_tiles.remote.claims import Claim
 from warp_tiles.remote.statistics import Statistics
-from warp_tiles.remote.store import LTOIR, RemoteStore, object_name
+from warp_tiles.remote.store import RemoteStore
 
 ENTRY = entry()
 

@@ -15,8 +15,8 @@ from tests.integration.builds import TINY, counts
 from tests.integration.helpers import compile_module, load
 from warp_tiles._warp import installed
 from warp_tiles.compile.pool import CompilerPool
+from warp_tiles.remote import MODULE
 from warp_tiles.remote.keys import SigningKey
-from warp_tiles.remote.store import MODULE
 
 
 def steps(record: dict[str, Any]) -> list[str]:

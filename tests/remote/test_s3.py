@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.remote.subjects import SIGNER, connect, entry
+from warp_tiles.remote import LTOIR
 from warp_tiles.remote.client import Client
-from warp_tiles.remote.store import LTOIR
 
 pytest.importorskip("moto", reason="moto, the server for S3, is not installed")
 SERVER = """

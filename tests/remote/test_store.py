@@ -17,9 +17,10 @@ import pytest
 from tests.remote.server import Answer, files, send, serving, silent
 from tests.remote.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, ready, signed, total, write_object
 from warp_tiles.errors import RemoteError
+from warp_tiles.remote import LTOIR, MODULE
 from warp_tiles.remote.connection import MOST_FAILURES
 from warp_tiles.remote.statistics import Statistics, StatisticsFile
-from warp_tiles.remote.store import LTOIR, MODULE, RemoteSettings, RemoteStore
+from warp_tiles.remote.store import RemoteSettings, RemoteStore
 
 ENTRY = entry()
 OVERHEAD_S = 0.05  # at most, of a store that does not answer

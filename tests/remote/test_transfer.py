@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tests.remote.subjects import SIGNER, TRUSTED, connect
 from warp_tiles.cache import Cache, CacheKey
-from warp_tiles.remote.store import LTOIR, RemoteSettings, RemoteStore
+from warp_tiles.remote import LTOIR
+from warp_tiles.remote.store import RemoteSettings, RemoteStore
 from warp_tiles.remote.transfer import Transfer, is_built_by, pull, push
 
 TOOLCHAIN = {"compiler": "c" * 64, "linker": "d" * 64}

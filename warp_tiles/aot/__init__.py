@@ -1,1 +1,1 @@
-"""Manifests of plans, and builds of single variants for CMake."""
+"""``python -m warp_tiles.aot``: what ``CMakeLists.txt`` needs beside ``warp-tiles compile``."""

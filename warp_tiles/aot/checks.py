@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
-from warp_tiles.aot import bundle
-from warp_tiles.aot.manifest import Job
+from warp_tiles import settings
+from warp_tiles.build.engine import Engine
 from warp_tiles.codegen.prelude import REVERSED_HEADER, SOLVER_HEADER
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
 from warp_tiles.gemm.problem import Arrangement, GemmProblem, Operand, Precision
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.heuristics.choose import choose
-from warp_tiles.solver.variant import OPERANDS, RIGHT_SIDES, Function, SolverConfig, SolverVariant
+from warp_tiles.providers.cublasdx import CublasdxProvider
+from warp_tiles.providers.mma import MmaProvider
+from warp_tiles.providers.nvrtc import NvrtcProvider
+from warp_tiles.providers.solver import SolverProvider
+from warp_tiles.solver.variant import OPERANDS, RIGHT_SIDES, Config, Function, SolverConfig, SolverVariant, Variant
 from warp_tiles.toolchain import sources
-from warp_tiles.toolchain.store import ToolchainStore
+from warp_tiles.toolchain.packages import load_library
+from warp_tiles.util.threads import side_by_side
 
 _DTYPES = {info.letter: info.name for info in DTYPES.values()}
 _ARRANGEMENTS: dict[str, Arrangement] = {"r": "row_major", "c": "col_major"}
 _DEVICE_SUFFIXES = (".cuh", ".cu", ".h", ".hpp")
+_THREADS = 32  # they wait for compiler processes
 
 # (M, N, K), dtypes and arrangements of A, B and C, alignments (0: one element), padding of the
 # leading dimensions, precision, threads, arch. The purpose in the comment of each check was verified in its PTX.
@@ -150,14 +158,54 @@ _SOLVER_CHECKS: tuple[_SolverCheck, ...] = (
 )
 
 
-def check_jobs() -> tuple[Job, ...]:
+@dataclass(frozen=True)
+class Check:
+    """One function of the kernel check, with its tile configuration if the provider has any."""
+
+    provider: type[NvrtcProvider[Any, Any]]
+    variant: Variant
+    tile_config: Config | None = None
+
+
+def all_checks() -> tuple[Check, ...]:
     """Functions that together compile every branch of the templates in ``kernels/``."""
-    jobs = [Job("cublasdx", _variant(check)) for check in _CUBLASDX_CHECKS]
+    found = [Check(CublasdxProvider, _variant(check)) for check in _CUBLASDX_CHECKS]
     for check, config in _MMA_CHECKS:
         variant = _variant(check)
-        jobs.append(Job("mma", variant, config or choose(variant)))
-    jobs += [Job("mma", _solver(check), SolverConfig(lanes=check[-1])) for check in _SOLVER_CHECKS]
-    return tuple(jobs)
+        found.append(Check(MmaProvider, variant, config or choose(variant)))
+    found += [Check(SolverProvider, _solver(check), SolverConfig(lanes=check[-1])) for check in _SOLVER_CHECKS]
+    return tuple(found)
+
+
+def compile_checks() -> tuple[int, int]:
+    """Compile the functions of the kernel check for every target that the compiler knows. The cache keeps them.
+
+    Returns:
+        The numbers of compiled and of unchanged functions.
+
+    Raises:
+        BuildError: The compiler rejected one, also without weaker promises. Its log is attached.
+        ToolchainError: There is no toolchain, or it lacks headers.
+    """
+    with settings.override(policy="auto", remote=""):
+        engine = Engine()
+        context = engine.build_context(settings.current())
+        context.toolchain()
+        load_library("nvrtc")
+        from cuda.bindings import nvrtc
+
+        known = nvrtc.nvrtcGetSupportedArchs()[1]
+
+        def is_unchanged(check: Check) -> bool:
+            provider, of = check.provider(context.store), (check.variant, check.tile_config)
+            request, info = provider.request(*of), lambda compiled: provider.manifest(of[0], compiled, of[1])
+            return context.get_or_compile(provider.key(*of), request, info)[1]
+
+        try:
+            hits = side_by_side(is_unchanged, [each for each in all_checks() if each.variant.arch in known], _THREADS)
+        finally:
+            engine.close()
+    return hits.count(False), hits.count(True)
 
 
 def _variant(check: _Check) -> GemmProblem:
@@ -184,7 +232,7 @@ def _solver(check: _SolverCheck) -> SolverVariant:
     return SolverVariant(function, n, columns, tuple(operands), in_place, threads, arch)
 
 
-def unchecked(store: ToolchainStore) -> tuple[str, ...]:
+def unchecked() -> tuple[str, ...]:
     """Device sources of ``kernels/`` that no check compiles, by relative path.
 
     The sources that are copied into Warp's modules do not count, because they need Warp's headers and belong to no
@@ -194,10 +242,10 @@ def unchecked(store: ToolchainStore) -> tuple[str, ...]:
         ToolchainError: Headers are missing.
     """
     top = sources.kernels_folder().resolve()
-    files = {path.relative_to(top).as_posix() for path in top.rglob("*") if path.suffix in _DEVICE_SUFFIXES}
-    copied = {
-        path.relative_to(top).as_posix()
-        for header in (REVERSED_HEADER, SOLVER_HEADER)
-        for path in sources.include_closure(top / header, [top]).values()
-    }
-    return tuple(sorted(files - copied - set(bundle.kernel_sources(store))))
+    store = Engine().build_context(settings.current()).store
+    found = [path for path in top.rglob("*") if path.suffix in _DEVICE_SUFFIXES]
+    providers = (provider(store) for provider in {check.provider for check in all_checks()})
+    compiled = {path.resolve() for provider in providers for path in store.closure(provider.source()).values()}
+    for header in (REVERSED_HEADER, SOLVER_HEADER):
+        compiled.update(path.resolve() for path in sources.include_closure(top / header, [top]).values())
+    return tuple(sorted(path.relative_to(top).as_posix() for path in found if path not in compiled))

@@ -137,9 +137,8 @@ class Resources:
                     self._stores[identity] = ToolchainStore(root, "toolchain", shared=shared)
                 else:
                     from warp_tiles.build.deployment import toolchain_of
-                    from warp_tiles.toolchain.recorded import RecordedStore
 
-                    self._stores[identity] = RecordedStore(toolchain_of(bundle), root, "toolchain", shared=shared)
+                    self._stores[identity] = toolchain_of(bundle, root, shared=shared)
             return self._stores[identity]
 
     def headers(self, settings: Settings) -> ModuleHeaders:
@@ -255,7 +254,7 @@ class BuildContext:
         """The part of the bundle or of the remote store in a lookup; None without either.
 
         Args:
-            kind: One of :data:`warp_tiles.remote.store.KINDS`.
+            kind: ``ltoir`` or ``module``.
             key: The key that is looked up.
         """
         bundle = self.resources.bundle(self.settings)
@@ -278,7 +277,7 @@ class BuildContext:
         """The compiler, and for modules the linker, with the beginnings of their digests. Signatures cover it.
 
         Args:
-            kind: One of :data:`warp_tiles.remote.store.KINDS`.
+            kind: ``ltoir`` or ``module``.
 
         Raises:
             ToolchainError: There is no toolchain.

@@ -12,7 +12,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from warp_tiles.cache._bundle import BundleReport
     from warp_tiles.cache._explain import Difference, Explanation, explain
     from warp_tiles.cache._key import SCHEMA_VERSION, CacheKey, KeyField
     from warp_tiles.cache._maintain import CacheInfo, EntryInfo, Finding, GcReport, VerifyReport
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from warp_tiles.cache._store import Cache, Counters
 
 _LAZY_NAMES = {
-    "BundleReport": "_bundle",
     "Cache": "_store",
     "CacheInfo": "_maintain",
     "CacheKey": "_key",
@@ -45,7 +43,6 @@ _LAZY_NAMES = {
 
 __all__ = [
     "SCHEMA_VERSION",
-    "BundleReport",
     "Cache",
     "CacheInfo",
     "CacheKey",

@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from warp_tiles.cache import _beside, _bundle, _maintain
+from warp_tiles.cache import _beside, _maintain
 from warp_tiles.cache._explain import Explanation, explain_among
 from warp_tiles.cache._folder import Folder, refused
 from warp_tiles.cache._key import CacheKey
-from warp_tiles.cache._manifest import Manifest
+from warp_tiles.cache._manifest import Entry, Manifest
 from warp_tiles.cache._paths import LAYOUT, is_digest
 from warp_tiles.errors import CacheError
 from warp_tiles.util.trusted_folder import RefusedFolderError
@@ -133,39 +133,47 @@ class Commands(ABC):
             _beside.clear_modules(self._folder)
             return _maintain.clear(self._folder)
 
-    def export_bundle(self, path: Path, keys: Iterable[str] | None = None) -> _bundle.BundleReport:
-        """Write entries to one file.
+    def read_verified(self, key: str) -> Entry | None:
+        """An entry for another machine, verified by SHA-256. The use is not recorded.
 
         Args:
-            path: The bundle. An existing file is replaced.
-            keys: Hex digests; ``None`` for every sound entry.
+            key: Hex digest.
+
+        Returns:
+            The entry; None if it is missing, or damaged and set aside.
 
         Raises:
-            CacheError: A key is not stored, the folder is refused, or the file cannot be written.
+            CacheError: The folder is refused or unreadable.
         """
-        wanted = None if keys is None else [digest_of(key) for key in keys]
-        with self._command("export"):
-            return _bundle.export(self._folder, Path(path), wanted)
+        with self._command("reading"):
+            found = self._folder.read_entry(digest_of(key), full=True)
+            return found and replace(found, manifest=replace(found.manifest, payload_mtime_ns=0))
 
-    def import_bundle(self, path: Path) -> _bundle.BundleReport:
-        """Add the entries of a bundle. A stored key keeps its entry.
+    def add_entries(self, entries: Iterable[Entry]) -> tuple[int, int, int]:
+        """Add entries of another machine. A stored key keeps its entry.
 
-        The whole bundle is verified before the first entry is stored. A bundle is code: import one only from a source
-        whose programs you would run.
+        Args:
+            entries: Verified entries. Entries are code: take them only from a source whose programs you would run.
+
+        Returns:
+            The numbers of entries that were added and that were there, and the bytes of the added payloads.
 
         Raises:
-            BundleError: The bundle is malformed. The cache is unchanged.
-            CacheError: The folder is refused, the file cannot be read, or the entries cannot be stored.
+            CacheError: The folder is refused, or an entry cannot be stored. The entries before it are stored.
         """
-        with self._command("import"):
-            manifests = _bundle.check(Path(path))
-            with self._folder.changing():
-                report = _bundle.import_checked(self._folder, Path(path), manifests)
-                if self._folder.size_bytes() > self.max_bytes:
-                    evicted = _maintain.collect(self._folder, self.max_bytes).evicted
-                    self._count(evictions=len(evicted))
-        self._count(stores=report.added)
-        return report
+        added = present = size = 0
+        with self._command("import"), self._folder.changing():
+            for entry in entries:
+                if self._folder.read_entry(entry.key) is not None:
+                    present += 1
+                    continue
+                self._folder.store(entry.manifest, entry.payload)
+                added += 1
+                size += len(entry.payload)
+            if added and self._folder.size_bytes() > self.max_bytes:
+                self._count(evictions=len(_maintain.collect(self._folder, self.max_bytes).evicted))
+        self._count(stores=added)
+        return added, present, size
 
 
 def digest_of(key: CacheKey | str) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import time
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from warp_tiles.cache._key import CacheKey
 from warp_tiles.cache._paths import is_digest
@@ -139,10 +139,13 @@ class Entry:
 
     Attributes:
         key: Hex digest of the key.
-        payload: The raw LTO-IR.
-        manifest: Its manifest.
+        payload: The raw LTO-IR, or a cubin.
     """
 
     key: str
     payload: bytes
     manifest: Manifest
+
+    def with_info(self, facts: Mapping[str, object]) -> Entry:
+        """The entry with more facts."""
+        return replace(self, manifest=replace(self.manifest, info={**self.manifest.info, **facts}))

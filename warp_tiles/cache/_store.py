@@ -92,7 +92,7 @@ class Cache(Commands):
         max_bytes: Size above which the least recently used keys are removed.
         allow_shared: Accept a folder that others can write. They then choose the code that runs.
         build_wait_s: Seconds to wait for another process that builds the same key, before building it here too.
-        suffix: Suffix of payload files. Bundles hold only LTO-IR.
+        suffix: Suffix of payload files.
 
     Raises:
         ValueError: ``max_bytes`` is negative.

@@ -48,7 +48,7 @@ def bundle(
     from warp_tiles._warp.modules import compile_module, require_target
     from warp_tiles.cache import cache_root
     from warp_tiles.launch.script import discover
-    from warp_tiles.remote.bundle import toolchain_object, write_bundle
+    from warp_tiles.remote.bundle import write_bundle
     from warp_tiles.remote.connect import signer_of
 
     now = settings.current()
@@ -71,9 +71,9 @@ def bundle(
 
             with kernel_errors(script):
                 side_by_side(build, jobs, _MOST_THREADS)
-            facts, objects = _signed(signer)
-    write_bundle(file, toolchain_object(facts, signer), objects)
-    held = {key for _, key in objects}
+            objects = _signed(signer)
+    write_bundle(file, sorted(objects))
+    held = {key for _, key, _ in objects}
     rows = [_row(record, held) for record in api.report()["modules"] if "output" in record]
     rows.sort(key=lambda row: (row["module"], row["arch"], row["block_dim"]))  # modules are recorded as they end
     for row in rows:
@@ -101,24 +101,22 @@ def _row(record: dict[str, Any], held: set[str]) -> dict[str, Any]:
     }
 
 
-def _signed(signer: SigningKey) -> tuple[dict[str, Any], dict[tuple[str, str], bytes]]:
-    """The facts about the toolchain, and the signed objects of all modules and of the tuning records."""
+def _signed(signer: SigningKey) -> list[tuple[str, str, bytes]]:
+    """The signed objects of all modules, of the tuning records, and of the facts about the toolchain."""
     from warp_tiles import settings
     from warp_tiles._warp import engine
-    from warp_tiles.build.deployment import facts_of
-    from warp_tiles.remote import ANY_TOOLCHAIN, MODULE, RECORDS
+    from warp_tiles.build.deployment import facts_entry
+    from warp_tiles.remote import ANY_TOOLCHAIN, MODULE, RECORDS, TOOLCHAIN
     from warp_tiles.remote.envelope import pack
     from warp_tiles.tuning.open_store import open_store
-    from warp_tiles.tuning.remote_records import records_entry
+    from warp_tiles.tuning.store import count_of
 
     now = settings.current()
     context = engine().build_context(now)
-    objects = {}
-    for item in context.modules.entries():
-        entry = context.modules.get(item.key)
-        if entry is not None:
-            objects[MODULE, entry.key] = pack(MODULE, entry, context.toolchain_text(MODULE), signer)
-    records = records_entry(open_store(now), signer.public.key_id)
-    if records is not None:
-        objects[RECORDS, records.key] = pack(RECORDS, records, ANY_TOOLCHAIN, signer)
-    return facts_of(now, context.store, engine().device_sources(now)), objects
+    found = [(TOOLCHAIN, facts_entry(now, context.store, engine().device_sources(now)), ANY_TOOLCHAIN)]
+    modules = (context.modules.read_verified(item.key) for item in context.modules.entries())
+    found += [(MODULE, entry, context.toolchain_text(MODULE)) for entry in modules if entry is not None]
+    records = open_store(now).entry(signer=signer)
+    if count_of(records):
+        found.append((RECORDS, records, ANY_TOOLCHAIN))
+    return [(kind, entry.key, pack(kind, entry, toolchain, signer)) for kind, entry, toolchain in found]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -132,20 +133,54 @@ def clear(as_json: bool) -> None:
     _report(_open_cache().clear(), as_json)
 
 
+def _caches() -> dict[str, Cache]:
+    """The cache of each kind of entries."""
+    from warp_tiles import settings
+    from warp_tiles.build.engine import Engine
+    from warp_tiles.remote import LTOIR, MODULE
+
+    context = Engine().build_context(settings.current())
+    return {LTOIR: context.cache, MODULE: context.modules}
+
+
 @cache.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--key", "keys", multiple=True, help="Only this entry; may be given again.")
 @json_option
 def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
-    """Write entries to one bundle FILE."""
-    store = _open_cache()
-    chosen = [store.find(key).key.digest for key in keys] or None
-    _report(store.export_bundle(file, chosen), as_json)
+    """Write functions and linked modules to one bundle FILE, signed if there is a signing key."""
+    from warp_tiles import settings
+    from warp_tiles.remote.connect import signer_if_any
+    from warp_tiles.remote.transfer import export
+
+    caches = _caches()
+    chosen = dict(_find(caches, key) for key in keys)
+    _report(export(caches, file, signer_if_any(settings.current()), chosen), as_json)
+
+
+def _find(caches: Mapping[str, Cache], prefix: str) -> tuple[str, str]:
+    """The one stored key that begins with these digits, and its kind."""
+    found = [
+        (item.key, kind) for kind, held in caches.items() for item in held.entries() if item.key.startswith(prefix)
+    ]
+    if len(found) != 1:
+        raise CacheError(
+            f"{len(found)} stored keys begin with {prefix!r}", remedy="give more digits, or list the cache for its keys"
+        )
+    return found[0]
 
 
 @cache.command("import")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @json_option
 def import_(file: Path, as_json: bool) -> None:
-    """Verify the bundle FILE, and add its entries to the cache."""
-    _report(_open_cache().import_bundle(file), as_json)
+    """Verify the bundle FILE, and add its functions and linked modules to the cache.
+
+    An unsigned bundle is accepted: import only what you built, or what comes from a source whose programs you would
+    run. A signed one needs the signature of a trusted key.
+    """
+    from warp_tiles import settings
+    from warp_tiles.remote.connect import trusted_by
+    from warp_tiles.remote.transfer import import_bundle
+
+    _report(import_bundle(_caches(), file, trusted_by(settings.current())), as_json)

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from warp_tiles.cli.cluster import connected, require_same_installation, scheduler_option
+from warp_tiles.cli.depfile import write_depfile
 from warp_tiles.cli.output import (
     bundle_option,
     human_bytes,
@@ -58,6 +59,14 @@ def as_archs(context: click.Context, parameter: click.Parameter, value: str) -> 
 )
 @click.option("--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own.")
 @click.option("-o", "--output", "folder", type=click.Path(path_type=Path, file_okay=False), required=True)
+@click.option(
+    "--depfile-of",
+    "depends",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write FILE.d, which names everything that FILE, made from this output, depends on: the script and what it "
+    "imports, device sources, headers, compiler. For make, ninja and CMake.",
+)
 @record_options
 @scheduler_option
 @bundle_option
@@ -67,7 +76,7 @@ def as_archs(context: click.Context, parameter: click.Parameter, value: str) -> 
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def compile_(
     script: Path, arguments: tuple[str, ...], archs: tuple[int, ...], block_dim: int | None, folder: Path,
-    report_file: Path | None, trace_file: Path | None, scheduler: str | None, as_json: bool,
+    depends: Path | None, report_file: Path | None, trace_file: Path | None, scheduler: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Compile every module of SCRIPT to a cubin with its metadata in the output folder.
 
@@ -80,7 +89,7 @@ def compile_(
 
     settings.current()  # reports an invalid setting first
     require_script(script)
-    require_folders({"the report": report_file, "the trace": trace_file})
+    require_folders({"the report": report_file, "the trace": trace_file, "the depfile": depends})
     title = f"Build of {script.name} for {', '.join(f'sm_{arch}' for arch in archs)}"
     built: list[dict[str, Any]] = []
     stopped = ""
@@ -106,6 +115,8 @@ def compile_(
             threads = _MOST_THREADS if scheduler is None else _MOST_THREADS_ON_A_CLUSTER
             with kernel_errors(script), output_errors(folder):
                 built[:] = side_by_side(compile_one, wanted, threads)  # in order
+            if depends is not None:
+                write_depfile(depends, script)
         finally:
             report = _with_kept(api.report(), built)  # a cluster's builds end with it
             facts = facts_of(script, arguments, sys.exc_info()[1] or stopped)

@@ -18,8 +18,8 @@ EXAMPLES = {
     "cache explain": "warp-tiles cache explain 5d1c0a9f",
     "cache gc": "warp-tiles cache gc --max-size 500MB",
     "cache clear": "warp-tiles cache clear",
-    "cache export": "warp-tiles cache export bundle.tar --key 5d1c0a9f --key 93b7e2d4",
-    "cache import": "warp-tiles cache import bundle.tar",
+    "cache export": "warp-tiles cache export functions.bundle --key 5d1c0a9f --key 93b7e2d4",
+    "cache import": "warp-tiles cache import functions.bundle",
     "cache push": "WARP_TILES_SIGNING_KEY=key.pem warp-tiles cache push",
     "cache pull": "WARP_TILES_REMOTE=s3://bucket/warp warp-tiles cache pull",
     "cache status": "warp-tiles cache status --json",
@@ -31,8 +31,8 @@ EXAMPLES = {
     "tune": "warp-tiles tune --budget 600 --devices cuda:0,cuda:1 train.py",
     "tune list": "warp-tiles tune list",
     "tune show": "warp-tiles tune show 5d1c0a9f --plot record.png",
-    "tune export": "warp-tiles tune export records.json 5d1c0a9f",
-    "tune import": "warp-tiles tune import records.json --into app/records",
+    "tune export": "warp-tiles tune export records.bundle 5d1c0a9f",
+    "tune import": "warp-tiles tune import records.bundle --into app/records",
     "tune clear": "warp-tiles tune clear 5d1c0a9f",
 }
 

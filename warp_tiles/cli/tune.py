@@ -320,9 +320,13 @@ def _row(timing: Timing, wins: bool) -> tuple[object, ...]:
 @click.argument("keys", nargs=-1)
 @json_option
 def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
-    """Write records to one FILE: those of KEYS, or all."""
+    """Write records to one bundle FILE: those of KEYS, or all. It is signed if there is a signing key."""
+    from warp_tiles import settings
+    from warp_tiles.remote.connect import signer_if_any
+
     store = open_store()
-    count = store.export(file, [_merged(store, key)[1] for key in keys] if keys else None)
+    records = [_merged(store, key)[1] for key in keys] if keys else None
+    count = store.export(file, records, signer_if_any(settings.current()))
     _print_result(as_json, f"{_records(count)} written to {file}", records=count, file=str(file))
 
 
@@ -336,12 +340,18 @@ def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
 )
 @json_option
 def import_(file: Path, folder: Path | None, as_json: bool) -> None:
-    """Add the records of an exported FILE to your own. Existing timings stay."""
+    """Add the records of an exported FILE to your own. Existing timings stay.
+
+    If it is signed, then by a trusted key.
+    """
+    from warp_tiles import settings
+    from warp_tiles.remote.connect import trusted_by
+
     store = open_store()
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         store = RecordStore(folder, shared=True)  # as readable as the folder
-    count = store.import_(file)
+    count = store.import_(file, trusted_by(settings.current()))
     _print_result(as_json, f"{_records(count)} added to {store.root}", records=count, folder=str(store.root))
 
 

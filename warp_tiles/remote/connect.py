@@ -73,6 +73,15 @@ def signer_of(settings: Settings) -> SigningKey:
     return SigningKey.read(settings.signing_key)
 
 
+def signer_if_any(settings: Settings) -> SigningKey | None:
+    """The key that signs exports; None without one, and for a cache that other users can write.
+
+    Raises:
+        RemoteError: It cannot be read.
+    """
+    return None if settings.signing_key is None or settings.cache_shared else signer_of(settings)
+
+
 def open_store(
     settings: Settings,
     root: Path,

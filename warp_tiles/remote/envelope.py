@@ -1,10 +1,15 @@
-"""Signed entries: an entry of a cache with a signature over its key, its content and its toolchain.
+"""Objects: an entry of a cache with a signature over its key, its content and its toolchain.
+
+Stores hold them one by one, and bundles hold many in one file (:mod:`warp_tiles.remote.bundle`).
 
 The signature is a DSSE envelope (https://github.com/secure-systems-lab/dsse, version 1.0.2) of a JSON statement:
 
     {"schema": 1, "kind": "ltoir", "toolchain": "...", "manifest": {"key": ..., "payload_sha256": ..., ...}}
 
-The manifest's transcript proves the key, see :class:`warp_tiles.cache.Manifest`. One object of a store holds both:
+An export without a signing key has the SHA-256 of the same bytes in place of the signature, with the key id ``sha256``.
+It shows accidents, and only an import of the user accepts it.
+
+The manifest's transcript proves the key, see :class:`warp_tiles.cache.Manifest`. One object holds both:
 
     "warp_tiles entry\\n", the length of the envelope (8 bytes, big-endian), the envelope, the payload
 
@@ -30,6 +35,7 @@ MAGIC = b"warp_tiles entry\n"
 _LENGTH_BYTES = 8
 _MAX_ENVELOPE_BYTES = 2 * MAX_MANIFEST_BYTES
 _MOST_SIGNATURES = 16
+_UNSIGNED = "sha256"  # no key has this id, because key ids have 16 digits
 
 
 class RefusedError(Exception):
@@ -45,14 +51,18 @@ class Wanted:
     """What a reader asks for.
 
     Attributes:
-        kind: ``ltoir`` or ``module``.
+        kind: One of the kinds in :mod:`warp_tiles.remote`.
         key: Hex digest of the key.
-        toolchain: The toolchain of the reader, as text.
+        toolchain: The toolchain of the reader, as text; None for any.
+        unsigned: True to accept an object that nobody signed.
+        most_bytes: The largest payload that is read.
     """
 
     kind: str
     key: str
-    toolchain: str
+    toolchain: str | None
+    unsigned: bool = False
+    most_bytes: int = MAX_PAYLOAD_BYTES
 
 
 def authenticated_bytes(payload_type: str, payload: bytes) -> bytes:
@@ -61,18 +71,22 @@ def authenticated_bytes(payload_type: str, payload: bytes) -> bytes:
     return b"DSSEv1 %d %s %d %s" % (len(encoded), encoded, len(payload), payload)
 
 
-def sign(payload: bytes, signer: SigningKey) -> bytes:
-    """A DSSE envelope, as JSON."""
-    signature = signer.sign(authenticated_bytes(PAYLOAD_TYPE, payload))
+def sign(payload: bytes, signer: SigningKey | None) -> bytes:
+    """A DSSE envelope, as JSON; without a signer, one with a digest."""
+    signed = authenticated_bytes(PAYLOAD_TYPE, payload)
+    signature = hashlib.sha256(signed).digest() if signer is None else signer.sign(signed)
+    key_id = _UNSIGNED if signer is None else signer.public.key_id
     return dump_json({
         "payloadType": PAYLOAD_TYPE,
         "payload": base64.b64encode(payload).decode("ascii"),
-        "signatures": [{"keyid": signer.public.key_id, "sig": base64.b64encode(signature).decode("ascii")}],
+        "signatures": [{"keyid": key_id, "sig": base64.b64encode(signature).decode("ascii")}],
     })  # fmt: skip
 
 
-def verify(envelope: bytes, trusted: Mapping[str, PublicKey]) -> tuple[bytes, PublicKey]:
-    """The payload of an envelope, and the trusted key that signed it.
+def verify(
+    envelope: bytes, trusted: Mapping[str, PublicKey], *, unsigned: bool = False
+) -> tuple[bytes, PublicKey | None]:
+    """The payload of an envelope, and the trusted key that signed it; None if it is unsigned and may be.
 
     Raises:
         RefusedError: It is malformed, of another type, or no trusted key signed it.
@@ -91,6 +105,12 @@ def verify(envelope: bytes, trusted: Mapping[str, PublicKey]) -> tuple[bytes, Pu
     if content.get("payloadType") != PAYLOAD_TYPE:
         raise RefusedError(f"its type is {content.get('payloadType')!r:.80}")
     signed = authenticated_bytes(PAYLOAD_TYPE, payload)
+    if [key_id for key_id, _ in found] == [_UNSIGNED]:
+        if not unsigned:
+            raise RefusedError("nobody signed it")
+        if found[0][1] != hashlib.sha256(signed).digest():
+            raise RefusedError("its statement does not match its digest")
+        return payload, None
     for key_id, signature in found:
         key = trusted.get(key_id)
         if key is not None and key.verifies(signature, signed):
@@ -106,8 +126,8 @@ def _text(content: Mapping[str, object], name: str) -> str:
     return value
 
 
-def pack(kind: str, entry: Entry, toolchain: str, signer: SigningKey) -> bytes:
-    """The object of a signed entry."""
+def pack(kind: str, entry: Entry, toolchain: str, signer: SigningKey | None) -> bytes:
+    """The object of an entry; without a signer, an unsigned one."""
     statement = {
         "schema": SCHEMA,
         "kind": kind,
@@ -118,8 +138,8 @@ def pack(kind: str, entry: Entry, toolchain: str, signer: SigningKey) -> bytes:
     return b"".join((MAGIC, len(envelope).to_bytes(_LENGTH_BYTES, "big"), envelope, entry.payload))
 
 
-def unpack(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, PublicKey]) -> tuple[Entry, PublicKey]:
-    """Read and verify the object of a signed entry. It reads no more than the signed size.
+def unpack(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, PublicKey]) -> tuple[Entry, PublicKey | None]:
+    """Read and verify the object of an entry. It reads no more than the signed size.
 
     Args:
         chunks: The object, in pieces of any size.
@@ -127,7 +147,7 @@ def unpack(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, Public
         trusted: The trusted keys, by key id.
 
     Returns:
-        The entry, and the key that signed it.
+        The entry, and the key that signed it; None if it is unsigned and may be.
 
     Raises:
         RefusedError: It is malformed, is not the wanted entry, or no trusted key signed it.
@@ -155,13 +175,13 @@ def check_statement(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[st
     _statement(_Source(iter(chunks)), wanted, trusted)
 
 
-def _statement(source: _Source, wanted: Wanted, trusted: Mapping[str, PublicKey]) -> tuple[Manifest, PublicKey]:
+def _statement(source: _Source, wanted: Wanted, trusted: Mapping[str, PublicKey]) -> tuple[Manifest, PublicKey | None]:
     if source.read(len(MAGIC)) != MAGIC:
         raise RefusedError("it is not an entry of this version")
     size = int.from_bytes(source.read(_LENGTH_BYTES), "big")
     if size > _MAX_ENVELOPE_BYTES:
         raise RefusedError(f"its envelope claims {size} bytes, the limit is {_MAX_ENVELOPE_BYTES}")
-    statement, signer = verify(source.read(size), trusted)
+    statement, signer = verify(source.read(size), trusted, unsigned=wanted.unsigned)
     return _manifest(statement, wanted), signer
 
 
@@ -176,10 +196,10 @@ def _manifest(statement: bytes, wanted: Wanted) -> Manifest:
         raise RefusedError(f"its statement is malformed: {error}") from error
     if content.get("kind") != wanted.kind or manifest.key.digest != wanted.key:
         raise RefusedError(f"it is another entry: {content.get('kind')!r:.40} {manifest.key.digest}")
-    if content.get("toolchain") != wanted.toolchain:
+    if wanted.toolchain is not None and content.get("toolchain") != wanted.toolchain:
         raise OtherToolchainError(f"it was signed for another toolchain: {content.get('toolchain')!r:.200}")
-    if not 0 < manifest.payload_bytes <= MAX_PAYLOAD_BYTES:
-        raise RefusedError(f"it claims a payload of {manifest.payload_bytes} bytes")
+    if not 0 < manifest.payload_bytes <= wanted.most_bytes:
+        raise RefusedError(f"it claims a payload of {manifest.payload_bytes} bytes, and {wanted.most_bytes} are read")
     return manifest
 
 

@@ -80,7 +80,12 @@ class PublicKey:
         return cls(raw, comment.strip())
 
     def verifies(self, signature: bytes, data: bytes) -> bool:
-        """Returns True if the owner of this key signed the data."""
+        """Returns True if the owner of this key signed the data.
+
+        Raises:
+            RemoteError: The package ``cryptography`` is missing.
+        """
+        require_cryptography()
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 

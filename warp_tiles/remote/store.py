@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from warp_tiles.cache._manifest import Entry
 from warp_tiles.cache._store import Upstream
 from warp_tiles.errors import RemoteError
-from warp_tiles.remote import LTOIR, MODULE
+from warp_tiles.remote import LAYOUT, SIGNED_BY, object_name
 from warp_tiles.remote.claims import MAX_BYTES as CLAIM_BYTES
 from warp_tiles.remote.claims import PATIENCE_S as CLAIM_PATIENCE_S
 from warp_tiles.remote.claims import Claim
@@ -28,19 +28,10 @@ from warp_tiles.remote.keys import PublicKey, SigningKey
 from warp_tiles.remote.statistics import Statistics
 
 log = logging.getLogger("warp_tiles")
-LAYOUT = "v1"
 PROBE = f"{LAYOUT}/store.json"
-KINDS = (LTOIR, MODULE)
 #: Seconds that a process waits for other machines' builds, in all.
 CLAIMS_S = 120.0
-#: The fact of a fetched entry that names the key of its signer.
-SIGNED_BY = "signed_by"
 _POLL_S = 0.25
-
-
-def object_name(kind: str, key: str) -> str:
-    """The name of an entry's object in a store."""
-    return f"{LAYOUT}/{kind}/{key[:2]}/{key}"
 
 
 @dataclass(frozen=True)
@@ -126,7 +117,7 @@ class RemoteStore:
         """Fetch and verify an entry. Its info names the key that signed it, as ``signed_by``.
 
         Args:
-            kind: One of :data:`KINDS`, or another.
+            kind: ``ltoir``, ``module`` or ``records``.
             key: Hex digest of the key.
             signer: Key id that has to have signed it; empty for any trusted one.
             again: True if it was asked for before, so that another miss does not count.
@@ -167,8 +158,8 @@ class RemoteStore:
             self._record(Statistics(refused=int(not again)))
             self._connection.say(f"its answer for {kind} {key[:12]} is refused: {error}", about="refused")
             return None
-        info = {**entry.manifest.info, SIGNED_BY: signer.key_id}
-        return replace(entry, manifest=replace(entry.manifest, info=info))
+        assert signer is not None
+        return entry.with_info({SIGNED_BY: signer.key_id})
 
     # ---- writing
 
@@ -222,7 +213,7 @@ class RemoteStore:
         Machines wait for each other only if this one writes to the store and the store has conditional writes.
 
         Args:
-            kind: One of :data:`KINDS`.
+            kind: ``ltoir`` or ``module``.
             key: Hex digest of the key.
             wait_s: Seconds to wait for another machine that builds it; negative for the longest.
 

@@ -1,14 +1,20 @@
-"""Copies entries between a cache and a remote store, many at a time."""
+"""Copies entries between a cache and a remote store, many at a time, and between caches by a bundle."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from warp_tiles.cache import Cache, CacheKey
 from warp_tiles.cache._paths import is_digest
+from warp_tiles.errors import CacheError
+from warp_tiles.remote import ANY_TOOLCHAIN, SIGNED_BY
+from warp_tiles.remote.bundle import Bundle, write_bundle
+from warp_tiles.remote.envelope import pack
+from warp_tiles.remote.keys import PublicKey, SigningKey
 from warp_tiles.remote.statistics import summed
-from warp_tiles.remote.store import SIGNED_BY, RemoteStore
+from warp_tiles.remote.store import RemoteStore
 from warp_tiles.util.threads import side_by_side
 
 _SIDE_BY_SIDE = 16
@@ -111,3 +117,76 @@ def pull(cache: Cache, remote: RemoteStore, kind: str, done: Callable[[], None])
 
     digests = [name.rpartition("/")[2] for name in remote.names(f"{kind}/")]
     return sum(side_by_side(one, [digest for digest in digests if is_digest(digest)], _SIDE_BY_SIDE), Transfer())
+
+
+@dataclass(frozen=True)
+class BundleReport:
+    """The result of an export or import.
+
+    Attributes:
+        added: Entries written to the bundle, or to the cache.
+        present: Entries of an import that the cache already had.
+        skipped: Keys of an export whose entry is damaged or incomplete.
+        payload_bytes: Size of the payloads written.
+        signed: True if an export was signed.
+    """
+
+    added: int = 0
+    present: int = 0
+    skipped: tuple[str, ...] = ()
+    payload_bytes: int = 0
+    signed: bool = False
+
+
+def export(caches: Mapping[str, Cache], path: Path, signer: SigningKey | None, only: Mapping[str, str]) -> BundleReport:
+    """Write entries of caches to a bundle.
+
+    Args:
+        caches: A cache for each kind of entries.
+        path: The bundle. An existing file is replaced.
+        signer: Signs the entries; None to leave them unsigned. Whoever signs vouches for all of them.
+        only: The keys to write, each with its kind; empty for every sound entry.
+
+    Raises:
+        CacheError: A named key has no sound entry, a folder is refused or unreadable, or the file cannot be written.
+    """
+    kinds = only or {item.key: kind for kind, cache in caches.items() for item in cache.entries()}
+    skipped: list[str] = []
+    sizes: list[int] = []
+
+    def objects() -> Iterator[tuple[str, str, bytes]]:
+        for kind, key in sorted((kind, key) for key, kind in kinds.items()):
+            entry = caches[kind].read_verified(key)
+            if entry is not None:
+                sizes.append(len(entry.payload))
+                yield kind, key, pack(kind, entry, ANY_TOOLCHAIN, signer)
+            elif only:
+                raise CacheError(f"no sound entry of key {key} is stored", remedy="list the cache for its keys")
+            else:
+                skipped.append(key)
+
+    write_bundle(path, objects())
+    return BundleReport(len(sizes), 0, tuple(skipped), sum(sizes), signer is not None)
+
+
+def import_bundle(caches: Mapping[str, Cache], path: Path, trusted: Mapping[str, PublicKey]) -> BundleReport:
+    """Add the entries of a bundle to caches. A stored key keeps its entry.
+
+    The whole bundle is verified before the first entry is stored. It may be unsigned: the user vouches for it.
+
+    Args:
+        caches: A cache for each kind of entries. Other objects are verified, and left out.
+        path: The bundle.
+        trusted: The keys whose signatures count, by key id.
+
+    Raises:
+        BundleError: It cannot be read, is malformed, or names a signer who is not trusted. The caches are unchanged.
+        CacheError: A folder is refused, or the entries cannot be stored.
+    """
+    with Bundle(path, trusted, unsigned=True) as bundle:
+        bundle.check()
+        counts = [
+            cache.add_entries(bundle.read(kind, key) for key in bundle.names(kind)) for kind, cache in caches.items()
+        ]
+    added, present, size = map(sum, zip(*counts))
+    return BundleReport(added, present, (), size)

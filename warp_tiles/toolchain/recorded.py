@@ -6,8 +6,7 @@ keys contain them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,93 +18,64 @@ from warp_tiles.toolchain.store import ToolchainStore
 SCHEMA = 1
 
 
-def source_label(source: DeviceSource) -> str:
+def _label(source: DeviceSource) -> str:
     """The name of a device source, which is the same on every machine."""
     return source.path.resolve().relative_to(kernels_folder().resolve()).as_posix()
 
 
-@dataclass(frozen=True)
-class ToolchainFacts:
-    """What keys contain of a toolchain.
+def toolchain_facts(store: ToolchainStore, sources: Iterable[DeviceSource]) -> dict[str, Any]:
+    """What keys contain of a toolchain, as JSON without names of this machine's folders.
 
-    Attributes:
-        toolchain: Versions and architectures. Its paths do not count.
-        compiler: Digest of the compiler's libraries.
-        linker: Digest of the linker's library; empty without one.
-        sources: Digest of each device source with its includes, by label.
+    Raises:
+        ToolchainError: There is no toolchain.
+        OSError: A file cannot be read.
     """
-
-    toolchain: Toolchain
-    compiler: str
-    linker: str
-    sources: Mapping[str, str]
-
-    @classmethod
-    def take(cls, store: ToolchainStore, sources: Iterable[DeviceSource]) -> ToolchainFacts:
-        """The facts of this machine.
-
-        Raises:
-            ToolchainError: There is no toolchain.
-            OSError: A file cannot be read.
-        """
-        digests = {source_label(source): store.source_digest(source) for source in sources}
-        return cls(store.toolchain(), store.compiler_digest(), store.linker_digest(), digests)
-
-    def to_json(self) -> dict[str, Any]:
-        """The facts as JSON, without names of this machine's folders."""
-        toolchain = self.toolchain.to_json()
-        linker = "nvjitlink" if self.toolchain.nvjitlink is not None else None
-        toolchain |= {"nvrtc": "nvrtc", "nvjitlink": linker, "include_dirs": []}
-        return {
-            "schema": SCHEMA,
-            "toolchain": toolchain,
-            "compiler": self.compiler,
-            "linker": self.linker,
-            "sources": dict(self.sources),
-        }
-
-    @classmethod
-    def from_json(cls, data: Any) -> ToolchainFacts:
-        """Rebuild facts.
-
-        Raises:
-            ValueError: They are not those of this version.
-        """
-        try:
-            if data["schema"] != SCHEMA:
-                raise ValueError(f"facts of schema {data['schema']!r:.40}")
-            sources = {str(label): str(digest) for label, digest in data["sources"].items()}
-            toolchain = Toolchain.from_json(data["toolchain"])
-            return cls(toolchain, str(data["compiler"]), str(data["linker"]), sources)
-        except (LookupError, TypeError, AttributeError) as error:
-            raise ValueError(f"no facts of a toolchain: {error!r:.100}") from error
+    found = store.toolchain()
+    linker = "nvjitlink" if found.nvjitlink is not None else None
+    return {
+        "schema": SCHEMA,
+        "toolchain": found.to_json() | {"nvrtc": "nvrtc", "nvjitlink": linker, "include_dirs": []},
+        "compiler": store.compiler_digest(),
+        "linker": store.linker_digest(),
+        "sources": {_label(source): store.source_digest(source) for source in sources},
+    }
 
 
 class RecordedStore(ToolchainStore):
     """A toolchain that is known by its facts alone. Nothing can be compiled with it.
 
     Args:
-        facts: The facts.
+        facts: The JSON of :func:`toolchain_facts`.
         root: Folder of the cache, for digests of files of this machine.
         folder: Folder of those digests below the root.
         shared: Accept a root that others can write.
+
+    Raises:
+        ValueError: These are no facts of this version.
     """
 
-    def __init__(self, facts: ToolchainFacts, root: Path, folder: str = "", *, shared: bool = False) -> None:
+    def __init__(self, facts: Any, root: Path, folder: str = "", *, shared: bool = False) -> None:
         super().__init__(root, folder, shared=shared)
-        self._facts = facts
+        try:
+            if facts["schema"] != SCHEMA:
+                raise ValueError(f"facts of schema {facts['schema']!r:.40}")
+            self._facts = Toolchain.from_json(facts["toolchain"])
+            self._compiler, self._linker = str(facts["compiler"]), str(facts["linker"])
+            self._sources = {str(label): str(digest) for label, digest in facts["sources"].items()}
+        except (LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"no facts of a toolchain: {error!r:.100}") from error
 
     def toolchain(self) -> Toolchain:
         """The toolchain, whose paths lead nowhere."""
-        return self._facts.toolchain
+        return self._facts
 
     def compiler_digest(self) -> str:
         """See :meth:`ToolchainStore.compiler_digest`."""
-        return self._facts.compiler
+        return self._compiler
 
     def linker_digest(self) -> str:
         """See :meth:`ToolchainStore.linker_digest`."""
-        return self._facts.linker
+        return self._linker
 
     def source_digest(self, source: DeviceSource) -> str:
         """See :meth:`ToolchainStore.source_digest`.
@@ -113,13 +83,13 @@ class RecordedStore(ToolchainStore):
         Raises:
             ToolchainError: The facts lack this source.
         """
-        label = source_label(source)
-        if label not in self._facts.sources:
+        label = _label(source)
+        if label not in self._sources:
             raise ToolchainError(
                 f"the bundle was made without the device source {label}",
                 remedy="make the bundle again with this version of warp_tiles",
             )
-        return self._facts.sources[label]
+        return self._sources[label]
 
     def take_digests(self, sources: Iterable[DeviceSource]) -> None:
         """Do nothing, because all digests are known."""

@@ -44,12 +44,8 @@ def _bundled_records(bundle: Path, given: tuple[str, ...]) -> RecordStore:
     folder = tempfile.mkdtemp(prefix="warp_tiles_records_")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     store = RecordStore(Path(folder))
-    opened = Bundle(bundle, trusted_keys(given))
-    for key in opened.names(RECORDS):
-        entry = opened.fetch(RECORDS, key, ANY_TOOLCHAIN)
-        if entry is not None:
-            file = Path(folder) / "records.json"
-            file.write_bytes(entry.payload)
-            store.import_(file)
-    opened.close()
+    with Bundle(bundle, trusted_keys(given)) as opened:
+        for key in opened.names(RECORDS):
+            if (entry := opened.fetch(RECORDS, key, ANY_TOOLCHAIN)) is not None:
+                store.import_bytes(entry.payload, bundle)
     return store

@@ -7,23 +7,28 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from warp_tiles.cache._paths import absolute
-from warp_tiles.errors import RecordError
+from warp_tiles.errors import BundleError, RecordError
+from warp_tiles.remote import ANY_TOOLCHAIN, RECORDS
 from warp_tiles.tuning.encoding import FutureSchemaError, decode_bundle, encode_bundle, encode_record
 from warp_tiles.tuning.folder import MAX_BYTES, RecordFolder, reason_of, slug, warn_once
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import Record, Timing
-from warp_tiles.util.files import read_whole, write_output
+from warp_tiles.util.files import open_input, read_whole
 from warp_tiles.util.single_flight import single_flight
+
+if TYPE_CHECKING:
+    from warp_tiles.cache import CacheKey, Entry
+    from warp_tiles.remote.keys import PublicKey, SigningKey
 
 #: Largest export that is read: thousands of records as a search writes them. Any JSON of this size takes 250 MB.
 MAX_EXPORT_BYTES = 8 << 20
@@ -225,12 +230,13 @@ class RecordStore:
             return True
         return False
 
-    def export(self, path: Path, records: Iterable[Record] | None = None) -> int:
-        """Write records into one file, whole or not at all.
+    def export(self, path: Path, records: Iterable[Record] | None = None, signer: SigningKey | None = None) -> int:
+        """Write records into a bundle, whole or not at all.
 
         Args:
             path: The file; replaced if it exists.
             records: The records; None for all, united over folders as in :meth:`load`.
+            signer: Signs them; None to leave them unsigned.
 
         Returns:
             The number of records that were written.
@@ -238,26 +244,45 @@ class RecordStore:
         Raises:
             RecordError: The file cannot be written.
         """
+        from warp_tiles.remote.bundle import write_bundle
+        from warp_tiles.remote.envelope import pack
+
+        entry = self.entry(records, signer)
+        try:
+            write_bundle(Path(path), [(RECORDS, entry.key, pack(RECORDS, entry, ANY_TOOLCHAIN, signer))])
+        except BundleError as error:
+            raise RecordError(f"tuning records cannot be exported: {error.message}", remedy=error.remedy) from error
+        return count_of(entry)
+
+    def entry(self, records: Iterable[Record] | None = None, signer: SigningKey | None = None) -> Entry:
+        """Records as the entry of a signer, for a bundle or a remote store. See :meth:`export`.
+
+        Raises:
+            RecordError: They are more than an import reads.
+        """
+        from warp_tiles.cache import Entry, Manifest
+
         if records is None:
             keys = {stored.record.key.digest: stored.record.key for stored in self.records()}
             records = filter(None, (self.load(key) for _, key in sorted(keys.items())))
         chosen = list(records)
-        try:
-            data = encode_bundle(chosen)
-            if len(data) > MAX_EXPORT_BYTES:
-                raise OSError(errno.EFBIG, f"it would have {len(data)} bytes, and at most {MAX_EXPORT_BYTES} are read")
-            write_output(Path(path), data)
-        except OSError as error:
+        data = encode_bundle(chosen)
+        if len(data) > MAX_EXPORT_BYTES:
             raise RecordError(
-                f"tuning records cannot be exported to {path}: {reason_of(error)}",
-                remedy="name a file in an existing folder that you may write",
-            ) from error
-        return len(chosen)
+                f"{len(chosen)} tuning records have {len(data)} bytes, and at most {MAX_EXPORT_BYTES} are imported",
+                remedy="export some of them by their keys",
+            )
+        key = records_key(signer.public.key_id if signer is not None else "")
+        return Entry(key.digest, data, Manifest.describe(key, data, {"records": len(chosen)}))
 
-    def import_(self, path: Path) -> int:
+    def import_(self, path: Path, trusted: Mapping[str, PublicKey] | None = None) -> int:
         """Add the records of an exported file to the user's folder: all of them, or none.
 
         Known timings stay. Only timings of configurations that the user's records lack are added.
+
+        Args:
+            path: A bundle, signed by a trusted key or unsigned; or the JSON file that earlier versions exported.
+            trusted: The keys whose signatures count, by key id.
 
         Returns:
             The number of records in the file.
@@ -265,16 +290,33 @@ class RecordStore:
         Raises:
             RecordError: The file cannot be read, is not an export or has a later schema, or cannot be stored.
         """
+        from warp_tiles.remote.bundle import Bundle
+
         try:
-            incoming = decode_bundle(read_whole(path, MAX_EXPORT_BYTES)[0])
+            with open_input(path) as stream:
+                is_json = stream.read(1) == b"{"
+            if is_json:
+                return self.import_bytes(read_whole(path, MAX_EXPORT_BYTES)[0], path)
+            with Bundle(path, trusted or {}, unsigned=True) as bundle:
+                data = [bundle.read(RECORDS, key, MAX_EXPORT_BYTES).payload for key in bundle.names(RECORDS)]
+        except OSError as error:
+            raise RecordError(f"{path} is not imported: {reason_of(error)}", remedy="check the path") from error
+        except BundleError as error:
+            raise RecordError(f"the tuning records are not imported: {error.message}", error.remedy) from error
+        return sum(self.import_bytes(each, path) for each in data)
+
+    def import_bytes(self, data: bytes, path: object) -> int:
+        """Add the records of an :meth:`entry`, see :meth:`import_`. Errors name ``path``."""
+        try:
+            if len(data) > MAX_EXPORT_BYTES:
+                raise ValueError(f"it has {len(data)} bytes, and at most {MAX_EXPORT_BYTES} are read")
+            incoming = decode_bundle(data)
         except FutureSchemaError as error:
             raise RecordError(f"{path} is not imported: {error}", remedy="use the release that wrote it") from error
         except ValueError as error:
             raise RecordError(
                 f"{path} is not imported: {error}", remedy="give a file that warp-tiles tune export wrote"
             ) from error
-        except OSError as error:
-            raise RecordError(f"{path} is not imported: {reason_of(error)}", remedy="check the path") from error
         try:
             with self._own.changing():
                 self._write_all([self._with_known(record) for record in _one_per_key(incoming)])
@@ -325,6 +367,18 @@ class RecordStore:
             if path.is_relative_to(self.root) and path.parent.name.startswith(slug(subject_prefix)):
                 digest.update(encode_record(record))
         return digest.hexdigest()
+
+
+def records_key(signer: str) -> CacheKey:
+    """The key of the records of a signer; of unsigned ones if it is empty."""
+    from warp_tiles.cache import CacheKey
+
+    return CacheKey.of({"kind": "tuning records", "signer": signer})
+
+
+def count_of(entry: Entry) -> int:
+    """The number of records in an entry of :meth:`RecordStore.entry`."""
+    return int(str(entry.manifest.info["records"]))
 
 
 def _united(key: TuningKey, records: Sequence[Record]) -> Record:

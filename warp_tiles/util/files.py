@@ -15,10 +15,13 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from warp_tiles.util.processes import temporary_name
 from warp_tiles.util.warn import WarnedTexts, warn
+
+if TYPE_CHECKING:
+    from io import BufferedReader
 
 _READ_FLAGS = (
     os.O_RDONLY
@@ -256,8 +259,8 @@ def sha256_of(path: str | os.PathLike[str], most_bytes: int | None = None) -> st
     return hasher.hexdigest()
 
 
-def open_input(path: Path) -> BinaryIO:
-    """Open a regular file for reading. Links are followed. Opening a FIFO does not block.
+def open_input(path: Path) -> BufferedReader:
+    """Open a regular file for reading. Links are followed, and opening a FIFO does not block.
 
     Raises:
         OSError: It is not a regular file, or cannot be read.
