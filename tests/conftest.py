@@ -150,9 +150,9 @@ def _leaves_no_state() -> Iterator[None]:
     yield
     after = _state()
     if "warp" in sys.modules:
-        from warp_tiles import _warp
+        from warp_tiles._warp.internals import find
 
-        _warp.find("context").user_modules.pop("__main__", None)
+        find("context").user_modules.pop("__main__", None)
     assert {name: value for name, value in after.items() if name in before and value != before[name]} == {}
     assert before.keys() - after.keys() == set(), "environment variables that the test has removed"
 
