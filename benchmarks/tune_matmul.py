@@ -29,9 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.loops import medians_us
 from benchmarks.machine import gpu_record
 from warp_tiles.gemm.dtypes import DType
-from warp_tiles.heuristics.matmul import candidates, choose_matmul
-from warp_tiles.heuristics.matmul_cost import cost_us
-from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
+from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, candidates, choose_matmul, cost_us
 
 MEASURED = 12  # candidates of a tier
 GAIN = 0.98  # of the choice's time
@@ -62,7 +60,7 @@ def considered(problem: MatmulProblem, arch: int, multiprocessors: int, most: in
     found = sorted(
         candidates(problem, arch, multiprocessors), key=lambda config: cost_us(problem, config, arch, multiprocessors)
     )
-    choice = choose_matmul(problem, arch, multiprocessors)
+    choice = choose_matmul(problem, arch, multiprocessors).config
     return [choice, *(config for config in found if config != choice)][:most]
 
 
@@ -104,20 +102,20 @@ class Bench:
     def prefetch(self, configs: list[MatmulConfig]) -> None:
         """Compile the kernels side by side. The first runs wait for them."""
         import warp_tiles
+        from warp_tiles.matmul.call import canonicalize
         from warp_tiles.matmul.kernels import tile_kernel
-        from warp_tiles.matmul.multiply import kernel_and_blocks
-        from warp_tiles.matmul.plan import arranged
+        from warp_tiles.matmul.prepared import kernel_of, planned_product
 
-        call = arranged(self._call).call
+        call, _ = canonicalize(self._call)
         for config in configs:
-            kernel = tile_kernel(kernel_and_blocks(call, config, self._device)[0])
+            kernel = tile_kernel(kernel_of(call, planned_product(call, self._device, config).choice))
             warp_tiles.prefetch(kernel.module, device=self._device, block_dim=config.threads)
 
     def run(self, config: MatmulConfig) -> Callable[[], None]:
         """A function that computes the product."""
-        from warp_tiles.matmul.multiply import Multiplication
+        from warp_tiles.matmul.prepared import prepare
 
-        prepared = Multiplication(self._call, self._device, config)
+        prepared = prepare(self._call, self._device, config)
         a, b, out = (array.ptr for array in self.arrays)
         return lambda: prepared.run(a, b, out, None, 1.0, 0.0)
 
@@ -133,7 +131,7 @@ def tuned(torch: Any, problem: MatmulProblem, arch: int, multiprocessors: int, m
     found = fastest(times, choice)
     return {
         "name": problem.text,
-        "tier": list(problem.tier),
+        "tier": list(problem.bucket),
         "config": None if found is None else found.to_json(),
         "us": round(times[found or choice], 2),
         "choice_us": round(times[choice], 2),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import warp as wp
 
-from warp_tiles._warp.prepared import PreparedLaunch
+from warp_tiles._warp.launch import PackedLaunch, pack_launch
 
 
 @wp.kernel(enable_backward=False, module="unique")
@@ -23,9 +23,12 @@ def scaled(
         out[i, j] = wp.float32(start)
 
 
-def prepared(strides: tuple[int, int] = (16, 4), x: bool = True) -> PreparedLaunch:
-    layouts: list[Any] = [(wp.float32, (3, 4), strides) if x else None, (wp.float32, (3, 4), (16, 4))]
-    return PreparedLaunch(scaled, [7, 1.0], layouts, (3, 4), 64, tiled=False, device=wp.get_device("cpu"))
+def prepared(strides: tuple[int, int] = (16, 4), x: bool = True) -> PackedLaunch:
+    def view(strides: tuple[int, int]) -> Any:
+        return wp.array(ptr=None, dtype=wp.float32, shape=(3, 4), strides=strides, device="cpu")
+
+    values = [7, 1.0, view(strides) if x else None, view((16, 4))]
+    return pack_launch(scaled, values, dim=(3, 4), block_dim=64, device=wp.get_device("cpu"))
 
 
 def array(values: Any) -> Any:
@@ -36,20 +39,20 @@ def test_each_run_has_its_own_memory_and_factor() -> None:
     launch = prepared()
     for number in range(3):
         x, out = array(np.full((3, 4), number)), array(np.zeros((3, 4)))
-        launch.run((x.ptr, out.ptr), 2.0)
+        launch.run_at((x.ptr, out.ptr), 2.0)
         assert np.all(out.numpy() == 2 * number + 7)
 
 
 def test_strides_belong_to_the_launch() -> None:
     values, out = np.arange(12.0).reshape(4, 3), array(np.zeros((3, 4)))
     x = array(values)
-    prepared(strides=(4, 12)).run((x.ptr, out.ptr), 1.0)
+    prepared(strides=(4, 12)).run_at((x.ptr, out.ptr), 1.0)
     assert np.array_equal(out.numpy(), values.T + 7)
 
 
 def test_an_array_without_memory() -> None:
     out = array(np.zeros((3, 4)))
-    prepared(x=False).run((None, out.ptr), 1.0)
+    prepared(x=False).run_at((None, out.ptr), 1.0)
     assert np.all(out.numpy() == 7)
 
 
@@ -64,7 +67,7 @@ def test_a_modified_module_is_noticed() -> None:
 def test_no_tape_records_it() -> None:
     launch, x, out = prepared(), array(np.ones((3, 4))), array(np.zeros((3, 4)))
     with wp.Tape() as tape:
-        launch.run((x.ptr, out.ptr), 1.0)
+        launch.run_at((x.ptr, out.ptr), 1.0)
     assert tape.launches == []
 
 
@@ -74,7 +77,7 @@ def test_threads_share_a_launch() -> None:
     def work(number: int) -> None:
         x, out = array(np.full((3, 4), number)), array(np.zeros((3, 4)))
         for _ in range(200):
-            launch.run((x.ptr, out.ptr), float(number))
+            launch.run_at((x.ptr, out.ptr), float(number))
             if not np.all(out.numpy() == number * number + 7):
                 wrong.append(number)
 

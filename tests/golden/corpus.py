@@ -17,11 +17,9 @@ from tests.matmul.cases import square
 from tests.products import load_kernels
 from tests.random_kernels.generate import draw
 from tests.random_kernels.kernel import RandomKernel
-from warp_tiles.heuristics.matmul import choose_matmul, most_blocks, pipeline_of
-from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
-from warp_tiles.matmul.kernels import tile_kernel
-from warp_tiles.matmul.keys import Epilogue, TileKernel
-from warp_tiles.matmul.records import records_for
+from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, choose_matmul
+from warp_tiles.matmul.kernels import Epilogue, TileKernel, tile_kernel
+from warp_tiles.matmul.prepared import records_for
 
 ARCHS = (80, 90, 100, 120)
 RANDOM_SEEDS = range(30)
@@ -170,7 +168,7 @@ def _matmul() -> Iterator[Case]:
         )
     }
     problems["few rows, deep"] = MatmulProblem(128, 128, 16384, 1, *half)
-    problems["A in parts"] = MatmulProblem(1024, 1024, 1024, 1, *half, in_parts="a")
+    problems["A in parts"] = MatmulProblem(1024, 1024, 1024, 1, *half, split_operand="a")
     problems["odd"] = MatmulProblem(1000, 777, 333, 1, *half, a_alignment=2, b_alignment=2)
     for name, problem in problems.items():
 
@@ -190,22 +188,21 @@ def _matmul() -> Iterator[Case]:
 
 
 def _matmul_choice(problem: MatmulProblem, arch: int) -> tuple[MatmulConfig, TileKernel]:
-    records = records_for(arch, MULTIPROCESSORS, "")
-    config = choose_matmul(problem, arch, MULTIPROCESSORS, records)
+    choice = choose_matmul(problem, arch, MULTIPROCESSORS, records_for(arch, MULTIPROCESSORS, ""))
     key = TileKernel(
         problem.a,
         problem.b,
-        (config.tile_m, config.tile_n, config.tile_k),
+        choice.config.tile,
         problem.a_transposed,
         problem.b_transposed,
         tf32=problem.tf32,
-        epilogue=Epilogue(problem.out, has_beta=problem.has_beta, sums=problem.sums),
-        slices=config.split_k,
-        in_parts=problem.in_parts,
-        main_loop=pipeline_of(problem, config, arch, MULTIPROCESSORS),
-        is_persistent=most_blocks(problem, config, arch, MULTIPROCESSORS) > 0,
+        epilogue=Epilogue(problem.out, has_beta=problem.has_beta, sums=problem.accumulator),
+        slices=choice.config.split_k,
+        split_operand=problem.split_operand,
+        main_loop=choice.main_loop,
+        is_persistent=choice.max_blocks > 0,
     )
-    return config, key
+    return choice.config, key
 
 
 def _examples() -> Iterator[Case]:

@@ -14,12 +14,10 @@ import warp as wp
 import warp_tiles
 from tests.matmul.cases import LAYOUTS, Values, integers, on, square, values_of
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
-from warp_tiles.heuristics.matmul import candidates
-from warp_tiles.heuristics.matmul_problem import MatmulConfig
-from warp_tiles.matmul import multiply
+from warp_tiles.heuristics.matmul import MatmulConfig, candidates
 from warp_tiles.matmul.arguments import checked_call
-from warp_tiles.matmul.multiply import Multiplication, configuration, prepared
-from warp_tiles.matmul.plan import arranged, problem_of
+from warp_tiles.matmul.call import canonicalize
+from warp_tiles.matmul.prepared import planned_product, prepare, prepared
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 TYPES = {"float16": wp.float16, "bfloat16": wp.bfloat16, "float32": wp.float32, "float64": wp.float64}
@@ -76,8 +74,9 @@ def test_lines_of_every_alignment(dtype: str, gap: int, copies: tuple[bool, bool
         out = wp.empty((m, n), dtype=stored, device=gpu)
         call = checked_call(x, y, out, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision=precision)
         assert call.a.line_alignment == call.b.line_alignment == min(16, gap * DTYPE_BYTES[call.a.dtype])
-        config = replace(configuration(arranged(call).call, device), copies_a=copies[0], copies_b=copies[1])
-        Multiplication(call, device, config).run(x.ptr, y.ptr, out.ptr, None, 1.0, 0.0)
+        chosen = planned_product(canonicalize(call)[0], device).choice.config
+        config = replace(chosen, copies_a=copies[0], copies_b=copies[1])
+        prepare(call, device, config).run(x.ptr, y.ptr, out.ptr, None, 1.0, 0.0)
         assert np.array_equal(values_of(out), a @ b), (a_columns, b_columns)
 
 
@@ -99,7 +98,7 @@ def test_more_blocks_than_one_dimension_of_a_grid_has(gpu: str) -> None:
     a, b = np.arange(m)[:, None] % 7 - np.arange(8), integers(1, 8, 16, most=1)
     x, y, out = on(a, wp.float16, gpu), on(b, wp.float16, gpu), wp.empty((m, 16), dtype=wp.float16, device=gpu)
     call = checked_call(x, y, out, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision="default")
-    Multiplication(call, out.device, config).run(x.ptr, y.ptr, out.ptr, None, 1.0, 0.0)
+    prepare(call, out.device, config).run(x.ptr, y.ptr, out.ptr, None, 1.0, 0.0)
     assert np.array_equal(out.numpy(), a.astype(np.float32) @ b.astype(np.float32))
 
 
@@ -144,11 +143,11 @@ def test_every_tile_and_slice(dtype: str, gpu: str) -> None:
     call = checked_call(x, y, out, alpha=2.0, beta=1.0, bias=None, epilogue=None, precision="default")
     expected = in_type(2 * (a @ b) + in_type(c, dtype), dtype)
     tiles = {}
-    for config in candidates(problem_of(arranged(call).call), device.arch, device.sm_count):
+    for config in candidates(canonicalize(call)[0].problem(), device.arch, device.sm_count):
         tiles[config.tile_m, config.tile_n, config.split_k > 1] = config
     for config in tiles.values():
         out.assign(on(c, TYPES[dtype], gpu))
-        Multiplication(call, device, config).run(x.ptr, y.ptr, out.ptr, None, 2.0, 1.0)
+        prepare(call, device, config).run(x.ptr, y.ptr, out.ptr, None, 2.0, 1.0)
         assert np.array_equal(values_of(out), expected), config
 
 
@@ -285,6 +284,6 @@ def test_the_chosen_configuration_is_that_of_the_device(gpu: str) -> None:
     device = wp.get_device(gpu)
     a, b, out = (on(np.zeros((4096, 4096)), wp.float16, gpu) for _ in range(3))
     call = checked_call(a, b, out, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision="default")
-    config = multiply.configuration(call, device)
+    config = planned_product(call, device).choice.config
     assert isinstance(config, MatmulConfig)
     assert config.tile_m * config.tile_n >= 128 * 128

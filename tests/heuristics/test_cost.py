@@ -16,8 +16,7 @@ from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.heuristics.choose import candidates, choose
 from warp_tiles.heuristics.cost import cost
 from warp_tiles.heuristics.limits import registers, sums_per_thread, transposed
-from warp_tiles.heuristics.matmul_cost import cost_us
-from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
+from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, cost_us
 
 HALF: tuple[DType, DType, DType] = ("float16", "float16", "float16")
 MIXED: tuple[DType, DType, DType] = ("float16", "float16", "float32")

@@ -11,9 +11,16 @@ from hypothesis import strategies as st
 
 from warp_tiles.gemm.hardware import BLOCK_THREADS, LANES, multiprocessor
 from warp_tiles.gemm.pipeline import PipelineOverrides
-from warp_tiles.heuristics.matmul import candidates, choose_matmul, most_blocks, pipeline_of
-from warp_tiles.heuristics.matmul_cost import cost_us
-from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem, blocks_of, kind_of, shared_bytes
+from warp_tiles.heuristics.matmul import (
+    MatmulConfig,
+    MatmulProblem,
+    blocks_of,
+    candidates,
+    choose_matmul,
+    completed,
+    cost_us,
+    shared_bytes,
+)
 
 ARCHS = [75, 80, 86, 90, 100, 120]
 MULTIPROCESSORS = 132  # of an H200
@@ -26,7 +33,7 @@ def problem(m: int, n: int, k: int, dtype: Any = "float16", **options: Any) -> M
 
 
 def chosen(*arguments: Any, arch: int | None = 90, **options: Any) -> MatmulConfig:
-    return choose_matmul(problem(*arguments, **options), arch, MULTIPROCESSORS)
+    return choose_matmul(problem(*arguments, **options), arch, MULTIPROCESSORS).config
 
 
 problems = st.builds(
@@ -43,7 +50,7 @@ problems = st.builds(
 @settings(deadline=None)  # a loaded machine is no error
 @given(problems, st.sampled_from(ARCHS), st.integers(1, 200))
 def test_every_choice_fits_the_gpu(question: MatmulProblem, arch: int, multiprocessors: int) -> None:
-    config = choose_matmul(question, arch, multiprocessors)
+    config = choose_matmul(question, arch, multiprocessors).config
     assert shared_bytes(question, config) <= multiprocessor(arch).block_shared_bytes
     assert config.threads % LANES == 0
     assert 0 < config.threads <= BLOCK_THREADS
@@ -51,13 +58,13 @@ def test_every_choice_fits_the_gpu(question: MatmulProblem, arch: int, multiproc
     assert config.group >= 1
     steps = -(-question.k // config.tile_k)
     assert 1 <= config.split_k <= max(1, steps), "each slice has a step"
-    assert config == choose_matmul(question, arch, multiprocessors)
+    assert config == choose_matmul(question, arch, multiprocessors).config
 
 
 @settings(deadline=None)  # a loaded machine is no error
 @given(problems)
 def test_the_choice_has_the_least_cost(question: MatmulProblem) -> None:
-    best = cost_us(question, choose_matmul(question, 90, 132), 90, 132)
+    best = cost_us(question, choose_matmul(question, 90, 132).config, 90, 132)
     assert all(best <= cost_us(question, config, 90, 132) for config in candidates(question, 90, 132))
 
 
@@ -102,7 +109,7 @@ def test_tiles_that_wgmma_cannot_multiply_are_slow_where_others_have_it() -> Non
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_few_tiles_get_smaller_ones_without_wgmma(dtype: str) -> None:
     asked = problem(1024, 1024, 1024, dtype)
-    assert blocks_of(asked, choose_matmul(asked, 90, MULTIPROCESSORS)) == 256
+    assert blocks_of(asked, choose_matmul(asked, 90, MULTIPROCESSORS).config) == 256
 
 
 @pytest.mark.parametrize(("dtype", "sides"), [("float32", {128, 256}), ("float64", {64, 128})])
@@ -116,10 +123,10 @@ def test_float64_has_smaller_tiles_if_warp_always_writes_a_loop() -> None:
     question = replace(problem(4096, 4096, 4096, "float64"), always_loops=True)
     found = {(one.tile_m, one.tile_n) for one in candidates(question, 90, MULTIPROCESSORS)}
     assert max(map(max, found)) == 64
-    config = choose_matmul(question, 90, MULTIPROCESSORS)
+    config = choose_matmul(question, 90, MULTIPROCESSORS).config
     assert (config.tile_m, config.tile_n, config.threads) == (64, 64, 128)
-    records = {question.tier: MatmulConfig(64, 128, 16, 256)}
-    assert choose_matmul(question, 90, MULTIPROCESSORS, records) == config
+    records = {question.bucket: MatmulConfig(64, 128, 16, 256)}
+    assert choose_matmul(question, 90, MULTIPROCESSORS, records).config == config
 
 
 @pytest.mark.parametrize("arch", [80, 86, 89, 90, 100, 120])
@@ -204,7 +211,7 @@ SQUARE, DEEP, LARGE = (MatmulConfig(*tile) for tile in ((64, 64, 64, 128), (64, 
 def test_what_a_launch_fixes_of_its_pipeline(
     question: MatmulProblem, config: MatmulConfig, arch: int | None, pipeline: str
 ) -> None:
-    assert pipeline_of(question, config, arch, MULTIPROCESSORS) == PipelineOverrides.parse(pipeline or "auto")
+    assert completed(question, config, arch, MULTIPROCESSORS).main_loop == PipelineOverrides.parse(pipeline or "auto")
 
 
 @pytest.mark.parametrize(
@@ -241,7 +248,7 @@ def test_few_blocks_of_wgmma_may_have_deeper_steps(
     question: MatmulProblem, arch: int, expected: set[tuple[int, int, int]]
 ) -> None:
     tiles = {(one.tile_m, one.tile_n, one.tile_k) for one in candidates(question, arch, MULTIPROCESSORS)}
-    usual = {"float16": 64, "tf32": 32, "float64": 16}[kind_of(question)]
+    usual = {"float16": 64, "tf32": 32, "float64": 16}[question.kind]
     assert {(m, n, k) for m, n, k in tiles if k > (usual if max(m, n) > 64 else 2 * usual)} == expected
 
 
@@ -252,17 +259,17 @@ def test_tiles_are_not_larger_than_small_matrices() -> None:
 
 def test_mixed_types_take_the_wider_ones_arithmetic() -> None:
     mixed = replace(problem(64, 64, 64), a="float32")
-    assert (kind_of(mixed), kind_of(problem(64, 64, 64, "bfloat16")), kind_of(problem(1, 1, 1, "tf32"))) == (
+    assert (mixed.kind, problem(64, 64, 64, "bfloat16").kind, problem(1, 1, 1, "tf32").kind) == (
         *("float32", "float16", "tf32"),
     )
-    assert mixed.sums == "float32"
+    assert mixed.accumulator == "float32"
 
 
 @settings(deadline=None)  # a loaded machine is no error
 @given(problems)
 def test_the_cpu_has_one_tile(question: MatmulProblem) -> None:
-    assert choose_matmul(question, None, 1) == choose_matmul(problem(1, 1, 1), None, 1)
-    assert choose_matmul(question, None, 1).split_k == 1
+    assert choose_matmul(question, None, 1).config == choose_matmul(problem(1, 1, 1), None, 1).config
+    assert choose_matmul(question, None, 1).config.split_k == 1
 
 
 # ---- records
@@ -271,9 +278,9 @@ def test_the_cpu_has_one_tile(question: MatmulProblem) -> None:
 def test_a_record_of_the_tier_decides() -> None:
     question = problem(1000, 1000, 1000)
     measured = MatmulConfig(64, 64, 64, 128, split_k=3, group=2)
-    records = {problem(1024, 1024, 1024).tier: measured}
-    assert choose_matmul(question, 90, 132, records) == measured
-    assert choose_matmul(problem(1000, 1000, 1000, "bfloat16"), 90, 132, records) == measured
+    records = {problem(1024, 1024, 1024).bucket: measured}
+    assert choose_matmul(question, 90, 132, records).config == measured
+    assert choose_matmul(problem(1000, 1000, 1000, "bfloat16"), 90, 132, records).config == measured
     for other in (
         problem(4096, 1000, 1000),
         problem(1000, 1000, 1000, "tf32"),
@@ -281,24 +288,24 @@ def test_a_record_of_the_tier_decides() -> None:
         problem(1000, 1000, 1000, batch=4),
         replace(question, out="float32"),
     ):
-        assert choose_matmul(other, 90, 132, records) == choose_matmul(other, 90, 132)
+        assert choose_matmul(other, 90, 132, records).config == choose_matmul(other, 90, 132).config
 
 
 def test_a_record_has_at_most_the_slices_that_k_has() -> None:
     question = problem(64, 64, 1024)
-    records = {question.tier: MatmulConfig(64, 64, 64, 128, split_k=64)}
-    assert choose_matmul(question, 90, 132, records).split_k == 4
+    records = {question.bucket: MatmulConfig(64, 64, 64, 128, split_k=64)}
+    assert choose_matmul(question, 90, 132, records).config.split_k == 4
 
 
 def test_a_record_that_does_not_fit_is_ignored() -> None:
     question = problem(4096, 4096, 4096)
-    records = {question.tier: MatmulConfig(128, 256, 64, 256)}
-    assert choose_matmul(question, 90, 132, records).tile_n == 256
-    assert choose_matmul(question, 86, 84, records) == choose_matmul(question, 86, 84)
+    records = {question.bucket: MatmulConfig(128, 256, 64, 256)}
+    assert choose_matmul(question, 90, 132, records).config.tile_n == 256
+    assert choose_matmul(question, 86, 84, records).config == choose_matmul(question, 86, 84).config
 
 
-def test_tf32_and_float32_have_different_tiers() -> None:
-    assert problem(64, 64, 64, "tf32").tier != problem(64, 64, 64, "float32").tier
+def test_tf32_and_float32_have_different_buckets() -> None:
+    assert problem(64, 64, 64, "tf32").bucket != problem(64, 64, 64, "float32").bucket
 
 
 def test_a_configuration_survives_json() -> None:
@@ -309,7 +316,7 @@ def test_a_configuration_survives_json() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_block_that_is_alone_computes_several_whole_tiles(dtype: str) -> None:
     config = MatmulConfig(128, 256, 64, 256)
-    assert most_blocks(problem(4096, 4096, 4096, dtype), config, 90, MULTIPROCESSORS) == MULTIPROCESSORS
+    assert completed(problem(4096, 4096, 4096, dtype), config, 90, MULTIPROCESSORS).max_blocks == MULTIPROCESSORS
 
 
 @pytest.mark.parametrize(
@@ -327,4 +334,4 @@ def test_a_block_that_is_alone_computes_several_whole_tiles(dtype: str) -> None:
 def test_otherwise_each_tile_and_slice_has_a_block(
     question: MatmulProblem, config: MatmulConfig, arch: int | None
 ) -> None:
-    assert most_blocks(question, config, arch, MULTIPROCESSORS) == 0
+    assert completed(question, config, arch, MULTIPROCESSORS).max_blocks == 0

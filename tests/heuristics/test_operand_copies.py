@@ -6,37 +6,48 @@ from dataclasses import replace
 
 import pytest
 
-from warp_tiles.heuristics.matmul import choose_matmul
-from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
-from warp_tiles.heuristics.operand_copies import STRIDED, OperandLines, is_copied
+from warp_tiles.heuristics.matmul import STRIDED, MatmulConfig, MatmulProblem, choose_matmul, is_copied
 
-HALF = OperandLines("float16", 1, 4096, 4096, 2, are_along_k=True)
+HALF = MatmulProblem(4096, 64, 4096, a="float16", b="float16", a_alignment=2)
+
+
+def is_a_copied(problem: MatmulProblem, steps_us: float, vectors: float) -> bool:
+    return is_copied(problem, "a", steps_us, vectors)
 
 
 def test_aligned_operands_are_never_copied() -> None:
-    assert not is_copied(replace(HALF, alignment=16), 1e9, 1e9)
+    assert not is_a_copied(replace(HALF, a_alignment=16), 1e9, 1e9)
 
 
 @pytest.mark.parametrize("alignment", [2, 4, 8, STRIDED])
 def test_long_products_copy_and_short_ones_do_not(alignment: int) -> None:
-    lines = replace(HALF, alignment=alignment)
-    assert is_copied(lines, 500.0, 2500.0)
-    assert not is_copied(lines, 5.0, 25.0)
+    problem = replace(HALF, a_alignment=alignment)
+    assert is_a_copied(problem, 500.0, 2500.0)
+    assert not is_a_copied(problem, 5.0, 25.0)
+
+
+def test_each_operand_has_lines_of_its_own() -> None:
+    wide = MatmulProblem(64, 4096, 4096, a="float16", b="float16", a_alignment=8, b_alignment=8)
+    assert is_copied(wide, "a", 30.0, 0.0)
+    assert not is_copied(wide, "b", 30.0, 0.0)
 
 
 def test_only_threads_that_load_single_elements_wait_for_each() -> None:
     for alignment, waits in {2: True, STRIDED: True, 4: False, 8: False}.items():
-        lines = replace(HALF, alignment=alignment)
-        assert is_copied(lines, 0.0, 2500.0) is waits
-        assert is_copied(lines, 500.0, 0.0) is not waits
+        problem = replace(HALF, a_alignment=alignment)
+        assert is_a_copied(problem, 0.0, 2500.0) is waits
+        assert is_a_copied(problem, 500.0, 0.0) is not waits
 
 
 def test_float32_along_k_is_copied_only_with_gaps() -> None:
-    lines = OperandLines("float32", 1, 4096, 4096, 4, are_along_k=True)
-    assert not is_copied(lines, 1e9, 1e9)
-    assert is_copied(replace(lines, alignment=STRIDED), 3000.0, 0.0)
-    assert is_copied(replace(lines, are_along_k=False), 3000.0, 0.0)
-    assert is_copied(replace(lines, tf32=True), 1000.0, 0.0)
+    problem = MatmulProblem(4096, 64, 4096, a_alignment=4, b_alignment=4)
+    assert not is_a_copied(problem, 1e9, 1e9)
+    assert is_a_copied(replace(problem, a_alignment=STRIDED), 3000.0, 0.0)
+    assert is_a_copied(replace(problem, a_transposed=True), 3000.0, 0.0)
+    assert is_a_copied(replace(problem, tf32=True), 1000.0, 0.0)
+    b = replace(problem, m=64, n=4096)
+    assert is_copied(b, "b", 3000.0, 0.0)
+    assert not is_copied(replace(b, b_transposed=True), "b", 1e9, 1e9)
 
 
 @pytest.mark.parametrize("a_alignment", [2, 16])
@@ -45,23 +56,26 @@ def test_the_choice_has_a_copy_of_each_unaligned_operand(a_alignment: int, b_ali
     problem = MatmulProblem(
         4096, 4096, 4096, a="float16", b="float16", a_alignment=a_alignment, b_alignment=b_alignment
     )
-    config = choose_matmul(problem, 90, 132)
+    config = choose_matmul(problem, 90, 132).config
     copies = {"copies_a": a_alignment < 16, "copies_b": b_alignment < 16}
     aligned = replace(problem, a_alignment=16, b_alignment=16)
-    assert config == replace(choose_matmul(aligned, 90, 132), **copies)
+    assert config == replace(choose_matmul(aligned, 90, 132).config, **copies)
 
 
 def test_the_size_of_a_copy() -> None:
-    assert replace(HALF, lines=3, length=9).copy_bytes == 96  # 18 bytes of a line become 32
-    assert is_copied(replace(HALF, lines=2**27 - 1, length=8), 1e6, 1e6)
-    assert not is_copied(replace(HALF, lines=2**27, length=8), 1e6, 1e6), "strides have 32 bits"
+    lines = replace(HALF, m=1 << 20, k=9)  # 18 bytes of a line become 32
+    us = 4.0 + 2 * 32 * (1 << 20) / 2.0e6
+    assert is_a_copied(lines, us + 1.0, (us + 1.0) / 0.55)
+    assert not is_a_copied(lines, us - 1.0, (us - 1.0) / 0.55)
+    assert is_a_copied(replace(HALF, m=2**27 - 1, k=8), 1e6, 1e6)
+    assert not is_a_copied(replace(HALF, m=2**27, k=8), 1e6, 1e6), "strides have 32 bits"
 
 
 def test_an_operand_that_a_batch_shares_is_copied_once() -> None:
     problem = MatmulProblem(256, 256, 255, 1024, "float16", "float16", "float16", a_alignment=2, b_alignment=16)
-    assert not is_copied(replace(HALF, matrices=1024, lines=256, length=255), 30.0, 160.0)
-    assert is_copied(replace(HALF, lines=256, length=255), 30.0, 160.0)
-    assert choose_matmul(replace(problem, a_shared=True), 90, 132).copies_a
+    assert not is_a_copied(problem, 30.0, 160.0)
+    assert is_a_copied(replace(problem, a_shared=True), 30.0, 160.0)
+    assert choose_matmul(replace(problem, a_shared=True), 90, 132).config.copies_a
 
 
 @pytest.mark.parametrize(
@@ -84,23 +98,25 @@ def test_products_that_are_slow_without_copies(
     problem = MatmulProblem(
         m, n, k, batch, "float16", "float16", "float16", a_transposed, b_transposed, **alignments
     )  # fmt: skip
-    config = choose_matmul(problem, 90, 132)
+    config = choose_matmul(problem, 90, 132).config
     assert (config.copies_a, config.copies_b) == copies
 
 
 def test_a_product_of_one_step_copies_nothing() -> None:
-    config = choose_matmul(MatmulProblem(17, 17, 17, 1, "float16", "float16", a_alignment=2, b_alignment=2), 90, 132)
+    config = choose_matmul(
+        MatmulProblem(17, 17, 17, 1, "float16", "float16", a_alignment=2, b_alignment=2), 90, 132
+    ).config
     assert (config.copies_a, config.copies_b) == (False, False)
 
 
 def test_a_large_product_of_one_step_gains_nothing_from_wider_copies() -> None:
     problem = MatmulProblem(4096, 4096, 60, 1, "float16", "float16", "float16", a_alignment=4, b_alignment=4)
-    config = choose_matmul(problem, 90, 132)
+    config = choose_matmul(problem, 90, 132).config
     assert (config.copies_a, config.copies_b) == (False, False)
 
 
 def test_the_cpu_copies_nothing() -> None:
-    config = choose_matmul(MatmulProblem(512, 512, 512, a="float16", b="float16", a_alignment=2), None, 1)
+    config = choose_matmul(MatmulProblem(512, 512, 512, a="float16", b="float16", a_alignment=2), None, 1).config
     assert not config.copies_a
 
 

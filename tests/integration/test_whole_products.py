@@ -20,8 +20,7 @@ from warp_tiles._warp.tapes import RecordedProduct, Tapes
 from warp_tiles.cli.plan import print_plan
 from warp_tiles.codegen.module import WHOLE_GRADIENTS
 from warp_tiles.matmul import backward as backward_module
-from warp_tiles.matmul.backward import Backward
-from warp_tiles.matmul.whole import gemm_gradients
+from warp_tiles.matmul.backward import Backward, gemm_gradients
 from warp_tiles.plan.whole import LEAST_WORK
 
 M, N, K = 70, 50, 144

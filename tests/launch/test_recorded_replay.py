@@ -72,7 +72,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
 def test_a_replay_passes_the_same_arguments_as_warp(gpu: FakeGpu, adjoint: bool, given: bool) -> None:
     launch = gpu.launch(adjoint=adjoint)
     stream = types.SimpleNamespace(cuda_stream=0xABBA) if given else None
-    warp_launch._CudaReplay(launch, stream).run()
+    warp_launch._CudaLaunch(launch, stream).run()
     launch.launch(stream)
     ours, theirs = gpu.calls
     assert ours == theirs
@@ -81,7 +81,7 @@ def test_a_replay_passes_the_same_arguments_as_warp(gpu: FakeGpu, adjoint: bool,
 
 
 def test_each_replay_takes_the_current_stream(gpu: FakeGpu) -> None:
-    replay = warp_launch._CudaReplay(gpu.launch(adjoint=False), None)
+    replay = warp_launch._CudaLaunch(gpu.launch(adjoint=False), None)
     replay.run()
     gpu.stream = types.SimpleNamespace(cuda_stream=0xBEEF)
     replay.run()
@@ -89,7 +89,7 @@ def test_each_replay_takes_the_current_stream(gpu: FakeGpu) -> None:
 
 
 def test_a_failed_launch_raises_the_error_of_warp(gpu: FakeGpu) -> None:
-    replay = warp_launch._CudaReplay(gpu.launch(adjoint=False), None)
+    replay = warp_launch._CudaLaunch(gpu.launch(adjoint=False), None)
     gpu.failures = 2
     with pytest.raises(RuntimeError, match="Error launching kernel: scaled"):
         replay.run()
@@ -97,7 +97,7 @@ def test_a_failed_launch_raises_the_error_of_warp(gpu: FakeGpu) -> None:
 
 def test_a_captured_launch_goes_through_warp(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     launch = gpu.launch(adjoint=False)
-    replay = warp_launch._CudaReplay(launch, None)
+    replay = warp_launch._CudaLaunch(launch, None)
     seen: list[Any] = []
     monkeypatch.setattr(launch, "launch", seen.append)
     monkeypatch.setattr(warp_launch.runtime(), "captures", {1: object()})
@@ -107,7 +107,7 @@ def test_a_captured_launch_goes_through_warp(gpu: FakeGpu, monkeypatch: pytest.M
 
 
 def test_a_copy_has_arguments_of_its_own(gpu: FakeGpu) -> None:
-    first = warp_launch._CudaReplay(gpu.launch(adjoint=True), None)
+    first = warp_launch._CudaLaunch(gpu.launch(adjoint=True), None)
     second = first.copy()
     (other,) = arrays(1)
     second.launch.device = wp.get_device(CPU)  # packs for real
@@ -125,10 +125,10 @@ def test_other_kinds_of_launches_are_left_to_warp() -> None:
 
     x, out = arrays()
     pair = record(scaled, 3, [x, 4.0], [out], device=CPU)
-    assert type(pair._packed._forward) is warp_launch._CpuReplay
+    assert type(pair._packed._forward) is warp_launch._CpuLaunch
     launch = pair._packed._forward.launch
     launch.__class__ = Deterministic
-    assert type(warp_launch.replay_of(launch, None)) is warp_launch.Replay
+    assert type(warp_launch._class_of(launch)(launch, None)) is warp_launch.PackedLaunch
 
 
 @pytest.mark.skipif(not HAS_CPU_BLOCKS, reason="this Warp has no blocks of threads on the CPU")
@@ -136,7 +136,7 @@ def test_blocks_of_threads_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wp.config, "enable_cpu_blocks", True)
     x, out = arrays()
     pair = record(scaled, 3, [x, 4.0], [out], device=CPU, block_dim=2)
-    assert type(pair._packed._forward) is warp_launch.Replay
+    assert type(pair._packed._forward) is warp_launch.PackedLaunch
     pair.forward()
     np.testing.assert_array_equal(out.numpy(), np.full(3, 8.0))
     out.grad.fill_(1.0)

@@ -11,7 +11,7 @@ import warp as wp
 import warp_tiles
 from tests.matmul.cases import CPU, integers, on, square
 from warp_tiles import MatmulError, WarpTilesError
-from warp_tiles.matmul import multiply
+from warp_tiles.matmul import prepared
 
 
 def zeros(*shape: int, dtype: Any = wp.float32) -> Any:
@@ -208,7 +208,7 @@ def test_an_error_of_the_build_is_no_error_of_the_epilogue(monkeypatch: pytest.M
     def failing(*_: Any) -> Any:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(multiply, "tile_kernel", failing)
+    monkeypatch.setattr(prepared, "tile_kernel", failing)
     with pytest.raises(OSError, match="the disk is full"):
         warp_tiles.matmul(zeros(3, 9), zeros(9, 5), epilogue=square)
 
@@ -226,7 +226,7 @@ def test_precision() -> None:
 
 
 def test_more_tiles_than_blocks_of_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multiply, "MOST_BLOCKS", 2)
+    monkeypatch.setattr(prepared, "MOST_BLOCKS", 2)
     out = zeros(3, 7, 5)
     out.fill_(1.0)
     message = refused(zeros(3, 7, 6), zeros(3, 6, 5), out)

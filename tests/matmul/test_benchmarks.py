@@ -11,9 +11,8 @@ import pytest
 import warp as wp
 
 from benchmarks import matmul, tune_matmul
-from warp_tiles.heuristics.matmul import choose_matmul
-from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
-from warp_tiles.matmul import multiply, records
+from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, choose_matmul
+from warp_tiles.matmul import prepared
 from warp_tiles.matmul.arguments import checked_call
 
 CONFIG = MatmulConfig(64, 64, 64, 128)
@@ -35,7 +34,7 @@ def test_the_summary_has_a_geometric_mean_of_each_kind() -> None:
 
 def test_each_tier_is_tuned_once() -> None:
     found = list(tune_matmul.problems())
-    assert len({problem.tier for problem in found}) == len(found)
+    assert len({problem.bucket for problem in found}) == len(found)
     assert len({problem.text for problem in found}) == len(found)
 
 
@@ -43,7 +42,7 @@ def test_each_tier_is_tuned_once() -> None:
 def test_the_choice_is_measured_first(size: int) -> None:
     problem = MatmulProblem(size, size, size, a="float16", b="float16", out="float16")
     configs = tune_matmul.considered(problem, 90, 132)
-    assert configs[0] == choose_matmul(problem, 90, 132)
+    assert configs[0] == choose_matmul(problem, 90, 132).config
     assert len(set(configs)) == len(configs) <= tune_matmul.MEASURED
 
 
@@ -63,18 +62,18 @@ def test_measured_tiers_replace_earlier_ones_and_keep_the_others() -> None:
 
 
 def test_shipped_records() -> None:
-    for path in sorted(records.FOLDER.glob("*.json")):
+    for path in sorted(prepared.RECORDS.glob("*.json")):
         data = json.loads(path.read_text("utf-8"))
-        found = records.records_for(data["arch"], data["multiprocessors"], data["gpu"])
-        assert dict(found) == records.parsed(data), path.name
-    assert records.records_for(None, 1, multiply.PLANNED_NAME) == {}
-    assert records.records_for(80, 108, "NVIDIA A100") == {}
+        found = prepared.records_for(data["arch"], data["multiprocessors"], data["gpu"])
+        assert dict(found) == prepared.parsed(data), path.name
+    assert prepared.records_for(None, 1, prepared.PLANNED_NAME) == {}
+    assert prepared.records_for(80, 108, "NVIDIA A100") == {}
 
 
 def test_gpus_with_equal_multiprocessors_have_records_of_their_own() -> None:
-    h100, h200, other = (records.records_for(90, 132, f"NVIDIA {name}") for name in ("H100 80GB HBM3", "H200", "new"))
+    h100, h200, other = (prepared.records_for(90, 132, f"NVIDIA {name}") for name in ("H100 80GB HBM3", "H200", "new"))
     assert h100 == other != h200
-    assert h200 is records.records_for(*multiply.PLANNED_GPU, multiply.PLANNED_NAME)
+    assert h200 is prepared.records_for(*prepared.PLANNED_GPU, prepared.PLANNED_NAME)
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "NVIDIA H200"])
@@ -85,15 +84,15 @@ def test_a_configuration_is_that_of_the_gpus_name(name: str, monkeypatch: pytest
         asked.append(gpu)
         return {}
 
-    monkeypatch.setattr(multiply, "records_for", recorded)
+    monkeypatch.setattr(prepared, "records_for", recorded)
     a, b, c = (wp.zeros((64, 64), dtype=wp.float16, device="cpu") for _ in range(3))
     call = checked_call(a, b, c, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision="default")
-    multiply.configuration(call, SimpleNamespace(is_cuda=True, arch=90, sm_count=132, name=name))
+    prepared.planned_product(call, SimpleNamespace(is_cuda=True, arch=90, sm_count=132, name=name))
     assert asked == [name]
 
 
 def test_records_are_read_by_tier() -> None:
     problem = MatmulProblem(100, 200, 300)
-    data = {"records": [{"tier": list(problem.tier), "config": CONFIG.to_json()}]}
-    parsed = records.parsed(json.loads(json.dumps(data)))
-    assert choose_matmul(problem, 90, 132, parsed) == CONFIG
+    data = {"records": [{"tier": list(problem.bucket), "config": CONFIG.to_json()}]}
+    parsed = prepared.parsed(json.loads(json.dumps(data)))
+    assert choose_matmul(problem, 90, 132, parsed).config == CONFIG

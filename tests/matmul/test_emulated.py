@@ -14,9 +14,7 @@ from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
 from tests.integration.helpers import WARP_VERSION
 from tests.matmul.cases import integers
-from warp_tiles.matmul.kernels import tile_kernel
-from warp_tiles.matmul.keys import Epilogue, TileKernel
-from warp_tiles.matmul.raster import raster_arguments
+from warp_tiles.matmul.kernels import Epilogue, TileKernel, raster_arguments, tile_kernel
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 TILE, THREADS = (64, 64, 32), 128
@@ -121,7 +119,7 @@ def test_the_last_block_of_a_tile_adds_the_slices(machine: Machine, tmp_path: Pa
 @pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
 def test_an_operand_in_parts(machine: Machine, tmp_path: Path, in_parts: str, transposed: bool) -> None:  # noqa: F811
     kernel = tile_kernel(
-        key(Epilogue("float32"), a_transposed=transposed, b_transposed=transposed, scaled=False, in_parts=in_parts)
+        key(Epilogue("float32"), a_transposed=transposed, b_transposed=transposed, scaled=False, split_operand=in_parts)
     )
     a, b = integers(1, M, K, most=1), integers(2, K, N, most=1)
     rest = integers(3, *(a if in_parts == "a" else b).shape, most=1)

@@ -13,7 +13,8 @@ import warp_tiles
 from tests.matmul.cases import CPU, LAYOUTS, Values, integers, on, square, transposed, values_of
 from warp_tiles.errors import MatmulError
 from warp_tiles.matmul import backward as backward_module
-from warp_tiles.matmul.multiply import Multiplication
+from warp_tiles.matmul import prepared as prepared_module
+from warp_tiles.matmul.prepared import PreparedMatmul
 
 
 def gradients(g: Values, a: Values, b: Values, alpha: float = 1.0) -> tuple[Values, Values, Values]:
@@ -226,9 +227,9 @@ def test_a_modified_module_between_two_passes(monkeypatch: pytest.MonkeyPatch) -
     with wp.Tape() as tape:
         out = warp_tiles.matmul(x, y)
     backward(tape, out, g)
-    monkeypatch.setattr(Multiplication, "is_current", lambda _: False)  # as after an edit of the module
-    prepare = Mock(wraps=Multiplication)
-    monkeypatch.setattr("warp_tiles.matmul.multiply.Multiplication", prepare)
+    monkeypatch.setattr(PreparedMatmul, "is_current", lambda _: False)  # as after an edit of the module
+    prepare = Mock(wraps=prepared_module.prepare)
+    monkeypatch.setattr(prepared_module, "prepare", prepare)
     backward(tape, out, g)
     assert prepare.call_count == 2
     assert np.array_equal(x.grad.numpy(), 2 * g @ b.T)

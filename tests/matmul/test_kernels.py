@@ -12,8 +12,7 @@ import pytest
 import warp as wp
 
 from tests.matmul.cases import cube, square
-from warp_tiles.matmul.kernels import always_loops, tile_kernel
-from warp_tiles.matmul.keys import Epilogue, TileKernel
+from warp_tiles.matmul.kernels import Epilogue, TileKernel, always_loops, tile_kernel
 
 ROOT = Path(__file__).resolve().parents[2]
 

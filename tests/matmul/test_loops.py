@@ -11,10 +11,8 @@ import warp as wp
 import warp_tiles
 from tests.integration.plans import needs_tf32
 from tests.matmul.cases import square
-from warp_tiles.heuristics.matmul import candidates
-from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
-from warp_tiles.matmul.kernels import reduce_kernel, tile_kernel
-from warp_tiles.matmul.keys import Epilogue, TileKernel
+from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, candidates
+from warp_tiles.matmul.kernels import Epilogue, TileKernel, reduce_kernel, tile_kernel
 
 pytestmark = pytest.mark.usefixtures("enabled")
 LARGE = MatmulConfig(128, 256, 64, 256)

@@ -11,11 +11,10 @@ import warp as wp
 
 from tests.matmul.cases import CPU, LAYOUTS, integers, on, values_of
 from tests.matmul.test_split import run
-from warp_tiles.heuristics.matmul_problem import MatmulConfig
+from warp_tiles.heuristics.matmul import MatmulConfig
 from warp_tiles.matmul.arguments import MatmulCall
-from warp_tiles.matmul.multiply import Multiplication
-from warp_tiles.matmul.padding import PaddedCopy
-from warp_tiles.matmul.views import View, contiguous, operand_view, view_of
+from warp_tiles.matmul.call import View, contiguous, operand_view, view_of
+from warp_tiles.matmul.prepared import padded_copy, prepare
 
 TYPES = {"float16": wp.float16, "bfloat16": wp.bfloat16, "float32": wp.float32, "float64": wp.float64}
 
@@ -52,11 +51,11 @@ def test_the_alignment_of_lines(operand: View, alignment: int) -> None:
 def test_a_copy_has_aligned_lines_and_the_same_elements(dtype: str, layout: str, shape: tuple[int, ...]) -> None:
     values = integers(1, *shape)
     array = LAYOUTS[layout](values, TYPES[dtype])
-    copy = PaddedCopy(view_of(array, dtype), 1, wp.get_device(CPU))
+    copy = padded_copy(view_of(array, dtype), 1, wp.get_device(CPU))
     assert copy.view.line_alignment == 16
     assert copy.view.is_transposed == view_of(array, dtype).is_transposed
     memory = wp.full(copy.size_bytes, 255, dtype=wp.uint8, device=CPU)
-    assert copy.run(array.ptr, memory.ptr) == memory.ptr
+    copy.launch.run_at((array.ptr, memory.ptr))
     strides = copy.view.strides if len(shape) == 3 else copy.view.strides[1:]
     found = wp.array(ptr=memory.ptr, dtype=TYPES[dtype], shape=shape, strides=strides, device=CPU)
     assert np.array_equal(values_of(wp.clone(found)), values)
@@ -103,8 +102,8 @@ def test_operands_in_parts_are_copied_whole(name: str, is_summed: bool) -> None:
     expected = np.matmul(*(found + rest if key == name else found for key, found in values.items()))
     out = on(np.full(expected[0].shape if is_summed else expected.shape, np.nan))
     views = (contiguous("float32", shapes["a"]), contiguous("float32", shapes["b"]), view_of(out, "float32"))
-    call = MatmulCall(*views, summed=is_summed, in_parts=name)
-    product = Multiplication(call, wp.get_device(CPU), MatmulConfig(16, 32, 16, 1, 1, 2, True, True))
+    call = MatmulCall(*views, summed=is_summed, split_operand=name)
+    product = prepare(call, wp.get_device(CPU), MatmulConfig(16, 32, 16, 1, 1, 2, True, True))
     product.run(arrays["a"].ptr, arrays["b"].ptr, out.ptr, None, 1.0, 0.0)
     assert np.array_equal(out.numpy(), expected.sum(0) if is_summed else expected)
 

@@ -13,13 +13,11 @@ import warp as wp
 import warp_tiles
 from tests.matmul.test_loops import loop_of
 from warp_tiles.gemm.pipeline import PipelineOverrides
-from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
-from warp_tiles.matmul import multiply
+from warp_tiles.heuristics.matmul import MatmulConfig
+from warp_tiles.matmul import prepared
 from warp_tiles.matmul.arguments import checked_call
-from warp_tiles.matmul.kernels import tile_kernel
-from warp_tiles.matmul.keys import Epilogue, TileKernel
+from warp_tiles.matmul.kernels import Epilogue, TileKernel, tile_kernel
 
-FEW = MatmulProblem(256, 256, 4096, 1, "float16", "float16", "float16")
 CONFIG = MatmulConfig(64, 64, 64, 128)
 KEY = TileKernel("float16", "float16", (64, 64, 64), False, True, False, Epilogue("float16", bias="float16"))
 STAGES = {"auto": 4, "blocks=1": 12, "blocks=2": 6, "stages=3": 3}
@@ -27,11 +25,13 @@ STAGES = {"auto": 4, "blocks=1": 12, "blocks=2": 6, "stages=3": 3}
 
 @pytest.fixture
 def planned_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multiply, "_gpu", lambda device: multiply.PLANNED_GPU)
+    monkeypatch.setattr(prepared, "_gpu", lambda device: prepared.PLANNED_GPU)
 
 
 def main_loop() -> str:
-    return multiply.main_loop_of(FEW, CONFIG, wp.get_device("cpu")).text
+    arrays = (wp.empty(shape, dtype=wp.float16, device="cpu") for shape in ((256, 4096), (4096, 256), (256, 256)))
+    call = checked_call(*arrays, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision="default")
+    return prepared.planned_product(call, wp.get_device("cpu"), CONFIG).choice.main_loop.text
 
 
 @pytest.mark.usefixtures("enabled")
@@ -60,11 +60,11 @@ def test_a_product_of_few_blocks_asks_for_it() -> None:
 def test_float64_has_smaller_tiles_if_warp_always_writes_a_loop(
     always_loops: bool, largest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(multiply, "always_loops", lambda: always_loops)
+    monkeypatch.setattr(prepared, "always_loops", lambda: always_loops)
     a = wp.empty((2048, 2048), dtype=wp.float64, device="cpu")
     out = wp.empty_like(a)
     call = checked_call(a, a, out, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision="default")
-    config = multiply.configuration(call, out.device)
+    config = prepared.planned_product(call, out.device).choice.config
     assert max(config.tile_m, config.tile_n) == largest
 
 

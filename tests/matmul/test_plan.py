@@ -1,7 +1,8 @@
-"""How calls are arranged: joined batches, and a C with contiguous rows."""
+"""Canonical calls: joined batches, and a C with contiguous rows."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.heuristics.matmul_problem import MatmulConfig
-from warp_tiles.matmul.arguments import Bias, MatmulCall
-from warp_tiles.matmul.plan import arranged, epilogue_of, kernel_of, problem_of
-from warp_tiles.matmul.views import View
+from warp_tiles.heuristics.matmul import MatmulChoice, MatmulConfig
+from warp_tiles.matmul.call import Bias, MatmulCall, View, canonicalize
+from warp_tiles.matmul.prepared import epilogue_of, kernel_of
 
-CONFIG = MatmulConfig(64, 64, 32, 128)
+CHOICE = MatmulChoice(MatmulConfig(64, 64, 32, 128), is_recorded=False)
 
 
 def view(values: np.ndarray[Any, Any]) -> View:
@@ -41,15 +41,14 @@ def read(values: Any, found: View) -> Any:
 @given(
     *(st.integers(1, size) for size in (4, 5, 6, 7)), *(st.booleans() for _ in range(6)),
 )  # fmt: skip
-def test_an_arranged_call_computes_the_same(
+def test_a_canonical_call_computes_the_same(
     batch: int, m: int, n: int, k: int, at: bool, bt: bool, ct: bool, a_shared: bool, b_shared: bool, summed: bool
 ) -> None:
     a = matrices(batch, m, k, is_transposed=at, is_shared=a_shared)
     b = matrices(batch, k, n, is_transposed=bt, is_shared=b_shared)
     c = matrices(1 if summed else batch, m, n, is_transposed=ct)
-    found = arranged(MatmulCall(view(a), view(b), view(c), summed=summed))
-    call = found.call
-    left, right = (b, a) if found.is_swapped else (a, b)
+    call, is_swapped = canonicalize(MatmulCall(view(a), view(b), view(c), summed=summed))
+    left, right = (b, a) if is_swapped else (a, b)
     result = read(left, call.a) @ read(right, call.b)
     if call.summed:
         result = result.sum(0, keepdims=True)
@@ -67,35 +66,35 @@ def call(a: Any, b: Any, c: Any, **options: Any) -> MatmulCall:
 
 
 def test_a_batch_with_a_shared_matrix_is_one_product() -> None:
-    found = arranged(call(matrices(5, 6, 7), matrices(5, 7, 8, is_shared=True), matrices(5, 6, 8)))
-    assert (problem_of(found.call).m, problem_of(found.call).batch) == (30, 1)
-    assert not found.is_swapped
+    found, is_swapped = canonicalize(call(matrices(5, 6, 7), matrices(5, 7, 8, is_shared=True), matrices(5, 6, 8)))
+    assert (found.problem().m, found.problem().batch) == (30, 1)
+    assert not is_swapped
 
 
 def test_the_gradient_of_a_shared_matrix_is_one_product() -> None:
     a, g = matrices(5, 6, 7).transpose(0, 2, 1), matrices(5, 6, 8)
-    found = arranged(call(a, g, matrices(1, 7, 8), summed=True))
-    assert (problem_of(found.call).k, found.call.summed) == (30, False)
-    assert found.call.a.is_transposed
+    found, _ = canonicalize(call(a, g, matrices(1, 7, 8), summed=True))
+    assert (found.problem().k, found.summed) == (30, False)
+    assert found.a.is_transposed
 
 
 def test_a_transposed_result_exchanges_the_operands() -> None:
     plain = call(matrices(1, 6, 7), matrices(1, 7, 8), matrices(1, 6, 8, is_transposed=True))
-    found = arranged(plain)
-    assert found.is_swapped
-    assert found.call.out.strides[2] == 4
-    assert found.call.a.is_transposed
+    found, is_swapped = canonicalize(plain)
+    assert is_swapped
+    assert found.out.strides[2] == 4
+    assert found.a.is_transposed
     with_bias = call(
         matrices(1, 6, 7), matrices(1, 7, 8), matrices(1, 6, 8, is_transposed=True), bias=Bias("float32", 4)
     )
-    assert not arranged(with_bias).is_swapped
+    assert not canonicalize(with_bias)[1]
 
 
 @pytest.mark.parametrize("is_transposed", [False, True])
 def test_contiguous_columns_are_loaded_transposed(is_transposed: bool) -> None:
     found = call(matrices(1, 6, 7, is_transposed=is_transposed), matrices(1, 7, 8), matrices(1, 6, 8))
-    assert problem_of(found).a_transposed is is_transposed
-    assert kernel_of(found, CONFIG).a_transposed is is_transposed
+    assert found.problem().a_transposed is is_transposed
+    assert kernel_of(found, CHOICE).a_transposed is is_transposed
 
 
 def test_vectors_are_loaded_along_their_elements() -> None:
@@ -106,9 +105,9 @@ def test_vectors_are_loaded_along_their_elements() -> None:
 
 def test_sums_over_a_batch_have_no_epilogue() -> None:
     one = call(matrices(2, 6, 7), matrices(2, 7, 8), matrices(2, 6, 8), scaled=True, has_beta=True)
-    assert kernel_of(one, CONFIG).epilogue == epilogue_of(one)
-    split = kernel_of(one, MatmulConfig(64, 64, 32, 128, split_k=2))
+    assert kernel_of(one, CHOICE).epilogue == epilogue_of(one)
+    split = kernel_of(one, replace(CHOICE, config=replace(CHOICE.config, split_k=2)))
     assert (split.epilogue, split.scaled, split.slices) == (epilogue_of(one), True, 2)
     assert (
-        kernel_of(call(matrices(2, 6, 7), matrices(2, 7, 8), matrices(1, 6, 8), summed=True), CONFIG).epilogue is None
+        kernel_of(call(matrices(2, 6, 7), matrices(2, 7, 8), matrices(1, 6, 8), summed=True), CHOICE).epilogue is None
     )

@@ -249,7 +249,7 @@ def test_a_modified_module_is_built_again() -> None:
     warp_tiles.matmul(on(a), on(b))
     for known in tuple(matmul._known.values()):
         if known.product is not None:
-            known.product._launch._launch.kernel.module.mark_modified()
+            known.product.launch.launch.kernel.module.mark_modified()
     assert np.array_equal(warp_tiles.matmul(on(a), on(b)).numpy(), a @ b)
 
 

@@ -9,20 +9,18 @@ import pytest
 import warp_tiles
 from warp_tiles.gemm.hardware import multiprocessor
 from warp_tiles.gemm.pipeline import PipelineOverrides
-from warp_tiles.heuristics.matmul import choose_matmul
-from warp_tiles.heuristics.matmul_problem import MatmulProblem, shared_bytes
-from warp_tiles.matmul.kernels import tile_kernel
-from warp_tiles.matmul.keys import Epilogue, TileKernel
+from warp_tiles.heuristics.matmul import MatmulProblem, choose_matmul, shared_bytes
+from warp_tiles.matmul.kernels import Epilogue, TileKernel, tile_kernel
 
 LARGE = (4096, 4096, 4096, 1)
 PROBLEMS = {
     "fp16": MatmulProblem(*LARGE, "float16", "float16", "float16"),
     "fp16 gradient": MatmulProblem(*LARGE, "float16", "float16", "float16", b_transposed=True, has_beta=True),
     "A in parts": MatmulProblem(
-        *LARGE, "float16", "float16", "float16", b_transposed=True, in_parts="a", has_beta=True
+        *LARGE, "float16", "float16", "float16", b_transposed=True, split_operand="a", has_beta=True
     ),
     "B in parts": MatmulProblem(
-        *LARGE, "bfloat16", "bfloat16", "bfloat16", a_transposed=True, in_parts="b", has_beta=True
+        *LARGE, "bfloat16", "bfloat16", "bfloat16", a_transposed=True, split_operand="b", has_beta=True
     ),
     "tf32 gradient": MatmulProblem(*LARGE, tf32=True, has_beta=True),
     "fp32 gradient": MatmulProblem(*LARGE, has_beta=True),
@@ -48,8 +46,8 @@ def _hooked() -> Iterator[None]:
 )
 def test_a_kernel_needs_no_more_than_there_is(name: str, arch: int, main_loop: str) -> None:
     problem = PROBLEMS[name]
-    config = choose_matmul(problem, arch, 80)
-    epilogue = Epilogue(problem.out, bias=problem.out, has_beta=problem.has_beta, sums=problem.sums)
+    config = choose_matmul(problem, arch, 80).config
+    epilogue = Epilogue(problem.out, bias=problem.out, has_beta=problem.has_beta, sums=problem.accumulator)
     kernel = tile_kernel(
         TileKernel(
             problem.a,
@@ -59,7 +57,7 @@ def test_a_kernel_needs_no_more_than_there_is(name: str, arch: int, main_loop: s
             problem.b_transposed,
             tf32=problem.tf32,
             epilogue=epilogue,
-            in_parts=problem.in_parts,
+            split_operand=problem.split_operand,
             main_loop=PipelineOverrides.parse(main_loop),
         )
     )

@@ -9,9 +9,9 @@ import pytest
 import warp as wp
 
 from tests.matmul.cases import CPU, integers, on, square, transposed
-from warp_tiles.heuristics.matmul_problem import MatmulConfig
+from warp_tiles.heuristics.matmul import MatmulConfig
 from warp_tiles.matmul.arguments import checked_call
-from warp_tiles.matmul.multiply import Multiplication
+from warp_tiles.matmul.prepared import prepare
 
 SPLIT = MatmulConfig(16, 32, 16, 1, split_k=3, group=2)
 
@@ -19,7 +19,7 @@ SPLIT = MatmulConfig(16, 32, 16, 1, split_k=3, group=2)
 def run(config: MatmulConfig, a: Any, b: Any, out: Any, **options: Any) -> Any:
     """A product with a given configuration."""
     given = {"alpha": 1.0, "beta": 0.0, "bias": None, "epilogue": None, "precision": "default", **options}
-    product = Multiplication(checked_call(a, b, out, **given), wp.get_device(CPU), config)
+    product = prepare(checked_call(a, b, out, **given), wp.get_device(CPU), config)
     bias = given["bias"]
     product.run(a.ptr, b.ptr, out.ptr, None if bias is None else bias.ptr, given["alpha"], given["beta"])
     return out.numpy()

@@ -13,8 +13,7 @@ import warp as wp
 import warp_tiles
 from warp_tiles import settings
 from warp_tiles._warp.intercept import intercepted
-from warp_tiles.heuristics.matmul import MatmulChoice, candidates, matmul_choice
-from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
+from warp_tiles.heuristics.matmul import MatmulChoice, MatmulConfig, MatmulProblem, candidates, choose_matmul, completed
 from warp_tiles.plan.products import PlannedProduct, collected_products, note
 
 matmul_module = import_module("warp_tiles.matmul.matmul")  # the name warp_tiles.matmul is the function
@@ -25,18 +24,18 @@ ESTIMATED = replace(RECORDED, choice=MatmulChoice(CONFIG, is_recorded=False))
 
 
 def test_a_choice_says_whether_it_was_measured() -> None:
-    records = {PROBLEM.tier: CONFIG}
-    assert matmul_choice(PROBLEM, 90, 132, records) == MatmulChoice(CONFIG, is_recorded=True)
+    records = {PROBLEM.bucket: CONFIG}
+    assert choose_matmul(PROBLEM, 90, 132, records) == completed(PROBLEM, CONFIG, 90, 132, is_recorded=True)
     for problem, arch, known in (
         (PROBLEM, 90, {}),
         (replace(PROBLEM, k=4096), 90, records),
         (replace(PROBLEM, summed=True), 90, records),
-        (PROBLEM, 86, {PROBLEM.tier: MatmulConfig(128, 256, 64, 256)}),  # too much shared memory
+        (PROBLEM, 86, {PROBLEM.bucket: MatmulConfig(128, 256, 64, 256)}),  # too much shared memory
     ):
-        choice = matmul_choice(problem, arch, 132, known)
+        choice = choose_matmul(problem, arch, 132, known)
         assert not choice.is_recorded
         assert choice.config in list(candidates(problem, arch, 132))
-    assert not matmul_choice(PROBLEM, None, 1, records).is_recorded
+    assert not choose_matmul(PROBLEM, None, 1, records).is_recorded
 
 
 @pytest.mark.parametrize(
@@ -45,7 +44,7 @@ def test_a_choice_says_whether_it_was_measured() -> None:
         ({}, "float16 nn 4096x128x1024"),
         ({"out": "float32"}, "float16 nn 4096x128x1024, C of float32"),
         ({"batch": 3, "summed": True, "b_transposed": True}, "float16 nt 3 x 4096x128x1024, summed over the batch"),
-        ({"in_parts": "a"}, "float16 nn 4096x128x1024, A in two parts"),
+        ({"split_operand": "a"}, "float16 nn 4096x128x1024, A in two parts"),
         ({"a": "float32", "b": "float32", "out": "float32", "tf32": True}, "tf32 nn 4096x128x1024"),
         ({"a": "float32", "out": "float32"}, "float32 nn 4096x128x1024"),
     ],

@@ -11,8 +11,7 @@ from warp_tiles.build.phases import COMPILE, FETCH, LINK, LOOK_UP, WAIT, WARP_LI
 from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.heuristics.matmul import MatmulChoice
-from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
+from warp_tiles.heuristics.matmul import MatmulChoice, MatmulConfig, MatmulProblem
 from warp_tiles.plan.planning import FunctionUse, ModulePlan, PlannedLoop, resolve
 from warp_tiles.plan.products import PlannedProduct
 from warp_tiles.solver.variant import Variant

@@ -1,10 +1,12 @@
-"""Internals of Warp that recorded launches use: packed arguments, gradients and Warp's own recordings."""
+"""Packed launches, and the internals of Warp that they use: arguments, gradients and Warp's own recordings."""
 
 from __future__ import annotations
 
 import copy
 import ctypes
 import functools
+import itertools
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -217,19 +219,28 @@ def _filled(names: Sequence[str], values: Sequence[Any]) -> ctypes.Structure:
     return structure
 
 
-class Replay:
-    """Replays a launch that Warp recorded, through Warp.
+class PackedLaunch:
+    """A launch whose arguments Warp packed once. It runs with them, or with other memory in place of its arrays.
+
+    This class launches through Warp. :func:`pack_launch` returns the fastest class that suits the launch.
 
     Args:
         launch: Warp's ``Launch``.
-        stream: The stream of every replay; None uses the device's current stream at each replay.
+        stream: The stream of every run; None uses the device's current stream at each run.
+        definition: The definition of its kernel; None if nobody asks whether it is current.
     """
 
-    def __init__(self, launch: Any, stream: Any) -> None:
+    def __init__(self, launch: Any, stream: Any, definition: Definition | None = None) -> None:
         self.launch = launch
         self.stream = stream
+        self._definition = definition
         self._runtime = runtime()
+        self._lock = threading.Lock()
+        self._memory: tuple[Sequence[int | None], tuple[float, ...]] | None = None  # that is packed
         self._pack()
+
+    def _pack(self) -> None:
+        """Prepares the values that :meth:`run` passes."""
 
     def run(self) -> None:
         """Launches the kernel."""
@@ -239,7 +250,7 @@ class Replay:
         """Changes an argument, or the gradient of one."""
         self.launch.set_param_at_index(index, value, adjoint)
 
-    def copy(self) -> Replay:
+    def copy(self) -> PackedLaunch:
         """Returns the same launch with its own copy of the arguments."""
         launch = copy.copy(self.launch)
         launch.params = list(launch.params)
@@ -247,13 +258,54 @@ class Replay:
         launch.adj_args = None if launch.adj_args is None else list(launch.adj_args)
         if launch.params_addr is not None:
             launch.params_addr = type(launch.params_addr)(*launch.params_addr)
-        return type(self)(launch, self.stream)
+        return type(self)(launch, self.stream, self._definition)
 
-    def _pack(self) -> None:
-        """Prepares the values that :meth:`run` passes."""
+    def is_current(self) -> bool:
+        """True if the kernel's module is unmodified since it was packed."""
+        return self._definition is None or self._definition.is_current()
+
+    def run_at(self, pointers: tuple[int | None, ...], *scalars: float) -> None:
+        """Launches the kernel, whose scalars come before its arrays, with other memory. Thread-safe.
+
+        Args:
+            pointers: The memory of each array. Trailing arrays without memory may be left out.
+            scalars: New values of the last scalars.
+        """
+        memory = (pointers, scalars)
+        with self._lock:
+            if memory != self._memory:
+                self._point(pointers, scalars)
+                self._memory = memory
+            if self._runtime._apic_capture is not None:  # such a capture looks the arrays up by their objects
+                self._replace_arrays(pointers)
+            self.run()
+
+    @functools.cached_property
+    def _first_array(self) -> int:
+        """The position of the first array among the arguments."""
+        arguments = self.launch.kernel.adj.args
+        is_array = _internal("types.is_array")
+        return next((at for at, argument in enumerate(arguments) if is_array(argument.type)), len(arguments))
+
+    def _point(self, pointers: Sequence[int | None], scalars: Sequence[float]) -> None:
+        params = self.launch.params
+        if not isinstance(params, list):  # while a script is planned, nothing is packed
+            return
+        first = 1 + self._first_array  # behind the launch's bounds
+        for at, pointer in enumerate(pointers, first):
+            params[at].data = pointer or 0
+        for at, value in enumerate(scalars, first - len(scalars)):
+            params[at].value = value
+
+    def _replace_arrays(self, pointers: Sequence[int | None]) -> None:
+        arguments, first = self.launch.fwd_args, self._first_array
+        for at, (old, pointer) in enumerate(itertools.zip_longest(arguments[first:], pointers), first):
+            if old is not None:
+                layout = {"dtype": old.dtype, "shape": old.shape, "strides": old.strides, "device": old.device}
+                arguments[at] = warp.array(ptr=pointer or None, **layout)
 
 
-class _CpuReplay(Replay):
+class _CpuLaunch(PackedLaunch):
     """Calls the compiled function with structures that are filled once. Warp fills them at every launch."""
 
     def _pack(self) -> None:
@@ -275,6 +327,11 @@ class _CpuReplay(Replay):
         except TypeError:  # the gradient of an indexed array is a plain array
             self._pack()
 
+    def _point(self, pointers: Sequence[int | None], scalars: Sequence[float]) -> None:
+        super()._point(pointers, scalars)
+        for name, packed in zip(self._names, self.launch.params[1:]):
+            setattr(self._structures[0], name, packed)
+
     def run(self) -> None:
         if self._runtime._apic_capture is None:
             self._function(*self._arguments)
@@ -282,7 +339,7 @@ class _CpuReplay(Replay):
             self.launch.launch()
 
 
-class _CudaReplay(Replay):
+class _CudaLaunch(PackedLaunch):
     """Calls Warp's native launch with values that are looked up once."""
 
     def _pack(self) -> None:
@@ -316,24 +373,36 @@ class _CudaReplay(Replay):
             self.launch.launch(stream)
 
 
-def record(
+def pack_launch(
     kernel: Any,
     values: Sequence[Any],
-    gradients: Sequence[Any] | None,
+    gradients: Sequence[Any] | None = None,
     *,
     dim: Sequence[int],
-    block_dim: int | None,
-    tiled: bool,
-    max_blocks: int,
+    block_dim: int | None = None,
+    tiled: bool = False,
+    max_blocks: int = 0,
     device: Any,
-    stream: Any,
-) -> Replay:
-    """Lets Warp record a launch: of the adjoint if gradients are given.
+    stream: Any = None,
+) -> PackedLaunch:
+    """Packs a launch: of the adjoint if gradients are given. Builds and loads the kernel's module. No tape records it.
+
+    Args:
+        kernel: The kernel, or an overload of a generic one.
+        values: Its arguments.
+        gradients: Their gradients.
+        dim: Launch dimensions, without the threads of a block if ``tiled``.
+        block_dim: Threads per block; None for Warp's default.
+        tiled: True to launch as ``wp.launch_tiled`` does.
+        max_blocks: Blocks at most, which go on with other tiles; 0 for no limit.
+        device: The device.
+        stream: The stream of every run; None uses the device's current stream at each run.
 
     Raises:
         Exception: Any error of ``wp.launch``, e.g. for a bad dimension or a module that does not build.
     """
     options: dict[str, Any] = {} if block_dim is None else {"block_dim": block_dim}
+    runtime()
     launch = (warp.launch_tiled if tiled else warp.launch)(
         kernel,
         dim=list(dim),
@@ -347,16 +416,16 @@ def record(
         record_tape=False,
         **options,
     )
-    return replay_of(launch, stream)
+    return _class_of(launch)(launch, stream, Definition(kernel, kernel.module, launch.block_dim))
 
 
-def replay_of(launch: Any, stream: Any) -> Replay:
-    """Returns the fastest replay of a launch that Warp recorded."""
+def _class_of(launch: Any) -> type[PackedLaunch]:
+    """The fastest class for a launch that Warp recorded."""
     if type(launch) is not _internal("context.Launch"):  # a subclass does more at each launch
-        return Replay(launch, stream)
+        return PackedLaunch
     if not launch.device.is_cpu:
-        return _CudaReplay(launch, stream)
-    return _CpuReplay(launch, stream) if launch.block_dim == 1 else Replay(launch, stream)
+        return _CudaLaunch
+    return _CpuLaunch if launch.block_dim == 1 else PackedLaunch
 
 
 def array_structures(values: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
@@ -368,3 +437,53 @@ def array_structures(values: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
             yield from array_structures([value.data])
         elif _internal("types.is_struct")(value):
             yield from array_structures(getattr(value, name) for name in value._cls.vars)
+
+
+# ---- edited kernels
+
+
+class Definition:
+    """A recorded kernel and the build of its module.
+
+    Args:
+        kernel: The user's kernel.
+        module: Its Warp module.
+        block_dim: Threads per block of the loaded module; None if the module was not loaded.
+        is_named: True if the name of the kernel's function refers to the kernel; None looks the name up.
+    """
+
+    def __init__(self, kernel: Any, module: Any, block_dim: int | None, is_named: bool | None = None) -> None:
+        self._kernel = kernel
+        self._globals: dict[str, Any] = kernel.func.__globals__
+        self._name = str(kernel.func.__name__)
+        self._bound = self._globals.get(self._name)
+        named = is_kernel(self._bound) and self._bound in (kernel, kernel.generic_parent)
+        self.is_named = named if is_named is None else is_named
+        self._module = module
+        self._block_dim = block_dim
+        # a modified module drops its hashers, and gets new ones at its next load
+        self._hasher = module.hashers.get(block_dim, None if block_dim is None else self)
+
+    def is_current(self) -> bool:
+        """True if the module is unmodified and the kernel's name refers to the same object."""
+        return (
+            self._module.hashers.get(self._block_dim) is self._hasher and self._globals.get(self._name) is self._bound
+        )
+
+    def newest(self) -> Any:
+        """Returns the edited kernel if the name now refers to one, else the recorded kernel.
+
+        Raises:
+            RecordingError: The edited kernel has other arguments.
+        """
+        candidate: Any = self._globals.get(self._name)
+        if not (self.is_named and is_kernel(candidate)) or candidate.adj.source == self._kernel.adj.source:
+            return self._kernel
+        old, new = argument_names(self._kernel), argument_names(candidate)
+        if old != new:
+            raise RecordingError(
+                f"kernel {self._kernel.key} was redefined with the arguments {', '.join(new)} "
+                f"in place of {', '.join(old)}",
+                remedy="record it again",
+            )
+        return candidate

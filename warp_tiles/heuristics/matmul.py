@@ -1,240 +1,185 @@
-"""The chooser of tiles, threads and split-K for :func:`warp_tiles.matmul`. It is pure."""
+"""The chooser of :func:`warp_tiles.matmul`: question, answer, candidates, their memory and cost, and the choice.
+
+It is pure. A :class:`MatmulProblem` is the question, and a :class:`MatmulChoice` the answer.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
+from typing import Any, Literal
 
-from warp_tiles.gemm.dtypes import DTYPE_BYTES
+from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
 from warp_tiles.gemm.hardware import LANES, multiprocessor
 from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
-from warp_tiles.heuristics.matmul_cost import cost_us
-from warp_tiles.heuristics.matmul_problem import (
-    WGMMA_ROWS,
-    MatmulConfig,
-    MatmulProblem,
-    Tier,
-    blocks_of,
-    blocks_of_multiprocessor,
-    ceil_div,
-    has_wgmma,
-    kind_of,
-    resident_blocks,
-    shared_bytes,
-    steps_of,
-)
-from warp_tiles.heuristics.operand_copies import ALIGNED, OperandLines, is_copied
+from warp_tiles.heuristics.resources import resident_blocks, static_shared_bytes
 
-_SLICES = 64  # at most
-_FEW_BLOCKS = 2  # of one multiprocessor
-_SHORT_STEPS, _SHORT_STAGES = 8, 3  # of loops whose blocks start and end often
-_SHORT_SIDE, _SHORT_DEPTH = 64, 16  # of such tiles of float32
-_LONG_STEP_BYTES = 128  # of K; loops with shorter steps keep products in flight, which takes a stage
-_DEEP_SIDE = 64  # of a tile, at most, whose step may have twice the depth
-_DEEPER_SIDES = {2: 64 + 128, 4: 32 + 64}  # sums of a 16-bit tile's sides, at most, by the factor of its depth
-_DEEP_ARCHS = (80, 90, 100, 103)  # with enough shared memory for several blocks that have such steps
-_SLICE_STEPS = 4  # at least, of the loop of one slice
-_GROUP_ROWS = 1024  # rows of C that consecutive blocks share
-_LEAST_SIDE = 32  # of a tile in a larger matrix
+ALIGNED = 16  # bytes of the widest async copy
+STRIDED = 0  # the alignment of an operand whose lines have gaps between their elements
 
-_CPU_TILE = MatmulConfig(32, 32, 32, 1)
+Operand = Literal["a", "b"]
+ShapeBucket = tuple[str, str, str, str, int, int, int, int]
+
+
+# ---- the question and the answer
+
+
+@dataclass(frozen=True)
+class MatmulProblem:
+    """A product of a batch of matrices, as the device computes it.
+
+    Attributes:
+        m, n, k: Rows and columns of C, and the elements that are summed.
+        batch: The number of matrices.
+        a, b, out: Element types.
+        a_transposed, b_transposed: True if the operand's columns are contiguous in memory, and not its rows.
+        tf32: True for tensor cores that round float32 to tf32.
+        summed: True if C is one matrix, the sum over the batch.
+        split_operand: The operand that is a sum of two 16-bit arrays, so that each step of the loop has two products.
+        has_beta: True if C is read.
+        a_alignment, b_alignment: The largest power of two, up to 16, that divides the addresses of the operand's
+            contiguous lines; 0 if none is contiguous.
+        a_shared, b_shared: True if all matrices of the batch have the same operand.
+        always_loops: True if Warp writes a loop over tiles into each kernel, which takes registers.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    a: DType = "float32"
+    b: DType = "float32"
+    out: DType = "float32"
+    a_transposed: bool = False
+    b_transposed: bool = False
+    tf32: bool = False
+    summed: bool = False
+    split_operand: Operand | None = None
+    has_beta: bool = False
+    a_alignment: int = ALIGNED
+    b_alignment: int = ALIGNED
+    a_shared: bool = False
+    b_shared: bool = False
+    always_loops: bool = False
+
+    @property
+    def accumulator(self) -> DType:
+        """Element type of the sums."""
+        return "float64" if self.a == "float64" else "float32"
+
+    @property
+    def kind(self) -> str:
+        """The arithmetic: ``float16`` (bfloat16 included), ``tf32``, ``float32`` or ``float64``."""
+        if self.tf32:
+            return "tf32"
+        wider = max((self.a, self.b), key=DTYPE_BYTES.__getitem__)
+        return "float16" if wider == "bfloat16" else wider
+
+    @property
+    def layout(self) -> str:
+        """The layouts of A and B in the letters of BLAS: ``n``, or ``t`` for a transposed operand."""
+        return "nt"[self.a_transposed] + "nt"[self.b_transposed]
+
+    @property
+    def text(self) -> str:
+        """The product in words, e.g. ``float16 nn 1024 x 64x64x64`` for a batch of 1024."""
+        batch = f"{self.batch} x " if self.batch > 1 else ""
+        return f"{'tf32' if self.tf32 else self.a} {self.layout} {batch}{self.m}x{self.n}x{self.k}"
+
+    @property
+    def bucket(self) -> ShapeBucket:
+        """The key of a measured configuration: types, layout, and sizes rounded to powers of two.
+
+        bfloat16 has the keys of float16, because it has the same instructions and sizes.
+        """
+        kind, b, out = (
+            "float16" if name == "bfloat16" else name for name in ("tf32" if self.tf32 else self.a, self.b, self.out)
+        )
+        sizes = (round(math.log2(max(1, size))) for size in (self.m, self.n, self.k, self.batch))
+        return (kind, b, out, self.layout, *sizes)  # type: ignore[return-value]  # four sizes
+
+    def has_wgmma(self, arch: int) -> bool:
+        """True if the GPU multiplies such operands by wgmma."""
+        return arch == _WGMMA_ARCH and (self.kind == "float16" or (self.kind == "tf32" and self.layout != "tn"))
+
+
+@dataclass(frozen=True)
+class MatmulConfig:
+    """How a product is computed.
+
+    Attributes:
+        tile_m, tile_n: Rows and columns of C that one block computes.
+        tile_k: Elements of K in one step of its loop.
+        threads: Threads of a block.
+        split_k: The number of slices of K. Several blocks compute one tile of C, each from one slice.
+        group: Blocks with consecutive numbers compute ``group`` rows of tiles column by column, so that the L2 cache
+            serves their loads.
+        copies_a, copies_b: True if the operand is first copied to lines that are aligned.
+    """
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    threads: int
+    split_k: int = 1
+    group: int = 8
+    copies_a: bool = False
+    copies_b: bool = False
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """Rows and columns of a tile of C, and elements of K in one step."""
+        return self.tile_m, self.tile_n, self.tile_k
+
+    def to_json(self) -> dict[str, int]:
+        """The configuration as JSON values."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> MatmulConfig:
+        """Inverse of :meth:`to_json`."""
+        numbers = {name: int(values[name]) for name in ("tile_m", "tile_n", "tile_k", "threads", "split_k", "group")}
+        copies = {name: bool(values.get(name, False)) for name in ("copies_a", "copies_b")}  # older records lack them
+        return MatmulConfig(**numbers, **copies)  # type: ignore[arg-type]  # the flags are the last fields
 
 
 @dataclass(frozen=True)
 class MatmulChoice:
-    """The answer of the chooser.
+    """The answer of the chooser: all that a launch needs.
 
     Attributes:
         config: The configuration.
         is_recorded: True if it was measured; False if its estimated time is the least.
+        max_blocks: Blocks to launch at most, each of which computes several tiles; 0 for a block for each tile.
+        main_loop: What the launch fixes of its loop's pipeline.
     """
 
     config: MatmulConfig
     is_recorded: bool
+    max_blocks: int = 0
+    main_loop: PipelineOverrides = AUTO
 
 
-def choose_matmul(
-    problem: MatmulProblem,
-    arch: int | None,
-    multiprocessors: int,
-    records: Mapping[Tier, MatmulConfig] | None = None,
-) -> MatmulConfig:
-    """The configuration of :func:`matmul_choice`."""
-    return matmul_choice(problem, arch, multiprocessors, records or {}).config
+# ---- constants of architectures and types
 
+_WGMMA_ARCH = 90
+_WGMMA_ROWS = 64  # of a tile, or of its transpose, that one instruction multiplies
+_DEEP_ARCHS = (80, 90, 100, 103)  # with enough shared memory for several blocks that have deep steps
+_MARGIN_BYTES = 2048  # shared memory for a bias and for alignment
+_CPU_TILE = MatmulConfig(32, 32, 32, 1)
 
-def matmul_choice(
-    problem: MatmulProblem, arch: int | None, multiprocessors: int, records: Mapping[Tier, MatmulConfig]
-) -> MatmulChoice:
-    """The measured configuration of the problem's tier, or else the one with the least estimated time, with copies of
-    operands where they save time.
-
-    Args:
-        problem: The product.
-        arch: Compute capability, e.g. 90; None for the CPU.
-        multiprocessors: Multiprocessors of the GPU.
-        records: Measured configurations by tier.
-    """
-    if arch is None:
-        return MatmulChoice(_CPU_TILE, is_recorded=False)
-    measured = _measured(problem, arch, records)
-    config = measured or _estimated(problem, arch, multiprocessors)
-    whole, first = (cost_us(replace(problem, k=k), config, arch, multiprocessors) for k in (problem.k, 1))
-    count, resident = blocks_of_multiprocessor(problem, config, multiprocessors), resident_blocks(problem, config, arch)
-    steps = ceil_div(count, resident) * steps_of(problem, config)  # of all blocks that follow one another
-
-    def is_copied_first(lines: OperandLines, side: int) -> bool:
-        tile_bytes = side * config.tile_k * DTYPE_BYTES[lines.dtype]
-        return is_copied(lines, whole - first, steps * tile_bytes / (ALIGNED * config.threads))
-
-    a, b = _lines(problem)
-    config = replace(config, copies_a=is_copied_first(a, config.tile_m), copies_b=is_copied_first(b, config.tile_n))
-    return MatmulChoice(config, is_recorded=measured is not None)
-
-
-def _lines(problem: MatmulProblem) -> tuple[OperandLines, OperandLines]:
-    """The lines of A and B."""
-    p = problem
-    a, b = (p.batch * (1 + (p.in_parts == name)) for name in ("a", "b"))
-    a, b = 1 if p.a_shared else a, 1 if p.b_shared else b
-    of_a = (p.k, p.m) if p.a_transposed else (p.m, p.k)
-    of_b = (p.n, p.k) if p.b_transposed else (p.k, p.n)
-    return (
-        OperandLines(p.a, a, *of_a, p.a_alignment, not p.a_transposed, p.tf32),
-        OperandLines(p.b, b, *of_b, p.b_alignment, p.b_transposed, p.tf32),
-    )
-
-
-def _measured(problem: MatmulProblem, arch: int, records: Mapping[Tier, MatmulConfig]) -> MatmulConfig | None:
-    """The measured configuration of the problem's tier, if there is one and it fits."""
-    measured = records.get(problem.tier)
-    if measured is None or problem.summed or _spills(problem, measured):
-        return None
-    if problem.in_parts:
-        measured = replace(measured, tile_k=measured.tile_k // 2)
-    if shared_bytes(problem, measured) > multiprocessor(arch).block_shared_bytes:
-        return None
-    return replace(measured, split_k=min(measured.split_k, _most_slices(problem, measured.tile_k)))
-
-
-def _estimated(problem: MatmulProblem, arch: int, multiprocessors: int) -> MatmulConfig:
-    """The configuration with the least estimated time."""
-    return min(
-        candidates(problem, arch, multiprocessors), key=lambda config: _order(problem, config, arch, multiprocessors)
-    )
-
-
-def _order(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> tuple[float, bool]:
-    """The least is the best: the estimated time and, of equal ones, whether wgmma cannot compute C itself.
-
-    It computes the transpose then, if at all, whose 16-bit results pass through shared memory before they are stored.
-    """
-    has_other_rows = kind_of(problem) == "float16" and config.tile_m % WGMMA_ROWS != 0
-    return cost_us(problem, config, arch, multiprocessors), has_other_rows
-
-
-def candidates(problem: MatmulProblem, arch: int, multiprocessors: int) -> Iterator[MatmulConfig]:
-    """All configurations whose tiles fit shared memory, each with useful numbers of slices. There is always one."""
-    for config in _tiles(problem):
-        if _is_deep(problem, config) and not _may_be_deep(problem, config, arch, multiprocessors):
-            continue
-        if _is_of_sm_90(problem, config) and (arch != 90 or _spills(problem, config)):
-            continue
-        if shared_bytes(problem, config) <= multiprocessor(arch).block_shared_bytes:
-            rows = min(ceil_div(problem.m, config.tile_m), _GROUP_ROWS // config.tile_m)
-            config = replace(config, group=max(1, rows))
-            for slices in _slice_counts(problem, config, multiprocessors):
-                yield replace(config, split_k=slices)
-
-
-def _is_deep(problem: MatmulProblem, config: MatmulConfig) -> bool:
-    """True if a step is deeper than that of large tiles."""
-    return config.tile_k > _SHAPES[kind_of(problem)][2]
-
-
-def _may_be_deep(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> bool:
-    """True if the depth was measured.
-
-    16-bit tiles of up to 64x64 may have twice the usual depth, and those of tf32 and float64 if blocks are few. Larger
-    tiles, and four times the depth, need few blocks and wgmma. A loop with half the steps waits half as often. On an
-    H200, steps of 256 made 16-bit products of 64x32 tiles 1.06 times as fast as steps of 128, and steps of 128 those of
-    64x128 tiles 1.04 to 1.13 times as fast as steps of 64 (not on record).
-    """
-    is_few = blocks_of_multiprocessor(problem, config, multiprocessors) <= _FEW_BLOCKS
-    if max(config.tile_m, config.tile_n) > _DEEP_SIDE or config.tile_k > 2 * _SHAPES[kind_of(problem)][2]:
-        is_wgmma = config.tile_m % WGMMA_ROWS == 0 or config.tile_n % WGMMA_ROWS == 0
-        return is_few and is_wgmma and has_wgmma(problem, arch)
-    return arch in _DEEP_ARCHS and (is_few or kind_of(problem) == "float16")
-
-
-def _is_of_sm_90(problem: MatmulProblem, config: MatmulConfig) -> bool:
-    """True for tiles without wgmma that were measured on sm_90 alone."""
-    return _is_short_float32(problem, config) or _is_large_float64(problem, config)
-
-
-def _is_short_float32(problem: MatmulProblem, config: MatmulConfig) -> bool:
-    """True for the tile of float32 that is meant for few steps."""
-    tile = (config.tile_m, config.tile_n, config.tile_k)
-    return kind_of(problem) == "float32" and tile == (_SHORT_SIDE, _SHORT_SIDE, _SHORT_DEPTH)
-
-
-def _is_large_float64(problem: MatmulProblem, config: MatmulConfig) -> bool:
-    """True for the tiles of float64 whose blocks have 256 threads."""
-    return kind_of(problem) == "float64" and (config.tile_m, config.tile_n) in _SHAPES["float64"][1]
-
-
-def _spills(problem: MatmulProblem, config: MatmulConfig) -> bool:
-    """True if a block's registers do not suffice beside Warp's loop over tiles."""
-    return problem.always_loops and _is_large_float64(problem, config)
-
-
-def most_blocks(problem: MatmulProblem, config: MatmulConfig, arch: int | None, multiprocessors: int) -> int:
-    """The number of blocks to launch, at most; 0 for a block for each tile and slice.
-
-    A multiprocessor that has room for one block starts no other one. Its block can compute several tiles instead. On
-    an H200 that saved 0.5 to 4 % for 16-bit operands. It cost 2 to 3 % for float32, and up to 10 % with tiles at edges,
-    whose blocks take longer (not on record).
-    """
-    has_edges = problem.m % config.tile_m or problem.n % config.tile_n
-    if arch is None or kind_of(problem) != "float16" or has_edges or config.split_k > 1:
-        return 0
-    has_more_tiles = blocks_of(problem, config) > multiprocessors
-    return multiprocessors if has_more_tiles and resident_blocks(problem, config, arch) == 1 else 0
-
-
-def pipeline_of(
-    problem: MatmulProblem, config: MatmulConfig, arch: int | None, multiprocessors: int
-) -> PipelineOverrides:
-    """What a launch fixes of its loop's pipeline.
-
-    If few blocks share a multiprocessor, their stages may use the memory that further blocks would have used, because
-    no other block hides the latency of loads. float32 keeps the choice between stages and double buffers. Many blocks
-    with few steps have fewer stages, so that more of them are resident, and some start and end while others multiply.
-    On an H100, 64x128x64 tiles of 16-bit products with K of 128 to 424 were 1.04 to 1.24 times as fast with three
-    stages. On an H200, 64x64x16 tiles of float32 products with K of 32 to 128 were 1.00 to 1.06 times as fast (not on
-    record).
-    """
-    if arch is None:
-        return AUTO
-    count, resident = blocks_of_multiprocessor(problem, config, multiprocessors), resident_blocks(problem, config, arch)
-    if resident == 1:  # its loop has all the stages that fit in any case
-        return AUTO
-    if count <= min(_FEW_BLOCKS, resident) and kind_of(problem) != "float32":
-        return PipelineOverrides(blocks=max(1, count))
-    steps = steps_of(problem, config)
-    if _has_short_pipeline(problem, config, arch) and 0 < steps <= _SHORT_STEPS:
-        return PipelineOverrides(stages=min(steps + 1, _SHORT_STAGES))
-    return AUTO
-
-
-def _has_short_pipeline(problem: MatmulProblem, config: MatmulConfig, arch: int) -> bool:
-    """True for the tiles that were measured with few stages."""
-    if _is_short_float32(problem, config):
-        return arch == 90
-    is_wgmma = kind_of(problem) == "float16" and has_wgmma(problem, arch) and config.tile_m % WGMMA_ROWS == 0
-    return is_wgmma and config.tile_k * DTYPE_BYTES[problem.a] >= _LONG_STEP_BYTES
-
+_SLICES = 64  # at most
+_SLICE_STEPS = 4  # at least, of the loop of one slice
+_GROUP_ROWS = 1024  # rows of C that consecutive blocks share
+_FEW_BLOCKS = 2  # of one multiprocessor
+_LEAST_SIDE = 32  # of a tile in a larger matrix
+_SHORT_STEPS, _SHORT_STAGES = 8, 3  # of loops whose blocks start and end often
+_SHORT_TILE = (64, 64, 16)  # of float32 for few steps
+_LONG_STEP_BYTES = 128  # of K; loops with shorter steps keep products in flight, which takes a stage
+_DEEP_SIDE = 64  # of a tile, at most, whose step may have twice the depth
+_DEEPER_SIDES = {2: 64 + 128, 4: 32 + 64}  # sums of a 16-bit tile's sides, at most, by the factor of its depth
 
 # sides of tiles, larger tiles, elements of K in a step, elements of a tile from which a block has 256 threads
 _SHAPES: dict[str, tuple[Sequence[int], Sequence[tuple[int, int]], int, int]] = {
@@ -245,9 +190,218 @@ _SHAPES: dict[str, tuple[Sequence[int], Sequence[tuple[int, int]], int, int]] = 
 }
 
 
+@dataclass(frozen=True)
+class _Rates:
+    """Speed of one multiprocessor, fitted to products of random sizes and layouts (not on record): float16 to the GPU's
+    times on an H100, before wgmma computed transposes of C, the others to the times of calls on an H200.
+
+    Attributes:
+        products: Multiplications with additions in 1 us, of tiles larger than 128x128.
+        of_128, two_groups: Its factor for tiles of 128x128 with 128 and with 256 threads.
+        of_64, of_32, of_16: Its factor for tiles whose smaller side is 64, 32 and 16.
+        loaded: Bytes that are loaded from the L2 cache in 1 us.
+        step_us: Time between two steps of a loop that has nothing to load or multiply, in microseconds.
+        copy_us: Time that each copy of a thread adds to a step.
+        without_wgmma: Factor of the products on GPUs that have wgmma, for tiles that it cannot multiply.
+        start_us: Time of a block's start and of its first loads.
+        block_us: Time of a block that starts while another one runs.
+        stored, stored_alone: Bytes of C that are written in 1 us, while other blocks run, and while none does.
+        arrival_us: Time from the last sums of a tile to their addition.
+        memory: Bytes that the whole GPU reads or writes in 1 us.
+    """
+
+    products: float
+    of_128: float
+    two_groups: float
+    of_64: float
+    of_32: float
+    of_16: float
+    loaded: float
+    step_us: float
+    copy_us: float = 0.0
+    without_wgmma: float = 1.0
+    start_us: float = 1.5
+    block_us: float = 0.2
+    stored: float = 3.0e4
+    stored_alone: float = 2.0e4
+    arrival_us: float = 3.0
+    memory: float = math.inf
+
+
+_RATES = {
+    "float16": _Rates(
+        3.74e6, of_128=0.72, two_groups=0.73, of_64=0.96, of_32=0.25, of_16=0.23, loaded=8.44e4, step_us=0.2,
+        copy_us=6.3e-3, without_wgmma=0.5, start_us=0.72, block_us=0.91, stored=1.58e4, stored_alone=1.58e4,
+        arrival_us=2.85, memory=4.2e6,
+    ),
+    "tf32": _Rates(
+        1.24e6, of_128=1.0, two_groups=1.0, of_64=1.2, of_32=0.4, of_16=0.24, loaded=5.0e4, step_us=0.68
+    ),
+    "tf32 without wgmma": _Rates(
+        1.24e6, of_128=1.0, two_groups=0.95, of_64=1.2, of_32=0.4, of_16=0.24, loaded=1.1e5, step_us=0.16
+    ),
+    "float32": _Rates(
+        1.7e5, of_128=0.96, two_groups=0.93, of_64=0.94, of_32=0.73, of_16=0.44, loaded=7.8e4, step_us=0.68
+    ),
+    "float64": _Rates(
+        1.35e5, of_128=1.0, two_groups=1.0, of_64=0.95, of_32=0.85, of_16=0.51, loaded=8.0e4, step_us=0.4
+    ),
+}  # fmt: skip
+_OVERLAP = 3  # limits that take x and y alone take (x^3 + y^3)^(1/3) together
+_MEMORY = 3.0e6  # bytes that the GPU reads or writes in 1 us
+_LAUNCH_US = 3.0  # of the kernel that adds the products of a batch
+
+_COPY_US = 4.0  # of a copy's launch, on the GPU and on the host
+_COPIED = 2.0e6  # bytes that a copy reads or writes in 1 us
+_VECTOR_US = 0.55  # of a thread that loads the elements of 16 bytes one by one, on an H100 (not on record)
+_MOST_COPY_BYTES = 2**31  # of a matrix, because strides have 32 bits
+
+
+# ---- the choice
+
+
+def choose_matmul(
+    problem: MatmulProblem,
+    arch: int | None,
+    multiprocessors: int,
+    records: Mapping[ShapeBucket, MatmulConfig] | None = None,
+) -> MatmulChoice:
+    """The measured configuration of the problem's shape bucket, or else the one with the least estimated time, with
+    copies of operands where they save time.
+
+    Args:
+        problem: The product.
+        arch: Compute capability, e.g. 90; None for the CPU.
+        multiprocessors: Multiprocessors of the GPU.
+        records: Measured configurations by shape bucket.
+    """
+    if arch is None:
+        return MatmulChoice(_CPU_TILE, is_recorded=False)
+    measured = _measured(problem, arch, records or {})
+    config = measured or min(
+        candidates(problem, arch, multiprocessors), key=lambda one: _order(problem, one, arch, multiprocessors)
+    )
+    config = _with_copies(problem, config, arch, multiprocessors)
+    return completed(problem, config, arch, multiprocessors, is_recorded=measured is not None)
+
+
+def completed(
+    problem: MatmulProblem, config: MatmulConfig, arch: int | None, multiprocessors: int, *, is_recorded: bool = False
+) -> MatmulChoice:
+    """The choice of a given configuration."""
+    if arch is None:
+        return MatmulChoice(config, is_recorded)
+    blocks = _max_blocks(problem, config, arch, multiprocessors)
+    return MatmulChoice(config, is_recorded, blocks, _pipeline(problem, config, arch, multiprocessors))
+
+
+def _measured(problem: MatmulProblem, arch: int, records: Mapping[ShapeBucket, MatmulConfig]) -> MatmulConfig | None:
+    """The measured configuration of the problem's bucket, if there is one and it fits."""
+    measured = records.get(problem.bucket)
+    if measured is None or problem.summed or _spills(problem, measured):
+        return None
+    if problem.split_operand:
+        measured = replace(measured, tile_k=measured.tile_k // 2)
+    if shared_bytes(problem, measured) > multiprocessor(arch).block_shared_bytes:
+        return None
+    return replace(measured, split_k=min(measured.split_k, _most_slices(problem, measured.tile_k)))
+
+
+def _order(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> tuple[float, bool]:
+    """The least is the best: the estimated time and, of equal ones, whether wgmma cannot compute C itself.
+
+    It computes the transpose then, if at all, whose 16-bit results pass through shared memory before they are stored.
+    """
+    has_other_rows = problem.kind == "float16" and config.tile_m % _WGMMA_ROWS != 0
+    return cost_us(problem, config, arch, multiprocessors), has_other_rows
+
+
+def _max_blocks(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> int:
+    """The number of blocks to launch, at most; 0 for a block for each tile and slice.
+
+    A multiprocessor that has room for one block starts no other one. Its block can compute several tiles instead. On
+    an H200 that saved 0.5 to 4 % for 16-bit operands. It cost 2 to 3 % for float32, and up to 10 % with tiles at edges,
+    whose blocks take longer (not on record).
+    """
+    has_edges = problem.m % config.tile_m or problem.n % config.tile_n
+    if problem.kind != "float16" or has_edges or config.split_k > 1:
+        return 0
+    has_more_tiles = blocks_of(problem, config) > multiprocessors
+    return multiprocessors if has_more_tiles and blocks_per_multiprocessor(problem, config, arch) == 1 else 0
+
+
+def _pipeline(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> PipelineOverrides:
+    """What a launch fixes of its loop's pipeline.
+
+    If few blocks share a multiprocessor, their stages may use the memory that further blocks would have used, because
+    no other block hides the latency of loads. float32 keeps the choice between stages and double buffers. Many blocks
+    with few steps have fewer stages, so that more of them are resident, and some start and end while others multiply.
+    On an H100, 64x128x64 tiles of 16-bit products with K of 128 to 424 were 1.04 to 1.24 times as fast with three
+    stages. On an H200, 64x64x16 tiles of float32 products with K of 32 to 128 were 1.00 to 1.06 times as fast (not on
+    record).
+    """
+    count, resident = _blocks_each(problem, config, multiprocessors), blocks_per_multiprocessor(problem, config, arch)
+    if resident == 1:  # its loop has all the stages that fit in any case
+        return AUTO
+    if count <= min(_FEW_BLOCKS, resident) and problem.kind != "float32":
+        return PipelineOverrides(blocks=max(1, count))
+    if problem.kind == "float32":
+        is_short = arch == _WGMMA_ARCH and config.tile == _SHORT_TILE
+    else:
+        is_wgmma = problem.kind == "float16" and problem.has_wgmma(arch) and config.tile_m % _WGMMA_ROWS == 0
+        is_short = is_wgmma and config.tile_k * DTYPE_BYTES[problem.a] >= _LONG_STEP_BYTES
+    steps = _steps(problem, config)
+    return PipelineOverrides(stages=min(steps + 1, _SHORT_STAGES)) if is_short and 0 < steps <= _SHORT_STEPS else AUTO
+
+
+# ---- candidates
+
+
+def candidates(problem: MatmulProblem, arch: int, multiprocessors: int) -> Iterator[MatmulConfig]:
+    """All configurations whose tiles fit shared memory, each with useful numbers of slices. There is always one."""
+    for config in _tiles(problem):
+        if config.tile_k > _SHAPES[problem.kind][2] and not _may_be_deep(problem, config, arch, multiprocessors):
+            continue
+        is_short = problem.kind == "float32" and config.tile == _SHORT_TILE
+        if (is_short or _is_large_float64(problem, config)) and (arch != _WGMMA_ARCH or _spills(problem, config)):
+            continue  # measured on sm_90 alone
+        if shared_bytes(problem, config) <= multiprocessor(arch).block_shared_bytes:
+            rows = min(_ceil(problem.m, config.tile_m), _GROUP_ROWS // config.tile_m)
+            blocks, most = blocks_of(problem, config), _most_slices(problem, config.tile_k)
+            # about one, two or four blocks for each multiprocessor
+            slices = {1, *(min(most, multiprocessors * share // blocks) for share in (1, 2, 4))}
+            for count in sorted(slices - {0}):
+                yield replace(config, group=max(1, rows), split_k=count)
+
+
+def _may_be_deep(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> bool:
+    """True if a step that is deeper than that of large tiles was measured.
+
+    16-bit tiles of up to 64x64 may have twice the usual depth, and those of tf32 and float64 if blocks are few. Larger
+    tiles, and four times the depth, need few blocks and wgmma. A loop with half the steps waits half as often. On an
+    H200, steps of 256 made 16-bit products of 64x32 tiles 1.06 times as fast as steps of 128, and steps of 128 those of
+    64x128 tiles 1.04 to 1.13 times as fast as steps of 64 (not on record).
+    """
+    is_few = _blocks_each(problem, config, multiprocessors) <= _FEW_BLOCKS
+    if max(config.tile_m, config.tile_n) > _DEEP_SIDE or config.tile_k > 2 * _SHAPES[problem.kind][2]:
+        is_wgmma = config.tile_m % _WGMMA_ROWS == 0 or config.tile_n % _WGMMA_ROWS == 0
+        return is_few and is_wgmma and problem.has_wgmma(arch)
+    return arch in _DEEP_ARCHS and (is_few or problem.kind == "float16")
+
+
+def _is_large_float64(problem: MatmulProblem, config: MatmulConfig) -> bool:
+    """True for the tiles of float64 whose blocks have 256 threads."""
+    return problem.kind == "float64" and (config.tile_m, config.tile_n) in _SHAPES["float64"][1]
+
+
+def _spills(problem: MatmulProblem, config: MatmulConfig) -> bool:
+    """True if a block's registers do not suffice beside Warp's loop over tiles."""
+    return problem.always_loops and _is_large_float64(problem, config)
+
+
 def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
     """Tiles and threads for the types of a product. A side is at most the next one above the matrix's side."""
-    kind = kind_of(problem)
+    kind = problem.kind
     sides, larger, most, many = _SHAPES[kind]
     rows, columns = (_useful(sides, size) for size in (problem.m, problem.n))
     for tile_m, tile_n in (*product(rows, columns), *larger):
@@ -260,7 +414,7 @@ def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
             continue  # their loops have double buffers, and took 1.05 to 1.44 times as long (not on record)
         if kind == "float32" and ((tile_m + tile_n) * step > tile or tile > many):
             step //= 2  # so that double buffers fit C's memory, and the code the instruction cache
-        step = min(step // (2 if problem.in_parts else 1), max(16, 16 * ceil_div(problem.k, 16)))
+        step = min(step // (2 if problem.split_operand else 1), max(16, 16 * _ceil(problem.k, 16)))
         threads = 256 if tile >= many else 128 if tile >= 1024 else 64 if tile >= 512 else LANES
         yield MatmulConfig(tile_m, tile_n, step, threads)
         has_stages = kind != "float32" and (kind != "tf32" or tile > 32 * 32)  # with twice the depth
@@ -268,9 +422,9 @@ def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
             for factor in _depth_factors(kind, tile_m, tile_n):
                 if factor * step < 2 * problem.k:  # half of this depth does not cover K
                     yield MatmulConfig(tile_m, tile_n, factor * step, threads)
-        is_short = problem.k <= _SHORT_STEPS * _SHORT_DEPTH
-        if kind == "float32" and is_short and tile_m == tile_n == _SHORT_SIDE and step == most:
-            yield MatmulConfig(tile_m, tile_n, _SHORT_DEPTH, threads)
+        is_short = kind == "float32" and problem.k <= _SHORT_STEPS * _SHORT_TILE[2]
+        if is_short and (tile_m, tile_n) == _SHORT_TILE[:2] and step == most:
+            yield MatmulConfig(*_SHORT_TILE, threads)
         if kind == "float32" and tile == many:
             yield MatmulConfig(tile_m, tile_n, max(16, step // 2), 128)
         elif tile == 128 * 128 and threads == 128:
@@ -293,13 +447,147 @@ def _useful(sides: Sequence[int], size: int) -> list[int]:
     ]
 
 
-def _slice_counts(problem: MatmulProblem, config: MatmulConfig, multiprocessors: int) -> list[int]:
-    """1, and the numbers of slices that give each multiprocessor about one, two or four blocks."""
-    alone = blocks_of(problem, config)
-    most = _most_slices(problem, config.tile_k)
-    found = {1, *(min(most, multiprocessors * share // alone) for share in (1, 2, 4))}
-    return sorted(count for count in found if count >= 1)
-
-
 def _most_slices(problem: MatmulProblem, tile_k: int) -> int:
-    return max(1, min(_SLICES, ceil_div(problem.k, tile_k) // _SLICE_STEPS))
+    return max(1, min(_SLICES, _ceil(problem.k, tile_k) // _SLICE_STEPS))
+
+
+# ---- blocks and their memory
+
+
+def shared_bytes(problem: MatmulProblem, config: MatmulConfig) -> int:
+    """Shared memory of a block in bytes, static and dynamic: the tiles of A, B and C, a bias, and Warp's headers."""
+    a = config.tile_m * config.tile_k * DTYPE_BYTES[problem.a] * (1 + (problem.split_operand == "a"))
+    b = config.tile_n * config.tile_k * DTYPE_BYTES[problem.b] * (1 + (problem.split_operand == "b"))
+    return a + b + config.tile_m * config.tile_n * DTYPE_BYTES[problem.accumulator] + _MARGIN_BYTES
+
+
+def blocks_per_multiprocessor(problem: MatmulProblem, config: MatmulConfig, arch: int) -> int:
+    """Blocks that one multiprocessor runs at a time, as far as shared memory and threads decide."""
+    dynamic = shared_bytes(problem, config) - static_shared_bytes(config.threads)
+    return max(1, resident_blocks(arch, config.threads, shared_bytes=dynamic))
+
+
+def blocks_of(problem: MatmulProblem, config: MatmulConfig) -> int:
+    """The number of blocks, of one for each tile and slice."""
+    tiles = _ceil(problem.m, config.tile_m) * _ceil(problem.n, config.tile_n)
+    return tiles * config.split_k * problem.batch
+
+
+def _blocks_each(problem: MatmulProblem, config: MatmulConfig, multiprocessors: int) -> int:
+    """Blocks of one multiprocessor."""
+    return _ceil(blocks_of(problem, config), multiprocessors)
+
+
+def _steps(problem: MatmulProblem, config: MatmulConfig) -> int:
+    """Steps of a block's loop."""
+    return _ceil(_ceil(problem.k, config.tile_k), config.split_k)
+
+
+def _ceil(size: int, part: int) -> int:
+    return -(-size // part)
+
+
+# ---- estimated times
+
+
+def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> float:
+    """Estimated time in microseconds. It orders candidates; it is no prediction.
+
+    A multiprocessor is limited by arithmetic, by the bytes that its blocks load from the L2 cache, and by the latency
+    of loads, which its resident blocks share.
+    """
+    is_tf32_without = problem.tf32 and not problem.has_wgmma(arch)
+    rates = _RATES["tf32 without wgmma" if is_tf32_without else problem.kind]
+    tile, steps = config.tile_m * config.tile_n, _steps(problem, config)
+    depth = steps * config.tile_k
+    loaded = depth * (config.tile_m * DTYPE_BYTES[problem.a] + config.tile_n * DTYPE_BYTES[problem.b])
+    is_split = config.split_k > 1 or problem.summed
+    stored = tile * DTYPE_BYTES[problem.accumulator if is_split else problem.out]
+    count, fitting = _blocks_each(problem, config, multiprocessors), blocks_per_multiprocessor(problem, config, arch)
+    resident = min(count, fitting)
+    waves = _ceil(count, resident)
+    # one warpgroup keeps the arithmetic busy with wgmma, which is asynchronous
+    full_threads = 128 if problem.has_wgmma(arch) else 256
+    rate = rates.products * _tile_factor(rates, config)
+    rate *= min(1.0, config.threads / 128, resident * config.threads / full_threads)
+    if arch == _WGMMA_ARCH and config.tile_m % _WGMMA_ROWS and config.tile_n % _WGMMA_ROWS:
+        rate *= rates.without_wgmma
+    copies = loaded / max(1, depth) * config.tile_k / (ALIGNED * config.threads)  # of a thread in a step
+    limits = (
+        count * tile * depth / rate,
+        count * loaded / rates.loaded,
+        waves * steps * (rates.step_us + copies * rates.copy_us),
+        _array_bytes(problem) / rates.memory,
+    )
+    time = math.pow(sum(math.pow(limit, _OVERLAP) for limit in limits), 1 / _OVERLAP)
+    stored_in_us = rates.stored_alone if fitting == 1 else rates.stored
+    time += waves * rates.start_us + count * (rates.block_us + stored / stored_in_us)
+    if problem.summed:
+        elements = config.split_k * problem.batch * problem.m * problem.n
+        time += _LAUNCH_US + 2 * elements * DTYPE_BYTES[problem.accumulator] / _MEMORY
+    elif is_split:  # one block of each tile reads the sums of all slices
+        time += rates.arrival_us + config.split_k * tile * DTYPE_BYTES[problem.accumulator] / rates.loaded
+    return time
+
+
+def _array_bytes(problem: MatmulProblem) -> int:
+    """Bytes of all matrices."""
+    p = problem
+    a, b, out = p.m * p.k * DTYPE_BYTES[p.a], p.k * p.n * DTYPE_BYTES[p.b], p.m * p.n * DTYPE_BYTES[p.out]
+    return p.batch * out + (1 if p.a_shared else p.batch) * a + (1 if p.b_shared else p.batch) * b
+
+
+def _tile_factor(rates: _Rates, config: MatmulConfig) -> float:
+    """The speed of a tile's products in relation to the largest tiles, if enough threads are resident."""
+    small = min(config.tile_m, config.tile_n)
+    if small < 128:
+        return rates.of_64 if small >= 64 else rates.of_32 if small >= 32 else rates.of_16
+    if config.tile_m == config.tile_n == 128:
+        return rates.two_groups if config.threads == 256 else rates.of_128
+    return 1.0
+
+
+# ---- copies of operands whose lines are not aligned
+
+
+def _with_copies(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> MatmulConfig:
+    """The configuration with a copy of each operand for which it saves time."""
+    whole, first = (cost_us(replace(problem, k=k), config, arch, multiprocessors) for k in (problem.k, 1))
+    waves = _ceil(_blocks_each(problem, config, multiprocessors), blocks_per_multiprocessor(problem, config, arch))
+
+    def is_saved(operand: Operand, dtype: DType, side: int) -> bool:
+        vectors = waves * _steps(problem, config) * (side * config.tile_k * DTYPE_BYTES[dtype])
+        return is_copied(problem, operand, whole - first, vectors / (ALIGNED * config.threads))
+
+    a, b = is_saved("a", problem.a, config.tile_m), is_saved("b", problem.b, config.tile_n)
+    return replace(config, copies_a=a, copies_b=b)
+
+
+def is_copied(problem: MatmulProblem, operand: Operand, steps_us: float, vectors: float) -> bool:
+    """True if a copy of an operand with aligned lines takes less time than it saves.
+
+    Args:
+        problem: The product.
+        operand: The operand.
+        steps_us: Estimated time of the product's loops with aligned operands, in microseconds.
+        vectors: Pieces of 16 bytes of the operand that a thread loads, in all blocks that follow one another.
+    """
+    p, is_a = problem, operand == "a"
+    dtype, alignment = (p.a, p.a_alignment) if is_a else (p.b, p.b_alignment)
+    if alignment == ALIGNED:
+        return False
+    size, side = DTYPE_BYTES[dtype], p.m if is_a else p.n
+    is_along_k = not p.a_transposed if is_a else p.b_transposed
+    lines, length = (side, p.k) if is_along_k else (p.k, side)
+    matrix_bytes = lines * _ceil(length * size, ALIGNED) * ALIGNED
+    if matrix_bytes >= _MOST_COPY_BYTES:
+        return False
+    if size == 4 and not p.tf32 and is_along_k:  # always copied by single elements, to transpose tiles
+        saved_us = steps_us if alignment == STRIDED else 0.0
+    elif alignment == STRIDED or (size == 2 and alignment < 4):
+        saved_us = vectors * _VECTOR_US  # threads wait for them
+    else:
+        saved_us = steps_us * {2: 1.0, 4: 1.0 if p.tf32 else 0.15, 8: 0.3}[size]
+    is_shared = p.a_shared if is_a else p.b_shared
+    matrices = 1 if is_shared else p.batch * (1 + (p.split_operand == operand))
+    return _COPY_US + 2 * matrices * matrix_bytes / _COPIED < saved_us

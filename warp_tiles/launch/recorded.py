@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 from warp_tiles import settings
 from warp_tiles.errors import RecordingError
-from warp_tiles.launch import checks as recording_checks
+from warp_tiles.gemm.hardware import BLOCK_THREADS
 from warp_tiles.util.nvtx import marked
+
+MAX_DIMENSIONS = 4  # of a Warp launch; a tiled launch needs one of them for the threads of a block
+MAX_BLOCKS = 2**31 - 1  # Warp passes an int
 
 
 @dataclass(frozen=True)
@@ -57,11 +61,10 @@ class _Packed:
     """
 
     def __init__(self, kernel: Any, config: _LaunchConfig, values: Sequence[Any], gradients: Sequence[Any]) -> None:
-        from warp_tiles._warp import definition, members
         from warp_tiles._warp import launch as warp_launch
+        from warp_tiles._warp import members
 
         self._warp = warp_launch
-        self._definitions = definition
         self._members = members
         self.kernel = kernel
         self.config = config
@@ -86,12 +89,12 @@ class _Packed:
         adjoints = [self._gradient(index) for index in range(len(self._kept))] if self.has_adjoint else None
         forward = adjoint = block_dim = None
         if math.prod(config.dim):
-            forward = warp.record(kernel, self._kept, None, **vars(config))
+            forward = warp.pack_launch(kernel, self._kept, **vars(config))
             block_dim = forward.launch.block_dim
             if adjoints is not None:
-                adjoint = warp.record(kernel, self._kept, adjoints, **vars(config))
+                adjoint = warp.pack_launch(kernel, self._kept, adjoints, **vars(config))
         was_named = self._definition.is_named if self._definition is not None else None
-        self._definition = self._definitions.Definition(self.kernel, kernel.module, block_dim, was_named)
+        self._definition = warp.Definition(self.kernel, kernel.module, block_dim, was_named)
         self._watched = tuple(warp.array_structures(self._kept))
         self._forward, self._adjoint = forward, adjoint
 
@@ -298,7 +301,7 @@ class RecordedLaunch:
     def _index(self, name: str | SupportsIndex) -> int:
         if isinstance(name, str) and name in self._names:
             return self._names.index(name)
-        position = recording_checks.whole_number(name)
+        position = _whole_number(name)
         if position is not None and 0 <= position < len(self._names):
             return position
         raise RecordingError(
@@ -359,7 +362,7 @@ def record(
 
     runtime = warp_launch.runtime()
     device = warp_launch.device_of(device, stream)
-    given, results = recording_checks.listed("inputs", inputs), recording_checks.listed("outputs", outputs)
+    given, results = _listed("inputs", inputs), _listed("outputs", outputs)
     values = [*given, *results]
     if hasattr(kernel, "recording_target"):
         if dim is not None or block_dim is not None or tiled:
@@ -381,14 +384,14 @@ def record(
             remedy=f"give {', '.join(names)}",
         )
     gradients = [
-        *recording_checks.gradients(kernel, "adj_inputs", adj_inputs, names[: len(given)]),
-        *recording_checks.gradients(kernel, "adj_outputs", adj_outputs, names[len(given) :]),
+        *_gradients(kernel, "adj_inputs", adj_inputs, names[: len(given)]),
+        *_gradients(kernel, "adj_outputs", adj_outputs, names[len(given) :]),
     ]
     config = _LaunchConfig(
-        recording_checks.dimensions(dim, tiled=tiled),
-        recording_checks.threads(block_dim),
+        _dimensions(dim, tiled=tiled),
+        _threads(block_dim),
         tiled,
-        recording_checks.blocks(max_blocks),
+        _blocks(max_blocks),
         device,
         stream,
     )
@@ -396,3 +399,85 @@ def record(
     if any(gradient is not None for gradient in gradients):
         packed.require_adjoint()
     return (_MarkedLaunch if settings.current().nvtx else RecordedLaunch)(packed, names, len(given), runtime)
+
+
+# ---- checks of the arguments
+
+
+def _listed(name: str, given: Any) -> list[Any]:
+    """Returns arguments or gradients as a list.
+
+    Raises:
+        RecordingError: A single value was given.
+    """
+    if not isinstance(given, Iterable) or isinstance(given, (str, bytes)) or hasattr(given, "shape"):
+        raise RecordingError(f"{name} is {given!r:.300}", remedy=f"give a list, {name}=[...]")
+    return list(given)
+
+
+def _gradients(kernel: Any, name: str, given: Any, names: Sequence[str]) -> list[Any]:
+    """Returns a gradient for each argument; None stands for the argument's own.
+
+    Raises:
+        RecordingError: Gradients are missing or surplus.
+    """
+    if given is None:
+        return [None] * len(names)
+    found = _listed(name, given)
+    if len(found) != len(names):
+        raise RecordingError(
+            f"{name} of kernel {kernel.key} has {len(found)} gradients for {len(names)} arguments",
+            remedy=f"give one for each of {', '.join(names) or 'none'}, None for the array's own",
+        )
+    return found
+
+
+def _dimensions(dim: Any, *, tiled: bool) -> tuple[int, ...]:
+    """Returns the launch dimensions as a tuple.
+
+    Raises:
+        RecordingError: There are none or too many, or one is not a whole number or is negative.
+    """
+    largest = MAX_DIMENSIONS - tiled
+    try:
+        sizes = tuple(operator.index(size) for size in (dim if isinstance(dim, Iterable) else (dim,)))
+    except TypeError:
+        sizes = ()
+    if min(sizes, default=-1) < 0 or len(sizes) > largest:
+        raise RecordingError(
+            f"dim is {dim!r}", remedy=f"give 1 to {largest} whole numbers of threads that are not negative"
+        )
+    return sizes
+
+
+def _threads(block_dim: Any) -> int | None:
+    """Returns the threads per block; None for Warp's default.
+
+    Raises:
+        RecordingError: A block cannot have this number of threads.
+    """
+    return None if block_dim is None else _whole("block_dim", block_dim, 1, BLOCK_THREADS)
+
+
+def _blocks(max_blocks: Any) -> int:
+    """Returns the largest number of blocks; 0 for no limit.
+
+    Raises:
+        RecordingError: The number is not valid.
+    """
+    return _whole("max_blocks", max_blocks, 0, MAX_BLOCKS)
+
+
+def _whole_number(value: Any) -> int | None:
+    """Returns a whole number of any type, also of NumPy; None for other values, booleans included."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def _whole(name: str, value: Any, least: int, most: int) -> int:
+    found = _whole_number(value)
+    if found is None or not least <= found <= most:
+        raise RecordingError(f"{name} is {value!r}", remedy=f"give a whole number from {least} to {most}")
+    return found

@@ -4,69 +4,14 @@ from __future__ import annotations
 
 import math
 import numbers
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.dtypes import DTYPES, DType
-from warp_tiles.heuristics.matmul_problem import Operand
-from warp_tiles.matmul.views import View, are_distinct, operand_view, view_of
+from warp_tiles.matmul.call import Bias, MatmulCall, are_distinct, operand_view, view_of
 
 PRECISIONS = ("default", "tf32")
 _MOST_WORK: Any = 1_000_000  # of NumPy's search for a common address
-
-
-@dataclass(frozen=True)
-class Bias:
-    """A vector that is added to each row of C.
-
-    Attributes:
-        dtype: Element type.
-        stride: Distance between elements in bytes.
-    """
-
-    dtype: DType
-    stride: int
-
-
-@dataclass(frozen=True)
-class MatmulCall:
-    """C = epilogue(alpha * factor * (A @ B) + beta * C + bias), without the memory of the arrays.
-
-    Attributes:
-        a, b, out: The matrices. A batch has the same size in all three, unless ``summed``.
-        bias: The bias, or None.
-        scaled: False if alpha is 1.
-        has_beta: False if beta is 0, so that C is not read.
-        epilogue: A Warp function of one scalar, or None.
-        tf32: True for tensor cores that round float32 to tf32.
-        summed: True if C is one matrix, the sum over the batch of A and B.
-        has_factor: True if a kernel computed the factor and stored it in an array; else the factor is 1.
-        in_parts: The operand that is a sum of two arrays. The second one lies ``batch * strides[0]`` bytes behind the
-            first, and has the same strides.
-    """
-
-    a: View
-    b: View
-    out: View
-    bias: Bias | None = None
-    scaled: bool = False
-    has_beta: bool = False
-    epilogue: Any = None
-    tf32: bool = False
-    summed: bool = False
-    has_factor: bool = False
-    in_parts: Operand | None = None
-
-    @property
-    def sums(self) -> DType:
-        """Element type of the sums."""
-        return "float64" if self.a.dtype == "float64" else "float32"
-
-    @property
-    def is_empty(self) -> bool:
-        """True if C has no elements."""
-        return 0 in self.out.shape
 
 
 def factor(name: str, value: Any) -> float:
@@ -89,7 +34,7 @@ def result_shape(a: Any, b: Any) -> tuple[int, ...]:
     return (next((size for size in batches if size != 1), 1), *matrix)
 
 
-def checked_operands(a: Any, b: Any) -> None:
+def check_operands(a: Any, b: Any) -> None:
     """Checks A and B.
 
     Raises:
@@ -116,16 +61,20 @@ def checked_operands(a: Any, b: Any) -> None:
 def checked_call(
     a: Any, b: Any, out: Any, *, alpha: float, beta: float, bias: Any, epilogue: Any, precision: Any
 ) -> MatmulCall:
-    """Checks all arguments, with the result in ``out``. A and B must have been checked by :func:`checked_operands`.
+    """Checks all arguments, with the result in ``out``. A and B must have been checked by :func:`check_operands`.
 
     Raises:
         TypeError: An argument has a wrong type.
         MatmulError: An argument does not fit the others.
     """
-    dtype = _checked_array("a", a, (2, 3))
+    dtype: DType = a.dtype.__name__
     sums: DType = "float64" if dtype == "float64" else "float32"
+    result = view_of(out, _checked_out(a, b, out, dtype, sums))
+    batch = result.shape[0]
     call = MatmulCall(
-        *_views(a, b, out, dtype, _checked_out(a, b, out, dtype, sums)),
+        operand_view(a, dtype).shared(batch),
+        operand_view(b, dtype).shared(batch),
+        result,
         bias=None if bias is None else _checked_bias(out, bias),
         scaled=alpha != 1.0,
         has_beta=beta != 0.0,
@@ -149,12 +98,6 @@ def check_beta(beta: float, out: Any) -> None:
     """
     if beta != 0.0 and out is None:
         raise MatmulError(f"beta is {beta}, and out is None", remedy="give the array that beta scales as out")
-
-
-def _views(a: Any, b: Any, out: Any, dtype: DType, out_dtype: DType) -> tuple[View, View, View]:
-    result = view_of(out, out_dtype)
-    batch = result.shape[0]
-    return operand_view(a, dtype).shared(batch), operand_view(b, dtype).shared(batch), result
 
 
 def _checked_array(name: str, value: Any, dimensions: tuple[int, ...]) -> DType:

@@ -1,24 +1,33 @@
-"""The backward pass of :func:`warp_tiles.matmul` on a ``wp.Tape``."""
+"""The backward pass of :func:`warp_tiles.matmul` on a ``wp.Tape``, and that of kernels which multiply whole arrays."""
 
 from __future__ import annotations
 
-import functools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from warp_tiles.errors import MatmulError
-from warp_tiles.heuristics.matmul_problem import Operand
-from warp_tiles.matmul.arguments import MatmulCall
-from warp_tiles.matmul.device_functions import types
-from warp_tiles.matmul.elementwise import CHUNK, column_sums_kernel, gradient_kernel, scale_kernel
-from warp_tiles.matmul.keys import Epilogue
-from warp_tiles.matmul.launches import launch
-from warp_tiles.matmul.multiply import Multiplication, Reduction, multiply, prepared
-from warp_tiles.matmul.parts import Gradient, GradientLayout, as_operand, layout_of, prepare_operand
-from warp_tiles.matmul.views import View, are_distinct, contiguous, view_of
+from warp_tiles.gemm.dtypes import DType
+from warp_tiles.heuristics.matmul import Operand
+from warp_tiles.matmul.arguments import check_operands, check_overlap, checked_call
+from warp_tiles.matmul.call import MatmulCall, View, are_distinct, contiguous, view_of
+from warp_tiles.matmul.elementwise import (
+    CHUNK,
+    column_sums_kernel,
+    gradient_kernel,
+    largest_kernel,
+    parts_kernel,
+    scale_kernel,
+)
+from warp_tiles.matmul.kernels import types
+from warp_tiles.matmul.prepared import PreparedMatmul, add_rows, elementwise, multiply, prepared
+from warp_tiles.plan.expressions import Argument
+from warp_tiles.plan.whole import LEAST_WORK, WholeOperand, WholeProduct
 
 _MOST_PREPARED = 1024
 _prepared: set[tuple[str, MatmulCall | None, MatmulCall | None]] = set()  # by Backward.prepare()
+_NUMBER = contiguous("float32", (1, 1, 1))
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,7 @@ class Backward:
     b_transposed: bool = False
     # the products of A's gradient (True) and of B's, because a pass is often repeated. Warp refuses gradients with
     # another type or other strides than their arrays, so the same products add to a gradient that replaces one.
-    _known: dict[bool, Multiplication] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _known: dict[bool, PreparedMatmul] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self) -> None:
         gradient = self.out.grad
@@ -56,14 +65,14 @@ class Backward:
         before, array = view, gradient
         if self.call.epilogue is not None:
             before, array = self._before_epilogue(view, gradient)
-        operand = as_operand(before, array, self.call.a.dtype, device)
-        self._add_to_operand(operand, is_a=True)
-        self._add_to_operand(operand, is_a=False)
+        split, factor = _split(before, array, self.call.a.dtype, device)
+        self._add_to_operand(before, split, factor, is_a=True)
+        self._add_to_operand(before, split, factor, is_a=False)
         if self.bias is not None and self.bias.grad is not None:
             self._add_to_bias(before, array)
         if self.call.has_beta:
-            kernel = scale_kernel(before.dtype, view.dtype, self.call.sums)
-            launch(kernel, (before, view), (array.ptr, gradient.ptr), view.shape, device, factor=self.beta)
+            kernel = scale_kernel(before.dtype, view.dtype, self.call.accumulator)
+            elementwise(kernel, (before, view), view.shape, device).run_at((array.ptr, gradient.ptr), self.beta)
         elif not getattr(self.out, "retain_grad", False):  # the product overwrote what was there before
             gradient.zero_()
 
@@ -72,19 +81,20 @@ class Backward:
         import warp as wp
 
         call, device = self.call, self.out.device
-        sums, value = types(call.sums, view.dtype)
+        sums, value = types(call.accumulator, view.dtype)
         total = wp.empty(view.shape, dtype=sums, device=device)
         result = wp.empty(view.shape, dtype=value, device=device)
-        inputs, outputs = contiguous(call.sums, view.shape), contiguous(view.dtype, view.shape)
+        inputs, outputs = contiguous(call.accumulator, view.shape), contiguous(view.dtype, view.shape)
         if self.old is not None:
             old = view_of(self.old, view.dtype)
-            kernel = scale_kernel(view.dtype, call.sums, call.sums)
-            launch(kernel, (old, inputs), (self.old.ptr, total.ptr), view.shape, device)
+            kernel = scale_kernel(view.dtype, call.accumulator, call.accumulator)
+            elementwise(kernel, (old, inputs), view.shape, device).run_at((self.old.ptr, total.ptr), 1.0)
         again = replace(call, out=inputs, epilogue=None)
         bias = None if self.bias is None else self.bias.ptr
         multiply(again, device, (self.a.ptr, self.b.ptr, total.ptr, bias), self.alpha, self.beta)
-        kernel = gradient_kernel(call.epilogue, view.dtype, call.sums)
-        launch(kernel, (inputs, view, outputs), (total.ptr, gradient.ptr, result.ptr), view.shape, device)
+        kernel = gradient_kernel(call.epilogue, view.dtype, call.accumulator)
+        launch = elementwise(kernel, (inputs, view, outputs), view.shape, device)
+        launch.run_at((total.ptr, gradient.ptr, result.ptr), 1.0)
         return outputs, result
 
     def check_gradients(self) -> None:
@@ -102,6 +112,24 @@ class Backward:
                     remedy=f"copy {name} into an array of its own before the product",
                 )
 
+    def with_copy_of_out(self) -> Backward:
+        """The same with a copy of C that no tape records."""
+        import warp as wp
+
+        view = self.call.out
+        copy = wp.empty(view.shape, dtype=self.out.dtype, device=self.out.device)
+        kernel = scale_kernel(view.dtype, view.dtype, self.call.accumulator)
+        launch = elementwise(kernel, (view, contiguous(view.dtype, view.shape)), view.shape, self.out.device)
+        launch.run_at((self.out.ptr, copy.ptr), 1.0)
+        return replace(self, old=copy)
+
+    def record_on(self, tape: Any) -> None:
+        """Lets a tape's backward pass add the gradients. The tape then zeroes them with its own."""
+        for array in (self.a, self.b, self.bias, self.out):
+            if array is not None and array.grad is not None:
+                tape.gradients[array] = array.grad
+        tape.record_func(self, [])
+
     def is_prepared(self) -> bool:
         """True if :meth:`prepare` was called for the same layouts, and for gradients of the same operands."""
         return self._products(self.call.out) in _prepared
@@ -109,7 +137,7 @@ class Backward:
     def prepare(self) -> None:
         """Builds and loads the kernels of a backward pass without epilogue and bias."""
         device, view = self.out.device, self.call.out  # Warp demands gradients with the strides of their arrays
-        prepare_operand(view, self.call.a.dtype, device)
+        _split_launches(view, self.call.a.dtype, device)
         products = self._products(view)
         for call in products[1:]:
             if call is not None:
@@ -120,10 +148,9 @@ class Backward:
 
     def _products(self, view: View) -> tuple[str, MatmulCall | None, MatmulCall | None]:
         """The device, and the products that add to A's and B's gradients. ``view`` is the gradient of C."""
-        layout = layout_of(view, self.call.a.dtype)
-        return self.out.device.alias, self._product(layout, is_a=True), self._product(layout, is_a=False)
+        return self.out.device.alias, self._product(view, is_a=True), self._product(view, is_a=False)
 
-    def _product(self, gradient: GradientLayout, *, is_a: bool) -> MatmulCall | None:
+    def _product(self, view: View, *, is_a: bool) -> MatmulCall | None:
         """A.grad += alpha * G @ B^T, or B.grad += alpha * A^T @ G, summed over the batch if it shares the operand."""
         array, transposed = (self.a, self.a_transposed) if is_a else (self.b, self.b_transposed)
         if array.grad is None:
@@ -131,9 +158,11 @@ class Backward:
         target = view_of(array.grad, self.call.a.dtype)
         if transposed:
             target = target.transposed()
-        other = (self.call.b if is_a else self.call.a).transposed()
-        left, right = (gradient.view, other) if is_a else (other, gradient.view)
-        parts: Operand = "a" if is_a else "b"
+        other, dtype = (self.call.b if is_a else self.call.a).transposed(), self.call.a.dtype
+        is_split = view.dtype != dtype
+        gradient = contiguous(dtype, view.shape) if is_split else view
+        left, right = (gradient, other) if is_a else (other, gradient)
+        operand: Operand = "a" if is_a else "b"
         return MatmulCall(
             left,
             right,
@@ -142,27 +171,31 @@ class Backward:
             has_beta=True,
             tf32=self.call.tf32,
             summed=target.shape[0] < left.shape[0],
-            has_factor=gradient.has_factor,
-            in_parts=parts if gradient.is_in_parts else None,
+            has_factor=is_split and dtype == "float16",
+            split_operand=operand if is_split else None,
         )
 
-    def _add_to_operand(self, gradient: Gradient, *, is_a: bool) -> None:
-        target = (self.a if is_a else self.b).grad
-        product = None if target is None else self._multiplication(gradient.layout, is_a=is_a)
-        if product is None:
-            return
-        left, right = (gradient.array, self.b) if is_a else (self.a, gradient.array)
-        product.run(left.ptr or 0, right.ptr or 0, target.ptr, None, self.alpha, 1.0, gradient.factor_pointer)
+    def _add_to_operand(self, view: View, gradient: Any, factor: Any, *, is_a: bool) -> None:
+        """Adds to the gradient of A or B.
 
-    def _multiplication(self, gradient: GradientLayout, *, is_a: bool) -> Multiplication | None:
-        """The product that adds to the gradient of A or B. None if it has no elements."""
+        Args:
+            view: The gradient of C.
+            gradient: The array that is multiplied (:func:`_split`).
+            factor: Its factor.
+            is_a: True for A.
+        """
+        target = (self.a if is_a else self.b).grad
         product = self._known.get(is_a)
+        if target is None:
+            return
         if product is None or not product.is_current():
-            call = self._product(gradient, is_a=is_a)
+            call = self._product(view, is_a=is_a)
             if call is None or call.is_empty:
-                return None
+                return
             self._known[is_a] = product = prepared(call, self.out.device)
-        return product
+        left, right = (gradient, self.b) if is_a else (self.a, gradient)
+        pointer = None if factor is None else factor.ptr
+        product.run(left.ptr or 0, right.ptr or 0, target.ptr, None, self.alpha, 1.0, pointer)
 
     def _add_to_bias(self, before: View, array: Any) -> None:
         """bias.grad += the sums of the gradient's columns, of chunks of rows first."""
@@ -171,56 +204,106 @@ class Backward:
         device, call = self.out.device, self.call
         batch, rows, columns = before.shape
         chunks = -(-rows // CHUNK)
-        (dtype,) = types(call.sums)
+        (dtype,) = types(call.accumulator)
         sums = wp.empty((batch * chunks, 1, columns), dtype=dtype, device=device)
-        sums_view = contiguous(call.sums, sums.shape)
-        launch(
-            column_sums_kernel(before.dtype, call.sums),
-            (before, sums_view),
-            (array.ptr, sums.ptr),
-            (batch, chunks, columns),
-            device,
-            CHUNK,
-        )
+        sums_view = contiguous(call.accumulator, sums.shape)
+        kernel = column_sums_kernel(before.dtype, call.accumulator)
+        launch = elementwise(kernel, (before, sums_view), (batch, chunks, columns), device, CHUNK)
+        launch.run_at((array.ptr, sums.ptr), 1.0)
         assert call.bias is not None
         target = View(call.bias.dtype, (1, 1, columns), (0, 0, self.bias.grad.strides[0]))
-        _add_rows(sums_view, target, (sums.ptr, self.bias.grad.ptr), device)
+        add_rows(sums_view, target, (sums.ptr, self.bias.grad.ptr), device)
 
 
-@functools.lru_cache(maxsize=128)
-def _holder(sums: View, target: View, alias: str) -> list[Reduction]:
+# ---- float32 gradients of 16-bit operands
+
+
+def _split(view: View, array: Any, operands: DType, device: Any) -> tuple[Any, Any]:
+    """A gradient as an operand, and an array with the factor of its elements or None.
+
+    A float32 gradient of 16-bit operands is a sum of two arrays of their type, which tensor cores multiply. The second
+    parts lie behind the first.
+
+    Args:
+        view, array: The gradient.
+        operands: Element type of the operands.
+        device: Warp's device.
+    """
     import warp as wp
 
-    return [_reduction(sums, target, wp.get_device(alias))]
+    if view.dtype == operands:
+        return array, None
+    batch, rows, columns = view.shape
+    (half,) = types(operands)
+    parts = wp.empty((2 * batch, rows, columns), dtype=half, device=device)
+    numbers = wp.zeros((2, 1, 1), dtype=float, device=device)  # the largest magnitude, and the factor
+    largest, factor = numbers[0], numbers[1]
+    *scan, halve = _split_launches(view, operands, device)
+    for launch in scan:
+        launch.run_at((array.ptr, largest.ptr), 1.0)
+    halve.run_at((array.ptr, largest.ptr, parts.ptr, factor.ptr), 1.0)
+    return parts, factor if scan else None
 
 
-def _reduction(sums: View, target: View, device: Any) -> Reduction:
-    epilogue = Epilogue(target.dtype, has_beta=True, sums=sums.dtype)
-    return Reduction(epilogue, sums, target, 0, sums.shape[0], device)
+def _split_launches(view: View, operands: DType, device: Any) -> list[Any]:
+    """The launches that split a gradient: float16 needs the largest magnitude first. They are built and loaded."""
+    if view.dtype == operands:
+        return []
+    batch, rows, columns = view.shape
+    parts = contiguous(operands, (2 * batch, rows, columns))
+    launches = [elementwise(parts_kernel(operands), (view, _NUMBER, parts, _NUMBER), view.shape, device, batch)]
+    if operands == "float16":
+        chunks = (batch, -(-rows // CHUNK), columns)
+        launches.insert(0, elementwise(largest_kernel(), (view, _NUMBER), chunks, device, CHUNK))
+    return launches
 
 
-def _add_rows(sums: View, target: View, pointers: tuple[int, int], device: Any) -> None:
-    """Adds all rows of ``sums`` to ``target`` in order."""
-    holder = _holder(sums, target, device.alias)
-    if not holder[0].is_current():
-        holder[0] = _reduction(sums, target, device)
-    holder[0].run(*pointers, None, 1.0, 1.0)
+# ---- kernels that are a product of whole arrays
 
 
-def copied(call: MatmulCall, out: Any) -> Any:
-    """A copy of C that no tape records."""
-    import warp as wp
+def gemm_gradients(
+    whole: WholeProduct,
+    values: Sequence[Any],
+    arguments: Sequence[Argument | None],
+    blocks: Sequence[int],
+    least_work: int = LEAST_WORK,
+) -> Backward | str:
+    """The gradients of a launch as two products, or the reason why its adjoint kernel computes them.
 
-    found = wp.empty(call.out.shape, dtype=out.dtype, device=out.device)
-    kernel = scale_kernel(call.out.dtype, call.out.dtype, call.sums)
-    views = (call.out, contiguous(call.out.dtype, call.out.shape))
-    launch(kernel, views, (out.ptr, found.ptr), call.out.shape, out.device)
+    Their kernels are built and loaded, so that a graph can capture the backward pass.
+
+    Args:
+        whole: The kernel.
+        values: The arguments of the launch.
+        arguments: Their shapes and integers.
+        blocks: Its dimensions, without the threads of a block.
+        least_work: The least number of multiplications of the forward product.
+    """
+    if reason_unsupported := whole.reason_unsupported(blocks, arguments):
+        return reason_unsupported
+    work = math.prod(whole.c.shape(arguments)) * whole.a.shape(arguments)[1]
+    if work < max(1, least_work):
+        return f"{work} multiplications are fewer than {max(1, least_work)}"
+    a, b, c = (values[operand.position] for operand in (whole.a, whole.b, whole.c))
+    try:
+        operands = _as_operand(whole.a, a), _as_operand(whole.b, b)
+        precision = "tf32" if whole.tf32 else "default"
+        check_operands(*operands)
+        call = checked_call(*operands, c, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision=precision)
+        for name, operand in zip("ab", operands):
+            check_overlap(name, operand, c)
+        found = Backward(
+            call, a, b, c, None, 1.0, 0.0, a_transposed=whole.a.transposed, b_transposed=whole.b.transposed
+        )
+        found.check_gradients()
+    except (MatmulError, TypeError) as error:
+        return str(error)
+    if not found.is_prepared():
+        if c.device.is_capturing:
+            return "its products are not built yet, and a graph is being captured"
+        found.prepare()
     return found
 
 
-def record_on_tape(tape: Any, backward: Backward) -> None:
-    """Lets a tape's backward pass add the gradients. The tape then zeroes them with its own."""
-    for array in (backward.a, backward.b, backward.bias, backward.out):
-        if array is not None and array.grad is not None:
-            tape.gradients[array] = array.grad
-    tape.record_func(backward, [])
+def _as_operand(operand: WholeOperand, array: Any) -> Any:
+    return array.transpose() if operand.transposed else array

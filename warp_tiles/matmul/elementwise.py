@@ -1,4 +1,4 @@
-"""Kernels of the backward pass without tiles: gradients of epilogues, sums of columns, scaling."""
+"""Kernels without tiles: copies with aligned lines, gradients of epilogues, sums of columns, scaling."""
 
 # mypy: ignore-errors
 # Warp reads annotations as values, so they are not types, and the file does not import them from __future__
@@ -7,8 +7,7 @@ import functools
 from typing import Any
 
 from warp_tiles.gemm.dtypes import DType
-from warp_tiles.matmul.device_functions import types
-from warp_tiles.matmul.kernels import forward_only
+from warp_tiles.matmul.kernels import forward_only, types
 
 CHUNK = 128  # rows of a column that one thread reads
 
@@ -141,3 +140,45 @@ def column_sums_kernel(dtype: DType, sums: DType) -> Any:
         Sums[z * ((Gradient.shape[1] + height - 1) // height) + chunk, 0, j] = factor * found
 
     return forward_only(column_sums)
+
+
+_COPY = """
+    constexpr int WIDTH = 16 / sizeof(*Source.data);
+    struct alignas(sizeof(*Source.data)) Bits { char bytes[sizeof(*Source.data)]; };
+    struct alignas(16) Vector { Bits elements[WIDTH]; };
+    const char* const from = reinterpret_cast<const char*>(Source.data) + Source.strides[0] * (long long)(z)
+        + Source.strides[1] * (long long)(line);
+    char* const to = reinterpret_cast<char*>(Result.data) + Result.strides[0] * (long long)(z)
+        + Result.strides[1] * (long long)(line);
+    Vector copied = {};
+    for (int i = 0; i < WIDTH; ++i) {
+        const int at = vector * WIDTH + i;
+        if (at < Source.shape[2])
+            copied.elements[i] = *reinterpret_cast<const Bits*>(from + Source.strides[2] * (long long)(at));
+    }
+    reinterpret_cast<Vector*>(to)[vector] = copied;
+"""
+
+
+@functools.cache
+def padding_kernel(dtype: DType) -> Any:
+    """A kernel of ``Source, Result``, of shape (batch, lines, length).
+
+    Lines of ``Result`` are aligned, and followed by zeros up to a multiple of 16 bytes. The launch has a thread for
+    each 16 bytes.
+    """
+    import warp as wp
+
+    (value,) = types(dtype)
+
+    @wp.func_native(_COPY)
+    def copy_vector(
+        Source: wp.array(dtype=value, ndim=3), Result: wp.array(dtype=value, ndim=3), z: int, line: int, vector: int
+    ): ...
+
+    @wp.kernel(enable_backward=False, module="unique")
+    def padded_copy(Source: wp.array(dtype=value, ndim=3), Result: wp.array(dtype=value, ndim=3)):
+        z, line, vector = wp.tid()
+        copy_vector(Source, Result, z, line, vector)
+
+    return forward_only(padded_copy)

@@ -1,6 +1,7 @@
-"""The Warp kernels of a product. Each has a Warp module of its own, so that Warp builds only those that are launched.
+"""The Warp kernels of a product, the constants that decide them, and their functions in CUDA.
 
-A constant of a factory is a constant of its kernel, and decides which branch of an ``if`` the kernel has.
+Each kernel has a Warp module of its own, so that Warp builds only those that are launched. A constant of a factory is a
+constant of its kernel, and decides which branch of an ``if`` the kernel has.
 """
 
 # mypy: ignore-errors
@@ -9,19 +10,304 @@ A constant of a factory is a constant of its kernel, and decides which branch of
 import functools
 import inspect
 import re
+from dataclasses import dataclass
 from typing import Any
 
-from warp_tiles.gemm.pipeline import AUTO
-from warp_tiles.matmul.device_functions import (
-    addition_function,
-    arrival_function,
-    block_number_function,
-    prefetch_function,
-    quotient_function,
-    raster_function,
-    types,
-)
-from warp_tiles.matmul.keys import Epilogue, TileKernel
+from warp_tiles.gemm.dtypes import DType
+from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What follows the sums: C = epilogue(alpha * factor * sums + beta * C + bias).
+
+    Attributes:
+        out: Element type of C.
+        bias: Element type of the bias; None without one.
+        has_beta: True if C is read.
+        function: A Warp function of one scalar; None without one.
+        sums: Element type of the sums.
+        has_factor: True if alpha is multiplied by a factor in an array, which a kernel computed.
+    """
+
+    out: DType
+    bias: DType | None = None
+    has_beta: bool = False
+    function: Any = None
+    sums: DType = "float32"
+    has_factor: bool = False
+
+
+@dataclass(frozen=True)
+class TileKernel:
+    """The constants of a kernel with a loop of products.
+
+    Attributes:
+        a, b: Element types of the arrays.
+        tile: Rows and columns of a tile of C, and elements of K in one step.
+        a_transposed, b_transposed: True if the array is the operand's transpose.
+        tf32: True for tensor cores that round float32 to tf32.
+        epilogue: What follows the loop; None stores the sums of each slice of K in a matrix of its own.
+        scaled: False if alpha is 1.
+        slices: The number of slices of K. Several blocks compute one tile of C, each from one slice.
+        split_operand: The operand that is a sum of two arrays, ``a`` or ``b``.
+        main_loop: What is fixed of its loop's pipeline.
+        is_persistent: True if a block computes several tiles one after another.
+    """
+
+    a: DType
+    b: DType
+    tile: tuple[int, int, int]
+    a_transposed: bool
+    b_transposed: bool
+    tf32: bool
+    epilogue: Epilogue | None
+    scaled: bool = True
+    slices: int = 1
+    split_operand: str | None = None
+    main_loop: PipelineOverrides = AUTO
+    is_persistent: bool = False
+
+    @property
+    def sums(self) -> DType:
+        """Element type of the sums."""
+        return "float64" if self.a == "float64" else "float32"
+
+    @property
+    def stored(self) -> Epilogue:
+        """What the kernel stores: after the epilogue, or the sums alone."""
+        return self.epilogue or Epilogue(self.sums, sums=self.sums)
+
+    @property
+    def is_split(self) -> bool:
+        """True if the last block of each tile adds the slices and applies the epilogue."""
+        return self.slices > 1 and self.epilogue is not None
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the sums of a tile are only rounded to C's type."""
+        last = self.epilogue
+        return last is None or (not self.scaled and last == Epilogue(last.out, sums=self.sums))
+
+
+# ---- functions in CUDA, and the order of the tiles
+
+
+def types(*names: DType) -> list[Any]:
+    """Warp's scalar types."""
+    import warp as wp
+
+    return [getattr(wp, name) for name in names]
+
+
+_BLOCK_NUMBER = """
+#if defined(__CUDA_ARCH__)
+    return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+#else
+    return index;
+#endif
+"""
+
+
+@functools.cache
+def block_number_function() -> Any:
+    """A Warp function of a block's number, for kernels in which each block computes one tile.
+
+    It returns its argument, ``wp.tid()``. On a GPU it reads the same number from the block's coordinates. So the
+    compiler knows that all threads have the same number, and what follows from it takes fewer registers.
+    """
+    import warp as wp
+
+    @wp.func_native(_BLOCK_NUMBER)
+    def block_number(index: int) -> int: ...
+
+    return block_number
+
+
+@functools.cache
+def quotient_function() -> Any:
+    """A Warp function of ``number // divisor`` and the remainder, for a number that is not negative.
+
+    A division takes about a hundred cycles, for which each block would wait before its first load. ``inverse`` is that
+    of :func:`inverse`; with it, the first quotient is at most one too small.
+    """
+    import warp as wp
+
+    @wp.func
+    def quotient(number: int, divisor: int, inverse: wp.uint32):
+        found = int((wp.uint64(wp.uint32(number)) * wp.uint64(inverse)) >> wp.uint64(32))
+        rest = number - found * divisor
+        if rest >= divisor:
+            found += 1
+            rest -= divisor
+        return found, rest
+
+    return quotient
+
+
+@functools.cache
+def raster_function() -> Any:
+    """A Warp function of the tile of a block. Consecutive blocks go down the columns of a group, and share loads."""
+    import warp as wp
+
+    quotient = quotient_function()
+
+    @wp.func
+    def tile_position(
+        number: int,
+        rows: int,
+        columns: int,
+        group: int,
+        of_group: wp.uint32,
+        of_height: wp.uint32,
+        of_last_height: wp.uint32,
+    ):
+        whole, within = quotient(number, group * columns, of_group)
+        first = whole * group
+        height = wp.min(group, rows - first)
+        column, row = quotient(within, height, wp.where(height == group, of_height, of_last_height))
+        return first + row, column
+
+    return tile_position
+
+
+_ARRIVE = """
+#if defined(__CUDA_ARCH__)
+    __syncthreads();
+    int is_last = 0;
+    if (threadIdx.x == 0) {
+        __threadfence();  // releases the sums of this block
+        is_last = atomicAdd(arrived.data + tile, 1) == slices - 1;
+        if (is_last) atomicExch(arrived.data + tile, 0);
+        __threadfence();  // acquires the sums of the others
+    }
+    return __syncthreads_or(is_last);
+#else
+    arrived.data[tile] = (arrived.data[tile] + 1) % slices;
+    return arrived.data[tile] == 0;
+#endif
+"""
+
+
+@functools.cache
+def arrival_function() -> Any:
+    """A Warp function that is not 0 for the last one of the blocks of a tile, and that resets the tile's counter.
+
+    Blocks call it after they stored their sums. This follows ``threadFenceReduction`` of the CUDA samples.
+    """
+    import warp as wp
+
+    @wp.func_native(_ARRIVE)
+    def arrive(arrived: wp.array(dtype=wp.int32, ndim=1), tile: int, slices: int) -> int: ...
+
+    return arrive
+
+
+_ADD = """
+    using Sum = typename tile_c::Type;
+    constexpr int WIDTH = 16 / sizeof(Sum), VECTORS = tile_c::Layout::Size / WIDTH;
+#if defined(__CUDA_ARCH__)
+    constexpr int THREADS = WP_TILE_BLOCK_DIM;
+    const int thread = threadIdx.x;
+#else
+    constexpr int THREADS = 1, thread = 0;
+#endif
+    constexpr int EACH = (VECTORS + THREADS - 1) / THREADS, AT_ONCE = EACH < 8 ? EACH : 8;  // loads under way
+    struct alignas(16) Vector { Sum sums[WIDTH]; };
+    const Vector* slice = reinterpret_cast<const Vector*>(Sums.data) + static_cast<long long>(first) * VECTORS;
+    Vector* result = reinterpret_cast<Vector*>(c.data.ptr);
+    for (int done = 0; done < EACH; done += AT_ONCE) {
+        Vector totals[AT_ONCE];
+        for (int part = 0; part < slices; ++part) {
+            Vector loaded[AT_ONCE];
+            for (int i = 0; i < AT_ONCE; ++i) {
+                const int vector = (done + i) * THREADS + thread;
+                if (vector < VECTORS) loaded[i] = slice[static_cast<long long>(part) * VECTORS + vector];
+            }
+            for (int i = 0; i < AT_ONCE; ++i)
+                for (int j = 0; j < WIDTH; ++j)
+                    totals[i].sums[j] = part == 0 ? loaded[i].sums[j] : totals[i].sums[j] + loaded[i].sums[j];
+        }
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int vector = (done + i) * THREADS + thread;
+            if (vector < VECTORS) result[vector] = totals[i];
+        }
+    }
+#if defined(__CUDA_ARCH__)
+    __syncthreads();
+#endif
+"""
+
+
+@functools.cache
+def addition_function(key: TileKernel) -> Any:
+    """A Warp function that sets a shared tile to the sums of its slices, which it adds in order.
+
+    A thread has several loads under way, because too few blocks run to hide their latency.
+    """
+    import warp as wp
+
+    (sums,) = types(key.sums)
+    TILE_M, TILE_N, _ = key.tile
+
+    @wp.func_native(_ADD)
+    def sum_slices(c: wp.tile[sums, TILE_M, TILE_N], Sums: wp.array(dtype=sums, ndim=3), first: int, slices: int): ...
+
+    return sum_slices
+
+
+_PREFETCH = """
+#if defined(__CUDA_ARCH__)
+    constexpr int LINE = 128;  // bytes
+    const auto* const start = reinterpret_cast<const char*>(C.data);
+    const long long size = sizeof(*C.data);
+    if (C.strides[1] == size) {
+        const int lines = (columns * size + LINE - 1) / LINE;
+        for (int i = threadIdx.x; i < rows * lines; i += WP_TILE_BLOCK_DIM) {
+            const int row = first_row + i / lines;
+            const long long column = first_column * size + i % lines * LINE;
+            if (row < C.shape[0] && column < C.shape[1] * size)
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(start + row * (long long)(C.strides[0]) + column));
+        }
+    }
+#endif
+"""
+
+
+@functools.cache
+def prefetch_function(out: DType) -> Any:
+    """A Warp function that fetches a tile of C into the L2 cache, and does not wait for it."""
+    import warp as wp
+
+    (dtype,) = types(out)
+
+    @wp.func_native(_PREFETCH)
+    def prefetch(C: wp.array(dtype=dtype, ndim=2), first_row: int, first_column: int, rows: int, columns: int): ...
+
+    return prefetch
+
+
+def inverse(divisor: int) -> int:
+    """2**32 divided by a positive divisor, rounded down, and at most 2**32 - 1.
+
+    For a number below 2**32, the upper 32 bits of its product with the inverse are its quotient, or one less.
+    """
+    return min(2**32 // divisor, 2**32 - 1)
+
+
+def raster_arguments(rows: int, columns: int, group: int, slices: int) -> list[int]:
+    """The arguments ``rows`` to ``of_last_height`` of :func:`tile_kernel`.
+
+    Args:
+        rows, columns: Tiles of C.
+        group: Rows of tiles in a group.
+        slices: Slices of K.
+    """
+    divisors = (rows * columns * slices, rows * columns, group * columns, group, rows % group or group)
+    return [rows, columns, group, *map(inverse, divisors)]
+
+
+# ---- kernels
 
 
 def forward_only(kernel: Any) -> Any:
@@ -67,7 +353,7 @@ def finish_function(epilogue: Epilogue) -> Any:
 
 @functools.cache
 def tile_kernel(key: TileKernel) -> Any:
-    """A kernel of numbers, ``slice_depth``, those of :func:`warp_tiles.matmul.raster.raster_arguments`, ``alpha`` and
+    """A kernel of numbers, ``slice_depth``, those of :func:`raster_arguments`, ``alpha`` and
     ``beta``, and of arrays: ``A, B, C, Bias, Factor, Sums, Arrived``. Most kernels read only the first arrays, so they
     read fewer lines of the constant cache. A block waits for each line before its first load.
 
@@ -80,7 +366,7 @@ def tile_kernel(key: TileKernel) -> Any:
     the last block of a tile adds them. ``Arrived`` counts the blocks of each tile; it is zero before and after a
     launch. Without an epilogue, ``C`` is (batch * slices, m, n), and receives the sums of each slice.
 
-    An operand in parts has twice the batch: the first parts of all matrices, and then the second ones.
+    A split operand has twice the batch: the first parts of all matrices, and then the second ones.
     """
     import warp as wp
 
@@ -89,7 +375,7 @@ def tile_kernel(key: TileKernel) -> Any:
     TILE_M, TILE_N, TILE_K = key.tile
     SLICES, in_slices, is_split, is_partial = key.slices, key.slices > 1, key.is_split, key.epilogue is None
     a_transposed, b_transposed, tf32 = key.a_transposed, key.b_transposed, key.tf32
-    a_in_parts, b_in_parts = key.in_parts == "a", key.in_parts == "b"
+    a_in_parts, b_in_parts = key.split_operand == "a", key.split_operand == "b"
     quotient, position, arrive, add = quotient_function(), raster_function(), arrival_function(), addition_function(key)
     prefetch, finish = prefetch_function(stored.out), finish_function(stored)
     is_plain, is_rounded = key.is_plain, key.is_plain and stored.out != key.sums

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from warp_tiles.heuristics.operand_copies import ALIGNED
+from warp_tiles.heuristics.matmul import ALIGNED
 from warp_tiles.matmul import arguments
-from warp_tiles.matmul.arguments import MatmulCall
-from warp_tiles.matmul.multiply import Multiplication, prepared
+from warp_tiles.matmul.call import MatmulCall
+from warp_tiles.matmul.prepared import PreparedMatmul, prepared
 
 _MOST_CALLS = 1024  # that are remembered
 
@@ -21,12 +21,14 @@ class _Known:
     Attributes:
         call: The call.
         product: Its prepared product; None if C is empty.
-        spans: First and last bytes of a, b, bias and out, relative to their pointers.
+        spans: First and last bytes of out, a, b and bias, relative to their pointers.
+        shape: The shape of the result.
     """
 
     call: MatmulCall
-    product: Multiplication | None
+    product: PreparedMatmul | None
     spans: tuple[tuple[int, int], ...]
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class _Repeat:
     options: tuple[bool, bool, Any, str]
     known: _Known
 
-    def product(self, a: Any, b: Any, out: Any, options: tuple[bool, bool, Any, str]) -> Multiplication | None:
+    def product(self, a: Any, b: Any, out: Any, options: tuple[bool, bool, Any, str]) -> PreparedMatmul | None:
         """The prepared product, if the call is the same and the kernels are current."""
         first, second, third = self.arrays
         if first() is a and second() is b and third() is out and (a.ptr, b.ptr, out.ptr) == self.memory:
@@ -106,7 +108,8 @@ def matmul(
     if beta.__class__ is not float:
         beta = arguments.factor("beta", beta)
     options = (alpha != 1.0, beta != 0.0, epilogue, precision)
-    is_repeatable = bias is None and out is not None and (_runtime or _find_runtime()).tape is None
+    tape = (_runtime or _find_runtime()).tape
+    is_repeatable = bias is None and out is not None and tape is None
     if is_repeatable:
         arrays = (id(a), id(b), id(out))
         repeat = _repeats.get(arrays)
@@ -114,13 +117,11 @@ def matmul(
         if product is not None:
             product.run(a.ptr or 0, b.ptr or 0, out.ptr, None, alpha, beta)
             return out
-    if out is None:
-        out = _new_result(a, b, bias, beta)
     try:
         key = (
             *(type(a), a.dtype, a.shape, a.strides, a.device.alias),
             *(type(b), b.dtype, b.shape, b.strides, b.device.alias),
-            *(type(out), out.dtype, out.shape, out.strides, out.device.alias),
+            None if out is None else (type(out), out.dtype, out.shape, out.strides, out.device.alias),
             (a.ptr or 0) % ALIGNED,
             (b.ptr or 0) % ALIGNED,
             None if bias is None else (type(bias), bias.dtype, bias.shape, bias.strides, bias.device.alias),
@@ -129,26 +130,31 @@ def matmul(
         known = _known.get(key)
     except (AttributeError, TypeError):  # not an array, or not hashable: the checks raise
         key, known = None, None
+    is_new = out is None
     if known is None:
+        arguments.check_operands(a, b)
+        arguments.check_beta(beta, out)
+        if is_new:
+            out = _new_result(arguments.result_shape(a, b), a, b, bias, tape)
         known = _checked(a, b, out, alpha, beta, bias, epilogue, precision)
         if key is not None:
             _remember(_known, key, known)
-    _check_memory(known, a, b, bias, out)
+    elif is_new:
+        out = _new_result(known.shape, a, b, bias, tape)
     product = known.product
     if product is None:
         return out
+    if not is_new:
+        _check_memory(known, a, b, bias, out)
     if not product.is_current():
         product = known.product = prepared(known.call, out.device)
     if is_repeatable:
         references = (weakref.ref(a), weakref.ref(b), weakref.ref(out))
         _remember(_repeats, arrays, _Repeat(references, (a.ptr, b.ptr, out.ptr), options, known))
-    tape = (_runtime or _find_runtime()).tape
     backward = None if tape is None else _backward(known.call, a, b, out, bias, alpha, beta)
     product.run(a.ptr or 0, b.ptr or 0, out.ptr, None if bias is None else bias.ptr, alpha, beta)
     if backward is not None:
-        from warp_tiles.matmul.backward import record_on_tape
-
-        record_on_tape(tape, backward)
+        backward.record_on(tape)
     return out
 
 
@@ -160,22 +166,17 @@ def _find_runtime() -> Any:
     return _runtime
 
 
-def _new_result(a: Any, b: Any, bias: Any, beta: float) -> Any:
+def _new_result(shape: tuple[int, ...], a: Any, b: Any, bias: Any, tape: Any) -> Any:
     import warp as wp
 
-    arguments.check_beta(beta, None)
-    arguments.checked_operands(a, b)
-    needs_gradient = (_runtime or _find_runtime()).tape is not None and any(
-        getattr(array, "requires_grad", False) for array in (a, b, bias)
-    )
-    return wp.empty(arguments.result_shape(a, b), dtype=a.dtype, device=a.device, requires_grad=needs_gradient)
+    needs_gradient = tape is not None and any(getattr(array, "requires_grad", False) for array in (a, b, bias))
+    return wp.empty(shape, dtype=a.dtype, device=a.device, requires_grad=needs_gradient)
 
 
 def _checked(a: Any, b: Any, out: Any, alpha: float, beta: float, bias: Any, epilogue: Any, precision: Any) -> _Known:
-    arguments.checked_operands(a, b)
     call = arguments.checked_call(a, b, out, alpha=alpha, beta=beta, bias=bias, epilogue=epilogue, precision=precision)
     spans = tuple(arguments.span(array) for array in (out, a, b, bias) if array is not None)
-    return _Known(call, None if call.is_empty else prepared(call, out.device), spans)
+    return _Known(call, None if call.is_empty else prepared(call, out.device), spans, tuple(out.shape))
 
 
 def _remember(calls: dict[Any, Any], key: Any, call: _Known | _Repeat) -> None:
@@ -186,8 +187,6 @@ def _remember(calls: dict[Any, Any], key: Any, call: _Known | _Repeat) -> None:
 
 def _check_memory(known: _Known, a: Any, b: Any, bias: Any, out: Any) -> None:
     """Raises if ``out`` overlaps an operand. Most arrays lie apart, which their first and last bytes show."""
-    if known.product is None:
-        return
     (low, high), *others = known.spans
     low, high = low + out.ptr, high + out.ptr
     for name, array, (first, last) in zip(("a", "b", "bias"), (a, b, bias), others):
@@ -201,8 +200,8 @@ def _backward(call: MatmulCall, a: Any, b: Any, out: Any, bias: Any, alpha: floa
     targets = [array for array in (a, b, bias) if array is not None and array.grad is not None]
     if out.grad is None or not (targets or call.has_beta):
         return None
-    from warp_tiles.matmul.backward import Backward, copied
+    from warp_tiles.matmul.backward import Backward
 
     found = Backward(call, a, b, out, bias, alpha, beta)
     found.check_gradients()
-    return replace(found, old=copied(call, out)) if call.has_beta and call.epilogue is not None else found
+    return found.with_copy_of_out() if call.has_beta and call.epilogue is not None else found

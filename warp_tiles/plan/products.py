@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from warp_tiles.heuristics.matmul import MatmulChoice
-from warp_tiles.heuristics.matmul_problem import MatmulProblem
+from warp_tiles.heuristics.matmul import MatmulChoice, MatmulProblem
 
 _collections: list[dict[PlannedProduct, None]] = []  # global, because every thread of a script must see it
 
@@ -36,8 +35,8 @@ class PlannedProduct:
             parts.append(f"C of {problem.out}")
         if problem.summed:
             parts.append("summed over the batch")
-        if problem.in_parts:
-            parts.append(f"{problem.in_parts.upper()} in two parts")
+        if problem.split_operand:
+            parts.append(f"{problem.split_operand.upper()} in two parts")
         return ", ".join(parts)
 
     @property

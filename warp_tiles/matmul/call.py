@@ -1,4 +1,4 @@
-"""Strided views of arrays by shape and strides, without their memory."""
+"""The question of :func:`warp_tiles.matmul`: strided views, a product of them, and its canonical form. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
-from warp_tiles.heuristics.operand_copies import ALIGNED, STRIDED
+from warp_tiles.heuristics.matmul import ALIGNED, STRIDED, MatmulProblem, Operand
 
 
 @dataclass(frozen=True)
@@ -111,3 +111,121 @@ def contiguous(dtype: DType, shape: tuple[int, int, int]) -> View:
     """The view of a contiguous array."""
     size_bytes, (_, rows, columns) = DTYPE_BYTES[dtype], shape
     return View(dtype, shape, (rows * columns * size_bytes, columns * size_bytes, size_bytes))
+
+
+@dataclass(frozen=True)
+class Bias:
+    """A vector that is added to each row of C.
+
+    Attributes:
+        dtype: Element type.
+        stride: Distance between elements in bytes.
+    """
+
+    dtype: DType
+    stride: int
+
+
+@dataclass(frozen=True)
+class MatmulCall:
+    """C = epilogue(alpha * factor * (A @ B) + beta * C + bias), without the memory of the arrays.
+
+    Attributes:
+        a, b, out: The matrices. A batch has the same size in all three, unless ``summed``.
+        bias: The bias, or None.
+        scaled: False if alpha is 1.
+        has_beta: False if beta is 0, so that C is not read.
+        epilogue: A Warp function of one scalar, or None.
+        tf32: True for tensor cores that round float32 to tf32.
+        summed: True if C is one matrix, the sum over the batch of A and B.
+        has_factor: True if a kernel computed the factor and stored it in an array; else the factor is 1.
+        split_operand: The operand that is a sum of two arrays. The second one lies ``batch * strides[0]`` bytes behind
+            the first, and has the same strides.
+    """
+
+    a: View
+    b: View
+    out: View
+    bias: Bias | None = None
+    scaled: bool = False
+    has_beta: bool = False
+    epilogue: Any = None
+    tf32: bool = False
+    summed: bool = False
+    has_factor: bool = False
+    split_operand: Operand | None = None
+
+    @property
+    def accumulator(self) -> DType:
+        """Element type of the sums."""
+        return "float64" if self.a.dtype == "float64" else "float32"
+
+    @property
+    def is_empty(self) -> bool:
+        """True if C has no elements."""
+        return 0 in self.out.shape
+
+    def problem(self, *, always_loops: bool = False) -> MatmulProblem:
+        """The question to the chooser, of a canonical call."""
+        (batch, m, k), n = self.a.shape, self.b.shape[2]
+        return MatmulProblem(
+            *(m, n, k, batch),
+            *(self.a.dtype, self.b.dtype, self.out.dtype),
+            self.a.is_transposed,
+            self.b.is_transposed,
+            self.tf32,
+            self.summed,
+            self.split_operand,
+            self.has_beta,
+            _alignment(self.a, self.split_operand == "a"),
+            _alignment(self.b, self.split_operand == "b"),
+            batch > 1 and self.a.strides[0] == 0,
+            batch > 1 and self.b.strides[0] == 0,
+            always_loops,
+        )
+
+
+def _alignment(view: View, is_split: bool) -> int:
+    """The alignment of an operand's lines, also of those of the second part."""
+    return math.gcd(view.line_alignment, view.strides[0]) if is_split and view.line_alignment else view.line_alignment
+
+
+def canonicalize(call: MatmulCall) -> tuple[MatmulCall, bool]:
+    """The same product with fewer matrices where they can be joined, and with contiguous rows of C where possible.
+
+    Returns:
+        The product, and True if A and B were exchanged, so that C is the transpose of the caller's.
+    """
+    joined = _joined(call)
+    if joined is not None:
+        return canonicalize(joined)
+    if call.bias is None:
+        swapped = _swapped(call)
+        joined = _joined(swapped)
+        if joined is not None:
+            found, is_swapped = canonicalize(joined)
+            return found, not is_swapped
+        if call.out.is_transposed:
+            return swapped, True
+    return call, False
+
+
+def _swapped(call: MatmulCall) -> MatmulCall:
+    """The transpose of C is the product of the transposes of B and A."""
+    split: Operand | None = {"a": "b", "b": "a"}.get(call.split_operand or "")  # type: ignore[assignment]
+    a, b = call.b.transposed(), call.a.transposed()
+    return replace(call, a=a, b=b, out=call.out.transposed(), split_operand=split)
+
+
+def _joined(call: MatmulCall) -> MatmulCall | None:
+    """The call as a single product, if the matrices of its batch lie in one matrix of more rows or a longer K."""
+    a, b, out = call.a, call.b, call.out
+    if a.shape[0] == 1:
+        return None
+    if call.summed:
+        columns = a.transposed()
+        if columns.rows_can_join and b.rows_can_join:
+            return replace(call, a=columns.joined_rows().transposed(), b=b.joined_rows(), summed=False)
+    elif b.strides[0] == 0 and a.rows_can_join and out.rows_can_join:
+        return replace(call, a=a.joined_rows(), b=b.alone(), out=out.joined_rows())
+    return None
