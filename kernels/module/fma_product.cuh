@@ -63,6 +63,7 @@ private:
 // A lane holds ROWS x COLS sums.
 template <class P> struct FmaProduct {
     using Problem = P;
+    using Sum = wt::f32;
     static constexpr int M = P::m / P::warps_m, N = P::n / P::warps_n;
     static constexpr int ROWS = M / P::lanes_m, COLS = N / P::lanes_n, PERIOD = slot_period(P::k);
     using A = FmaOperand<OperandSlot<P, true>, P::a_transposed, PERIOD, ROWS, P::lanes_m>;

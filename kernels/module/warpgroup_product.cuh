@@ -44,6 +44,7 @@ template <int BLOCKS, int COUNT> inline __device__ void complete_products(wt::f3
 // multiple of 16 rows. A group holds LINES rows of C, or of its transpose, and WIDTH of its columns.
 template <class P> struct WarpgroupProduct {
     using Problem = P;
+    using Sum = wt::f32;
     using T = typename P::T;
     static constexpr bool SWAPPED = P::swapped;
     using X = OperandSlot<P, !SWAPPED>;  // the instruction's A
@@ -151,6 +152,7 @@ private:
 // A group holds LINES rows of C, or of its transpose, and WIDTH of its columns.
 template <class P> struct WarpgroupRegisterProduct {
     using Problem = P;
+    using Sum = wt::f32;
     static constexpr bool SWAPPED = P::a_k_major;
     using X = OperandSlot<P, !SWAPPED>;  // in registers
     using Y = OperandSlot<P, SWAPPED>;   // in shared memory

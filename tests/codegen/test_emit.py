@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.emit import Macros, emit_loads, emit_loops, skip_replays
-from warp_tiles.codegen.hooks import Hook
+from warp_tiles.codegen.emit_loops import emit_loads, emit_loops, skip_replays
+from warp_tiles.codegen.hooks import Hook, Macros
 from warp_tiles.codegen.loads import Loads
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.trace import FunctionTrace, Node, Operation

@@ -20,7 +20,7 @@ from tests.codegen.decisions import (
     decide_loops,
     outcome,
 )
-from warp_tiles.codegen.emit import Macros, emit_loops
+from warp_tiles.codegen.emit_loops import Macros, emit_loops
 from warp_tiles.codegen.loops import LoopDecision
 from warp_tiles.codegen.trace import Effect, Node, Operation, Scalar
 

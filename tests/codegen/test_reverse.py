@@ -8,10 +8,9 @@ import pytest
 
 from tests.codegen import traces as t
 from tests.heuristics.test_main_loop import variant_of
-from warp_tiles.codegen.emit import skip_replays
-from warp_tiles.codegen.emit_reverse import emit_reverse, reversed_types
+from warp_tiles.codegen.emit_loops import emit_reverse, reversed_types, skip_replays
+from warp_tiles.codegen.hooks import Macros
 from warp_tiles.codegen.loops import LoopDecision, decide
-from warp_tiles.codegen.macros import Macros
 from warp_tiles.codegen.reverse import ReverseRing
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Node, Operation, Tile

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.emit_store_adjoints import emit_store_adjoints
-from warp_tiles.codegen.hooks import Hook
-from warp_tiles.codegen.macros import Macros
+from warp_tiles.codegen.emit_stores import emit_store_adjoints
+from warp_tiles.codegen.hooks import Hook, Macros
 from warp_tiles.codegen.store_adjoints import ReversedStore, reversed_stores
 from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Node, Operation, Scalar, Tile, Value
 

@@ -8,8 +8,7 @@ from tests.codegen import traces as t
 from warp_tiles.codegen.affine import Affine
 from warp_tiles.codegen.effects import INPLACE, OPERATORS
 from warp_tiles.codegen.emit_stores import emit_computed_stores
-from warp_tiles.codegen.hooks import Hook
-from warp_tiles.codegen.macros import Macros
+from warp_tiles.codegen.hooks import Hook, Macros
 from warp_tiles.codegen.stores import ComputedStore, computed_stores
 from warp_tiles.codegen.trace import Array, Effect, Node, Operation, Scalar, Tile, Value
 

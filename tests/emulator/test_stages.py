@@ -68,7 +68,7 @@ def test_other_architectures(machine: Machine, tmp_path: Path, arch: int) -> Non
         {"fp64": Case(32, 32, 16, 40, 60, 50)}, "float64"
     )
     emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, arch, 128)
-    assert source.count("= wt_module::WarpProduct<") == source.count("wt_module::Ring<") == len(cases)
+    assert source.count("Product<wt_module::WarpProduct<") == source.count("wt_module::Ring<") == len(cases)
     check(emulated, kernels, cases)
 
 
@@ -141,7 +141,7 @@ def test_other_types(machine: Machine, tmp_path: Path, name: str) -> None:
     cases = with_type(FORMS | wide, dtype, precision)
     emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, arch, threads)
     assert source.count("wt_module::Ring<") == staged
-    assert ("wt_module::WarpgroupRegisterProduct<" in source) == ("wgmma" in name or "warpgroups" in name)
+    assert ("Product<wt_module::WarpgroupRegisterProduct<" in source) == ("wgmma" in name or "warpgroups" in name)
     check(emulated, kernels, cases)
 
 

@@ -24,10 +24,10 @@ from warp_tiles.matmul.prepared import records_for
 ARCHS = (80, 90, 100, 120)
 RANDOM_SEEDS = range(30)
 MULTIPROCESSORS = 132
-# cases that are compiled, and for what
+# cases that are compiled, and for what; from one source, two links for sm_100 or sm_120 can have different machine code
 CUBINS = {
     "staged float16 default common": (90,),
-    "form bounds from a shape": (80, 120),
+    "form bounds from a shape": (80,),
     "staged float16 default epilogue": (90, 80),
     "staged float32 default b transposed": (90,),
     "staged float64 default common": (90,),

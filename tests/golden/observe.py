@@ -40,6 +40,14 @@ def planning() -> Iterator[None]:
 def observe(case: Case, arch: int) -> Entry:
     """Plans one case for one compute capability, inside :func:`planning`."""
     module, threads = case.make(arch)
+    with warp_tiles.override(**dict(case.settings)):
+        plan, source = planned(module, arch, threads)
+    headers, text = without_headers(source)
+    return {"source": digest(text), "headers": headers, "lines": [*case.lines(arch), *decisions(plan.to_json())]}
+
+
+def planned(module: Any, arch: int, threads: int) -> tuple[warp_tiles.ModulePlan, str]:
+    """The plan of a module and its finished source, inside :func:`planning`."""
     texts: list[str] = []
     builder = find("context").ModuleBuilder
     codegen = builder.codegen
@@ -48,10 +56,8 @@ def observe(case: Case, arch: int) -> Entry:
         texts.append(codegen(self, device))
         return texts[-1]
 
-    with warp_tiles.override(**dict(case.settings)), patch.object(builder, "codegen", kept):
-        plan = warp_tiles.plan(module, arch=arch, block_dim=threads)
-    headers, text = without_headers(texts[-1])
-    return {"source": digest(text), "headers": headers, "lines": [*case.lines(arch), *decisions(plan.to_json())]}
+    with patch.object(builder, "codegen", kept):
+        return warp_tiles.plan(module, arch=arch, block_dim=threads), texts[-1]
 
 
 def digest(text: str) -> str:

@@ -26,8 +26,8 @@ def instruction_of(record: dict[str, Any], folder: Path) -> str:
     """The instruction of the loop, by the record and by the source."""
     (source,) = (path.read_text() for path in folder.glob("*.cu"))
     (loop,) = record["loops"]
-    assert ("= wt_module::WarpgroupProduct<" in source) is (loop["instruction"] == "wgmma")
-    assert ("= wt_module::WarpProduct<" in source) is (loop["instruction"] == "mma_m16n8k16")
+    assert ("Product<wt_module::WarpgroupProduct<" in source) is (loop["instruction"] == "wgmma")
+    assert ("Product<wt_module::WarpProduct<" in source) is (loop["instruction"] == "mma_m16n8k16")
     return str(loop["instruction"])
 
 

@@ -1,4 +1,4 @@
-"""Hooks: numbered macros in the generated source, which the prelude defines.
+"""Hooks: numbered macros in the generated source, and the definitions that the prelude gives them.
 
 Warp generates the source before it is known which functions will be built. So each place that may need other code gets
 a macro with a number. Nothing in the source has to be searched or changed afterwards.
@@ -18,7 +18,13 @@ hooks of its own, with the numbers of the statement and of the loop:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
+
+from warp_tiles.codegen.effects import ELEMENTWISE
+from warp_tiles.codegen.trace import Branch, FunctionTrace, Node, Operation, Tile
+
+STATEMENT = "__VA_ARGS__"  # in the macro of a hook: the statement inside the hook
 
 
 class Hook(Enum):
@@ -48,3 +54,74 @@ class Hook(Enum):
     def takes_statement(self) -> bool:
         """True if the macro takes a statement as its argument."""
         return self in (Hook.AT, Hook.REPLAY, Hook.ADJOINT, Hook.RECOMPUTE, Hook.ZERO)
+
+
+class Macros:
+    """The macros of one module. By default a macro leaves the source as Warp wrote it."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, list[str]] = {}
+        self._replaced: dict[str, str] = {}
+
+    def add(self, hook: Hook, number: int, text: str) -> None:
+        """Adds a statement at a hook before or after a statement or loop."""
+        self._texts.setdefault(hook.name_of(number), []).append(text)
+
+    def replace(self, hook: Hook, number: int, text: str) -> None:
+        """Replaces the statement inside a hook."""
+        self._replaced[hook.name_of(number)] = text
+
+    def definitions(self, functions: Iterable[FunctionTrace]) -> list[str]:
+        """Returns the ``#define`` of every hook of some functions."""
+        lines = []
+        for function in functions:
+            for hook, number in _hooks(function.nodes, function.end_wait):
+                name = hook.name_of(number)
+                if hook.takes_statement:
+                    default = "" if hook is Hook.RECOMPUTE else STATEMENT
+                    lines.append(f"#define {name}(...) {self._replaced.get(name, default)}")
+                else:
+                    lines.append(f"#define {name} {' '.join(self._texts.get(name, ()))}".rstrip())
+        return lines
+
+
+def _hooks(nodes: Iterable[Node], end: int | None) -> Iterable[tuple[Hook, int]]:
+    for node in nodes:
+        if node.wait is not None:
+            yield from ((Hook.WAIT, node.wait), (Hook.REPLAY_WAIT, node.wait))
+        if isinstance(node, Operation):
+            if node.hook is not None:
+                yield from ((Hook.AT, node.hook), (Hook.REPLAY, node.hook))
+                if node.reverses:
+                    yield Hook.ADJOINT, node.hook
+                    if node.name in ELEMENTWISE:
+                        yield Hook.RECOMPUTE, node.hook
+                if node.zeroes:
+                    yield Hook.ZERO, node.hook
+            continue
+        if isinstance(node, Branch):
+            yield from _hooks(node.nodes, node.end_wait)
+            continue
+        yield Hook.BEGIN, node.hook
+        yield from _hooks(node.nodes, node.end_wait)
+        yield Hook.END, node.hook
+        if node.reverses:
+            yield from ((Hook.REVERSE_BEGIN, node.hook), (Hook.REVERSE_END, node.hook))
+    if end is not None:
+        yield from ((Hook.WAIT, end), (Hook.REPLAY_WAIT, end))
+
+
+def hook_of(operation: Operation) -> int:
+    """The number of the hook around an operation that has one."""
+    assert operation.hook is not None
+    return operation.hook
+
+
+def pointer(tile: Tile) -> str:
+    """C++ of a pointer to a tile's first element."""
+    return f"{tile.name}.data.ptr"
+
+
+def local_function(name: str, parameters: Iterable[str], body: str) -> str:
+    """C++ of a function inside a block. Its parameters hide the tiles that they are named after."""
+    return f"const auto {name} = [&]({', '.join(f'auto& {one}' for one in parameters)}) {{ {body} }};"

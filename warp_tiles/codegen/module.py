@@ -7,14 +7,18 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
-from warp_tiles.codegen.emit import emit_loads, emit_loops, skip_replays
-from warp_tiles.codegen.emit_reverse import emit_reverse, reversed_types
-from warp_tiles.codegen.emit_stages import staged_types
-from warp_tiles.codegen.emit_store_adjoints import emit_store_adjoints
-from warp_tiles.codegen.emit_stores import emit_computed_stores, emit_sum_store
+from warp_tiles.codegen.emit_loops import (
+    emit_loads,
+    emit_loops,
+    emit_reverse,
+    reversed_types,
+    skip_replays,
+    staged_types,
+)
+from warp_tiles.codegen.emit_stores import emit_computed_stores, emit_store_adjoints, emit_sum_store
+from warp_tiles.codegen.hooks import Macros
 from warp_tiles.codegen.loads import plan_loads
 from warp_tiles.codegen.loops import LoopDecision, LoopSums, LoopTarget, decide
-from warp_tiles.codegen.macros import Macros
 from warp_tiles.codegen.prelude import prefix_of, waiting_function, with_prelude
 from warp_tiles.codegen.reverse import ReverseRing
 from warp_tiles.codegen.stores import computed_stores

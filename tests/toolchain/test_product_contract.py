@@ -1,0 +1,57 @@
+"""The interface that a product of tiles in stage buffers has to have, ``kernels/module/product.cuh``."""
+
+from __future__ import annotations
+
+import pytest
+
+from warp_tiles.compile.compiler import CompileRequest, compile_to_ltoir
+from warp_tiles.errors import BuildError
+from warp_tiles.toolchain import sources
+from warp_tiles.toolchain.sources import flatten
+
+OPTIONS = (("arch", "sm_80"), ("std", "c++17"))
+MEMBERS = {
+    "start(Sums&), ": "static __device__ void start(Sums&);",
+    "start(Sums&, const Sum* c)": "static __device__ void start(Sums&, const Sum*);",
+    "add(": "static __device__ void add(Sums&, unsigned, unsigned);",
+    "complete(": "static __device__ void complete(Sums&);",
+    "finish<ADD>(": "template <bool ADD> static __device__ void finish(const Sums&, Sum*);",
+    "visit(": "template <class Act> static __device__ void visit(const Sums&, const Act&);",
+    "GROUPS, PAIRS and Problem": "static constexpr int GROUPS = 0, PAIRS = 1;",
+}
+
+
+def log_of(members: dict[str, str]) -> str:
+    """What the compiler says about a class with these members; empty if it is a product."""
+    kernels = sources.kernels_folder()
+    text = f"""{flatten(kernels / "module" / "product.cuh", kernels)}
+struct Problem {{ static constexpr int m = 16; }};
+struct Candidate {{
+    using Problem = ::Problem;
+    using Sum = float;
+    struct Sums {{ float values[4]; }};
+    {" ".join(members.values())}
+}};
+using Named = wt_module::Product<Candidate>;
+__device__ Named::Sums kept;
+"""
+    try:
+        compile_to_ltoir(CompileRequest("product.cu", text, OPTIONS, "a product"))
+    except BuildError as error:
+        return error.log
+    return ""
+
+
+def test_a_class_with_all_members_is_a_product() -> None:
+    assert log_of(MEMBERS) == ""
+
+
+@pytest.mark.parametrize("missing", MEMBERS)
+def test_the_compiler_names_a_missing_member(missing: str) -> None:
+    log = log_of({name: text for name, text in MEMBERS.items() if name != missing})
+    assert f"a product has {missing}" in log
+
+
+def test_a_member_with_other_parameters_is_none() -> None:
+    other = {**MEMBERS, "add(": "static __device__ void add(Sums&, float*, unsigned);"}
+    assert "a product has add(" in log_of(other)

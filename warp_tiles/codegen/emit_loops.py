@@ -1,0 +1,447 @@
+"""Assembles the loops of a module as C++: the bodies of the macros at their hooks.
+
+Warp's statements stay where they are; a macro before, around or after each of them adds what a pipeline needs. All
+loops that load ahead have one shape. A loop may end by its condition or by ``break``, so its products are written once,
+and the program jumps back to them for the tiles that are left::
+
+    WT_BEGIN     memory, stages or buffers, accumulators, loaders
+    loop:
+        WT_AT    tile = load           into the next stage
+        WT_AT    product               multiply: if a stage is due: wait, multiply it; if draining: goto done
+    WT_END       draining = true; goto multiply; done: accumulators to C
+
+=====================  ============================================  ========================================
+pipeline               state (``kernels/module``)                    written by
+=====================  ============================================  ========================================
+stages                 ``Ring`` and a product (``product.cuh``)      :func:`_emit_ring`
+double buffers         ``PipelineState``, ``DoubleBuffer``           :func:`_emit_double_buffers`
+an unrolled loop       none: each iteration has tiles of its own     :func:`_emit_unrolled`
+the reverse pass       ``ReverseLoop`` and two products              :func:`emit_reverse`
+=====================  ============================================  ========================================
+
+docs/templates.md shows the text of one loop with stages, whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
+
+from warp_tiles.codegen.hooks import STATEMENT, Hook, Macros, hook_of, pointer
+from warp_tiles.codegen.loads import Loads
+from warp_tiles.codegen.loops import LoopDecision
+from warp_tiles.codegen.pipelines import Pipeline
+from warp_tiles.codegen.reverse import ReverseRing, TileGradient
+from warp_tiles.codegen.stages import Ring, Slot, constant_arrays
+from warp_tiles.codegen.sums import Accumulation
+from warp_tiles.codegen.trace import Array, FunctionTrace, ModuleTrace, Tile
+from warp_tiles.gemm.dtypes import DTYPES
+from warp_tiles.gemm.hardware import LANES
+from warp_tiles.gemm.pipeline import MmaPlan
+from warp_tiles.gemm.problem import GemmProblem
+
+_SYNC = "WP_TILE_SYNC();"
+_WAIT = "wt_module::wait_for_loads();"
+_COMMIT = " wt::arch::commit_copies();"
+
+
+def emit_loads(macros: Macros, forward: Loads, replayed: Loads) -> None:
+    """Writes the asynchronous loads and the waits of the program, and those of its repetition in the reverse pass."""
+    for loads, at, wait in ((forward, Hook.AT, Hook.WAIT), (replayed, Hook.REPLAY, Hook.REPLAY_WAIT)):
+        for number, first in loads.asynchronous.items():
+            macros.replace(at, number, f"wt_module::Load<{str(first).lower()}>() << {STATEMENT}")
+        for number in loads.waits:
+            macros.add(wait, number, _WAIT)
+
+
+def skip_replays(macros: Macros, function: FunctionTrace, sites: Collection[int]) -> None:
+    """Replaces forward products in the reverse pass by a barrier, because the next statement may read their tiles."""
+    for operation in function.operations():
+        if operation.product is not None and operation.product.site in sites and operation.hook is not None:
+            macros.replace(Hook.REPLAY, operation.hook, _SYNC)
+
+
+def emit_loops(macros: Macros, module: ModuleTrace, decisions: Iterable[LoopDecision]) -> None:
+    """Writes the loops of a module that keep sums in registers, and those that also load ahead."""
+    decisions = tuple(decisions)
+    for decision in decisions:
+        if decision.instruction:
+            _emit_ring(macros, module.functions[decision.function], decision)
+    decisions = tuple(decision for decision in decisions if not decision.instruction)
+    arrays = {product.array: product for decision in decisions for product in decision.accumulations}
+    for product in arrays.values():
+        _emit_sums(macros, product)
+    for decision in decisions:
+        if decision.pipeline is None:
+            for product in decision.accumulations:
+                _replace_product(macros, product, f"{_add(product)} {_SYNC}")
+        elif decision.loop.kind == "unrolled":
+            _emit_unrolled(macros, decision.loop.hook, decision.pipeline)
+        else:
+            _emit_double_buffers(macros, decision.loop.hook, decision.pipeline)
+    # new tiles, and memory that contained buffers, are set to zeros before sums are added to them
+    zeroed = {
+        (product.home.hook, buffer.c.name)
+        for decision in decisions
+        if decision.pipeline is not None
+        for buffer in decision.pipeline.buffers
+        for product in decision.accumulations
+        if product.c.name == buffer.c.name
+    }
+    zeroed |= {(product.home.hook, product.c.name) for product in arrays.values() if product.addition is not None}
+    for home, c in sorted(zeroed):
+        macros.add(Hook.END, home, f"wt_module::zero({c});")
+    for product in arrays.values():
+        finish = f"{product.sums.symbol}_finish({_sums(product)}, {pointer(product.c)});"
+        macros.add(Hook.END, product.home.hook, f"{_SYNC} {finish} {_SYNC}")
+        _emit_addition(macros, product.home.hook, product)
+
+
+def _emit_sums(macros: Macros, product: Accumulation) -> None:
+    name, count, ctype = _sums(product), product.sums.count, product.sums.ctype
+    # declared without an initializer, because a goto may not jump over one
+    zeroed = f"for (int wt_i = 0; wt_i < {count}; ++wt_i) {name}[wt_i] = {ctype}(0);"
+    macros.add(Hook.BEGIN, product.home.hook, f"{ctype} {name}[{count}]; {zeroed}")
+
+
+def _emit_double_buffers(macros: Macros, loop: int, pipeline: Pipeline) -> None:
+    """Writes a double-buffered loop. Its end jumps to the products once more, for the tiles of the last iteration."""
+    state, multiply, done = f"wt_state_{loop}", f"wt_multiply_{loop}", f"wt_done_{loop}"
+    names = {buffer.tile.name: f"wt_buffer_{loop}_{buffer.tile.name}" for buffer in pipeline.buffers}
+    macros.add(Hook.BEGIN, loop, f"wt_module::PipelineState {state}; {state}.start();")
+    begin = " ".join([_WAIT, *(f"{name}.load_next({tile});" for tile, name in names.items()), ""])
+    ends = []
+    for buffer in pipeline.buffers:
+        name, tile = names[buffer.tile.name], buffer.tile.name
+        second = f"wt_module::address({pointer(buffer.c)}) + {buffer.offset_bytes}"
+        declaration = f"wt_module::DoubleBuffer<decltype({tile})> {name};"
+        macros.add(Hook.BEGIN, loop, f"{declaration} {name}.start({tile}, {second});")
+        ends.append(f"{name}.end({tile}, {second});")
+        macros.replace(Hook.AT, hook_of(buffer.load), f"{begin}wt_module::Load<false>() << {STATEMENT}")
+        begin = ""  # only the first load of an iteration waits for the loads of the iteration before
+    *earlier, last = pipeline.products
+    for product in earlier:
+        _replace_product(macros, product, "")
+    # the offset of a view is stored in each iteration, because the last iteration may skip the products
+    offsets: dict[str, str] = {}
+    adds = []
+    for product in pipeline.products:
+        a, b = (_operand(tile, names, offsets) for tile in (product.a, product.b))
+        adds.append(_add(product, a, b))
+    for name in offsets:
+        macros.add(Hook.BEGIN, loop, f"unsigned {name};")
+    stores = f" if ({state}.more) {{ {' '.join(offsets.values())} }}" if offsets else ""
+    swaps = " ".join(f"{name}.swap();" for name in names.values())
+    text = f"{multiply}:;{stores} if ({state}.pending) {{ {' '.join(adds)} }} {state}.pending = true; {swaps}"
+    _replace_product(macros, last, f"{text} if (!{state}.more) goto {done};")
+    macros.add(Hook.END, loop, f"{state}.more = false; {_WAIT} goto {multiply}; {done}:;")
+    macros.add(Hook.END, loop, " ".join(ends))
+
+
+def _emit_unrolled(macros: Macros, loop: int, pipeline: Pipeline) -> None:
+    """Moves each product to the place of the next one, after the loads of the next one's tiles."""
+    texts = [_add(product) for product in pipeline.products]
+    for product, text in zip(pipeline.products, ["", *texts]):
+        _replace_product(macros, product, text)
+    group = -1
+    for load in pipeline.loads:
+        number = hook_of(load)
+        own = sum(hook_of(product.operation) < number for product in pipeline.products)
+        begin = f"{_WAIT} " if own != group else ""
+        group = own
+        macros.replace(Hook.AT, number, f"{begin}wt_module::Load<false>() << {STATEMENT}")
+    macros.add(Hook.END, loop, f"{_WAIT} {texts[-1]}")
+
+
+def _replace_product(macros: Macros, product: Accumulation, text: str) -> None:
+    macros.replace(Hook.AT, hook_of(product.operation), text)
+
+
+def _sums(product: Accumulation) -> str:
+    return f"wt_sums_{product.array}"
+
+
+def _add(product: Accumulation, a: str = "", b: str = "") -> str:
+    """Returns the call that adds a product to its sums. ``a`` and ``b`` replace the pointers of its tiles."""
+    operands = f"{a or pointer(product.a)}, {b or pointer(product.b)}"
+    return f"{product.sums.symbol}_add({_sums(product)}, {operands});"
+
+
+def _operand(tile: Tile, names: Mapping[str, str], offsets: dict[str, str]) -> str:
+    """Returns the address of an operand that was loaded in the iteration before, or before the loop.
+
+    Args:
+        tile: The operand.
+        names: The C++ variables of the buffers, by the tiles that are loaded into them.
+        offsets: Receives the variable of a view's offset, with the statement that sets it.
+    """
+    buffer = next((name for root, name in names.items() if root in tile.memory), None)
+    if buffer is None:
+        return pointer(tile)
+    if tile.name in names:
+        return f"{buffer}.ready()"
+    (root,) = tile.memory
+    offset = f"{buffer}_{tile.name}"
+    offsets[offset] = f"{offset} = {buffer}.offset({tile.name}, {root});"
+    return f"{buffer}.ready({offset})"
+
+
+# ---- stages
+
+
+def staged_types(decision: LoopDecision) -> Iterator[str]:
+    """Yields the C++ types of the products of a loop with stages."""
+    if decision.pipeline is None or (ring := decision.pipeline.ring) is None:
+        return
+    for product, variant, answer in zip(decision.pipeline.products, ring.variants, ring.products):
+        if product.array == hook_of(product.operation):  # the first one of those that share sums
+            a, b = (_slot(ring, tile).transposed for tile in (product.a, product.b))
+            flags = {"in_loop": True, "a_transposed": a, "b_transposed": b}
+            yield _product_type(staged_name(product), variant, answer, {}, flags)
+
+
+def _product_type(
+    name: str, variant: GemmProblem, answer: MmaPlan, sizes: Mapping[str, int], flags: Mapping[str, bool]
+) -> str:
+    """C++ of the type of a product of tiles in slots.
+
+    Args:
+        name: Its name.
+        variant: The product, with its operands as they lie in slots.
+        answer: How a block computes it.
+        sizes, flags: Further constants of its problem (``kernels/module/staged_sums.cuh``).
+    """
+    template = {"wgmma": "WarpgroupProduct", "fma": "FmaProduct"}.get(answer.instruction, "WarpProduct")
+    if answer.through_registers:
+        template = "WarpgroupRegisterProduct"
+    grid = {"m": variant.m, "n": variant.n, "k": variant.k, "warps_m": answer.warps_m, "warps_n": answer.warps_n}
+    if answer.lanes_m:
+        grid |= {"lanes_m": answer.lanes_m, "lanes_n": LANES // answer.lanes_m}
+    majors = {"a_k_major": variant.a.arrangement == "row_major", "b_k_major": variant.b.arrangement == "col_major"}
+    if template == "WarpgroupProduct":
+        majors["swapped"] = answer.swapped
+    integers = ", ".join(f"{key} = {value}" for key, value in {**grid, **sizes}.items())
+    booleans = ", ".join(f"{key} = {str(value).lower()}" for key, value in {**majors, **flags}.items())
+    return (
+        f"struct {name}_problem {{\n"
+        f"    using T = {DTYPES[variant.a.dtype].kernel_type};\n"
+        f"    static constexpr int {integers};\n"
+        f"    static constexpr bool {booleans};\n"
+        f"}};\nusing {name} = wt_module::Product<wt_module::{template}<{name}_problem>>;"
+    )
+
+
+def _emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) -> None:
+    """Writes a loop of a function that loads into stages.
+
+    An iteration loads its tiles into one stage, and multiplies those of an earlier iteration before that, so that
+    tensor cores work while the loads are issued. After the loop the program jumps to the products until no stage is
+    left.
+    """
+    pipeline = decision.pipeline
+    assert pipeline is not None
+    assert pipeline.ring is not None
+    ring, found, loop = pipeline.ring, pipeline.ring.loop, decision.loop.hook
+    name, multiply, drain, memory = (f"wt_{word}_{loop}" for word in ("ring", "multiply", "drain", "memory"))
+    begin, products = partial(macros.add, Hook.BEGIN, loop), pipeline.products
+    if found.extra_bytes:
+        begin(_reserved(memory, found.extra_bytes))
+    reads_c = any(ring.starts) and not ring.adds_starts
+    if reads_c:  # before the barrier in begin(), because the stages may lie in C's memory
+        _emit_starts(macros, loop, products, ring)
+    kind = f"wt_module::Ring<{found.stages}, {found.in_flight}, {found.per_barrier}, {found.stage_bytes}>"
+    begin(_begun(kind, name, _first_address(ring.first, memory)))
+    if not reads_c:  # zeros come after it: the other order gives loops of wgmma machine code that nobody has timed
+        _emit_starts(macros, loop, products, ring)
+    adds = " ".join(
+        f"{staged_name(product)}::add(wt_sums_{product.array}, "
+        f"{', '.join(f'{name}.from + {_slot(ring, tile).offset_bytes}' for tile in (product.a, product.b))});"
+        for product in products
+    )
+    groups = " + ".join(f"{staged_name(product)}::GROUPS" for product in products)
+    wait, due = f"{name}.wait<({groups})>();", f"if ({name}.due())"
+    multiplied = f"{adds} {name}.multiplied(); if (!{name}.more) goto {drain}; }} "
+    if found.in_flight:  # products in flight keep tensor cores busy while the loads are issued
+        before_loads = f"{due} {wait} "
+        after_loads = f"{multiply}:; {due} {{ if (!{name}.more) {wait} {multiplied}"
+    else:
+        before_loads, after_loads = f"{multiply}:; {due} {{ {wait} {multiplied}", ""
+    constant = constant_arrays(function, decision.loop)
+    for load in pipeline.loads:
+        (tile,) = (value for value in load.results if isinstance(value, Tile))
+        slot = f"{name}.to + {ring.slots[tile.name].offset_bytes}"
+        template = f"wt_module::{'TransposingSlotLoader' if ring.slots[tile.name].transposed else 'SlotLoader'}"
+        array = next((value for value in load.operands if isinstance(value, Array) and value.name in constant), None)
+        target = f"wt_module::LoadSlotOnce<{template}> {{{slot}}}"
+        if array is not None:
+            kind, loader = f"{template}<decltype({tile.name})>", f"wt_loader_{loop}_{tile.name}"
+            begin(_begun(kind, loader, array.name))
+            target = f"wt_module::LoadSlot<{kind}> {{{loader}, {slot}}}"
+        commit = _COMMIT if load is pipeline.loads[-1] else ""
+        macros.replace(Hook.AT, hook_of(load), f"{before_loads}{target} << {STATEMENT}{commit}")
+        before_loads = ""
+    for product in products:
+        _replace_product(macros, product, "")
+    _replace_product(macros, products[-1], f"{after_loads}{name}.loaded();")
+    end = partial(macros.add, Hook.END, loop)
+    end(f"{name}.more = false; {drain}:; if ({name}.turns) goto {multiply};")
+    summed = {product.array: product for product in products}
+    completions = " ".join(f"{staged_name(product)}::complete(wt_sums_{number});" for number, product in summed.items())
+    end(f"{completions} {_SYNC}")
+    if found.extra_bytes:
+        end(_released(found.extra_bytes))
+    if isinstance(decision.sum_store, str):
+        _emit_results(macros, loop, products, ring)
+    for fill in ring.fills:  # the loop overwrites C
+        macros.replace(Hook.AT, hook_of(fill), "")
+
+
+def _emit_starts(macros: Macros, loop: int, products: tuple[Accumulation, ...], ring: Ring) -> None:
+    """Writes the sums before the loop: zeros, or the start value of C in the first array of sums of this C."""
+    started: set[str] = set()
+    arrays: set[int] = set()
+    for product, has_start in zip(products, ring.starts):
+        if product.array in arrays:
+            continue
+        arrays.add(product.array)
+        kind, sums, start = staged_name(product), f"wt_sums_{product.array}", ""
+        if has_start and not ring.adds_starts and product.c.name not in started:
+            macros.add(Hook.BEGIN, loop, _SYNC)
+            start = f", {pointer(product.c)}"
+        started.add(product.c.name)
+        macros.add(Hook.BEGIN, loop, f"{kind}::Sums {sums}; {kind}::start({sums}{start});")
+
+
+def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...], ring: Ring) -> None:
+    """Writes the sums to C after the loop, or adds them to its start value or to those of an earlier array."""
+    written: set[str] = set()
+    arrays: set[int] = set()
+    for product, has_start in zip(products, ring.starts):
+        if product.array not in arrays:
+            arrays.add(product.array)
+            adds = str((has_start and ring.adds_starts) or product.c.name in written).lower()
+            written.add(product.c.name)
+            finish = f"{staged_name(product)}::finish<{adds}>(wt_sums_{product.array}, {pointer(product.c)});"
+            macros.add(Hook.END, loop, f"{finish} {_SYNC}")
+    for product in products:
+        _emit_addition(macros, loop, product)
+
+
+def _emit_addition(macros: Macros, loop: int, product: Accumulation) -> None:
+    """Adds a new tile C to the tile that the program adds it to, once, after the loop."""
+    if product.addition is not None:
+        macros.replace(Hook.AT, hook_of(product.addition), "")
+        target = product.addition.tiles[0].name
+        macros.add(Hook.END, loop, f"wp::tile_add_inplace({target}, {product.c.name});")
+
+
+def _slot(ring: Ring, tile: Tile) -> Slot:
+    """The slot of a loaded tile, or of its transpose."""
+    return next(slot for root, slot in ring.slots.items() if root in tile.memory)
+
+
+def staged_name(product: Accumulation) -> str:
+    """C++ of the type of a product of tiles in slots."""
+    return f"wt_staged_{product.array}"
+
+
+# Variables are declared without an initializer, because a goto may not jump over one.
+
+
+def _begun(kind: str, name: str, argument: str) -> str:
+    return f"{kind} {name}; {name}.begin({argument});"
+
+
+def _reserved(memory: str, size: int) -> str:
+    return f"void* {memory}; {memory} = wp::tile_shared_storage_t::alloc({size});"
+
+
+def _released(size: int) -> str:
+    return f"wp::tile_shared_storage_t::alloc(-{size});"
+
+
+def _first_address(tile: Tile | None, memory: str) -> str:
+    """C++ of the address of the stages, in the memory of a tile or in memory that was reserved."""
+    return f"wt_module::address({pointer(tile) if tile is not None else memory})"
+
+
+# ---- the reverse pass
+
+
+def reversed_types(decision: LoopDecision) -> Iterator[str]:
+    """Yields the C++ types of the products of a loop's reverse pass."""
+    ring = decision.reverse
+    if isinstance(ring, ReverseRing):
+        for gradient in ring.gradients:
+            name, product = _gradient_name(ring, gradient), gradient.product
+            flags = {"gradient_is_a": product.gradient_is_a}
+            flags |= {"in_loop": False, "a_transposed": False, "b_transposed": False}
+            yield _product_type(name, product.variant, product.answer, {"threads": product.variant.threads}, flags)
+
+
+def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
+    """Writes the reverse pass of a loop, if it loads into stages.
+
+    An iteration loads its tiles into one stage, and then computes the gradients of the iteration before. After the loop
+    the program jumps to the products once more, for the last iteration.
+    """
+    ring, loop = decision.reverse, decision.loop.hook
+    if not isinstance(ring, ReverseRing):
+        return
+    name, multiply, done = f"wt_reverse_{loop}", f"wt_reverse_multiply_{loop}", f"wt_reverse_done_{loop}"
+    forward, extra, memory = ring.forward, ring.answer.extra_bytes, f"wt_reverse_memory_{loop}"
+    begin, end = (partial(macros.add, hook, loop) for hook in (Hook.REVERSE_BEGIN, Hook.REVERSE_END))
+    if extra:
+        begin(_reserved(memory, extra))
+    dtype = DTYPES[forward.a.dtype].kernel_type
+    kind = f"wt_module::ReverseLoop<{dtype}, {forward.m}, {forward.n}, {ring.stage_bytes}>"
+    begin(_begun(kind, name, f"{_first_address(ring.first, memory)}, {ring.c.name}.grad.ptr"))
+    places = {gradient.tile.name: f"wt_places_{loop}_{gradient.tile.name}" for gradient in ring.gradients}
+    last = max(ring.gradients, key=lambda gradient: hook_of(gradient.load))
+    for gradient in ring.gradients:
+        tile, number = gradient.tile.name, hook_of(gradient.load)
+        loader, loaders = f"wt_reverse_loader_{loop}_{tile}", f"wt_module::SlotLoader<decltype({tile})>"
+        begin(f"{_begun(loaders, loader, gradient.array.name)} wt_module::Places {places[tile]};")
+        target = f"{loader}, {_address(ring, f'{name}.to', tile)}, {places[tile]}"
+        commit = _COMMIT if gradient is last else ""
+        macros.replace(Hook.REPLAY, number, f"wt_module::LoadPlaced<{loaders}> {{{target}}} << {STATEMENT}{commit}")
+        macros.replace(Hook.ADJOINT, number, "")
+        macros.replace(Hook.ZERO, number, "")
+    for view in ring.views:  # Warp's adjoint reads and writes the tiles
+        macros.replace(Hook.ADJOINT, hook_of(view), "")
+    macros.replace(Hook.REPLAY, hook_of(ring.product), "")
+    products = " ".join(_gradients(ring, name, places))
+    moved = " ".join(f"{place}.next();" for place in places.values())
+    turn = f"{multiply}:; if ({name}.pending) {{ {name}.wait(); {products} }} if (!{name}.more) goto {done};"
+    macros.replace(Hook.ADJOINT, hook_of(ring.product), f"{turn} {name}.next(); {moved}")
+    end(f"{name}.more = false; goto {multiply}; {done}:;")
+    if extra:
+        end(_released(extra))
+
+
+def _gradients(ring: ReverseRing, name: str, places: dict[str, str]) -> Iterator[str]:
+    """Yields the statements that compute the gradients of an iteration and add them to the arrays' gradients."""
+    kinds = {gradient.tile.name: _gradient_name(ring, gradient) for gradient in ring.gradients}
+    for gradient in ring.gradients:
+        tile, kind = gradient.tile.name, kinds[gradient.tile.name]
+        other = _address(ring, f"{name}.from", gradient.other.name)
+        yield f"{kind}::Sums wt_sums_{tile}; {name}.multiply<{kind}>(wt_sums_{tile}, {other});"
+    for tile, kind in kinds.items():
+        yield f"{name}.complete<{kind}>(wt_sums_{tile});"
+    yield _SYNC  # all threads have read the stage
+    for tile, kind in kinds.items():
+        yield f"{name}.replace<{kind}, decltype({tile})>(wt_sums_{tile}, {_address(ring, f'{name}.from', tile)});"
+    yield _SYNC
+    for gradient in ring.gradients:
+        tile, array = gradient.tile.name, gradient.array
+        arguments = f"{_address(ring, f'{name}.from', tile)}, {array.name}, {array.adjoint}, {places[tile]}"
+        yield f"wt_module::add_to_gradient<decltype({tile})>({arguments});"
+    yield _SYNC  # the next iteration loads into the stage
+
+
+def _address(ring: ReverseRing, stage: str, tile: str) -> str:
+    return f"{stage} + {ring.slots[tile].offset_bytes}"
+
+
+def _gradient_name(ring: ReverseRing, gradient: TileGradient) -> str:
+    return f"wt_gradient_{hook_of(ring.product)}_{gradient.tile.name}"
