@@ -213,7 +213,9 @@ def _read_export(folder: Path) -> Any:
 
 
 def _write_statistics(folder: Path) -> Path:
-    StatisticsFile(folder / "cache").add([Statistics(hits=3, waited_s=0.25)])
+    file = StatisticsFile(folder / "cache")
+    file.add(Statistics(hits=3, waited_s=0.25))
+    file.write()
     return next((folder / "cache/statistics").glob("*.json"))
 
 

@@ -58,6 +58,12 @@ def use_inner_caches(root: Path) -> None:
         marked.mark("mark", 1)
 
 
+def count(root: Path) -> None:
+    file = StatisticsFile(root)
+    file.add(Statistics(hits=1))
+    file.write()
+
+
 def reproduce(root: Path) -> None:
     context = BuildContext(Resources(None, None), Settings(cache_dir=root))
     context._reproduction(CompileRequest("f.cu", "text", (), "a function"))
@@ -84,7 +90,7 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "digests": lambda root: FileDigests(root, "toolchain").digest(__file__),
     "records": lambda root: RecordStore(root, folder="tuning").merge(record_key("gemm"), [timing({"x": 1})]),
     "inner caches": use_inner_caches,
-    "statistics": lambda root: StatisticsFile(root).add([Statistics(hits=1)]),
+    "statistics": count,
     "failed": reproduce,
     "remove records": lambda root: RecordStore(root, folder="tuning").remove(),
 }

@@ -13,9 +13,8 @@ import pytest
 
 from tests.remote.subjects import SIGNER, connect, entry, ready, signed, total, write_object
 from warp_tiles.remote import LTOIR, object_name
-from warp_tiles.remote.claims import Claim
 from warp_tiles.remote.statistics import Statistics
-from warp_tiles.remote.store import RemoteStore
+from warp_tiles.remote.store import Claim, RemoteStore
 
 ENTRY = entry()
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.remote.subjects import SIGNER, STRANGER, TRUSTED, connect
+from tests.remote.subjects import SIGNER, STRANGER, TRUSTED, connect, ready
 from tests.tuning.tuning_records import key, timing
 from warp_tiles.remote import RECORDS
 from warp_tiles.remote.keys import SigningKey
 from warp_tiles.remote.store import RemoteStore
-from warp_tiles.tuning.remote_records import pull_records, push_records, settings_for_records
+from warp_tiles.tuning.remote_records import pull_records, push_records
 from warp_tiles.tuning.store import RecordStore
 
 
 def connection(folder: Path, signer: SigningKey | None = None) -> RemoteStore:
     folder.mkdir(exist_ok=True)
-    made = RemoteStore(settings_for_records(connect(folder, signer=signer).given))
-    made.require()
-    return made
+    return ready(connect(folder, signer=signer))
 
 
 def test_records_go_to_another_machine_and_known_timings_stay(tmp_path: Path) -> None:

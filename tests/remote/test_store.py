@@ -325,7 +325,11 @@ def test_a_forked_process_leaves_the_store_alone(tmp_path: Path) -> None:
 
 def test_counts_add_up_over_processes(tmp_path: Path) -> None:
     for _ in range(2):
-        StatisticsFile(tmp_path).add([Statistics(hits=1, saved_s=0.5), Statistics(misses=2)])
+        file = StatisticsFile(tmp_path)
+        file.add(Statistics(hits=1, saved_s=0.5))
+        file.add(Statistics(misses=2))
+        file.write()
+        file.write()
     assert StatisticsFile(tmp_path).read() == Statistics(hits=2, misses=4, saved_s=1.0)
     StatisticsFile(tmp_path).clear()
     assert not StatisticsFile(tmp_path).read()

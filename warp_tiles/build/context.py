@@ -15,7 +15,7 @@ from warp_tiles.build.phases import COMPILE, Phase, now_s
 from warp_tiles.cache import cache_root
 from warp_tiles.cache._paths import MODULES, MODULES_SUFFIX
 from warp_tiles.errors import BuildError, LockedError, ToolchainError, WorkerError
-from warp_tiles.remote import LTOIR, MODULE
+from warp_tiles.remote import ANY_TOOLCHAIN, LTOIR, MODULE, RECORDS
 from warp_tiles.settings import Settings
 from warp_tiles.toolchain.search import Toolchain, Version, dotted, require_linkable
 from warp_tiles.toolchain.store import ToolchainStore
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from warp_tiles.compile.module import ModuleSource
     from warp_tiles.compile.pool import CompilerPool, Compilers
     from warp_tiles.remote.bundle import Bundle
-    from warp_tiles.remote.connect import Counting
+    from warp_tiles.remote.statistics import StatisticsFile
     from warp_tiles.remote.store import RemoteStore
 
 log = logging.getLogger("warp_tiles")
@@ -56,7 +56,7 @@ class Resources:
         self._headers: dict[Path, ModuleHeaders] = {}
         self._pools: dict[int, Compilers] = {}
         self._bundles: dict[tuple[Path, tuple[str, ...], Path | None], Bundle] = {}
-        self._remotes: dict[tuple[object, ...], tuple[RemoteStore, Counting] | None] = {}
+        self._remotes: dict[tuple[object, ...], tuple[RemoteStore, StatisticsFile] | None] = {}
         self._waiters: DaemonThreads | None = None
 
     def cache(self, settings: Settings, folder: str = "", suffix: str = ".ltoir") -> Cache:
@@ -277,11 +277,13 @@ class BuildContext:
         """The compiler, and for modules the linker, with the beginnings of their digests. Signatures cover it.
 
         Args:
-            kind: ``ltoir`` or ``module``.
+            kind: ``ltoir``, ``module``, or ``records``, which hold no code and name their own driver and versions.
 
         Raises:
             ToolchainError: There is no toolchain.
         """
+        if kind == RECORDS:
+            return ANY_TOOLCHAIN
         toolchain = self.toolchain()
         text = f"NVRTC {dotted(toolchain.nvrtc_version)} {self.store.compiler_digest()[:12]}"
         if kind == MODULE and toolchain.nvjitlink is not None:

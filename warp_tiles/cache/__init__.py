@@ -12,30 +12,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from warp_tiles.cache._explain import Difference, Explanation, explain
+    from warp_tiles.cache._explain import explain
     from warp_tiles.cache._key import SCHEMA_VERSION, CacheKey, KeyField
-    from warp_tiles.cache._maintain import CacheInfo, EntryInfo, Finding, GcReport, VerifyReport
+    from warp_tiles.cache._maintain import EntryInfo
     from warp_tiles.cache._manifest import Entry, Manifest
     from warp_tiles.cache._paths import cache_root, default_root
-    from warp_tiles.cache._report import Problem
     from warp_tiles.cache._store import Cache, Counters
 
 _LAZY_NAMES = {
     "Cache": "_store",
-    "CacheInfo": "_maintain",
     "CacheKey": "_key",
     "Counters": "_store",
-    "Difference": "_explain",
     "Entry": "_manifest",
     "EntryInfo": "_maintain",
-    "Explanation": "_explain",
-    "Finding": "_maintain",
-    "GcReport": "_maintain",
     "KeyField": "_key",
     "Manifest": "_manifest",
-    "Problem": "_report",
     "SCHEMA_VERSION": "_key",
-    "VerifyReport": "_maintain",
     "cache_root": "_paths",
     "default_root": "_paths",
     "explain": "_explain",
@@ -44,19 +36,12 @@ _LAZY_NAMES = {
 __all__ = [
     "SCHEMA_VERSION",
     "Cache",
-    "CacheInfo",
     "CacheKey",
     "Counters",
-    "Difference",
     "Entry",
     "EntryInfo",
-    "Explanation",
-    "Finding",
-    "GcReport",
     "KeyField",
     "Manifest",
-    "Problem",
-    "VerifyReport",
     "cache_root",
     "default_root",
     "explain",

@@ -62,20 +62,6 @@ def _progress(what: str) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
-@contextlib.contextmanager
-def _for_records(remote: RemoteStore) -> Iterator[RemoteStore]:
-    """A connection for tuning records."""
-    from warp_tiles.remote.store import RemoteStore
-    from warp_tiles.tuning.remote_records import settings_for_records
-
-    connection = RemoteStore(settings_for_records(remote.given))
-    try:
-        connection.require()
-        yield connection
-    finally:
-        connection.close()
-
-
 def _print(found: dict[str, Transfer], verb: str, records: int, as_json: bool) -> None:
     if as_json:
         print_json({**{kind: asdict(transfer) for kind, transfer in found.items()}, "records": records})
@@ -108,8 +94,7 @@ def push(as_json: bool) -> None:
         digests = {"compiler": context.store.compiler_digest(), "linker": context.store.linker_digest()}
         caches = {LTOIR: context.cache, MODULE: context.modules}
         found = {kind: transfer.push(cache, remote, kind, digests, done) for kind, cache in caches.items()}
-        with _for_records(remote) as connection:
-            records = push_records(open_store(context.settings), connection)
+        records = push_records(open_store(context.settings), remote)
     _print(found, "pushed", records, as_json)
     sys.exit(1 if any(each.failed for each in found.values()) else 0)
 
@@ -125,8 +110,7 @@ def pull(as_json: bool) -> None:
     with _opened(writes=False) as (context, remote), _progress("pulled") as done:
         caches = {LTOIR: context.cache, MODULE: context.modules}
         found = {kind: transfer.pull(cache, remote, kind, done) for kind, cache in caches.items()}
-        with _for_records(remote) as connection:
-            records = pull_records(open_store(context.settings), connection)
+        records = pull_records(open_store(context.settings), remote)
     _print(found, "pulled", records, as_json)
     sys.exit(1 if any(each.failed for each in found.values()) else 0)
 

@@ -1,43 +1,18 @@
-"""Makes the remote store of some settings, and keeps the counts of its use."""
+"""Makes the keys and the remote store of some settings."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from warp_tiles.errors import RemoteError
 from warp_tiles.remote.keys import PublicKey, SigningKey, trusted_keys
-from warp_tiles.remote.statistics import Statistics, StatisticsFile
+from warp_tiles.remote.statistics import StatisticsFile
 from warp_tiles.remote.store import RemoteSettings, RemoteStore
 from warp_tiles.settings import Settings
 from warp_tiles.util.warn import WarnedTexts, warn
 
 _warned = WarnedTexts()
-
-
-class Counting:
-    """Counts of this process that are not in the file yet.
-
-    Args:
-        file: The counts of all processes.
-    """
-
-    def __init__(self, file: StatisticsFile) -> None:
-        self._file = file
-        self._lock = threading.Lock()
-        self._pending: list[Statistics] = []
-
-    def add(self, counts: Statistics) -> None:
-        """Keep counts until the next :meth:`write`."""
-        with self._lock:
-            self._pending.append(counts)
-
-    def write(self) -> None:
-        """Add the counts to the file."""
-        with self._lock:
-            pending, self._pending = self._pending, []
-        self._file.add(pending)
 
 
 def trusted_by(settings: Settings) -> dict[str, PublicKey]:
@@ -88,8 +63,8 @@ def open_store(
     toolchain: Callable[[str], str],
     *,
     writes: bool | None = None,
-) -> tuple[RemoteStore, Counting]:
-    """Connect to the store that the settings name.
+) -> tuple[RemoteStore, StatisticsFile]:
+    """Connect to the store that the settings name, and count its use.
 
     Args:
         settings: The settings.
@@ -103,6 +78,6 @@ def open_store(
     if not settings.remote:
         raise RemoteError("there is no remote store", remedy="set WARP_TILES_REMOTE to its URL")
     signer = signer_of(settings) if (settings.remote_push if writes is None else writes) else None
-    counting = Counting(StatisticsFile(root, shared=settings.cache_shared))
+    counting = StatisticsFile(root, shared=settings.cache_shared)
     given = RemoteSettings(settings.remote, trusted_by(settings), settings.remote_wait_s, toolchain, signer)
     return RemoteStore(given, counting.add), counting

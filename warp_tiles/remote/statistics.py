@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -68,7 +68,7 @@ class Statistics:
 
 
 class StatisticsFile:
-    """The counts of all processes of this user.
+    """The counts of all processes of this user, and those of this process that are not in the file yet.
 
     Args:
         root: Folder of the cache.
@@ -77,22 +77,30 @@ class StatisticsFile:
 
     def __init__(self, root: Path, *, shared: bool = False) -> None:
         self._documents = Documents(root, FOLDER, shared=shared)
+        self._lock = threading.Lock()
+        self._pending = Statistics()
 
     def read(self) -> Statistics:
-        """The counts so far; zeros if there are none, or if the folder cannot be used."""
+        """The counts in the file; zeros if there are none, or if the folder cannot be used."""
         return Statistics.from_json((self._documents.read(_NAME) or {}).get("counts"))
 
     def clear(self) -> None:
         """Set the counts to zero."""
         self._documents.write(_NAME, {"counts": asdict(Statistics())})
 
-    def add(self, steps: Iterable[Statistics]) -> None:
-        """Add counts. Does nothing if the folder cannot be used."""
-        total = sum(steps, Statistics())
-        if not total:
+    def add(self, counts: Statistics) -> None:
+        """Keep counts until the next :meth:`write`."""
+        with self._lock:
+            self._pending += counts
+
+    def write(self) -> None:
+        """Add the counts of this process to the file. Does nothing if the folder cannot be used."""
+        with self._lock:
+            new, self._pending = self._pending, Statistics()
+        if not new:
             return
         try:
             with self._documents.files.lock(f"{FOLDER}/{_NAME}.lock", _LOCK_S):
-                self._documents.write(_NAME, {"counts": asdict(self.read() + total)})
+                self._documents.write(_NAME, {"counts": asdict(self.read() + new)})
         except (TimeoutError, NoLocksError, OSError):
             pass  # counts are worth no wait

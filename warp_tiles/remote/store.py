@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,19 +20,20 @@ from warp_tiles.cache._manifest import Entry
 from warp_tiles.cache._store import Upstream
 from warp_tiles.errors import RemoteError
 from warp_tiles.remote import LAYOUT, SIGNED_BY, object_name
-from warp_tiles.remote.claims import MAX_BYTES as CLAIM_BYTES
-from warp_tiles.remote.claims import PATIENCE_S as CLAIM_PATIENCE_S
-from warp_tiles.remote.claims import Claim
 from warp_tiles.remote.client import MissingObjectError, NotSupportedError, first_bytes
 from warp_tiles.remote.connection import Connection
 from warp_tiles.remote.envelope import OtherToolchainError, RefusedError, Wanted, check_statement, pack, unpack
 from warp_tiles.remote.keys import PublicKey, SigningKey
 from warp_tiles.remote.statistics import Statistics
+from warp_tiles.util.processes import described, this_process
 
 log = logging.getLogger("warp_tiles")
 PROBE = f"{LAYOUT}/store.json"
 #: Seconds that a process waits for other machines' builds, in all.
 CLAIMS_S = 120.0
+#: Seconds for which a claim counts, and after which a waiting machine says so.
+CLAIM_VALID_S, CLAIM_PATIENCE_S = 60.0, 5.0
+_CLAIM_BYTES = 4096
 _POLL_S = 0.25
 
 
@@ -39,7 +42,6 @@ class RemoteSettings:
     """The settings of a remote store.
 
     Attributes:
-        url: Its URL.
         trusted: The keys whose signatures count, by key id.
         wait_s: The longest time to wait for an entry.
         toolchain: Returns the compiler of a kind of entries, and for modules the linker, as text.
@@ -51,6 +53,40 @@ class RemoteSettings:
     wait_s: float
     toolchain: Callable[[str], str]
     signer: SigningKey | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An object that says which machine builds a key, so that others wait for it and do not build it too.
+
+    Anybody who can write to a store can plant claims, and a machine can die with one. So a claim counts for a minute,
+    and a process waits for claims only so long in all. A second build of a key does no harm.
+    """
+
+    data: bytes
+
+    @classmethod
+    def new(cls) -> Claim:
+        """A claim of this process, from now on."""
+        by = this_process().decode("utf-8", "replace")
+        return cls(json.dumps({"time": time.time(), "by": by, "id": secrets.token_hex(8)}).encode("utf-8"))
+
+    @property
+    def counts(self) -> bool:
+        """True if it is a claim, and younger than :data:`CLAIM_VALID_S`."""
+        try:
+            age_s = time.time() - float(json.loads(self.data)["time"])
+        except (ValueError, TypeError, LookupError, RecursionError, OverflowError):
+            return False
+        return -CLAIM_VALID_S < age_s < CLAIM_VALID_S
+
+    @property
+    def holder(self) -> str:
+        """The process, for a message."""
+        try:
+            return described(str(json.loads(self.data)["by"]).encode("utf-8", "replace"))
+        except (ValueError, TypeError, LookupError, RecursionError):
+            return described(b"")
 
 
 class RemoteStore:
@@ -274,7 +310,7 @@ class RemoteStore:
             try:
                 if client.write(name, claim.data, only_new=True):
                     return None
-                other = Claim(first_bytes(client.read(name), CLAIM_BYTES))
+                other = Claim(first_bytes(client.read(name), _CLAIM_BYTES))
             except (NotSupportedError, MissingObjectError):  # it cannot be known, or was released just now
                 return None
             if other.counts:
@@ -287,7 +323,7 @@ class RemoteStore:
     def _release(self, name: str, claim: Claim) -> None:
         client = self._connection.client()
         with contextlib.suppress(MissingObjectError):
-            if first_bytes(client.read(name), CLAIM_BYTES) == claim.data:  # no other process has taken it over
+            if first_bytes(client.read(name), _CLAIM_BYTES) == claim.data:  # no other process has taken it over
                 client.remove(name)
 
 

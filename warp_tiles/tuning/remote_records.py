@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from warp_tiles.cache import Entry
-from warp_tiles.remote import ANY_TOOLCHAIN, RECORDS
-from warp_tiles.remote.store import RemoteSettings, RemoteStore
+from warp_tiles.remote import RECORDS
+from warp_tiles.remote.store import RemoteStore
 from warp_tiles.tuning.store import RecordStore, count_of, records_key
-
-
-def settings_for_records(given: RemoteSettings) -> RemoteSettings:
-    """The settings of a connection for tuning records, which hold no code and name their own driver and versions."""
-    return replace(given, toolchain=lambda kind: ANY_TOOLCHAIN)
 
 
 def push_records(store: RecordStore, remote: RemoteStore) -> int:
@@ -20,7 +12,7 @@ def push_records(store: RecordStore, remote: RemoteStore) -> int:
 
     Args:
         store: The records. Those of the remote store are added to it.
-        remote: A connection with :func:`settings_for_records` and a signing key.
+        remote: The store, with a signing key.
 
     Returns:
         The number of records that were written; 0 if there are none, or if the store does not answer.
@@ -41,7 +33,7 @@ def pull_records(store: RecordStore, remote: RemoteStore) -> int:
 
     Args:
         store: Receives the records.
-        remote: A connection with :func:`settings_for_records`.
+        remote: The store.
 
     Returns:
         The number of records that were found.
@@ -53,5 +45,5 @@ def pull_records(store: RecordStore, remote: RemoteStore) -> int:
 
 
 def _fetch(store: RecordStore, remote: RemoteStore, signer: str) -> int:
-    entry: Entry | None = remote.fetch(RECORDS, records_key(signer).digest, signer=signer)
+    entry = remote.fetch(RECORDS, records_key(signer).digest, signer=signer, again=True)  # not every signer has any
     return 0 if entry is None else store.import_bytes(entry.payload, remote.url)
