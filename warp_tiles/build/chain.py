@@ -29,7 +29,6 @@ class ProviderMatch:
     """A provider's answer to one variant.
 
     Attributes:
-        provider: The provider.
         recipes: Its ways to build the variant, best first; empty if it cannot build it.
         reason_unsupported: The reason: UnsupportedVariant, which is normal, or ToolchainError, which the user can
             remedy. None if it can.
@@ -45,7 +44,6 @@ class Chain:
     """The providers under some settings.
 
     Attributes:
-        settings: The settings.
         providers: The providers, in the order in which they are tried.
         tuned: Measurements; None if there are no valid ones.
     """

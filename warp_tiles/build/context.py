@@ -226,8 +226,6 @@ class BuildContext:
     """The resources under one set of settings, as providers see them (:class:`warp_tiles.providers.ProviderContext`).
 
     Attributes:
-        resources: The resources.
-        settings: The settings.
         compiled: The work of the compiler, added by each :meth:`get_or_compile` that compiles.
     """
 

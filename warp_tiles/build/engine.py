@@ -22,7 +22,6 @@ from warp_tiles.build.measurements import Measurements
 from warp_tiles.build.phases import now_s
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder
-from warp_tiles.cache._explain import MissedKeys
 from warp_tiles.errors import BuildError, LockedError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.plan.planning import STAGES, ModulePlan, PlannedVariant
@@ -247,6 +246,8 @@ class Engine:
             return found
         cached = context.is_cached(key)
         if not cached:
+            from warp_tiles.cache._explain import MissedKeys
+
             MissedKeys(context.root, shared=context.settings.cache_shared).add(key)
         return replace(found, key=key.digest, cached=cached)
 

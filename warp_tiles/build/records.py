@@ -74,7 +74,6 @@ class ModuleRecord:
     """The build record of one module.
 
     Attributes:
-        plan: Its plan.
         artifacts: The artifacts that were built or found in the cache.
         linker: ``warp_tiles`` or ``warp``.
         linker_reason: The reason why Warp linked; empty if warp_tiles did.
