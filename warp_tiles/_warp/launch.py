@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import warp
 
-from warp_tiles._warp import members
 from warp_tiles._warp.internals import find, missing, require
 from warp_tiles.errors import RecordingError
 
@@ -145,7 +144,7 @@ def pack(kernel: Any, index: int, value: Any, device: Any, *, adjoint: bool, any
         given = getattr(value, "_cls", None)
         if given is None or given.hash != expected.hash:
             raise RecordingError(f"{what} is {value!r}", remedy=f"pass an instance of {expected.key}")
-    for name, array in () if anywhere else members.arrays_in(argument.label, value):
+    for name, array in () if anywhere else arrays_in(argument.label, value):
         owner = getattr(array, "device", None)
         if array is not None and owner != device and not warp.can_access(device, array):
             raise RecordingError(
@@ -487,3 +486,38 @@ class Definition:
                 remedy="record it again",
             )
         return candidate
+
+
+# ---- the arrays of an argument: itself, or the array members of a struct and of nested structs
+
+
+def arrays_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields each array with its name, e.g. ``weights.inner.values``, and None for an array member that is not set."""
+    if _internal("types.is_struct")(value):
+        for label, variable in value._cls.vars.items():
+            member = getattr(value, label)
+            if member is None and _internal("types.is_array")(variable.type):
+                yield f"{name}.{label}", None
+            else:
+                yield from arrays_in(f"{name}.{label}", member)
+    elif _internal("types.is_array")(value):
+        yield name, value
+
+
+def array_shapes(kernel: Any, index: int, value: Any, structure: Any) -> dict[str, tuple[int, ...] | None]:
+    """The shapes of the arrays in a kernel's argument, by name; None for an array that is not set.
+
+    Args:
+        kernel: The kernel.
+        index: Position of the argument.
+        value: The argument's value, as the user passed it.
+        structure: The packed value. It has a shape for everything that Warp accepts as an array.
+    """
+    argument = kernel.adj.args[index]
+    if not _internal("types.is_array")(argument.type):
+        found = arrays_in(argument.label, value)
+        return {name: None if array is None else tuple(array.shape) for name, array in found}
+    dense = structure.data if hasattr(structure, "indices") else structure
+    if value is None or not hasattr(dense, "ndim"):
+        return {argument.label: None}
+    return {argument.label: tuple(structure.shape[: dense.ndim])}

@@ -62,10 +62,8 @@ class _Packed:
 
     def __init__(self, kernel: Any, config: _LaunchConfig, values: Sequence[Any], gradients: Sequence[Any]) -> None:
         from warp_tiles._warp import launch as warp_launch
-        from warp_tiles._warp import members
 
         self._warp = warp_launch
-        self._members = members
         self.kernel = kernel
         self.config = config
         self.values = list(values)  # as the user passed them, which keeps arrays alive
@@ -101,7 +99,7 @@ class _Packed:
     def _shapes_of(self, index: int, value: Any, *, adjoint: bool = False) -> dict[str, tuple[int, ...] | None]:
         """Check an argument, or a gradient of it. Returns the shapes of its arrays."""
         structure = self._warp.pack(self._concrete, index, value, self.config.device, adjoint=adjoint)
-        return self._members.shapes(self._concrete, index, value, structure)
+        return self._warp.array_shapes(self._concrete, index, value, structure)
 
     def _gradient(self, index: int) -> Any:
         """Returns the gradient of an argument. A gradient that the user passed is checked."""
