@@ -223,7 +223,7 @@ def _remote(executor: Executor, store: ToolchainStore, local: Callable[[], Compi
 
 @dataclass(frozen=True)
 class BuildContext:
-    """The resources under one set of settings, as providers see them (:class:`warp_tiles.providers.ProviderContext`).
+    """The resources under one set of settings: a :class:`warp_tiles.providers.base.ProviderContext`.
 
     Attributes:
         compiled: The work of the compiler, added by each :meth:`get_or_compile` that compiles.

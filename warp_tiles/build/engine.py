@@ -213,7 +213,7 @@ class Engine:
             generated: The module.
 
         Raises:
-            TypeError, UnsupportedVariant, ToolchainError: See :func:`warp_tiles.build.chain.assign_provider`.
+            TypeError, UnsupportedVariant, ToolchainError: See :meth:`warp_tiles.build.chain.Chain.assign`.
             SettingError: The policy forbids the provider of the settings.
         """
         from warp_tiles.build.functions import decided

@@ -80,7 +80,7 @@ def note(text: str) -> None:
 def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table as wide as the terminal. Outside a terminal it is up to 200 columns wide.
 
-    In a narrow terminal some columns follow below their row (:mod:`warp_tiles.cli.output`).
+    In a narrow terminal some columns follow below their row.
 
     Raises:
         OSError: Standard output cannot be written; the command ends with a message.

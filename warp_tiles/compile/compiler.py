@@ -282,7 +282,7 @@ def _text(value: object) -> str:
 
 
 def linker_flags(arch: str, output: str, max_registers: int | None) -> list[str]:
-    """The flags of nvJitLink for a link that drops unused variables; see :class:`warp_tiles.compile.LinkRequest`.
+    """The flags of nvJitLink for a link that drops unused variables; see :class:`LinkRequest`.
 
     The linker uses one thread per core. Any number of threads but one gives the same bytes; one alone gives code that
     uses more stack.
