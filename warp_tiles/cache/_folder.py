@@ -62,10 +62,6 @@ class Folder:
         """Path of a key's manifest."""
         return self.files.path(self.key_name(digest))
 
-    def object_path(self, sha256: str) -> Path:
-        """Path of a payload."""
-        return self.files.path(self.object_name(sha256))
-
     def temporary_path(self) -> Path:
         """An unused path for a file that :meth:`each_temporary` finds. Its folder is created."""
         folder = f"{OBJECTS}/00"

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from warp_tiles.cache._documents import Documents
 from warp_tiles.cache._folder import KEYS, OBJECTS, Folder
 from warp_tiles.cache._manifest import Manifest
-from warp_tiles.cache._paths import LAYOUT
+from warp_tiles.cache._paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SUFFIX, LAYOUT, MODULES, MODULES_SUFFIX
 from warp_tiles.cache._sealed import DamagedError
 from warp_tiles.util.processes import is_leftover
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 DAY_S = 86400.0
 QUARANTINE_DAYS = 7
+DOCUMENTS = ("toolchain", f"toolchain/{LAYOUT}", "asked", "runs", "statistics")
+LOCKS_OF_SEARCHES = "tuning/.locks"
 
 
 @dataclass(frozen=True)
@@ -293,3 +297,87 @@ def clear(folder: Folder) -> GcReport:
         for shard in folder.files.folders(place):
             folder.files.sync(shard)
     return sweep.report()
+
+
+# ---- what lies beside the store: sealed files, precompiled headers, and leftovers of killed processes
+
+
+def verify_beside(folder: Folder, *, set_aside: bool) -> Iterator[Finding]:
+    """Yield the damage of sealed files and precompiled headers. Damaged files can be removed or set aside.
+
+    Raises:
+        OSError: A folder is refused or cannot be read.
+    """
+    if folder.files.folder:
+        return  # nothing lies beside an inner cache
+    for name in DOCUMENTS:
+        documents = Documents(folder.root, name, shared=folder.files.shared)
+        try:
+            damaged = documents.damage()
+        except PermissionError:  # a folder that is refused, or of another user
+            if not folder.files.shared:  # in a shared cache, they belong to the first user
+                raise
+            continue
+        for path, reason in damaged:
+            if set_aside:
+                documents.read(path.stem)
+            yield Finding(path, reason)
+    for cache in _caches_beside(folder):
+        yield from verify(cache, set_aside=set_aside).damaged
+
+
+def _caches_beside(folder: Folder) -> Iterator[Folder]:
+    """The caches beside the cache of functions: linked modules, and precompiled headers, which are never shared."""
+    beside = [(MODULES, MODULES_SUFFIX)]
+    if not folder.files.shared:
+        beside += [(HEADERS_FOR_CPU, HEADERS_SUFFIX), (HEADERS_FOR_GPU, HEADERS_SUFFIX)]
+    for name, suffix in beside:
+        yield Folder(folder.files.root, folder.files.shared, folder.problems, suffix, name)
+
+
+def clear_modules(folder: Folder) -> None:
+    """Remove every linked module.
+
+    Raises:
+        OSError: The folder is refused or cannot be changed.
+    """
+    modules = Folder(folder.files.root, folder.files.shared, folder.problems, MODULES_SUFFIX, MODULES)
+    if modules.files.folders(LAYOUT):
+        with modules.changing():
+            clear(modules)
+
+
+def sweep_beside(folder: Folder) -> int:
+    """Remove what killed processes left beside the store: temporary files, payloads without a key, names of holders.
+
+    Returns:
+        The number of files.
+
+    Raises:
+        OSError: A folder is refused or cannot be read.
+    """
+    if folder.files.folder:
+        return 0
+    removed, pending = 0, [*DOCUMENTS, "tuning", "failed"]
+    while pending:
+        place = pending.pop()
+        try:
+            pending += [inner for inner in folder.files.folders(place) if inner not in DOCUMENTS]
+            for name, status in folder.files.files(place):
+                if is_leftover(name.rpartition("/")[2], status.st_mtime):
+                    folder.files.remove(name)
+                    removed += 1
+        except PermissionError:
+            if not folder.files.shared:
+                raise
+    drop_idle_locks(folder.files, folder.files.files(LOCKS_OF_SEARCHES), time.time())
+    for cache in _caches_beside(folder):
+        try:
+            if cache.files.folders(LAYOUT):
+                with cache.changing():
+                    report = collect(cache, max_bytes=sys.maxsize)
+                removed += report.payloads + report.leftovers
+        except PermissionError:
+            if not folder.files.shared:
+                raise
+    return removed

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from warp_tiles.cache import _beside, _maintain
+from warp_tiles.cache import _maintain
 from warp_tiles.cache._explain import Explanation, explain_among
 from warp_tiles.cache._folder import Folder, lock_problem, refused
 from warp_tiles.cache._key import CacheKey
@@ -416,7 +416,7 @@ class Cache:
         """
         with self._command("verify", change=set_aside):
             found = _maintain.verify(self._folder, set_aside=set_aside)
-            return replace(found, damaged=(*found.damaged, *_beside.verify(self._folder, set_aside=set_aside)))
+            return replace(found, damaged=(*found.damaged, *_maintain.verify_beside(self._folder, set_aside=set_aside)))
 
     def gc(self, max_bytes: int | None = None) -> _maintain.GcReport:
         """Remove unreferenced payloads, then the least recently used keys until the size is within a bound.
@@ -433,7 +433,7 @@ class Cache:
             raise ValueError(f"max_bytes must not be negative, got {bound}")
         with self._command("gc", change=True):
             report = _maintain.collect(self._folder, bound)
-            report = replace(report, leftovers=report.leftovers + _beside.sweep(self._folder))
+            report = replace(report, leftovers=report.leftovers + _maintain.sweep_beside(self._folder))
         self._count(evictions=len(report.evicted))
         return report
 
@@ -444,7 +444,7 @@ class Cache:
             CacheError: The folder is refused, or cannot be changed.
         """
         with self._command("clear", change=True):
-            _beside.clear_modules(self._folder)
+            _maintain.clear_modules(self._folder)
             return _maintain.clear(self._folder)
 
     def read_verified(self, key: str) -> Entry | None:
