@@ -4,12 +4,11 @@
     python benchmarks/tune_matmul.py --json /tmp/records.json --only "float16 nn 16x" "tf32 nn"
 
 A tier is a type, a layout, and sizes rounded to powers of two. The chooser's candidates are sorted by their estimated
-time, and the first ones are measured, by the time of the GPU alone (benchmarks/loops.py). The launches of each one
-alternate with those of torch's product, as in benchmarks/matmul.py. If those of all candidates alternated, each would
-find its operands in other parts of the L2 cache: on an H100, 4096x128x4096 of float16 took 18.7 us in place of 14.1
-(not on record). A tier is recorded if a candidate is faster than the chooser's choice by more than 2 %, with its GPU
-and date. The records of tiers that are not measured are kept. Other GPUs of sm_90 with 132 multiprocessors have the
-file sm_90_132.json.
+time, and the first ones are measured by the tuner's search (warp_tiles.tuning.search). torch's product runs before each
+launch, as in benchmarks/matmul.py, so that each candidate finds its operands in the same parts of the L2 cache. A tier
+is recorded if the interval of a candidate lies below that of the chooser's choice, and if it is faster by more than
+2 %, with its GPU and date. The records of tiers that are not measured are kept. Other GPUs of sm_90 with 132
+multiprocessors have the file sm_90_132.json.
 """
 
 from __future__ import annotations
@@ -19,17 +18,19 @@ import datetime
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.loops import medians_us
 from benchmarks.machine import gpu_record
 from warp_tiles.gemm.dtypes import DType
 from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, candidates, choose_matmul, cost_us
+from warp_tiles.tuning.measure import Clock, EventClock
+from warp_tiles.tuning.record import Config, Timing
+from warp_tiles.tuning.search import SearchDevice, search
 
 MEASURED = 12  # candidates of a tier
 GAIN = 0.98  # of the choice's time
@@ -64,10 +65,25 @@ def considered(problem: MatmulProblem, arch: int, multiprocessors: int, most: in
     return [choice, *(config for config in found if config != choice)][:most]
 
 
-def fastest(times: dict[MatmulConfig, float], choice: MatmulConfig) -> MatmulConfig | None:
+def fastest(timings: Sequence[Timing], choice: MatmulConfig) -> Timing | None:
     """The fastest configuration, if it gains enough over the choice."""
-    best = min(times, key=times.__getitem__)
-    return best if times[best] < GAIN * times[choice] else None
+    known = {timing.identity: timing for timing in timings if timing.samples}
+    default = next(timing for timing in known.values() if timing.config == choice.to_json())
+    best = min((timing for timing in known.values() if timing.status == "ok"), key=lambda timing: timing.median_us)
+    gains = best.high_us < default.low_us and best.median_us < GAIN * default.median_us
+    return best if gains else None
+
+
+@dataclass(frozen=True)
+class Product:
+    """A configuration's product as a candidate of a search. ``restore`` runs torch's product."""
+
+    run: Callable[[], None]
+    restore: Callable[[], Any]
+    shared_bytes: int = 0
+
+    def prepare(self) -> None:
+        """Nothing to prepare."""
 
 
 class Bench:
@@ -97,7 +113,7 @@ class Bench:
         self.peer: Callable[[], Any] = lambda: torch.matmul(left, right, out=out)
         precision = "tf32" if problem.tf32 else "default"
         self._call = checked_call(*self.arrays, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision=precision)
-        self._device = self.arrays[0].device
+        self.device = self.arrays[0].device
 
     def prefetch(self, configs: list[MatmulConfig]) -> None:
         """Compile the kernels side by side. The first runs wait for them."""
@@ -108,16 +124,21 @@ class Bench:
 
         call, _ = canonicalize(self._call)
         for config in configs:
-            kernel = tile_kernel(kernel_of(call, planned_product(call, self._device, config).choice))
-            warp_tiles.prefetch(kernel.module, device=self._device, block_dim=config.threads)
+            kernel = tile_kernel(kernel_of(call, planned_product(call, self.device, config).choice))
+            warp_tiles.prefetch(kernel.module, device=self.device, block_dim=config.threads)
 
-    def run(self, config: MatmulConfig) -> Callable[[], None]:
-        """A function that computes the product."""
+    def build(self, config: Config) -> Product:
+        """A configuration's product; its kernel is compiled."""
         from warp_tiles.matmul.prepared import prepare
 
-        prepared = prepare(self._call, self._device, config)
+        prepared = prepare(self._call, self.device, MatmulConfig.from_json(config))
         a, b, out = (array.ptr for array in self.arrays)
-        return lambda: prepared.run(a, b, out, None, 1.0, 0.0)
+
+        def run() -> None:
+            prepared.run(a, b, out, None, 1.0, 0.0)
+
+        run()
+        return Product(run, self.peer)
 
 
 def tuned(torch: Any, problem: MatmulProblem, arch: int, multiprocessors: int, most: int = MEASURED) -> dict[str, Any]:
@@ -125,24 +146,30 @@ def tuned(torch: Any, problem: MatmulProblem, arch: int, multiprocessors: int, m
     bench = Bench(torch, problem)
     configs = considered(problem, arch, multiprocessors, most)
     bench.prefetch(configs)
-    times = measured(torch, bench, configs)
-    best, choice = min(times, key=times.__getitem__), configs[0]
-    times = measured(torch, bench, [*dict.fromkeys((choice, best, *(replace(best, group=one) for one in GROUPS)))])
+    choice = configs[0]
+    times = measured(bench, configs, choice)
+    best = fastest(times, choice)
+    first = choice if best is None else MatmulConfig.from_json(best.config)
+    times = measured(bench, [*dict.fromkeys((choice, first, *(replace(first, group=one) for one in GROUPS)))], choice)
     found = fastest(times, choice)
+    default = next(timing for timing in times if timing.config == choice.to_json())
     return {
         "name": problem.text,
         "tier": list(problem.bucket),
-        "config": None if found is None else found.to_json(),
-        "us": round(times[found or choice], 2),
-        "choice_us": round(times[choice], 2),
+        "config": None if found is None else dict(found.config),
+        "us": round((found or default).median_us, 2),
+        "choice_us": round(default.median_us, 2),
         "gpu": torch.cuda.get_device_name(),
         "date": datetime.date.today().isoformat(),
     }
 
 
-def measured(torch: Any, bench: Bench, configs: list[MatmulConfig]) -> dict[MatmulConfig, float]:
-    """The median time of each configuration in microseconds."""
-    return {config: medians_us(torch, {"tiles": bench.run(config), "torch": bench.peer})["tiles"] for config in configs}
+def measured(
+    bench: Bench, configs: Sequence[MatmulConfig], choice: MatmulConfig, clock: Clock | None = None
+) -> tuple[Timing, ...]:
+    """The times of configurations. One that cannot win is dropped, but the choice is measured to the end."""
+    device = SearchDevice(bench.build, clock or EventClock(bench.device))
+    return search([config.to_json() for config in configs], [device], jobs=1, default=choice.to_json()).timings
 
 
 def merged(earlier: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import random
 from pathlib import Path
 
 import pytest
 
 import warp_tiles
-from benchmarks import bounds, client_record, gemm, recorded, reverse_loops, shared_sums
+from benchmarks import bounds, client_record, gemm, recorded, reverse_loops
 from benchmarks.drawing.gemm import draw
 from benchmarks.speed.cells import PARTS
 from tests.integration.helpers import load
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.heuristics.choose import choose
-from warp_tiles.heuristics.limits import check
 
 SHARED_MEMORY_BYTES = 227 * 1024  # the limit of a block on sm_90
 CLOCK_GHZ, MULTIPROCESSORS = 1.755, 132  # of the H200 for which the figures below were computed
@@ -163,23 +160,6 @@ def test_a_long_part_keeps_short_rows_and_is_drawn(tmp_path: Path) -> None:
     assert "m" not in row
     figure = draw("every_small", record.data["parts"]["every_small"], record.data["runs"][0])
     assert len(figure.axes[0].lines) == 7, "each dtype and number of threads, and 1"
-
-
-def test_products_with_split_k_are_drawn_reproducibly() -> None:
-    first, second = (list(itertools.islice(shared_sums.drawn(random.Random(3)), 5)) for _ in range(2))
-    assert first == second
-    for _, variant in first:
-        alone = shared_sums.best_alone(variant)
-        assert choose(variant).warps_k > alone.warps_k == 1
-        check(variant, alone)
-
-
-def test_gains_of_split_k_are_summarized_by_dtypes() -> None:
-    rows = [{"types": types, "gain": gain} for types, gain in (("fp16", 2.0), ("fp16", 0.5), ("fp64", 1.0))]
-    found = shared_sums.summary(rows)
-    assert found["fp16"] == {"products": 2, "geometric_mean": 1.0, "least": 0.5, "greatest": 2.0, "slower": 1}
-    assert found["all"]["products"] == 3
-    assert "tf32" not in found
 
 
 def test_cold_runs_of_clients_are_compared_without_first_failed_and_simultaneous_ones() -> None:

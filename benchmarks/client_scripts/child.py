@@ -25,7 +25,7 @@ import warp as wp
 
 import warp_tiles
 from benchmarks.client_scripts.steps import STEPS
-from warp_tiles._warp.intercept import intercepted
+from warp_tiles._warp.intercept import NotedLaunch, intercepted
 
 ARCH = 90
 
@@ -34,7 +34,8 @@ def launched_modules(step: Callable[[], None]) -> list[tuple[Any, int]]:
     """The Warp modules that a step launches, each with each block size, in the order of their first launches."""
     found: dict[tuple[int, int], tuple[Any, int]] = {}
 
-    def note(module: Any, threads: int) -> None:
+    def note(launch: NotedLaunch) -> None:
+        module, threads = launch.kernel.module, launch.block_dim
         found.setdefault((id(module), threads), (module, threads))
 
     with intercepted(note):

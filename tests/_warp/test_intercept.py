@@ -34,7 +34,7 @@ class Noted(list[tuple[Any, int]]):
 @pytest.fixture
 def noted() -> Iterator[Noted]:
     found = Noted()
-    with intercepted(lambda module, threads: found.append((module, threads))) as substituted:
+    with intercepted(lambda launch: found.append((launch.kernel.module, launch.block_dim))) as substituted:
         found.substituted = substituted
         yield found
 
@@ -47,11 +47,11 @@ def add() -> Any:
 def test_is_planning_only_inside_and_in_every_thread() -> None:
     seen: list[bool] = []
     assert not warp_tiles.is_planning()
-    with intercepted(lambda module, threads: None):
+    with intercepted(lambda launch: None):
         thread = threading.Thread(target=lambda: seen.append(warp_tiles.is_planning()))
         thread.start()
         thread.join()
-        with intercepted(lambda module, threads: None):
+        with intercepted(lambda launch: None):
             pass
         seen.append(warp_tiles.is_planning())
     assert seen == [True, True]
@@ -62,7 +62,7 @@ def test_everything_is_restored_after_an_error() -> None:
     context = find("context")
     owners = (wp, context, wp.Device, context.runtime)
     before = [dict(vars(owner)) for owner in owners]
-    with pytest.raises(ValueError, match="Invalid device"), intercepted(lambda module, threads: None):
+    with pytest.raises(ValueError, match="Invalid device"), intercepted(lambda launch: None):
         wp.get_device("gpu")
     assert [dict(vars(owner)) for owner in owners] == before
     assert not warp_tiles.is_planning()
@@ -193,7 +193,7 @@ def test_other_names_are_refused(noted: Noted, name: str) -> None:
 
 
 def test_afterwards_a_missing_gpu_is_an_error() -> None:
-    with intercepted(lambda module, threads: None):
+    with intercepted(lambda launch: None):
         wp.get_device("cuda:99")
     with pytest.raises(ValueError, match="Invalid device identifier"):
         wp.get_device("cuda:99")

@@ -7,9 +7,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from tests.tuning.gemm_fakes import H200, timing
+from tests.tuning.place_fakes import H200
 from warp_tiles.build.installation import Fact
-from warp_tiles.tuning.cluster_worker import Batch, ClusterGpu, Measured
+from warp_tiles.cli.cluster_tuning import ClusterGpu, Done, Task
 from warp_tiles.tuning.record import identity
 
 H100 = replace(H200, device="NVIDIA H100", multiprocessors=114)
@@ -25,15 +25,15 @@ def different_gpus() -> list[ClusterGpu]:
     return [ClusterGpu("cuda:0", f"GPU-{os.environ['TEST_SLOT']}", (H200, H100)[int(os.environ["TEST_SLOT"])], 90)]
 
 
-def measure(batch: Batch, log: Path, seconds: float = 0.0) -> Measured:
-    """Note each candidate in a file, and return times that depend on the candidates alone."""
+def perform(task: Task, log: Path, seconds: float = 0.0) -> Done:
+    """Note each task in a file, and return times that depend on the answers alone."""
     time.sleep(seconds)
+    name = identity(task.config)
     with open(log, "a", encoding="utf-8") as file:
-        for config in batch.configs:
-            file.write(f"{os.getpid()} {batch.variant.symbol} {identity(config)}\n")
-    return Measured(batch.expected, tuple(timing(config, 10.0 + len(identity(config)) % 7) for config in batch.configs))
+        file.write(f"{os.getpid()} {task.place[:8]} {task.runs} {name}\n")
+    return Done(task.expected, tuple([10.0 + len(name) % 7] * task.runs), shared_bytes=1024)
 
 
-def measure_elsewhere(batch: Batch) -> Measured:
+def perform_elsewhere(task: Task) -> Done:
     """The answer of a worker with other packages."""
-    return Measured(tuple((name, Fact("0" * 64, "1.0")) for name, _ in batch.expected))
+    return Done(tuple((name, Fact("0" * 64, "1.0")) for name, _ in task.expected))

@@ -13,24 +13,23 @@ from typing import Any
 
 import pytest
 
-from tests.bench import variant_of
+import warp_tiles
 from tests.cluster import lab
-from tests.tuning.gemm_fakes import H200
+from tests.tuning.place_fakes import H200, placed, question, timing, variant
 from warp_tiles import settings
 from warp_tiles.build.installation import Installation
+from warp_tiles.cli.cluster_tuning import ClusterGpu, Lab, SentScript, assigned, cluster_tuners
 from warp_tiles.cli.tune_script import _tune_all
 from warp_tiles.errors import RefusedWorkerError, ToolchainError
-from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.toolchain.store import ToolchainStore
-from warp_tiles.tuning.cluster import Lab, assigned, cluster_tuners
-from warp_tiles.tuning.cluster_worker import ClusterGpu
-from warp_tiles.tuning.gemm import Tuner
-from warp_tiles.tuning.gemm_key import source_of
-from warp_tiles.tuning.gemm_space import candidates
+from warp_tiles.tuning.in_place import Tuner
 from warp_tiles.tuning.open_store import open_store
-from warp_tiles.tuning.record import Record, identity
+from warp_tiles.tuning.places import Place, loop_place
+from warp_tiles.tuning.record import DEFAULTS, Record, identity
 
-VARIANTS = [variant_of(size, threads=64) for size in (16, 32, 48, 64)]
+PLACES = [loop_place(question(variant(128, 128, 64, 256))), loop_place(question(variant(64, 64, 32, 128, "float32")))]
+PLACED = [placed(place) for place in PLACES]
+SCRIPT = SentScript("train.py", b"")
 
 
 @pytest.fixture
@@ -45,99 +44,93 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> ToolchainStore:
 
 @pytest.fixture(autouse=True)
 def own_records(tmp_path: Path) -> Any:
-    with settings.override(cache_dir=tmp_path / "cache"):
+    with settings.override(cache_dir=tmp_path / "cache"), warp_tiles.enabled():
         yield
 
 
 def tuners(client: Any, store: ToolchainStore, used: Lab) -> list[Tuner]:
-    return cluster_tuners(client, Installation(store), source_of(store), settings.current(), used)
+    return cluster_tuners(client, Installation(store), SCRIPT, settings.current(), used)
 
 
 def equal_gpus(log: Path, seconds: float = 0.0) -> Lab:
-    return Lab(lab.equal_gpus, functools.partial(lab.measure, log=log, seconds=seconds))
+    return Lab(lab.equal_gpus, functools.partial(lab.perform, log=log, seconds=seconds))
 
 
-def lines(log: Path) -> list[tuple[int, str, str]]:
-    """Process, variant and candidate of each measurement."""
-    found = [line.split(" ", 2) for line in log.read_text().splitlines()]
-    return [(int(process), symbol, name) for process, symbol, name in found]
+def lines(log: Path) -> list[tuple[int, str, int, str]]:
+    """Process, place, runs and answer of each task; a task without runs is a build."""
+    found = [line.split(" ", 3) for line in log.read_text().splitlines()]
+    return [(int(process), place, int(runs), name) for process, place, runs, name in found]
 
 
-def names_of(variant: GemmProblem) -> set[str]:
-    return {identity(config) for config in candidates(variant)}
+def names_of(place: Place) -> set[str]:
+    return {identity(config) for config in place.configs}
 
 
-def is_complete(record: Record, variant: GemmProblem) -> bool:
-    return {timing.identity for timing in record.timings} == names_of(variant)
+def is_complete(record: Record, place: Place) -> bool:
+    return {timing.identity for timing in record.timings} == names_of(place)
 
 
-def test_workers_share_the_variants_and_their_records_are_the_users(
+def test_workers_share_the_answers_and_their_records_are_the_users(
     workers: Any, store: ToolchainStore, log: Path
 ) -> None:
-    (tuner,) = tuners(workers, store, equal_gpus(log, 0.02))
-    found = tuner.tune_all(VARIANTS)
-    assert all(item.winner and not item.error and is_complete(item.record, item.variant) for item in found)
-    processes = {symbol: {p for p, s, _ in lines(log) if s == symbol} for _, symbol, _ in lines(log)}
-    assert [len(found) for found in processes.values()] == [1] * 4, "each variant is measured on one GPU"
-    assert set().union(*processes.values()) == set(workers.run(os.getpid).values())
+    (tuner,) = tuners(workers, store, equal_gpus(log))
+    found = tuner.tune_all(PLACED)
+    assert all(item.winner and not item.error and is_complete(item.record, item.place) for item in found)
+    assert {process for process, *_ in lines(log)} == set(workers.run(os.getpid).values())
     stored = open_store(settings.current()).records()
     assert {item.record.key.environment.device for item in stored} == {H200.device}
-    assert len(stored) == 4
+    assert len(stored) == 2
     assert all(timing.soft == H200.soft() for item in stored for timing in item.record.timings)
 
 
-def test_an_interrupted_search_measures_nothing_again_but_the_best(
+def test_the_last_measurements_run_on_one_gpu(workers: Any, store: ToolchainStore, log: Path) -> None:
+    """The default and the fastest answers are comparable only under one clock."""
+    (tuner,) = tuners(workers, store, equal_gpus(log))
+    tuner.tune_all(PLACED[:1])
+    last = [line for line in lines(log) if line[2]][-4:]
+    assert len({process for process, *_ in last}) == 1
+    default = identity(DEFAULTS["loop"])
+    assert Counter(name for _, _, runs, name in lines(log) if not runs)[default] == 1
+    assert default in {name for _, _, runs, name in lines(log)[-200:] if runs}
+
+
+def test_an_interrupted_search_measures_nothing_again_but_default_and_best(
     workers: Any, store: ToolchainStore, log: Path
 ) -> None:
     (tuner,) = tuners(workers, store, equal_gpus(log))
-    batches = []
-
-    def interrupt(variant: GemmProblem, record: Record, device: str) -> None:
-        batches.append(len(record.timings))
-        if len(batches) == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        tuner.tune_all(VARIANTS[:1], progress=interrupt)
-    time.sleep(0.3)  # a batch that was under way ends without anybody who stores it
-    known = {timing.identity for timing in tuner.record(VARIANTS[0]).timings}
-    best = tuner.record(VARIANTS[0]).winner()
-    assert best is not None
-    assert 0 < len(known) < len(names_of(VARIANTS[0]))
-    log.unlink()
-    (item,) = tuners(workers, store, equal_gpus(log))[0].tune_all(VARIANTS[:1])
-    assert is_complete(item.record, item.variant)
-    again = {name for _, _, name in lines(log)}
-    assert again & known == {best.identity}
-    (item,) = tuner.tune_all(VARIANTS[:1])
+    known = PLACES[0].configs[:5]
+    key = PLACES[0].key(tuner.source, H200)
+    tuner.store.merge(key, [timing(config, 1.0 if config == known[3] else 9.0) for config in known])
+    (item,) = tuner.tune_all(PLACED[:1])
+    assert is_complete(item.record, item.place)
+    again = {name for *_, name in lines(log)} & {identity(config) for config in known}
+    assert again == {identity(known[0]), identity(known[3])}
+    (item,) = tuner.tune_all(PLACED[:1])
     assert item.measured == 0
 
 
-def test_the_best_of_a_batch_race_the_next_one(workers: Any, store: ToolchainStore, log: Path) -> None:
-    (tuner,) = tuners(workers, store, equal_gpus(log))
-    tuner.tune_all(VARIANTS[:1])
-    counts = Counter(name for _, _, name in lines(log))
-    batches = -(-len(names_of(VARIANTS[0])) // 8)
-    assert sum(counts.values()) == len(counts) + 3 * (batches - 1)
-
-
-def test_a_killed_worker_costs_one_batch_and_another_continues(workers: Any, store: ToolchainStore, log: Path) -> None:
-    (tuner,) = tuners(workers, store, equal_gpus(log, 0.1))
+def test_a_killed_worker_costs_nothing_and_another_continues(workers: Any, store: ToolchainStore, log: Path) -> None:
+    (tuner,) = tuners(workers, store, equal_gpus(log, 0.02))
     victim: list[int] = []
 
-    def kill(*_: Any) -> None:
-        if not victim and log.exists():
-            victim.append(lines(log)[0][0])
-            os.kill(victim[0], signal.SIGKILL)
+    def kill() -> None:
+        while not log.exists() or len(lines(log)) < 6:
+            time.sleep(0.02)
+        victim.append(lines(log)[0][0])
+        os.kill(victim[0], signal.SIGKILL)
 
+    thread = threading.Thread(target=kill)
+    thread.start()
     with pytest.warns(RuntimeWarning, match="is no longer used for tuning: the worker tcp://.* was lost"):
-        found = tuner.tune_all(VARIANTS, progress=kill)
+        found = tuner.tune_all(PLACED)
+    thread.join()
     assert victim
-    assert all(not item.error and is_complete(item.record, item.variant) for item in found)
+    assert all(not item.error and is_complete(item.record, item.place) for item in found)
+    assert not [timing for item in found for timing in item.record.timings if timing.status == "failed"]
 
 
 def test_each_kind_of_gpu_is_tuned_at_the_same_time(workers: Any, store: ToolchainStore, log: Path) -> None:
-    used = Lab(lab.different_gpus, functools.partial(lab.measure, log=log))
+    used = Lab(lab.different_gpus, functools.partial(lab.perform, log=log))
     both = tuners(workers, store, used)
     assert {tuner.environment for tuner in both} == {H200, lab.H100}
     threads = set()
@@ -145,18 +138,18 @@ def test_each_kind_of_gpu_is_tuned_at_the_same_time(workers: Any, store: Toolcha
     def progress(*_: Any) -> None:
         threads.add(threading.current_thread().name)
 
-    found = _tune_all(both, {90: VARIANTS[:2]}, 0.0, progress)
+    found = _tune_all([(tuner, PLACED) for tuner in both], 0.0, progress)
     assert len(found) == 4
     assert len(threads) == 2
     devices = Counter(item.record.key.environment.device for item in found)
     assert devices == {H200.device: 2, lab.H100.device: 2}
-    assert all(is_complete(item.record, item.variant) for item in found)
+    assert all(is_complete(item.record, item.place) for item in found)
 
 
 def test_a_worker_with_other_packages_is_refused(workers: Any, store: ToolchainStore) -> None:
-    (tuner,) = tuners(workers, store, Lab(lab.equal_gpus, lab.measure_elsewhere))
+    (tuner,) = tuners(workers, store, Lab(lab.equal_gpus, lab.perform_elsewhere))
     with pytest.raises(RefusedWorkerError, match=r"tcp://.* is refused: its warp_tiles is 1.0"):
-        tuner.tune_all(VARIANTS)
+        tuner.tune_all(PLACED)
     assert open_store(settings.current()).records() == []
 
 

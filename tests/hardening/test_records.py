@@ -21,12 +21,12 @@ from warp_tiles.gemm.problem import GemmProblem, Operand
 from warp_tiles.remote import ANY_TOOLCHAIN, RECORDS
 from warp_tiles.remote.bundle import write_bundle
 from warp_tiles.remote.envelope import pack
+from warp_tiles.tuning.answers import Answers
 from warp_tiles.tuning.encoding import decode_record, encode_record
 from warp_tiles.tuning.folder import MAX_BYTES
-from warp_tiles.tuning.gemm_key import SUBJECT, values_of
-from warp_tiles.tuning.gemm_records import TunedGemms
 from warp_tiles.tuning.key import TuningKey
-from warp_tiles.tuning.record import Record
+from warp_tiles.tuning.places import FUNCTION, digest_of, function_values
+from warp_tiles.tuning.record import DEFAULTS, Record
 from warp_tiles.tuning.store import MAX_EXPORT_BYTES, RecordStore, records_key
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -171,9 +171,9 @@ def test_texts_of_a_record_cannot_drive_a_terminal(tmp_path: Path) -> None:
 def test_a_record_cannot_choose_a_provider_that_no_search_measures(provider: object) -> None:
     row = Operand("float32", "row_major", 32, 16)
     wanted = GemmProblem(32, 32, 32, row, row, row, "default", 128, 90)
-    key = TuningKey.of(SUBJECT, values_of(wanted), "5" * 64, ENVIRONMENT)
-    record = Record(key, (timing({"provider": provider, "tile_config": None}, 1.0),))
-    tuned = TunedGemms({key.values: record})
+    key = TuningKey(FUNCTION, function_values(wanted), "5" * 64, ENVIRONMENT)
+    record = Record(key, (timing(DEFAULTS[FUNCTION]), timing({"provider": provider, "tile_config": None}, 1.0)))
+    tuned = Answers({digest_of(FUNCTION, key.values): record})
     assert tuned.best(wanted, ("mma", "cublasdx", "libmathdx", "scalar")) is None
 
 

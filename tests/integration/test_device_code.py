@@ -14,10 +14,10 @@ import pytest
 import warp as wp
 from hypothesis import given, settings
 
+from tests.gemm_variants import gemm_variants
 from tests.integration.helpers import WARP_VERSION, variant_of
 from tests.nightly import some
 from tests.products import Case, make_kernel
-from tests.tuning.gemm_variants import gemm_variants
 from warp_tiles import enabled, plan
 from warp_tiles._warp.internals import toolkit_version
 from warp_tiles.build.engine import Engine

@@ -233,14 +233,14 @@ def test_locked_counts_only_missing_functions(cold: Path, tmp_path: Path) -> Non
 
 
 def test_max_tunes_once_without_warps_lock(cold: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[list[Any]] = []
+    calls: list[str] = []
 
     def take_and_release() -> None:
         with find("codegen._codegen_lock"):
             pass
 
-    def tune(variants: Any, resolved: settings.Settings) -> None:
-        calls.append(list(variants))
+    def tune(resolved: settings.Settings) -> None:
+        calls.append(resolved.policy)
         other = threading.Thread(target=take_and_release)
         other.start()
         other.join(10)
@@ -248,29 +248,31 @@ def test_max_tunes_once_without_warps_lock(cold: Path, stand_in: StandIn, monkey
         fingerprint = engine().fingerprint
         monkeypatch.setattr(engine(), "fingerprint", lambda resolved=None: fingerprint(resolved) + "records")
 
-    monkeypatch.setattr(engine(), "tune_missing", tune)
+    monkeypatch.setattr(engine(), "tune_launch", tune)
     module = load(THREE)
     with warp_tiles.override(policy="max"):
         before = warp_hash(module)
         loaded = stand_in.load(module.__name__)
         assert warp_hash(module) == loaded.module_hash != before, "the records are in the hash"
         assert stand_in.load(module.__name__) is loaded
-    assert [len(variants) for variants in calls] == [3]
+    assert calls == ["max"]
 
 
-def test_max_tunes_before_a_build_ahead_of_time(cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[list[Any]] = []
-    monkeypatch.setattr(engine(), "tune_missing", lambda variants, resolved: calls.append(list(variants)))
+def test_max_measures_nothing_for_a_build_ahead_of_time(
+    cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is launched, so there is nothing to measure in place."""
+    monkeypatch.setattr(engine(), "tune_launch", lambda resolved: pytest.fail("nothing is launched"))
     with warp_tiles.override(policy="max"):
         _, record = compile_module(load(gemm(), enable_backward=False), tmp_path / "out")
-    assert ([len(variants) for variants in calls], providers(record)) == ([1], ["mma"])
+    assert providers(record) == ["mma"]
 
 
 @pytest.mark.parametrize("policy", ["auto", "locked", "fast"])
 def test_no_other_policy_tunes(policy: str, cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load(gemm(), enable_backward=False)
     compile_module(module, tmp_path / "auto")
-    monkeypatch.setattr(engine(), "tune_missing", lambda *_: pytest.fail("only max measures"))
+    monkeypatch.setattr(engine(), "tune_launch", lambda *_: pytest.fail("only max measures"))
     with warp_tiles.override(policy=policy):
         compile_module(module, tmp_path / policy)
 
@@ -279,9 +281,7 @@ def test_settings_that_change_during_a_load_take_effect(
     cold: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WARP_TILES_REGISTER_ACCUMULATORS", "1")
-    monkeypatch.setattr(
-        engine(), "tune_missing", lambda *_: monkeypatch.setenv("WARP_TILES_REGISTER_ACCUMULATORS", "0")
-    )
+    monkeypatch.setattr(engine(), "tune_launch", lambda *_: monkeypatch.setenv("WARP_TILES_REGISTER_ACCUMULATORS", "0"))
     module = load(gemm(), enable_backward=False)
     with warp_tiles.override(policy="max"):
         loaded = stand_in.load(module.__name__)

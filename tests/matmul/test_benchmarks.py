@@ -11,9 +11,11 @@ import pytest
 import warp as wp
 
 from benchmarks import matmul, tune_matmul
+from tests.tuning.place_fakes import Machine
 from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, choose_matmul
 from warp_tiles.matmul import prepared
 from warp_tiles.matmul.arguments import checked_call
+from warp_tiles.tuning.record import Timing, identity
 
 CONFIG = MatmulConfig(64, 64, 64, 128)
 
@@ -48,8 +50,25 @@ def test_the_choice_is_measured_first(size: int) -> None:
 
 def test_only_a_clear_gain_is_recorded() -> None:
     other = replace(CONFIG, tile_n=128)
-    assert tune_matmul.fastest({CONFIG: 10.0, other: 9.9}, CONFIG) is None
-    assert tune_matmul.fastest({CONFIG: 10.0, other: 9.0}, CONFIG) == other
+
+    def timing(config: MatmulConfig, median_us: float, half_us: float = 0.01) -> Timing:
+        return Timing(config.to_json(), "ok", median_us, median_us - half_us, median_us + half_us, 50)
+
+    assert tune_matmul.fastest([timing(CONFIG, 10.0), timing(other, 9.9)], CONFIG) is None
+    assert tune_matmul.fastest([timing(CONFIG, 10.0), timing(other, 9.0, 1.0)], CONFIG) is None
+    found = tune_matmul.fastest([timing(CONFIG, 10.0), timing(other, 9.0)], CONFIG)
+    assert found is not None
+    assert found.config == other.to_json()
+
+
+def test_configurations_of_a_tier_are_searched_beside_torch() -> None:
+    machine, other = Machine(), replace(CONFIG, tile_n=128)
+    machine.times_us = {identity(other.to_json()): 80.0}
+    bench = SimpleNamespace(build=machine.build, device=None)
+    found = tune_matmul.measured(bench, [CONFIG, other], CONFIG, machine)  # type: ignore[arg-type]
+    best = tune_matmul.fastest(found, CONFIG)
+    assert best is not None
+    assert best.config == other.to_json()
 
 
 def test_measured_tiers_replace_earlier_ones_and_keep_the_others() -> None:

@@ -98,7 +98,7 @@ def test_a_plan_without_a_gpu_is_made_for_the_one_of_the_setting(
     with (
         warp_tiles.enabled(),
         settings.override(target_gpu=name),
-        intercepted(lambda module, threads: None),
+        intercepted(lambda launch: None),
         collected_products() as products,
     ):
         warp_tiles.matmul(a, b)

@@ -18,24 +18,23 @@ from tests.tuning.tuning_records import failure, key, timing
 from warp_tiles import settings
 from warp_tiles.cli import commands
 from warp_tiles.errors import RecordError, ScriptError, SettingError
-from warp_tiles.gemm.problem import GemmProblem, Operand
+from warp_tiles.tuning.in_place import TunedPlace
 from warp_tiles.tuning.open_store import open_store
-from warp_tiles.tuning.record import Record
+from warp_tiles.tuning.places import Place
+from warp_tiles.tuning.record import Record, Timing
 from warp_tiles.tuning.store import RecordStore
 
 FAST = timing({"provider": "mma", "tile": {"m": 64}}, 10.0, shared_bytes=8192)
 SLOW = timing({"provider": "mma", "tile": {"m": 16}}, 25.0)
-VARIANT = GemmProblem(
-    64, 32, 16,
-    Operand("float16", "row_major", 16, 16), Operand("float16", "row_major", 32, 16),
-    Operand("float32", "row_major", 32, 16), "default", 128, 90,
-)  # fmt: skip
+DEFAULT = timing({"pipeline": "auto"}, 25.0)
+STAGED = timing({"pipeline": "stages=4"}, 10.0)
+PLACE = Place("loop", (("stage_bytes", 8192),), "loop of 64x64x32", ({"pipeline": "auto"}, {"pipeline": "stages=4"}))
 BROKEN = failure({"provider": "cublasdx"}, "needs [bold] 300 kB of [/shared] memory")
 
 
 @dataclass
 class Search:
-    """A fake search over GEMM variants that records its calls."""
+    """A fake search for a script that records its calls."""
 
     calls: list[tuple[Path, tuple[str, ...], float]] = field(default_factory=list)
     devices: list[tuple[str, ...]] = field(default_factory=list)
@@ -58,18 +57,13 @@ class Search:
         self.devices.append(devices)
         os.write(1, b"the script prints")
         for item in self.found:
-            progress(item.variant, item.record, item.device)
+            progress(item.place, item.record)
         return list(self.found)
 
 
-@dataclass(frozen=True)
-class Tuned:
-    variant: GemmProblem
-    record: Record
-    winner: Any
-    measured: int
-    device: str = ""
-    error: str = ""
+def tuned(*timings: Timing, measured: int = 2, error: str = "") -> TunedPlace:
+    record = Record(key("loop", stage_bytes=8192), timings)
+    return TunedPlace(PLACE, "gemm", record, measured, error)
 
 
 @pytest.fixture
@@ -123,7 +117,7 @@ class TestScript:
         search.ended = "SystemExit: the result is wrong"
         result = tune("script.py", "--json")
         assert "script.py stopped early, nothing was computed: SystemExit: the result is wrong" in result.stderr
-        assert json.loads(result.stdout) == {"variants": []}
+        assert json.loads(result.stdout) == {"places": []}
 
     def test_a_complete_script_causes_no_message(self, search: Search) -> None:
         assert "stopped early" not in tune("script.py").output
@@ -171,24 +165,21 @@ class TestScript:
         assert (result.exit_code, search.calls) == (2, [])
         assert "--devices" in result.stderr
 
-    def test_the_gpu_of_each_product_is_shown(self, search: Search) -> None:
-        record = Record(key("gemm"), (FAST, SLOW))
-        search.found = (Tuned(VARIANT, record, FAST, 2, "cuda:1"), Tuned(VARIANT, record, FAST, 0))
-        assert [row["device"] for row in parsed("script.py")["variants"]] == ["cuda:1", None]
-        assert "cuda:1" in table("script.py")
+    def test_the_gpu_of_each_record_is_shown(self, search: Search) -> None:
+        search.found = (tuned(DEFAULT, STAGED),)
+        assert [row["device"] for row in parsed("script.py")["places"]] == ["NVIDIA H200"]
 
-    def test_a_product_whose_gpus_failed_is_shown_after_the_others(self, search: Search) -> None:
-        lost = Tuned(VARIANT, Record(key("gemm"), ()), None, 0, "cuda:1", "the GPU cuda:1 cannot be used")
-        search.found = (Tuned(VARIANT, Record(key("gemm"), (FAST,)), FAST, 1, "cuda:0"), lost)
+    def test_a_place_that_failed_is_shown_after_the_others(self, search: Search) -> None:
+        search.found = (tuned(DEFAULT, STAGED), tuned(measured=0, error="the argument a cannot be copied"))
         result = tune("script.py")
         assert result.exit_code == 1
-        assert "tile.m=64" in result.stdout
+        assert "stages=4" in "".join(result.stdout.split())
         assert "none so far" in result.stdout
-        assert "unfinished: the GPU cuda:1 cannot be used" in result.stderr
+        assert "unfinished: the argument a cannot be copied" in result.stderr
         result = tune("script.py", "--json")
         assert result.exit_code == 1
-        errors = [row["error"] for row in json.loads(result.stdout)["variants"]]
-        assert errors == [None, "the GPU cuda:1 cannot be used"]
+        errors = [row["error"] for row in json.loads(result.stdout)["places"]]
+        assert errors == [None, "the argument a cannot be copied"]
 
     def test_a_script_may_have_a_commands_name(self, search: Search) -> None:
         Path("list").write_text("")
@@ -196,39 +187,37 @@ class TestScript:
         assert search.calls == [(Path("list"), ("all",), 0.0)]
         assert json.loads(tune("--json", "list").stdout) == {"records": []}
 
-    def test_winners_are_printed(self, search: Search) -> None:
-        found = Record(key("gemm", m=64, n=32), (FAST, SLOW, BROKEN))
-        lost = Record(key("gemm", m=1), (BROKEN,))
-        search.found = (Tuned(VARIANT, found, FAST, 2), Tuned(VARIANT, lost, None, 1))
-        (first, second) = parsed("script.py")["variants"]
-        assert (first["key"], first["measured"]) == (GEMM, 2)
-        assert first["winner"]["config"] == FAST.config
-        assert first["variant"]["m"] == VARIANT.m
-        assert second["winner"] is None
+    def test_winners_are_printed_beside_the_default(self, search: Search) -> None:
+        slower = timing({"pipeline": "stages=4"}, 24.9)
+        search.found = (tuned(DEFAULT, STAGED), tuned(DEFAULT, slower, measured=0))
+        (first, second) = parsed("script.py")["places"]
+        assert (first["key"], first["measured"]) == (search.found[0].record.key.digest, 2)
+        assert first["winner"]["config"] == STAGED.config
+        assert first["default"]["median_us"] == 25.0
+        assert (first["kernel"], first["subject"], first["question"]) == ("gemm", "loop", PLACE.title)
+        assert second["winner"]["config"] == {"pipeline": "auto"}
         text = table("script.py")
-        assert "tile.m=64" in text
-        assert "2 of 3" in text
-        assert "every candidate failed" in text
+        assert "the default" in " ".join(text.replace("│", "").split())
+        assert "2 of 2" in text
 
     def test_output_of_the_script_does_not_mix_with_json(
         self, search: Search, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        assert parsed("script.py") == {"variants": []}
+        assert parsed("script.py") == {"places": []}
         assert capfd.readouterr() == ("", "the script prints")
         table("script.py")
         assert capfd.readouterr() == ("the script prints", "")
 
     def test_progress_goes_to_standard_error_if_it_is_on(self, search: Search) -> None:
-        search.found = (Tuned(VARIANT, Record(key("gemm"), (SLOW, FAST)), FAST, 2, "cuda:1"),)
+        search.found = (tuned(DEFAULT, STAGED),)
         with settings.override(progress="on"):
             (line,) = tune("script.py").stderr.splitlines()
-        assert line.startswith("cuda:1: 64x32x16")
-        assert line.endswith("2 candidates, best 10 µs, provider=mma tile.m=64")
+        assert line == "loop of 64x64x32: 2 candidates, best 10 µs, pipeline=stages=4"
         with settings.override(progress="off"):
             assert tune("script.py").stderr == ""
 
     def test_a_script_without_products_is_reported(self, search: Search) -> None:
-        assert "no product" in tune("script.py").stderr
+        assert "launches no kernel that can be tuned" in tune("script.py").stderr
 
     @pytest.mark.parametrize("words", [["gone.py"], ["lst"], ["--json", "folder"]])
     def test_a_missing_script_is_an_error_that_names_the_commands(self, search: Search, words: list[str]) -> None:

@@ -50,7 +50,7 @@ def test_tune_launches_nothing(store: MemoryStore) -> None:
 def test_a_planned_script_searches_nothing(store: MemoryStore) -> None:
     add, args = tuned(store), arguments()
     launched: list[int] = []
-    with intercepted(lambda module, block_dim: launched.append(block_dim)):
+    with intercepted(lambda launch: launched.append(launch.block_dim)):
         add.launch(**lists(args))
         with pytest.raises(TuningError, match="while the script is planned"):
             add.tune(args, "cpu")
@@ -205,10 +205,9 @@ def test_only_gpus_like_the_launchs_own_share_its_search(monkeypatch: pytest.Mon
     present = {device.alias: device for device in (gpu("cuda:0"), gpu("cuda:1"), gpu("cuda:2", 66), gpu("cuda:3"))}
     monkeypatch.setattr(wp, "get_device", present.__getitem__)
     monkeypatch.setattr(wp, "synchronize_device", lambda device: None)
-    with kernel_search._devices(present["cuda:1"], ["cuda:3", "cuda:2", "cuda:1"]) as places:
-        assert [device.alias for device in places] == ["cuda:1", "cuda:3"]
-    with kernel_search._devices(present["cuda:1"], []) as places:
-        assert places == [present["cuda:1"]], "no other GPU by default"
+    places = kernel_search._devices(present["cuda:1"], ["cuda:3", "cuda:2", "cuda:1"])
+    assert [device.alias for device in places] == ["cuda:1", "cuda:3"]
+    assert kernel_search._devices(present["cuda:1"], []) == [present["cuda:1"]], "no other GPU by default"
 
 
 def test_only_block_dim_varies(store: MemoryStore) -> None:

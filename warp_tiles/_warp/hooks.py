@@ -233,6 +233,7 @@ class Hooks:
         generated, bare = finish_module(builder, state, source)
         if bare.arch is not None:
             bare = dataclasses.replace(bare, loops_reason=self._tracer.obstacle)
+        generated = dataclasses.replace(generated, records=self.engine.answers(bare.settings))
 
         with marked(bare.settings.nvtx, f"plan {bare.name}"):
             plan = self.engine.decide(bare, generated)

@@ -3,6 +3,7 @@
 In a block of :func:`intercepted` these functions of Warp have stand-ins:
 
     launch, launch_tiled            note the launch
+    empty, empty_like               make zeros: nothing writes the array, and a search may launch with it
     capture_while, capture_if       run the body once; run both branches
     capture_begin, capture_end      capture nothing, but the device reports a capture
     capture_launch, capture_save    do nothing
@@ -13,13 +14,44 @@ In a block of :func:`intercepted` these functions of Warp have stand-ins:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 _ABSENT = object()
 
 _open_blocks = 0  # global, because every thread of a script must see it
+
+
+@dataclass(frozen=True, eq=False)
+class NotedLaunch:
+    """A launch of a kernel, as ``wp.launch`` gets it.
+
+    Attributes:
+        kernel: Warp's kernel.
+        dim: All dimensions, those of the threads of ``wp.launch_tiled`` included.
+        values: The arguments, in order.
+        outputs: How many of the last arguments were given as outputs.
+        device: Warp's device.
+        block_dim: Threads per block.
+        taped: True if a tape would have recorded it, so that its adjoint may run.
+    """
+
+    kernel: Any
+    dim: tuple[int, ...]
+    values: tuple[Any, ...]
+    outputs: int
+    device: Any
+    block_dim: int
+    taped: bool = False
+
+    @property
+    def signature(self) -> Hashable:
+        """Equal for launches that do the same work: kernel, sizes and layouts."""
+        arrays = tuple((value.shape, value.strides) for value in self.values if hasattr(value, "strides"))
+        return id(self.kernel), self.dim, self.block_dim, arrays, self.taped
 
 
 def is_planning() -> bool:
@@ -31,11 +63,11 @@ def is_planning() -> bool:
 
 
 @contextmanager
-def intercepted(launched: Callable[[Any, int], None]) -> Iterator[dict[str, str]]:
+def intercepted(launched: Callable[[NotedLaunch], None]) -> Iterator[dict[str, str]]:
     """Intercept launches, graph captures, builds and references to missing GPUs in the block.
 
     Args:
-        launched: Called for each launch with Warp's module and the threads per block.
+        launched: Called for each launch.
 
     Yields:
         The missing GPUs that were referred to so far, each with the device in its place.
@@ -49,12 +81,19 @@ def intercepted(launched: Callable[[Any, int], None]) -> Iterator[dict[str, str]
     context = find("context")
     devices = _Devices(context.runtime)
     captures = _Captures(warp)
-    stand_ins = _launches(launched) | captures.stand_ins() | _builds() | {"get_cuda_device": devices.get_cuda_device}
+    stand_ins = (
+        _launches(launched, context.launch)
+        | captures.stand_ins()
+        | _builds()
+        | {"get_cuda_device": devices.get_cuda_device}
+    )
     with ExitStack() as stack:
         for name, stand_in in stand_ins.items():
             for owner in (warp, context):  # the second is where Warp's own calls look
                 if name in vars(owner):
                     _replace(stack, owner, name, _disguised(stand_in, getattr(owner, name)))
+        for name, zeros in (("empty", warp.zeros), ("empty_like", warp.zeros_like)):
+            _replace(stack, warp, name, _disguised(zeros, getattr(warp, name)))
         _replace(stack, warp.Device, "is_capturing", property(captures.is_capturing))
         for name in ("get_device", "get_current_cuda_device"):
             _replace(stack, context.runtime, name, getattr(devices, name))
@@ -88,16 +127,32 @@ def _disguised(stand_in: Callable[..., Any], original: Callable[..., Any]) -> Ca
 # ---- launches and builds
 
 
-def _launches(launched: Callable[[Any, int], None]) -> dict[str, Callable[..., Any]]:
-    def launch(kernel: Any, *args: Any, block_dim: int | None = None, **kwargs: Any) -> Any:
-        arguments = [*kwargs.get("inputs", args[1] if len(args) > 1 else ())]
-        arguments += kwargs.get("outputs", args[2] if len(args) > 2 else ())
-        if kernel.is_generic:
-            kernel.add_overload(kernel.infer_argument_types(arguments))
-        launched(kernel.module, int(block_dim or kernel.module.options["block_dim"]))
-        return _NotLaunched() if kwargs.get("record_cmd") else None
+def _launches(launched: Callable[[NotedLaunch], None], original: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    import warp
 
-    return {"launch": launch, "launch_tiled": launch}
+    from warp_tiles._warp.internals import find
+
+    signature = inspect.signature(original)
+
+    def note(tiled: bool, *args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        call = given.arguments
+        kernel, values = call["kernel"], (*call["inputs"], *call["outputs"])
+        if kernel.is_generic:
+            kernel.add_overload(kernel.infer_argument_types(list(values)))
+        threads = int(call["block_dim"] or kernel.module.options["block_dim"])
+        dim = (call["dim"],) if isinstance(call["dim"], int) else tuple(call["dim"])
+        stream = call["stream"]
+        device = stream.device if stream is not None else warp.get_device(call["device"])
+        taped = call["record_tape"] and find("context.runtime").tape is not None
+        launch = NotedLaunch(
+            kernel, (*dim, threads) if tiled else dim, values, len(call["outputs"]), device, threads, taped
+        )
+        launched(launch)
+        return _NotLaunched() if call["record_cmd"] else None
+
+    return {"launch": functools.partial(note, False), "launch_tiled": functools.partial(note, True)}
 
 
 class _NotLaunched:

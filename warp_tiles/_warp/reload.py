@@ -17,10 +17,8 @@ from warp_tiles._warp import modules
 from warp_tiles._warp.internals import MATHDX_OPTIONS, find
 from warp_tiles._warp.prefetch import Prefetches, reusable
 from warp_tiles.errors import PlanError
-from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import Settings
-from warp_tiles.solver.variant import Variant
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
@@ -51,7 +49,7 @@ class Reloads:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._attempted: set[tuple[Variant, Settings]] = set()
+        self._attempted: set[tuple[str, int, Settings]] = set()  # modules by name and threads per block
         self._this_thread = threading.local()
         self.prefetches = Prefetches(self._compile_ahead)
 
@@ -175,25 +173,27 @@ class Reloads:
         return self._marked("planning")
 
     def before_build(self, plan: ModulePlan) -> None:
-        """Has the variants of a planned module tuned before it is built, if the policy asks for that.
+        """Has the launch tuned that loads a planned module, before it is built, if the policy asks for that.
 
         Args:
             plan: The plan with providers.
 
         Raises:
-            LoadAgain: Variants are tuned first.
+            LoadAgain: The launch is tuned first.
         """
         resolved = plan.settings
-        if self.is_planning or not resolved.rules.tunes or modules.capturing():  # a graph capture allows no measurement
+        if not resolved.rules.tunes or resolved.answers or not (plan.needed or plan.loops):
             return
-        new = [v for v in plan.needed if v.variant is not None and (v.variant, resolved) not in self._attempted]
-        tuned = [v.variant for v in new if isinstance(v.variant, GemmProblem) and v.provider != "scalar"]
-        if not tuned:
+        # without a launch there is nothing to measure in place, and a graph capture allows no measurement
+        if self.is_planning or self._marked("ahead_of_time") or modules.capturing():
+            return
+        asked = plan.name, plan.block_dim, resolved
+        if asked in self._attempted:
             return
         if self._marked("prefetching"):
             raise LoadAgain  # ends the prefetch; the launch tunes
-        self._attempted.update((variant, resolved) for variant in tuned)
-        raise LoadAgain(lambda: self._engine.tune_missing(tuned, resolved))
+        self._attempted.add(asked)
+        raise LoadAgain(lambda: self._engine.tune_launch(resolved))
 
     def after_fork(self) -> None:
         """Resets a forked child, which has no threads of its parent."""

@@ -1,16 +1,21 @@
-"""Internals of Warp that searches use: the active tape, precompiled headers, and the scalar types of arrays."""
+"""Internals of Warp that searches use: the active tape, precompiled headers, scalar types, and copies of kernels."""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import os
 import shutil
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import warp
+
+from warp_tiles._warp.intercept import NotedLaunch
 from warp_tiles._warp.internals import find, missing
 from warp_tiles.errors import SeamError
 
@@ -47,7 +52,7 @@ def without_tape() -> Iterator[None]:
     """Suspends the active ``wp.Tape`` within the block.
 
     Raises:
-        SeamError: This Warp keeps its active tape in another place.
+        SeamError: This Warp stores its active tape elsewhere.
     """
     runtime = _runtime("tape")
     tape, runtime.tape = runtime.tape, None
@@ -64,7 +69,7 @@ def precompiled_headers() -> dict[str, Path]:
     complete, because Warp gives it its name last.
 
     Raises:
-        SeamError: This Warp keeps them in another place.
+        SeamError: This Warp stores them elsewhere.
     """
     dated: list[tuple[int, Path]] = []
     for folder in list(_runtime("_pch_dirs")._pch_dirs.values()):
@@ -78,7 +83,7 @@ def headers_folder() -> Path:
     """Returns the folder in which Warp looks for this thread's precompiled CPU headers.
 
     Raises:
-        SeamError: This Warp keeps them in another place.
+        SeamError: This Warp stores them elsewhere.
     """
     return Path(_runtime("_get_or_create_pch_dir", "_pch_dirs")._get_or_create_pch_dir())
 
@@ -111,3 +116,51 @@ def _link(source: Path, target: Path) -> None:
 def scalar_and_shape(dtype: Any) -> tuple[Any, tuple[int, ...]]:
     """Returns the scalar type and shape of an array's dtype. The shape of a scalar is ``()``."""
     return getattr(dtype, "_wp_scalar_type_", dtype), tuple(getattr(dtype, "_shape_", ()))
+
+
+# ---- copies of kernels
+
+
+def copied_kernel(kernel: Any, name: str, options: Mapping[str, Any]) -> Any:
+    """Returns the same kernel in a module of its own.
+
+    Args:
+        kernel: Warp's kernel.
+        name: The name of the module.
+        options: Options of the module besides those of the kernel's module.
+    """
+    module = warp.get_module(name)
+    module.options.update({**kernel.module.options, **options})
+    module.mark_modified()
+    return warp.Kernel(
+        kernel.func,
+        key=kernel.key,
+        module=module,
+        options=dict(kernel.options),
+        code_transformers=kernel.adj.transformers,
+    )
+
+
+def forget_modules(names: Iterable[str]) -> None:
+    """Removes modules of copied kernels, so that reports and later loads do not see them."""
+    modules = find("context.user_modules")
+    for name in names:
+        modules.pop(name, None)
+
+
+def launching() -> NotedLaunch | None:
+    """Returns the call of ``wp.launch`` that this thread is in the middle of; None if it is in none.
+
+    Warp loads a module in the middle of a launch, and gives the arguments to nobody. So they are read from its frame.
+    """
+    frame, code = sys._getframe(1), inspect.unwrap(find("context.launch")).__code__
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None:
+        return None
+    call = frame.f_locals
+    if call["adjoint"] or call["stream"] is not None:
+        return None
+    dim = (call["dim"],) if isinstance(call["dim"], int) else tuple(call["dim"])
+    values = (*call["inputs"], *call["outputs"])
+    return NotedLaunch(call["kernel"], dim, values, len(call["outputs"]), call["device"], int(call["block_dim"]))

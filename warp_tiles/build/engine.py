@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ from warp_tiles.build.phases import now_s
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder
 from warp_tiles.errors import BuildError, LockedError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
-from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.plan.planning import STAGES, ModulePlan, PlannedVariant
 from warp_tiles.providers.base import Provider, Recipe
 from warp_tiles.providers.cublasdx import CublasdxProvider
@@ -42,6 +41,7 @@ from warp_tiles.util.warn import WarnedTexts, warn
 if TYPE_CHECKING:
     from warp_tiles.cache import Cache
     from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
+    from warp_tiles.providers.base import Tuned
     from warp_tiles.toolchain.sources import DeviceSource
 
 log = logging.getLogger("warp_tiles")
@@ -106,7 +106,7 @@ class Engine:
             SettingError: The policy forbids the provider of the settings.
         """
         store = self.build_context(resolved).store
-        tuned = self.tuned.snapshot(resolved, store) if self.tuned is not None else None
+        tuned = self.answers(resolved)
         make: dict[str, Callable[[], tuple[Provider[Any], ...]]] = {
             "mma": lambda: (MmaProvider(store, tuned), SolverProvider(store)),
             "cublasdx": lambda: (CublasdxProvider(store),),
@@ -122,17 +122,20 @@ class Engine:
         if self.tuned is not None:
             self.tuned.forget()
 
-    def tune_missing(self, variants: Sequence[GemmProblem], resolved: Settings) -> None:
-        """Measure the variants without a record, if this machine has a GPU of their architecture.
+    def answers(self, resolved: Settings) -> Tuned | None:
+        """The measured answers under some settings; None if there are none."""
+        return self.tuned.snapshot(resolved, self.build_context(resolved).store) if self.tuned is not None else None
+
+    def tune_launch(self, resolved: Settings) -> None:
+        """Tune the kernel that this thread is launching, if it launches one on a GPU.
 
         Warp has to hash all modules again after this.
 
         Args:
-            variants: The variants of the next build.
             resolved: The settings. Their ``tune_budget_s`` limits the search.
         """
         if self.tuned is not None:
-            self.tuned.tune_missing(self, variants, resolved)
+            self.tuned.tune_launch(self, resolved)
 
     def connect(self, resolved: Settings) -> None:
         """Open the bundle, or connect to the remote store in the background, if there is one.

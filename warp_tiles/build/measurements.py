@@ -1,11 +1,9 @@
-"""The interface to measurements of GEMM variants, as the engine uses them."""
+"""The interface to measured answers, as the engine uses them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.providers.base import Tuned
 from warp_tiles.settings import Settings
 
@@ -14,19 +12,18 @@ if TYPE_CHECKING:
 
 
 class Measurements(Protocol):
-    """Measurements of GEMM variants, and a way to add some."""
+    """Measured answers, and a way to add some."""
 
     def snapshot(self, now: Settings, store: ToolchainStore) -> Tuned | None:
-        """The measurements that are valid under some settings; None if there are none."""
+        """The answers that are valid under some settings; None if there are none."""
 
     def forget(self) -> None:
         """Read the records again at the next use."""
 
-    def tune_missing(self, engine: Any, variants: Sequence[GemmProblem], now: Settings) -> None:
-        """Measure the variants without a record, if this machine has a GPU of their architecture.
+    def tune_launch(self, engine: Any, now: Settings) -> None:
+        """Tune the kernel that this thread is launching, if it launches one on a GPU.
 
         Args:
             engine: The :class:`warp_tiles.build.engine.Engine`, whose module imports this one.
-            variants: The variants.
             now: The settings.
         """

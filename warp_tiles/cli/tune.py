@@ -1,4 +1,4 @@
-"""``warp-tiles tune``: measures a script's products, and manages tuning records."""
+"""``warp-tiles tune``: tunes a script's kernels, and manages tuning records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from warp_tiles.cli.output import (
     script_output_to_stderr,
 )
 from warp_tiles.errors import RecordError, ScriptError, SettingError
-from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.settings.values import seconds
 from warp_tiles.tuning.labels import label, microseconds
 from warp_tiles.tuning.open_store import open_store
@@ -33,7 +32,8 @@ from warp_tiles.tuning.store import RecordStore, StoredRecord
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
     from warp_tiles.settings import Settings
-    from warp_tiles.tuning.gemm import TunedVariant, Tuner
+    from warp_tiles.tuning.in_place import TunedPlace, Tuner
+    from warp_tiles.tuning.places import Place
 
 KEY_DIGITS = 12
 
@@ -82,10 +82,11 @@ class _ScriptOrCommand(click.Group):
 def tune(
     context: click.Context, budget_s: float | None, devices: str | None, scheduler: str | None, as_json: bool
 ) -> None:
-    """Tune the products of SCRIPT, or manage tuning records.
+    """Tune the kernels of SCRIPT, or manage tuning records.
 
-    The command measures the products of wp.tile_matmul that SCRIPT launches and that have no record, with every
-    provider and tile configuration that can serve them. Options before and after SCRIPT belong to this command; options
+    The command notes the launches of SCRIPT without computing anything. Then it launches each kernel with products of
+    wp.tile_matmul, once for each pipeline that its loops can have and each function that can serve its products, and
+    keeps what is faster than the default. Options before and after SCRIPT belong to this command; options
     after "--" belong to the script. If a script has the name of a command, give its path, e.g. ./list.
     """
     given = {"as_json": as_json, "budget_s": budget_s, "devices": devices, "scheduler": scheduler}
@@ -109,7 +110,7 @@ def _script(
     scheduler: str | None,
     as_json: bool,
 ) -> None:
-    """Tune the products of SCRIPT."""
+    """Tune the kernels of SCRIPT."""
     from warp_tiles import settings
     from warp_tiles.cli.tune_script import tune_script
 
@@ -123,7 +124,7 @@ def _script(
     names = _names(devices)
     if scheduler is not None and devices is not None:
         raise click.UsageError("--devices names GPUs of this machine, and --scheduler uses those of a cluster")
-    with script_output_to_stderr(as_json), _cluster(scheduler) as given:
+    with script_output_to_stderr(as_json), _cluster(scheduler, script, arguments) as given:
         tuned = tune_script(
             script,
             arguments,
@@ -139,7 +140,7 @@ def _script(
 
 
 @contextlib.contextmanager
-def _cluster(scheduler: str | None) -> Iterator[dict[str, Any]]:
+def _cluster(scheduler: str | None, script: Path, arguments: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """More arguments of ``tune_script()``: the tuners of a cluster if its scheduler is named."""
     if scheduler is None:
         yield {}
@@ -148,12 +149,12 @@ def _cluster(scheduler: str | None) -> Iterator[dict[str, Any]]:
 
         def tuners(engine: Engine, now: Settings) -> list[Tuner]:
             from warp_tiles.build.installation import Installation
-            from warp_tiles.tuning.cluster import cluster_tuners
-            from warp_tiles.tuning.gemm_key import source_of
+            from warp_tiles.cli.cluster_tuning import SentScript, cluster_tuners
 
             store = engine.build_context(now).store
             require_same_installation(client, store)
-            return cluster_tuners(client, Installation(store), source_of(store), now)
+            sent = SentScript(script.name, script.read_bytes(), arguments)
+            return cluster_tuners(client, Installation(store), sent, now)
 
         yield {"tuners": tuners}
 
@@ -167,52 +168,56 @@ def _names(devices: str | None) -> tuple[str, ...]:
     return names
 
 
-def _print_tuned(script: Path, tuned: Sequence[TunedVariant], as_json: bool) -> None:
+def _print_tuned(script: Path, tuned: Sequence[TunedPlace], as_json: bool) -> None:
     if as_json:
         rows = [
             {
-                "variant": item.variant.to_json(),
+                "subject": item.place.subject,
+                "question": item.place.title,
+                "kernel": item.kernel,
+                "device": item.record.key.environment.device,
                 "key": item.record.key.digest,
                 "measured": item.measured,
-                "device": item.device or None,
                 "error": item.error or None,
+                "default": None if item.record.default is None else item.record.default.to_json(),
                 "winner": None if item.winner is None else item.winner.to_json(),
             }
             for item in tuned
         ]
-        print_json({"variants": rows})
+        print_json({"places": rows})
         return
     if not tuned:
-        note(f"warp-tiles: {script} launches no product that can be tuned")
+        note(f"warp-tiles: {script} launches no kernel that can be tuned on a GPU")
     table = [
         (
-            item.variant.describe(),
+            item.kernel,
+            item.place.subject,
+            item.place.title,
             _winner(item),
-            "-" if item.winner is None else microseconds(item.winner.median_us),
-            f"{item.measured} of {len(item.record.timings)}",
-            item.device or "-",
+            *(microseconds(timing.median_us) if timing else "-" for timing in (item.record.default, item.winner)),
+            f"{item.measured} of {len(item.place.configs)}",
             item.record.key.digest[:KEY_DIGITS],
         )
         for item in tuned
     ]
-    print_table("", ("product", "winner", "time", "measured now", "GPU", "key"), table)
+    print_table("", ("kernel", "subject", "question", "winner", "default", "time", "measured now", "key"), table)
     for item in tuned:
         if item.error:
-            note(f"warp-tiles: {item.variant.describe()} is unfinished: {item.error}")
+            note(f"warp-tiles: {item.place.title} is unfinished: {item.error}")
 
 
-def _winner(item: TunedVariant) -> str:
-    if item.winner is not None:
-        return label(item.winner.config)
-    return "none so far" if item.error else "every candidate failed"
+def _winner(item: TunedPlace) -> str:
+    if item.winner is None:
+        return "none so far"
+    return "the default" if item.winner is item.record.default else label(item.winner.config)
 
 
-def _print_best(variant: GemmProblem, record: Record, device: str) -> None:
+def _print_best(place: Place, record: Record) -> None:
     """Print one line on standard error for each measured batch."""
     if progress.is_enabled():
         winner = record.winner()
         best = "none so far" if winner is None else f"{microseconds(winner.median_us)}, {label(winner.config)}"
-        note(f"{device}: {variant.describe()}: {len(record.timings)} candidates, best {best}")
+        note(f"{place.title}: {len(record.timings)} candidates, best {best}")
 
 
 @tune.command("list")

@@ -29,6 +29,7 @@ from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.hardware import THREAD_REGISTERS, has_wgmma
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem, Role
+from warp_tiles.heuristics.loop_question import PipelineRecords
 from warp_tiles.heuristics.resources import max_registers, wanted_blocks
 from warp_tiles.plan.planning import PlannedLoop, Session, Site
 from warp_tiles.plan.whole import WholeProduct
@@ -116,12 +117,14 @@ class GeneratedModule:
         source: Its source, with a placeholder for the prelude.
         trace: The traces of its functions; empty if Warp's code generator could not be followed.
         called: Numbers of the sites whose adjoints are called.
+        records: Measured pipelines of loops; None leaves all choices to the heuristics.
     """
 
     session: Session
     source: str
     trace: ModuleTrace
     called: frozenset[int]
+    records: PipelineRecords | None = field(default=None, repr=False, compare=False)
     # plan, source and build record of a module ask for the same decisions
     _decisions: list[tuple[Settings, bool, ModuleDecision]] = field(
         default_factory=list, init=False, repr=False, compare=False
@@ -369,7 +372,7 @@ class GeneratedModule:
             for site in self._product_sites()
             if (product := self._product(site, Role.FORWARD)) is not None
         }
-        target = LoopTarget(variants, choice=choice)
+        target = LoopTarget(variants, choice=choice, records=self.records)
         if "mma" not in settings.providers:
             name = "provider" if settings.provider != "auto" else "policy"
             target = replace(target, forbidden=f"{settings.named(name)} is {getattr(settings, name)!r}")

@@ -37,13 +37,8 @@ from warp_tiles.gemm.pipeline import (
     PipelineOverrides,
 )
 from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.heuristics.main_loop import (
-    competes_with_two_buffers,
-    main_loop,
-    prefers_two_buffers,
-    staged_product,
-    uses_fma,
-)
+from warp_tiles.heuristics.loop_question import LoopQuestion, PipelineRecords
+from warp_tiles.heuristics.main_loop import competes_with_two_buffers, prefers_two_buffers, uses_fma
 
 _LARGE_SIDE = 128  # of a tile of C
 
@@ -59,6 +54,7 @@ class LoopTarget:
         choice: What the settings fix of the pipeline.
         registers: Registers of a thread that the link of the module allows.
         forbidden: The setting that forbids stages; empty if none does.
+        records: Measured pipelines; None leaves all choices to the heuristics.
     """
 
     variants: Mapping[int, GemmProblem] = field(default_factory=dict)
@@ -67,6 +63,7 @@ class LoopTarget:
     choice: PipelineOverrides = field(default_factory=PipelineOverrides)
     registers: int = THREAD_REGISTERS
     forbidden: str = ""
+    records: PipelineRecords | None = None
 
 
 @dataclass(frozen=True)
@@ -98,7 +95,8 @@ class Ring:
         adds_starts: True if the sums are added to start values after the loop, because Cs share memory; else they begin
             with them.
         fills: The statements that fill a C with zeros right before the loop, which overwrites it.
-        obstacle: Why its products are not computed by wgmma, although it could compute some of them; else empty.
+        obstacle: Why its products are not computed by wgmma, although it could compute some of them, and the measured
+            time if a tuning record chose the pipeline; empty without either.
     """
 
     loop: PipelineConfig
@@ -137,7 +135,6 @@ def plan_ring(
     if problem := problem_of_order(block, loads, products):
         return problem
     questions: list[tuple[GemmProblem, tuple[Tile, Tile]]] = []
-    fixes_fields = replace(target.choice, family=None) != AUTO
     roots = {tile.name: tile for load in loads for tile in load.results if isinstance(tile, Tile)}
     for product in products:
         assert product.operation.product is not None
@@ -149,18 +146,9 @@ def plan_ring(
         operands = loaded_operands(function, product, variant, roots)
         if isinstance(operands, str):
             return operands
-        if not fixes_fields and (reason := prefers_two_buffers(variant)):
-            return reason
         questions.append((variant, operands))
-    found: tuple[list[tuple[GemmProblem, MmaPlan]], str] | str = ""
-    for transposed in dict.fromkeys((_transposed_tiles(questions), frozenset[str]())):
-        found = _products_of_one_instruction(questions, transposed, target)
-        if not isinstance(found, str):
-            break
-    if isinstance(found, str):
-        return found
-    chosen, obstacle = found
-    slots, stage_bytes = stage_slots(loads, transposed)
+    transpositions = list(dict.fromkeys((_transposed_tiles(questions), frozenset[str]())))
+    _, stage_bytes = stage_slots(loads)
     overlapping = _overlapping(module, function, products)
     idle, starts = idle_tiles(
         module, function, loop, loads, products, keeps_starts=bool(overlapping), overlapping=overlapping
@@ -170,27 +158,33 @@ def plan_ring(
     if module.reversed:  # in a reverse pass, the tiles of callers have gradients beside them
         around *= 2
     sizes = dict(function.frame)
-    answered = main_loop(
-        chosen,
+    arrays = list(dict.fromkeys(product.array for product in products))
+    question = LoopQuestion(
+        tuple(tuple(_in_slots(*asked, transposed) for asked in questions) for transposed in transpositions),
+        tuple(arrays.index(product.array) for product in products),
+        tuple(target.families),
         stage_bytes,
         tile_bytes=sum(sizes.values()),
         idle_bytes=sum(sizes[name] for name in run),
         at_end=at_end,
         around_bytes=around,
-        sums=sum({product.array: answer.sums for product, (_, answer) in zip(products, chosen)}.values()),
+        or_two_buffers=all(competes_with_two_buffers(asked) for asked, _ in questions),
+        prefers=next(filter(None, (prefers_two_buffers(asked) for asked, _ in questions)), ""),
         registers=target.registers,
-        or_two_buffers=not fixes_fields and all(competes_with_two_buffers(asked) for asked, _ in questions),
-        choice=target.choice,
     )
+    measured = target.records.pipeline(question) if target.records and target.choice == AUTO else None
+    answered = question.answer(target.choice if measured is None else measured.overrides)
     if isinstance(answered, str):
-        return answered
-    in_tiles = run and (at_end or not answered.extra_bytes)
+        return answered if measured is None else f"{answered}, {measured.reason}"
+    slots, _ = stage_slots(loads, transpositions[answered.form])
+    in_tiles = run and (at_end or not answered.loop.extra_bytes)
     first = idle[run[0]] if in_tiles else None
     summed = {product.c.name: product.c for product, start in zip(products, starts) if not (start or product.addition)}
     fills = (fill_before(module, function, loop, c) for c in summed.values() if c.owner)
-    answers, variants = tuple(answer for _, answer in chosen), tuple(variant for variant, _ in chosen)
     filled = tuple(fill for fill in fills if fill is not None)
-    return Ring(answered, first, slots, answers, variants, starts, bool(overlapping), filled, obstacle)
+    variants = question.forms[answered.form]
+    obstacle = "; ".join(filter(None, (answered.obstacle, "" if measured is None else measured.reason)))
+    return Ring(answered.loop, first, slots, answered.products, variants, starts, bool(overlapping), filled, obstacle)
 
 
 def constant_arrays(function: FunctionTrace, loop: Loop) -> frozenset[str]:
@@ -274,39 +268,6 @@ def _transposed_tiles(questions: Sequence[tuple[GemmProblem, tuple[Tile, Tile]]]
     if any(len(found) > 1 for found in wanted.values()):
         return frozenset()
     return frozenset(name for name, found in wanted.items() if found == {True})
-
-
-def _products_of_one_instruction(
-    questions: Sequence[tuple[GemmProblem, tuple[Tile, Tile]]], transposed: Collection[str], target: LoopTarget
-) -> tuple[list[tuple[GemmProblem, MmaPlan]], str] | str:
-    """Returns those of :func:`_products_in_slots` with their ring's ``obstacle``, or the reason why there are none."""
-    chosen, obstacle = _products_in_slots(questions, transposed, target), ""
-    without_wgmma: tuple[InstructionFamily, ...] = ("mma",)
-    if _is_mixed(chosen) and {"wgmma", *without_wgmma} <= set(target.families):
-        chosen = _products_in_slots(questions, transposed, replace(target, families=without_wgmma))
-        obstacle = "wgmma can multiply only some of its products"
-    if isinstance(chosen, str):
-        return chosen
-    return "its products use different instructions" if _is_mixed(chosen) else (chosen, obstacle)
-
-
-def _is_mixed(chosen: list[tuple[GemmProblem, MmaPlan]] | str) -> bool:
-    """True if products use different instructions."""
-    return not isinstance(chosen, str) and len({answer.instruction for _, answer in chosen}) > 1
-
-
-def _products_in_slots(
-    questions: Sequence[tuple[GemmProblem, tuple[Tile, Tile]]], transposed: Collection[str], target: LoopTarget
-) -> list[tuple[GemmProblem, MmaPlan]] | str:
-    """Returns the products with their operands as they lie in slots, and how each is computed, or the obstacle."""
-    chosen = []
-    for asked, operands in questions:
-        variant = _in_slots(asked, operands, transposed)
-        answer = staged_product(variant, target.families, target.choice)
-        if isinstance(answer, str):
-            return answer
-        chosen.append((variant, answer))
-    return chosen
 
 
 def _in_slots(variant: GemmProblem, operands: tuple[Tile, Tile], transposed: Collection[str]) -> GemmProblem:

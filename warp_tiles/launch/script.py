@@ -7,12 +7,12 @@ import runpy
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warp_tiles._warp.intercept import intercepted
+from warp_tiles._warp.intercept import NotedLaunch, intercepted
 from warp_tiles.errors import ScriptError
 from warp_tiles.plan.products import PlannedProduct, collected_products
 
@@ -35,12 +35,14 @@ class Discovery:
             because nothing was computed.
         substituted: GPUs that the script names and this machine lacks, each with the device in its place.
         products: The products of ``warp_tiles.matmul``.
+        launches: The first of equal launches, in order. They keep their arrays alive.
     """
 
     targets: tuple[Target, ...]
     stopped: str
     substituted: Mapping[str, str]
     products: tuple[PlannedProduct, ...]
+    launches: tuple[NotedLaunch, ...] = ()
 
 
 def require_script(script: Path) -> None:
@@ -93,9 +95,12 @@ def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None 
 
     before = set(user_modules())
     launched: dict[tuple[int, int], Target] = {}
+    launches: dict[Hashable, NotedLaunch] = {}
 
-    def note(module: Any, threads: int) -> None:
+    def note(launch: NotedLaunch) -> None:
+        module, threads = launch.kernel.module, launch.block_dim
         launched.setdefault((id(module), threads), Target(module, threads))
+        launches.setdefault(launch.signature, launch)
 
     stopped = ""
     with intercepted(note) as substituted, collected_products() as products, warnings.catch_warnings():
@@ -117,4 +122,4 @@ def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None 
     if not targets:
         reason = f"it stopped with {stopped}" if stopped else "it defines none"
         raise ScriptError(f"no kernel was found in {script}: {reason}", remedy="run it by itself first")
-    return Discovery(tuple(targets), stopped, substituted, tuple(products))
+    return Discovery(tuple(targets), stopped, substituted, tuple(products), tuple(launches.values()))

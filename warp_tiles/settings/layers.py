@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from warp_tiles.settings.typed import Keywords
 
+ANSWERS = f"{OPTION_PREFIX}answers"  # the option of a search, which is no setting
+
 # with-blocks apply to the whole process, because Warp loads modules on its own threads
 _configured: dict[str, tuple[Any, str]] = {}  # each value with its layer
 _overrides: list[Mapping[str, Any]] = []
@@ -120,7 +122,7 @@ def from_options(options: Mapping[str, Any], module: str = "") -> dict[str, Any]
     Raises:
         SettingError: An option that begins with ``warp_tiles_`` is unknown or has an unknown value.
     """
-    found = {name: value for name, value in options.items() if name.startswith(OPTION_PREFIX)}
+    found = {n: value for n, value in options.items() if n.startswith(OPTION_PREFIX) and n != ANSWERS}
     where = f"module {module}: option " if module else "the module option "
     return _parsed(found, _option, where.__add__, lambda names: f"{where}{names} is unknown", skip_none=True)
 
@@ -201,7 +203,8 @@ def current(options: Mapping[str, Any] | None = None, module: str = "") -> Setti
         found[name] = value, f"module option {OPTION_PREFIX}{name}{suffix}"
     found.update(process)
     layers = tuple((name, layer) for name, (_, layer) in found.items())
-    return Settings(**{name: value for name, (value, _) in found.items()}, layers=layers)
+    answers = str((options or {}).get(ANSWERS) or "")
+    return Settings(**{name: value for name, (value, _) in found.items()}, answers=answers, layers=layers)
 
 
 def on_change(listener: Callable[[], None]) -> None:

@@ -56,6 +56,8 @@ class Settings:
     """One consistent set of settings, and the layer of each value. docs/settings.md is made from this table.
 
     Attributes:
+        answers: Answers that count before tuning records, as JSON by the digests of their questions. A search forces
+            them with the option ``warp_tiles_answers`` of a module of its own. It is not a setting.
         fast_by_default: True if warp_tiles itself chose the policy ``fast``. Then the next provider may replace one
             without its toolchain. It is not a setting.
         layers: The layer of each value that is not a default, by name. It does not count for equality.
@@ -137,6 +139,7 @@ class Settings:
     """Time limit of one search in seconds; 0 is no limit."""
     nvtx: bool = _setting(False, values.flag)
     """Mark plans, builds, links and replays as [NVTX ranges](report.md#nvtx-ranges). It needs the package `nvtx`."""
+    answers: str = dataclasses.field(default="", repr=False)
     fast_by_default: bool = dataclasses.field(default=False, repr=False)
     layers: tuple[tuple[str, str], ...] = dataclasses.field(default=(), compare=False, repr=False)
 

@@ -27,6 +27,8 @@ class Workspace:
         device: Warp's device; arrays on another device are copied there.
         writes_only_named: True if launches write no other array. If False, the others are copied too, and those that
             the first launch changes are restored from then on.
+        adjoint: True for launches of the adjoint kernel, which get gradients of their own.
+        is_planned: True if the values are not those of a run.
     """
 
     def __init__(
@@ -37,7 +39,11 @@ class Workspace:
         device: Any,
         *,
         writes_only_named: bool = False,
+        adjoint: bool = False,
+        is_planned: bool = False,
     ) -> None:
+        self._is_planned = is_planned
+        self._level = logging.INFO if is_planned else logging.WARNING
         self.names = tuple(names)
         self.device = device
         self.pristine: list[Any] = []  # in the order of the arguments
@@ -54,6 +60,7 @@ class Workspace:
             self.pristine.append(pristine)
             self.values.append(own)
         self.written = tuple(self._results)
+        self.gradients = [_gradient_of(value, device) for value in self.values] if adjoint else None
 
     def _duplicated(self, name: str, value: Any, is_written: bool) -> tuple[Any, Any]:
         """Returns a value that holds the user's data, and the value that launches get instead."""
@@ -80,7 +87,7 @@ class Workspace:
         self._originals.append(value)
         if id(value) not in self._copies:
             source = value if value.device == self.device or not value.size else self._copy_of(name, value)
-            source = source if is_written else _nonzero_input(name, source)
+            source = source if is_written else _nonzero_input(name, source, self._level)
             if not is_written and self._writes_only_named:
                 return source, source
             self._copies[id(value)] = self._copy_of(name, source), source
@@ -132,12 +139,15 @@ class Workspace:
         for key, name in undeclared.items():
             copy, source = self._copies[key]
             if not _is_equal(copy, source):
-                log.warning(
+                log.log(
+                    self._level,
                     "tuning: launches write %s; a copy is restored before each run, and yours does not change. "
                     "Name the arrays that the kernel writes with outputs= or autotune(restore=...)",
                     name,
                 )
                 self._restored[key] = copy, source
+                if self._is_planned:  # the launch declares no outputs, and these are its results
+                    self._results[name] = copy
         self.restore()
 
     def results(self) -> dict[str, Any]:
@@ -176,7 +186,7 @@ def _copy_of(array: Any, device: Any) -> Any:
     return copy
 
 
-def _nonzero_input(name: str, array: Any) -> Any:
+def _nonzero_input(name: str, array: Any, level: int) -> Any:
     """Returns an input, or random numbers if it is all zeros. Zeros would draw less power and run faster."""
     import numpy as np
     import warp as wp
@@ -188,11 +198,27 @@ def _nonzero_input(name: str, array: Any) -> Any:
         return array
     if np.any(array.numpy()):
         return array
-    log.warning("tuning: the input %s is all zeros; random numbers are measured in its place", name)
+    log.log(level, "tuning: the input %s is all zeros; random numbers are measured in its place", name)
     random = np.random.default_rng(_SEED).uniform(-1, 1, (*array.shape, *shape))
     copy = _copy_of(array, array.device)
     copy.assign(random.astype(np.float32) if scalar is not wp.float64 else random)
     return copy
+
+
+def _gradient_of(value: Any, device: Any) -> Any:
+    """Returns an array for the gradient of an argument, a struct of those of its arrays, or None."""
+    import warp as wp
+
+    if is_struct(value):
+        gradients = value._cls()
+        for member in value._cls.vars:
+            gradient = _gradient_of(getattr(value, member), device)
+            if gradient is not None:
+                setattr(gradients, member, gradient)
+        return gradients
+    if not isinstance(value, wp.array) or not value.size:
+        return None
+    return _nonzero_input("gradient", wp.zeros(value.shape, dtype=value.dtype, device=device), logging.DEBUG)
 
 
 class Reference:
@@ -201,12 +227,14 @@ class Reference:
     Args:
         expected: NumPy arrays by name.
         rtol, atol: Tolerances, as in ``numpy.allclose``.
+        is_scaled: True if ``atol`` is a share of the largest expected element of an array.
     """
 
-    def __init__(self, expected: Mapping[str, Any], rtol: float, atol: float) -> None:
+    def __init__(self, expected: Mapping[str, Any], rtol: float, atol: float, is_scaled: bool = False) -> None:
         self.expected = expected
         self.rtol = rtol
         self.atol = atol
+        self.is_scaled = is_scaled
 
     @classmethod
     def from_function(cls, reference: Callable[..., Any], workspace: Workspace, rtol: float, atol: float) -> Reference:
@@ -246,10 +274,13 @@ class Reference:
             wanted = np.asarray(expected, dtype=np.float64)
             if actual.shape != wanted.shape:
                 raise TuningError(f"wrong result: {name} has the shape {actual.shape}, the reference {wanted.shape}")
-            if not np.allclose(actual, wanted, rtol=self.rtol, atol=self.atol, equal_nan=True):
+            atol = self.atol
+            if self.is_scaled and wanted.size:
+                atol *= float(np.max(np.abs(np.where(np.isfinite(wanted), wanted, 0.0))))
+            if not np.allclose(actual, wanted, rtol=self.rtol, atol=atol, equal_nan=True):
                 worst = np.nanmax(np.abs(actual - wanted))
                 raise TuningError(
-                    f"wrong result: {name} differs by up to {worst:.3g} (rtol {self.rtol:g}, atol {self.atol:g})"
+                    f"wrong result: {name} differs by up to {worst:.3g} (rtol {self.rtol:g}, atol {atol:g})"
                 )
 
 
@@ -264,12 +295,14 @@ class FirstReference:
 
     Args:
         candidates: Functions that build the configurations, in order.
-        rtol, atol: Tolerances, as in ``numpy.allclose``.
+        rtol, atol, is_scaled: See :class:`Reference`.
     """
 
-    def __init__(self, candidates: Sequence[Callable[[], KernelCandidate]], rtol: float, atol: float) -> None:
+    def __init__(
+        self, candidates: Sequence[Callable[[], KernelCandidate]], rtol: float, atol: float, is_scaled: bool = False
+    ) -> None:
         self._candidates = candidates
-        self._tolerances = rtol, atol
+        self._tolerances = rtol, atol, is_scaled
         self._found: Reference | None = None
         self._lock = threading.Lock()
 
@@ -300,6 +333,8 @@ class KernelCandidate:
         self._tiled = tiled
         self._workspace = workspace
         self._command: Any = None
+        gradients = workspace.gradients
+        self._adjoint = {} if gradients is None else {"adjoint": True, "adj_inputs": gradients}
         self.reference: Reference | FirstReference | None = None
 
     def build(self) -> KernelCandidate:
@@ -325,6 +360,7 @@ class KernelCandidate:
                     device=self._workspace.device,
                     block_dim=self._launch.block_dim,
                     record_cmd=True,
+                    **self._adjoint,
                 )
             except Exception as error:
                 if is_transient(error):
@@ -332,7 +368,7 @@ class KernelCandidate:
                 raise
         if self._command is None:
             raise TuningError(f"{dict(self._launch.config)} launches nothing, dim is {self._dim}")
-        shortfall = getattr(self._command.hooks, "forward_smem_shortfall", None)
+        shortfall = getattr(self._command.hooks, f"{self._direction}_smem_shortfall", None)
         if shortfall:
             raise TuningError(f"{self.shared_bytes} bytes of shared memory are needed, {shortfall}")
         return self
@@ -340,7 +376,12 @@ class KernelCandidate:
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block; 0 on the CPU."""
-        return int(getattr(self._command.hooks, "forward_smem_bytes", 0)) if self._command is not None else 0
+        hooks = None if self._command is None else self._command.hooks
+        return int(getattr(hooks, f"{self._direction}_smem_bytes", 0))
+
+    @property
+    def _direction(self) -> str:
+        return "backward" if self._adjoint else "forward"
 
     def prepare(self) -> None:
         """Find the arrays that launches write, and check the result if there is a reference.

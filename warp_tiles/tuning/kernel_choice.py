@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -206,8 +205,8 @@ class KernelChooser:
             Timings of builds that failed for a transient cause. They are not stored, and the next search tries these
             builds again.
         """
-        from warp_tiles.tuning.headers import cached_headers
-        from warp_tiles.tuning.kernel_search import search_kernels
+        from warp_tiles.tuning.kernel_search import KernelLaunches
+        from warp_tiles.tuning.search import search
 
         written = request.written if self._restore is None else frozenset(self._restore)
         self.counters.searches += 1
@@ -218,21 +217,26 @@ class KernelChooser:
         def finished(timings: Sequence[Timing]) -> None:
             store.merge(key, settled(timings, before))
 
-        with cached_headers(now) if request.device.is_cpu else nullcontext():
-            found = search_kernels(
-                self._maker,
+        launches = KernelLaunches(
+            self._maker,
+            request.values,
+            written,
+            self._dim,
+            self._measurement,
+            writes_only_named=self._restore is not None,
+            first=self._records.configs(request.device),
+        )
+        with launches.devices(request.device, pending) as devices:
+            found = search(
                 pending,
-                request.values,
-                written,
-                request.device,
-                writes_only_named=self._restore is not None,
-                dim=self._dim,
-                measurement=self._measurement,
+                devices,
                 strategy=self._strategy,
+                effort=self._measurement.effort,
+                jobs=self._measurement.jobs,
                 budget_s=now.tune_budget_s,
                 soft=key.environment.soft(),
                 finished=finished,
-                first=self._records.configs(request.device),
+                what=self._maker.function.__name__,
             )
         self.counters.builds += found.builds
         self.counters.measurements += found.measured

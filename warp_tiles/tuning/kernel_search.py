@@ -1,93 +1,156 @@
-"""One search for a tuned kernel. Its candidates run on copies of the arguments, on one or several devices."""
+"""Kernels as candidates of a search: on copies of the arguments, on one or several devices."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-from warp_tiles.errors import RecordingError, TuningError
+from warp_tiles.errors import RecordingError, ToolchainError, TuningError
 from warp_tiles.tuning.arguments import namespace
 from warp_tiles.tuning.candidate import FirstReference, KernelCandidate, Reference, Workspace
 from warp_tiles.tuning.environment import alike
-from warp_tiles.tuning.maker import Maker, Measurement
-from warp_tiles.tuning.measure import clock_for
-from warp_tiles.tuning.record import Config, Timing
-from warp_tiles.tuning.search import SearchDevice, SearchResult, search
-from warp_tiles.tuning.space import Strategy
+from warp_tiles.tuning.maker import Measurement, TunedLaunch
+from warp_tiles.tuning.measure import Clock, EventClock, clock_for, describe_error
+from warp_tiles.tuning.record import Config
+from warp_tiles.tuning.search import SearchDevice
 
 
-def search_kernels(
-    maker: Maker,
-    pending: Sequence[Config],
-    values: Sequence[Any],
-    written: frozenset[str] | None,
-    device: Any,
-    *,
-    writes_only_named: bool,
-    dim: Callable[[Config, Any], Any],
-    measurement: Measurement,
-    strategy: Strategy,
-    budget_s: float,
-    soft: Mapping[str, Any],
-    finished: Callable[[Sequence[Timing]], None],
-    first: Sequence[Config],
-) -> SearchResult:
-    """Build and measure configurations of a kernel. No array of the user changes.
+class KernelMaker(Protocol):
+    """Makes the kernels of configurations; all of them have the same arguments."""
 
-    Args:
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The user's function, for messages."""
+
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the kernels' arguments."""
+
+    def launch_of(self, config: Config) -> TunedLaunch:
+        """Returns the launch of a configuration."""
+
+
+@dataclass(frozen=True)
+class KernelLaunches:
+    """The launches of a search. No array of the user changes.
+
+    Attributes:
         maker: Makes the kernels.
-        pending: The configurations.
         values: Arguments, in order.
         written: Names of arrays that launches write; None if they are not known.
-        device: Warp's device.
-        writes_only_named: True if launches write no array besides ``written``. If False, other arrays are copied too.
         dim: Launch dimensions, from a configuration and the arguments.
         measurement: Options for launching and measuring candidates.
-        strategy, budget_s, soft, finished: See :func:`warp_tiles.tuning.search.search`.
+        writes_only_named: True if launches write no array besides ``written``. If False, other arrays are copied too.
         first: With ``reference="first"``, the first of these configurations that works gives the expected results.
+        adjoint: Launch the adjoint kernels, with gradients of their own.
+        is_planned: True if the values of the arrays are not those of a run, so that replacing them is worth no warning.
+    """
+
+    maker: KernelMaker
+    values: Sequence[Any]
+    written: frozenset[str] | None
+    dim: Callable[[Config, Any], Any]
+    measurement: Measurement
+    writes_only_named: bool = False
+    first: Sequence[Config] = ()
+    adjoint: bool = False
+    is_planned: bool = False
+
+    @contextlib.contextmanager
+    def devices(self, device: Any, configs: Sequence[Config]) -> Iterator[list[SearchDevice]]:
+        """Enter a block with the devices of a search: a device of Warp, and those of ``measurement`` that are like it.
+
+        Args:
+            device: Warp's device.
+            configs: The configurations of the search.
+
+        Raises:
+            TuningError: The kernels do not accept an argument, the reference does not fit, or an argument cannot be
+                copied.
+            ToolchainError: A device has not enough memory to measure.
+        """
+        from warp_tiles._warp.searches import without_tape
+
+        maker, measurement, names = self.maker, self.measurement, self.maker.arguments()
+        _require_arguments(maker, configs, names, self.values, device)
+        with without_tape():
+            devices = _devices(device, measurement.devices)
+            spaces = [
+                Workspace(
+                    names,
+                    self.values,
+                    self.written,
+                    each,
+                    writes_only_named=self.writes_only_named,
+                    adjoint=self.adjoint,
+                    is_planned=self.is_planned,
+                )
+                for each in devices
+            ]
+            arguments = [namespace(names, space.pristine) for space in spaces]
+
+            def built(config: Config, number: int) -> KernelCandidate:
+                dim = self.dim(config, arguments[number])
+                return KernelCandidate(maker.launch_of(config), dim, measurement.tiled, spaces[number]).build()
+
+            reference = self._reference(spaces[0], lambda config: built(config, 0))
+
+            def search_device(number: int) -> SearchDevice:
+                def build(config: Config) -> KernelCandidate:
+                    candidate = built(config, number)
+                    candidate.reference = reference
+                    return candidate
+
+                found = devices[number]
+                clock = _ready_clock(found, measurement.flush_l2)
+                return SearchDevice(build, clock, str(found.alias), partial(is_usable, found))
+
+            yield [search_device(number) for number in range(len(devices))]
+
+    def _reference(
+        self, space: Workspace, built: Callable[[Config], KernelCandidate]
+    ) -> Reference | FirstReference | None:
+        found = self.measurement
+        if found.reference is None:
+            return None
+        if found.reference == "first":
+            candidates = [partial(built, config) for config in self.first]
+            return FirstReference(candidates, found.rtol, found.atol, found.is_scaled)
+        return Reference.from_function(found.reference, space, found.rtol, found.atol)
+
+
+def _ready_clock(device: Any, flush_l2: bool) -> Clock:
+    """The clock of a device with its memory, so that no candidate is blamed for the lack of it.
 
     Raises:
-        TuningError: The kernels do not accept an argument, the reference does not fit, or an argument cannot be copied.
+        ToolchainError: The device has not enough memory.
     """
-    from warp_tiles._warp.searches import without_tape
+    clock = clock_for(device, flush_l2=flush_l2)
+    try:
+        if isinstance(clock, EventClock):
+            clock.reserve()
+    except Exception as error:  # of any class: no candidate caused it
+        raise ToolchainError(
+            f"nothing can be measured on the GPU {device.alias}: {describe_error(error)}",
+            remedy="free its memory, or name other GPUs with `warp-tiles tune --devices` or CUDA_VISIBLE_DEVICES",
+        ) from error
+    return clock
 
-    names = maker.arguments()
-    _require_arguments(maker, pending, names, values, device)
-    with without_tape(), _devices(device, measurement.devices) as devices:
-        spaces = [Workspace(names, values, written, each, writes_only_named=writes_only_named) for each in devices]
-        arguments = [namespace(names, space.pristine) for space in spaces]
 
-        def built(config: Config, number: int) -> KernelCandidate:
-            launch = maker.launch_of(config)
-            return KernelCandidate(launch, dim(config, arguments[number]), measurement.tiled, spaces[number]).build()
+def is_usable(device: Any) -> bool:
+    """True if a device still computes. A kernel that reads wrong addresses breaks a GPU for the whole process."""
+    import warp as wp
 
-        reference = _reference(measurement, spaces[0], first, lambda config: built(config, 0))
-
-        def search_device(number: int) -> SearchDevice:
-            def build(config: Config) -> KernelCandidate:
-                candidate = built(config, number)
-                candidate.reference = reference
-                return candidate
-
-            return SearchDevice(build, clock_for(devices[number], flush_l2=measurement.flush_l2))
-
-        return search(
-            pending,
-            [search_device(number) for number in range(len(devices))],
-            strategy=strategy,
-            effort=measurement.effort,
-            jobs=measurement.jobs,
-            budget_s=budget_s,
-            soft=soft,
-            finished=finished,
-            what=maker.function.__name__,
-        )
+    try:
+        return bool(wp.ones(1, dtype=wp.int32, device=device).numpy()[0] == 1)
+    except Exception:  # of any class; the candidate's own error is reported
+        return False
 
 
 def _require_arguments(
-    maker: Maker, configs: Sequence[Config], names: Sequence[str], values: Sequence[Any], device: Any
+    maker: KernelMaker, configs: Sequence[Config], names: Sequence[str], values: Sequence[Any], device: Any
 ) -> None:
     """Raise if no kernel accepts the arguments. A search would record a failure of every configuration.
 
@@ -112,20 +175,8 @@ def _require_arguments(
         ) from refused
 
 
-def _reference(
-    measurement: Measurement, space: Workspace, first: Sequence[Config], built: Callable[[Config], KernelCandidate]
-) -> Reference | FirstReference | None:
-    if measurement.reference is None:
-        return None
-    tolerances = measurement.rtol, measurement.atol
-    if measurement.reference == "first":
-        return FirstReference([partial(built, config) for config in first], *tolerances)
-    return Reference.from_function(measurement.reference, space, *tolerances)
-
-
-@contextlib.contextmanager
-def _devices(device: Any, others: Sequence[Any]) -> Iterator[list[Any]]:
-    """Enter a block with the launch's own device and those of the others that are like it."""
+def _devices(device: Any, others: Sequence[Any]) -> list[Any]:
+    """Returns the launch's own device and those of the others that are like it."""
     import warp as wp
 
     wp.synchronize_device(device)
@@ -135,4 +186,4 @@ def _devices(device: Any, others: Sequence[Any]) -> Iterator[list[Any]]:
         raise TuningError(
             f"devices is {list(others)!r}: {error}", remedy=f"there are {', '.join(map(str, wp.get_devices()))}"
         ) from error
-    yield [device, *alike(device, found)]
+    return [device, *alike(device, found)]

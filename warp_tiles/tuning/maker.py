@@ -30,6 +30,7 @@ class Measurement:
         tiled: Launch as ``wp.launch_tiled`` does.
         reference: ``first``, a function of the arguments, or None.
         rtol, atol: Tolerances of results.
+        is_scaled: True if ``atol`` is a share of the largest element of an array.
         flush_l2: Measure with inputs that are not in the L2 cache.
         jobs: Number of parallel builds; 0 for one per core.
         effort: Amount of measurement; None for the default.
@@ -44,6 +45,7 @@ class Measurement:
     jobs: int = 0
     effort: Effort | None = None
     devices: tuple[Any, ...] = ()
+    is_scaled: bool = False
 
     def key_values(self) -> dict[str, Any]:
         """Options that differ from the defaults and affect timings or failures."""

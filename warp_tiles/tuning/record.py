@@ -14,6 +14,9 @@ from warp_tiles.tuning.key import TuningKey
 SCHEMA_VERSION = 1  # of the file; files of a later version are left alone
 Config = Mapping[str, Any]  # JSON values by name
 Status = Literal["ok", "dropped", "failed"]
+#: The configuration that stands for no record, in records whose winner must be faster than it, by subject.
+DEFAULTS: Mapping[str, Config] = {"loop": {"pipeline": "auto"}, "function": {"provider": "auto"}}
+GAIN = 0.99  # of the default's time; a winner needs less
 _as_text = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
@@ -150,11 +153,20 @@ class Record:
                 found[timing.identity] = timing
         return replace(self, timings=tuple(found.values()))
 
+    @property
+    def default(self) -> Timing | None:
+        """The timing of the configuration that stands for no record (:data:`DEFAULTS`)."""
+        config = DEFAULTS.get(self.key.subject)
+        return None if config is None else self.timing(config)
+
     def winner(self, configs: Iterable[Config] | None = None) -> Timing | None:
         """Returns the candidate with the least shared memory, among the equally fast ones.
 
         Candidates are equally fast if no other candidate's confidence interval lies below their median. The candidate
         with the least median is one of them. The result does not depend on the order of the timings.
+
+        With a default (:data:`DEFAULTS`), it is the fastest candidate if it gains more than 1 % and its confidence
+        interval lies below that of the default; else the default. If the default was not measured, there is none.
 
         Args:
             configs: Candidates that count; None for all.
@@ -163,12 +175,24 @@ class Record:
         measured = [
             timing for timing in self.timings if timing.status == "ok" and (wanted is None or timing.identity in wanted)
         ]
+        if self.key.subject in DEFAULTS:
+            return self._better_than_default(measured)
         if not measured:
             return None
         # the median counts as well, because a stored interval may not contain it
         reach = min(max(timing.median_us, timing.high_us) for timing in measured)
         equals = [timing for timing in measured if timing.median_us <= reach]
         return min(equals, key=lambda timing: (timing.shared_bytes, timing.median_us, timing.identity))
+
+    def _better_than_default(self, measured: list[Timing]) -> Timing | None:
+        default = self.default
+        if default is None or not measured:
+            return None
+        best = min(measured, key=lambda timing: (timing.median_us, timing.identity))
+        if default.status == "failed":
+            return best
+        gains = best.high_us < default.low_us and best.median_us < GAIN * default.median_us
+        return best if gains else default
 
     def to_json(self) -> dict[str, Any]:
         """The record as its file holds it."""

@@ -1,6 +1,7 @@
 """A search: builds candidates in parallel, measures them alternately, and reports each timing once it is final.
 
-The search does not depend on the kind of candidates: a function of each device builds them from configurations.
+Everything that is tuned uses it: the answers of a script's kernels, the configurations of a tuned kernel, and the tiles
+of ``matmul``. A function of each device builds candidates from configurations.
 """
 
 from __future__ import annotations
@@ -8,18 +9,23 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from warp_tiles.errors import RefusedWorkerError, ToolchainError
 from warp_tiles.tuning.measure import Candidate, Clock, Effort, Runner, describe_error, is_transient, race
 from warp_tiles.tuning.record import Config, Timing, identity
 from warp_tiles.tuning.search_progress import SearchProgress
 from warp_tiles.tuning.space import All, Strategy
 from warp_tiles.util.threads import DaemonThreads, available_cores, wait_all, wait_result
+from warp_tiles.util.warn import warn
 
 _BATCH = 32  # built, measured and stored together; cores are idle only at the end of a batch
 _BATCH_ON_BUDGET = 16  # smaller, so that something is measured before the time is over
+_FINALISTS = 4  # the fastest candidates, which run against each other and the default once more
+_FINAL_ITERATIONS = 2  # times those of the search, to tell a small gain from none
 
 
 class Built(Candidate, Protocol):
@@ -38,10 +44,14 @@ class SearchDevice:
         build: Builds the candidate of a configuration; several threads call it at once. An exception makes the
             configuration a failure, unless the exception is transient (:func:`is_transient`).
         clock: Takes times on the device.
+        name: For messages.
+        is_usable: Called after a failure. False if the device was lost, e.g. because the candidate broke it.
     """
 
     build: Callable[[Config], Built]
     clock: Clock
+    name: str = "the device"
+    is_usable: Callable[[], bool] = lambda: True
 
 
 @dataclass(frozen=True)
@@ -77,8 +87,15 @@ def search(
     soft: Mapping[str, Any] | None = None,
     finished: Callable[[Sequence[Timing]], None] = lambda timings: None,
     what: str = "",
+    default: Config | None = None,
 ) -> SearchResult:
     """Build and measure configurations.
+
+    With several devices, or with a default, the fastest configurations are measured once more at the end, alternately
+    and on the first device. So their times are comparable, and none of them is the fastest by chance.
+
+    If one of several devices is lost, there is a warning, and the others continue its work. The configuration that
+    broke it has failed.
 
     Args:
         configs: The configurations; they are assigned to the devices in turn.
@@ -91,17 +108,74 @@ def search(
         finished: Called with timings as soon as they are final. At an interruption it gets the timings so far as
             unfinished. It does not get builds that failed for a transient cause (:func:`is_transient`).
         what: Name of the tuned function, for the progress bar.
+        default: One of the configurations, which the final measurement contains even if it is slow.
+
+    Raises:
+        ToolchainError: The last device was lost.
     """
     with SearchProgress(what, len(configs)) as progress:
-        running = _Search(configs, devices, effort or Effort(), jobs or available_cores(), budget_s, soft, progress)
+        running = _Search(devices, effort or Effort(), jobs or available_cores(), budget_s, soft, progress)
         running.finished = finished
-        return running.run(strategy or All())
+        return running.run(configs, strategy or All(), default)
+
+
+class _LostError(Exception):
+    """The device was lost to another candidate."""
+
+
+class _Guard:
+    """A device of a search, and the candidate to which it was lost, with the error if the candidate is innocent."""
+
+    def __init__(self, device: SearchDevice) -> None:
+        self.device = device
+        self.lost_to = ""
+        self.cause: ToolchainError | None = None
+
+    @contextlib.contextmanager
+    def watched(self, name: str) -> Iterator[None]:
+        """After an error, find out whether the device was lost. Later errors say nothing about other candidates."""
+        if self.lost_to:
+            raise _LostError
+        try:
+            yield
+        except Exception as error:
+            if not self.lost_to and not is_transient(error) and not self.device.is_usable():
+                self.lost_to, self.cause = name, error if isinstance(error, ToolchainError) else None
+            raise
+
+    def build(self, config: Config) -> _Watched:
+        name = identity(config)
+        with self.watched(name):
+            return _Watched(self, name, self.device.build(config))
+
+    def sample_us(self, candidate: Any, runs: int) -> list[float]:
+        """See :class:`warp_tiles.tuning.measure.Clock`."""
+        with self.watched(candidate.name):
+            return self.device.clock.sample_us(candidate.built, runs)
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """A candidate on a guarded device."""
+
+    guard: _Guard
+    name: str
+    built: Built
+
+    def prepare(self) -> None:
+        with self.guard.watched(self.name):
+            self.built.prepare()
+
+    def run(self) -> None:
+        self.built.run()
+
+    def restore(self) -> None:
+        self.built.restore()
 
 
 class _Search:
     def __init__(
         self,
-        configs: Sequence[Config],
         devices: Sequence[SearchDevice],
         effort: Effort,
         jobs: int,
@@ -109,57 +183,64 @@ class _Search:
         soft: Mapping[str, Any] | None,
         progress: SearchProgress,
     ) -> None:
-        self.configs = configs
-        self.devices = devices
+        self.guards = [_Guard(device) for device in devices]
         self.effort = effort
         self.jobs = jobs
         self.deadline = time.monotonic() + budget_s if budget_s else math.inf
         self.soft = soft
         self.progress = progress
         self.finished: Callable[[Sequence[Timing]], None] = lambda timings: None
-        self.device_of = {identity(config): devices[number % len(devices)] for number, config in enumerate(configs)}
-        self.config_of = {identity(config): config for config in configs}
+        self.config_of: dict[str, Config] = {}
+        self.guard_of: dict[str, _Guard] = {}
         self.timings: dict[str, Timing] = {}
         self.transient: list[Timing] = []
         self.builds = 0
         self.build_s = self.measure_s = 0.0
         self.runners: list[Runner] = []
 
-    def run(self, strategy: Strategy) -> SearchResult:
+    @property
+    def has_time(self) -> bool:
+        return time.monotonic() < self.deadline
+
+    def run(self, configs: Sequence[Config], strategy: Strategy, default: Config | None) -> SearchResult:
+        self.config_of = {identity(config): config for config in configs}
         size = max(_BATCH if self.deadline == math.inf else _BATCH_ON_BUDGET, 4 * self.jobs)
-        steps = strategy.keep(0, len(self.configs)) > 0
+        steps = strategy.keep(0, len(configs)) > 0
         effort = (
             replace(self.effort, iterations=strategy.iterations(0, self.effort.iterations)) if steps else self.effort
         )
-        leaders: list[Runner] = []
+        several, waiting, leaders = len(self.guards) > 1, deque(self.config_of), list[Runner]()
         builder = DaemonThreads(self.jobs, "warp_tiles_tune")
         try:
-            for start in range(0, len(self.configs), size):
-                if time.monotonic() >= self.deadline:
-                    break
-                batch = self._build(builder, self.configs[start : start + size])
-                self._race([*leaders, *batch], effort)
+            while waiting and self.has_time:
+                names = [waiting.popleft() for _ in range(min(size, len(waiting)))]
+                batch = [*leaders, *self._build(builder, names)]
+                self._race(batch, effort)
+                waiting.extendleft(reversed(self._lost(names)))
                 if not steps:
-                    leaders = self._leaders([*leaders, *batch])
-                    self._finish([*leaders, *batch])
+                    batch = [runner for runner in batch if not self.guard_of[runner.name].lost_to]
+                    leaders = self._leaders(batch)
+                    self._finish(batch)
             if steps:
                 self._narrow(strategy)
+            if (default is not None or several) and self.has_time:
+                self._finals(builder, None if default is None else identity(default))
         except BaseException:
             with contextlib.suppress(Exception):  # re-raises the interrupt itself, not the errors that it causes
                 self._finish_interrupted()
             raise
         finally:  # builds that exceed the budget end in the background; their results are ignored
             builder.shutdown(wait=False, cancel_futures=True)
-        measured = sum(bool(runner.samples_us) for runner in self.runners)
-        out_of_time = len(self.timings) < len(self.configs)
+        measured = len({runner.name for runner in self.runners if runner.samples_us})
+        out_of_time = len(self.timings) < len(configs)
         timings, transient = tuple(self.timings.values()), tuple(self.transient)
         return SearchResult(timings, self.builds, measured, out_of_time, self.build_s, self.measure_s, transient)
 
-    def _build(self, builder: DaemonThreads, configs: Sequence[Config]) -> list[Runner]:
+    def _build(self, builder: DaemonThreads, names: Sequence[str]) -> list[Runner]:
         start = time.monotonic()
-        self.progress.say(f"building {len(configs)}")
-        names = [identity(config) for config in configs]
-        futures = {name: builder.submit(self.device_of[name].build, config) for name, config in zip(names, configs)}
+        self.progress.say(f"building {len(names)}")
+        self.guard_of |= {name: self.guards[number % len(self.guards)] for number, name in enumerate(names)}
+        futures = {name: builder.submit(self.guard_of[name].build, self.config_of[name]) for name in names}
         left_s = None if self.deadline == math.inf else max(0.0, self.deadline - time.monotonic())
         for future in futures.values():
             future.add_done_callback(lambda done: self.progress.built() if not done.cancelled() else None)
@@ -175,25 +256,46 @@ class _Search:
             error = future.exception()
             if error is None:
                 runners.append(Runner(name, future.result()))
-            elif isinstance(error, Exception):
+            elif isinstance(error, RefusedWorkerError) or not isinstance(error, Exception):
+                raise error
+            elif not self.guard_of[name].lost_to:
                 timing = Timing(self.config_of[name], "failed", reason=describe_error(error), soft=self.soft)
                 (transient if is_transient(error) else failed).append(timing)
-            else:
-                raise error
         self.runners += runners
         self.transient += transient
         self._remember(transient)
         self._record(failed)
         return runners
 
+    def _lost(self, names: Sequence[str]) -> list[str]:
+        """Give the work of lost devices back. Returns the names of those candidates that another device measures.
+
+        Raises:
+            ToolchainError: No device is left.
+        """
+        lost = [guard for guard in self.guards if guard.lost_to]
+        for guard in lost:
+            config, cause = self.config_of[guard.lost_to], guard.cause
+            if cause is None:
+                text = f"{guard.device.name} cannot be used any more since it ran {dict(config)}"
+                cause = ToolchainError(text, "run the same command again: it continues after that candidate")
+                self._record([Timing(config, "failed", reason=f"ToolchainError: {text}", soft=self.soft)])
+            self.guards.remove(guard)
+            if not self.guards:
+                raise cause
+            warn(f"{guard.device.name} is no longer used for tuning: {cause.message}")
+        if lost:
+            self.runners = [runner for runner in self.runners if self.guard_of[runner.name] not in lost]
+        return [name for name in names if name not in self.timings and self.guard_of[name] in lost]
+
     def _race(self, runners: Sequence[Runner], effort: Effort) -> None:
         parts = [
-            (device, [runner for runner in runners if self.device_of[runner.name] is device])
-            for device in dict.fromkeys(self.device_of[runner.name] for runner in runners)
+            (guard, [runner for runner in runners if self.guard_of[runner.name] is guard])
+            for guard in dict.fromkeys(self.guard_of[runner.name] for runner in runners)
         ]
 
-        def measure(device: SearchDevice, part: list[Runner]) -> None:
-            race(part, device.clock, effort, deadline=self.deadline, on_measured=self._show)
+        def measure(guard: _Guard, part: list[Runner]) -> None:
+            race(part, guard, effort, deadline=self.deadline, on_measured=self._show)
 
         start = time.monotonic()
         for runner in runners:
@@ -203,7 +305,7 @@ class _Search:
         elif parts:
             threads = DaemonThreads(len(parts), "warp_tiles_measure")
             try:
-                for future in [threads.submit(measure, device, part) for device, part in parts]:
+                for future in [threads.submit(measure, guard, part) for guard, part in parts]:
                     wait_result(future)
             finally:
                 threads.shutdown(wait=False)
@@ -215,15 +317,35 @@ class _Search:
 
     def _leaders(self, runners: Sequence[Runner]) -> list[Runner]:
         """Returns the fastest candidate of each device. The next batch is measured against it."""
-        best: dict[SearchDevice, Runner] = {}
+        best: dict[_Guard, Runner] = {}
         for runner in _fastest(runners):
-            best.setdefault(self.device_of[runner.name], runner)
+            best.setdefault(self.guard_of[runner.name], runner)
         return list(best.values())
+
+    def _finals(self, builder: DaemonThreads, default: str | None) -> None:
+        """Measure the fastest candidates and the default once more, on the first device."""
+        chosen = [runner.name for runner in _fastest(self.runners)[:_FINALISTS]]
+        is_measured = any(runner.name == default and runner.samples_us for runner in self.runners)
+        names = list(dict.fromkeys([*([default] if default is not None and is_measured else []), *chosen]))
+        if len(names) < 2:
+            return
+        first = self.guards[0]
+        built = {runner.name: runner.candidate for runner in self.runners if self.guard_of[runner.name] is first}
+        self.guard_of |= dict.fromkeys(names, first)
+        futures = [builder.submit(first.build, self.config_of[name]) for name in names if name not in built]
+        for future in futures:
+            candidate = wait_result(future)
+            built[candidate.name] = candidate
+        finals = [Runner(name, built[name]) for name in names]
+        self.runners += finals
+        self._race(finals, replace(self.effort, iterations=_FINAL_ITERATIONS * self.effort.iterations))
+        self._lost(())
+        self._finish([runner for runner in finals if not first.lost_to])
 
     def _narrow(self, strategy: Strategy) -> None:
         """Run the steps after the first one, and drop candidates at each."""
         step, live = 0, _fastest(self.runners)
-        while live and time.monotonic() < self.deadline:
+        while live and self.has_time:
             count = strategy.keep(step, len(live))
             if not 0 < count < len(live):
                 break
@@ -231,7 +353,8 @@ class _Search:
                 runner.status, runner.reason = "dropped", f"not among the {count} fastest of step {step + 1}"
             live, step = live[:count], step + 1
             self._race(live, replace(self.effort, iterations=strategy.iterations(step, self.effort.iterations)))
-            live = _fastest(live)
+            self._lost(())
+            live = [runner for runner in _fastest(live) if not self.guard_of[runner.name].lost_to]
         if len(live) > 1 and 0 < strategy.keep(step, len(live)) < len(live):  # the time is over
             for runner in live:
                 runner.unfinished = True
@@ -240,6 +363,7 @@ class _Search:
     def _finish_interrupted(self) -> None:
         """Report the timings of candidates that are not final."""
         undecided = [runner for runner in self.runners if runner.name not in self.timings]
+        undecided = [runner for runner in undecided if not self.guard_of[runner.name].lost_to]
         for runner in undecided:
             if runner.samples_us and runner.status in ("running", "ok"):
                 runner.status, runner.unfinished = "ok", True
@@ -253,7 +377,7 @@ class _Search:
         timing = Timing(
             self.config_of[runner.name],
             "failed",
-            shared_bytes=int(getattr(runner.candidate, "shared_bytes", 0)),
+            shared_bytes=int(getattr(getattr(runner.candidate, "built", None), "shared_bytes", 0)),
             reason=runner.reason,
             soft=self.soft,
         )

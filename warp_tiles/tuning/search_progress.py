@@ -28,7 +28,8 @@ class SearchProgress:
         self._best: tuple[float, str] | None = None
 
     def __enter__(self) -> SearchProgress:
-        if progress.is_enabled():
+        # a terminal has one bar; searches beside each other, on a cluster, have none
+        if progress.is_enabled() and threading.current_thread() is threading.main_thread():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

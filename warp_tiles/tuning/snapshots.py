@@ -1,4 +1,4 @@
-"""Snapshots of measurements, one for each set of settings. Importing this module does not import the tuner."""
+"""Snapshots of measured answers, one for each set of settings. Importing this module does not import the tuner."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from warp_tiles.cache import cache_root
 from warp_tiles.providers.base import Tuned
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from warp_tiles.build.engine import Engine
-    from warp_tiles.gemm.problem import GemmProblem
     from warp_tiles.settings import Settings
     from warp_tiles.toolchain.store import ToolchainStore
 
+_FOLDERS = ("loop", "function", "gemm")  # of records that count for builds; the last one holds those of version 0.1
+
 
 class TunedSnapshots:
-    """Measurements of GEMM variants, read once at their first use, so that choices are stable within a process."""
+    """Measured answers, read once at their first use, so that choices are stable within a process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,15 +31,16 @@ class TunedSnapshots:
 
         Args:
             now: The settings.
-            store: Digests the inputs of candidates.
+            store: Digests the inputs of answers.
         """
         if not now.rules.records:
             return None
         root = cache_root(now)
-        identity = (root, now.cache_shared, now.record_paths, now.target_gpu, now.record_driver_mismatch)
+        identity = (root, now.cache_shared, now.record_paths, now.target_gpu, now.record_driver_mismatch, now.answers)
         with self._lock:
             if identity not in self._known:
-                self._known[identity] = _read(now, store) if now.record_paths or _has_records(root) else None
+                may_have_records = now.record_paths or now.answers or _has_records(root)
+                self._known[identity] = _read(now, store) if may_have_records else None
             return self._known[identity]
 
     def forget(self) -> None:
@@ -48,25 +48,28 @@ class TunedSnapshots:
         with self._lock:
             self._known.clear()
 
-    def tune_missing(self, engine: Engine, variants: Sequence[GemmProblem], now: Settings) -> None:
-        """See :func:`warp_tiles.tuning.gemm.tune_missing`."""
-        from warp_tiles.tuning.gemm import tune_missing
+    def tune_launch(self, engine: Engine, now: Settings) -> None:
+        """See :func:`warp_tiles.tuning.in_place.tune_launch`."""
+        from warp_tiles.tuning.in_place import tune_launch
 
-        tune_missing(engine, variants, now)
+        tune_launch(engine, now)
 
 
 def _has_records(root: Path) -> bool:
-    """Returns True if a cache's folder may have records of GEMM variants. Without records the tuner is not imported."""
-    try:
-        return stat.S_ISDIR(os.stat(root / "tuning" / "gemm").st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True  # reading them warns
+    """Returns True if a cache's folder may have records for builds. Without records the tuner is not imported."""
+    for name in _FOLDERS:
+        try:
+            if stat.S_ISDIR(os.stat(root / "tuning" / name).st_mode):
+                return True
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            return True  # reading them warns
+    return False
 
 
 def _read(now: Settings, store: ToolchainStore) -> Tuned | None:
-    from warp_tiles.tuning.gemm_records import snapshot
+    from warp_tiles.tuning.answers import snapshot
     from warp_tiles.tuning.open_store import open_store
 
     return snapshot(open_store(now), store, now)

@@ -1,0 +1,199 @@
+"""Tuning in place, without a GPU: the places of a kernel, its copies with forced answers, and records in the plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.integration.helpers import load
+from tests.tuning.place_fakes import H200, timing
+from warp_tiles import settings
+from warp_tiles._warp import require_hooks, searches
+from warp_tiles._warp.intercept import NotedLaunch, intercepted
+from warp_tiles._warp.modules import rehash_modules
+from warp_tiles.api import engine
+from warp_tiles.tuning import answers
+from warp_tiles.tuning.answers import source_of
+from warp_tiles.tuning.in_place import Copies, PlacedLaunch, places_of
+from warp_tiles.tuning.open_store import open_store
+from warp_tiles.tuning.places import Place, pipeline_of
+from warp_tiles.tuning.record import DEFAULTS
+
+TWO_LOOPS = """
+@wp.kernel(enable_backward=False)
+def gemm(A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float16), C: wp.array2d(dtype=float)):
+    i, j = wp.tid()
+    c = wp.tile_zeros(shape=(128, 128), dtype=float, storage="shared")
+    for step in range(0, A.shape[1], 64):
+        a = wp.tile_load(A, shape=(128, 64), offset=(i * 128, step), storage="shared")
+        b = wp.tile_load(B, shape=(64, 128), offset=(step, j * 128), storage="shared")
+        wp.tile_matmul(a, b, c)
+    wp.tile_store(C, c, offset=(i * 128, j * 128))
+
+@wp.kernel(enable_backward=False)
+def short(A: wp.array2d(dtype=float), B: wp.array2d(dtype=float), C: wp.array2d(dtype=float)):
+    c = wp.tile_zeros(shape=(64, 64), dtype=float, storage="shared")
+    for step in range(0, A.shape[1], 32):
+        a = wp.tile_load(A, shape=(64, 32), offset=(0, step), storage="shared")
+        b = wp.tile_load(B, shape=(32, 64), offset=(step, 0), storage="shared")
+        wp.tile_matmul(a, b, c)
+    wp.tile_store(C, c)
+
+@wp.kernel(enable_backward=False)
+def alone(A: wp.array2d(dtype=float), B: wp.array2d(dtype=float), C: wp.array2d(dtype=float)):
+    a = wp.tile_load(A, shape=(32, 32), storage="shared")
+    b = wp.tile_load(B, shape=(32, 32), storage="shared")
+    wp.tile_store(C, wp.tile_matmul(a, b))
+"""
+
+
+@pytest.fixture(autouse=True)
+def enabled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(answers, "present_environments", lambda: (H200,))
+    with settings.override(cache_dir=tmp_path / "cache"), warp_tiles.enabled():
+        yield
+        engine().records_changed()
+
+
+@pytest.fixture(scope="module")
+def module() -> Any:
+    return load(TWO_LOOPS, block_dim=128)
+
+
+def launch_of(kernel: Any, size: int = 256, dtype: Any = wp.float16, **fields: Any) -> NotedLaunch:
+    arrays = [wp.zeros((size, size), dtype=kind, device="cpu") for kind in (dtype, dtype, float)]
+    given = {"dim": (2, 2, 128), "outputs": 1, "block_dim": 128, "device": SimpleNamespace(is_cpu=False), **fields}
+    return NotedLaunch(kernel, values=tuple(arrays), **given)
+
+
+def places(*launches: NotedLaunch) -> list[PlacedLaunch]:
+    return places_of(engine(), launches, 90)
+
+
+def plan_of(kernel: Any) -> dict[str, Any]:
+    plan = require_hooks("a test").plan_module(kernel.module, 90, 128)
+    assert plan is not None
+    return plan.to_json()
+
+
+def test_each_launched_kernel_has_its_own_places(module: Any) -> None:
+    found = places(launch_of(module.gemm), launch_of(module.alone, dtype=float))
+    assert [(item.place.subject, item.launch.kernel.key) for item in found] == [
+        ("loop", module.gemm.key),
+        ("function", module.alone.key),
+    ]
+    assert found[0].place.title.startswith("loop of 128x128x64 float16")
+    assert len(found[0].place.configs) > 10
+    assert places(launch_of(module.gemm, device=SimpleNamespace(is_cpu=True))) == []
+
+
+def test_the_largest_launch_of_a_place_is_measured(module: Any) -> None:
+    small, large = launch_of(module.gemm), launch_of(module.gemm, size=512, dim=(4, 4, 128))
+    assert [item.launch for item in places(small, large, small)] == [large]
+
+
+def test_a_copy_has_the_forced_answer_and_the_user_s_kernel_stays(module: Any) -> None:
+    (placed,) = places(launch_of(module.gemm))
+    copies = Copies(placed)
+    usual = next(loop for loop in plan_of(module.gemm)["loops"] if loop["kernel"] == module.gemm.key)
+    seen = set()
+    for config in placed.place.configs:
+        (loop,) = plan_of(copies.launch_of(config).kernel)["loops"]
+        overrides = pipeline_of(config)
+        seen.add((loop["instruction"], loop["stages"], loop["state"]))
+        if overrides.family == "double_buffered":
+            assert (loop["instruction"], "a search forces it" in loop["reason"]) == ("", True)
+        elif overrides.stages is not None:
+            assert loop["stages"] == overrides.stages
+        if config == DEFAULTS["loop"]:
+            assert (loop["instruction"], loop["stages"]) == (usual["instruction"], usual["stages"])
+    assert {instruction for instruction, *_ in seen} >= {"wgmma", "mma_m16n8k16"}
+    copies.forget()
+    assert not [name for name in searches.find("context.user_modules") if "_tuned_" in name]
+
+
+def test_a_record_of_a_loop_is_in_the_plan_and_in_the_hash(module: Any) -> None:
+    (placed,) = places(launch_of(module.gemm))
+    before = plan_of(module.gemm)["loops"]
+    hashed = module.gemm.module.get_module_hash(128)
+    remember(placed.place, {"pipeline": "mma,stages=3"})
+    after = {loop["kernel"]: loop for loop in plan_of(module.gemm)["loops"]}
+    assert module.gemm.module.get_module_hash(128) != hashed
+    tuned = after[module.gemm.key]
+    assert (tuned["instruction"], tuned["stages"]) == ("mma_m16n8k16", 3)
+    assert "tuned: 80.0 us against 100.0 us of the default" in tuned["reason"]
+    assert after[module.short.key] == next(loop for loop in before if loop["kernel"] == module.short.key)
+
+
+def test_a_setting_comes_before_a_record(module: Any) -> None:
+    (placed,) = places(launch_of(module.gemm))
+    remember(placed.place, {"pipeline": "mma,stages=3"})
+    with settings.override(main_loop="wgmma"):
+        (loop,) = [loop for loop in plan_of(module.gemm)["loops"] if loop["kernel"] == module.gemm.key]
+    assert loop["instruction"] == "wgmma"
+    assert "tuned" not in loop["reason"]
+
+
+def test_a_record_of_a_function_leaves_stages_alone(module: Any) -> None:
+    """The product of a staged loop has no function, so no record of one can take its stages."""
+    (placed,) = places(launch_of(module.gemm))
+    assert placed.place.subject == "loop"
+    (other,) = places(launch_of(module.alone, dtype=float))
+    remember(other.place, {"provider": "cublasdx"})
+    plan = plan_of(module.gemm)
+    assert {loop["kernel"]: loop["instruction"] for loop in plan["loops"]}[module.gemm.key] == "wgmma"
+    chosen = [variant for variant in plan["variants"] if module.alone.key in variant["kernels"] and variant["needed"]]
+    assert [(variant["provider"], variant["choice"]) for variant in chosen] == [("cublasdx", "tuned")]
+
+
+def remember(place: Place, config: Any) -> None:
+    now = settings.current()
+    key = place.key(source_of(engine().build_context(now).store), H200)
+    open_store(now).merge(key, [timing(DEFAULTS[place.subject], 100.0), timing(config, 80.0)])
+    engine().records_changed()
+    rehash_modules()
+
+
+def test_planned_launches_are_noted_with_their_arguments(module: Any) -> None:
+    found: list[NotedLaunch] = []
+    a = wp.zeros((256, 256), dtype=wp.float16, device="cpu")
+    with intercepted(found.append):
+        c = wp.empty((256, 256), dtype=float, device="cpu")
+        wp.launch_tiled(module.gemm, dim=(2, 2), inputs=[a, a], outputs=[c], block_dim=128, device="cpu")
+        with wp.Tape():
+            wp.launch(module.gemm, (2, 2, 128), [a, a], outputs=[c], block_dim=128, device="cpu")
+    assert [(launch.dim, launch.outputs, launch.block_dim) for launch in found] == [((2, 2, 128), 1, 128)] * 2
+    assert [launch.taped for launch in found] == [False, True]
+    assert found[0].values == (a, a, c)
+    assert not c.numpy().any(), "nothing writes it, so it must not hold what the memory held"
+
+
+def test_the_launch_that_loads_a_module_is_known_from_its_frame(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[NotedLaunch | None] = []
+
+    def load_nothing(self: Any, device: Any, block_dim: int | None = None) -> None:
+        found.append(searches.launching())
+
+    monkeypatch.setattr(type(module.gemm.module), "load", load_nothing)
+    a, c = wp.zeros((256, 256), dtype=wp.float16, device="cpu"), wp.zeros((256, 256), dtype=float, device="cpu")
+    wp.launch_tiled(module.gemm, dim=(2, 2), inputs=[a, a], outputs=[c], block_dim=1, device="cpu")
+    (launch,) = found
+    assert launch is not None
+    assert (launch.kernel, launch.dim, launch.values, launch.outputs) == (module.gemm, (2, 2, 1), (a, a, c), 1)
+    assert searches.launching() is None
+
+
+def test_a_copy_is_a_kernel_of_its_own_module(module: Any) -> None:
+    copy = searches.copied_kernel(module.gemm, "of_its_own", {"fast_math": True, "warp_tiles_answers": json.dumps({})})
+    assert (copy.key, copy.func, copy.module.name) == (module.gemm.key, module.gemm.func, "of_its_own")
+    assert copy.module.options["fast_math"] is True
+    assert copy.options == module.gemm.options
+    assert "warp_tiles_answers" not in module.gemm.module.options
+    searches.forget_modules(["of_its_own"])
+    assert "of_its_own" not in searches.find("context.user_modules")

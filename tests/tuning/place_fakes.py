@@ -1,0 +1,117 @@
+"""Questions of loops and functions, and a machine that measures their answers by a formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import warp as wp
+
+from warp_tiles.gemm.problem import DType, GemmProblem, Operand
+from warp_tiles.heuristics.loop_question import LoopQuestion
+from warp_tiles.tuning.in_place import PlacedLaunch
+from warp_tiles.tuning.key import Environment
+from warp_tiles.tuning.measure import Effort
+from warp_tiles.tuning.places import Place
+from warp_tiles.tuning.record import Config, Timing, identity
+from warp_tiles.tuning.search import SearchDevice, SearchResult, search
+from warp_tiles.version import __version__
+
+H200 = Environment("NVIDIA H200", 90, 132, wp.__version__, "13.0", __version__)
+
+
+def variant(m: int, n: int, k: int, threads: int, dtype: DType = "float16", total: DType = "float32") -> GemmProblem:
+    """A dense product whose matrices are all row-major."""
+    a, b = Operand(dtype, "row_major", k, 16), Operand(dtype, "row_major", n, 16)
+    return GemmProblem(m, n, k, a, b, Operand(total, "row_major", n, 16), "default", threads, 90)
+
+
+def question(product: GemmProblem | None = None, **fields: Any) -> LoopQuestion:
+    """The question of a loop whose C is idle, in a kernel without other tiles."""
+    found = product or variant(128, 128, 64, 256)
+    size = {"float16": 2, "float32": 4, "float64": 8}
+    stage = (found.m + found.n) * found.k * size[found.a.dtype]
+    idle = stage + found.m * found.n * size[found.c.dtype]
+    given = {"stage_bytes": stage, "tile_bytes": idle, "idle_bytes": idle, "at_end": True, "around_bytes": 0}
+    return LoopQuestion(((found,),), (0,), ("wgmma", "mma"), **{**given, **fields})
+
+
+def timing(config: Config, median_us: float, **fields: Any) -> Timing:
+    """A finished timing with a narrow interval."""
+    given = {"samples": 50, "soft": H200.soft(), **fields}
+    return Timing(config, "ok", median_us, median_us - 0.01, median_us + 0.01, **given)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    config: Config
+    shared_bytes: int = 1024
+
+    def prepare(self) -> None:
+        """Nothing to prepare."""
+
+    def run(self) -> None:
+        """Nothing to run."""
+
+    def restore(self) -> None:
+        """Nothing to restore."""
+
+
+@dataclass
+class Machine:
+    """A GPU whose times are given; 100 us for each answer that is not named.
+
+    Attributes:
+        times_us: The times of answers, by their identities.
+        broken_by: The answer after which the GPU does not work any more.
+        built: The answers that were built.
+    """
+
+    times_us: Mapping[str, float] = field(default_factory=dict)
+    broken_by: str = ""
+    built: list[str] = field(default_factory=list)
+    sampled: list[str] = field(default_factory=list)
+    is_broken: bool = False
+
+    def build(self, config: Config) -> Candidate:
+        self.built.append(identity(config))
+        return Candidate(config)
+
+    def sample_us(self, candidate: Any, runs: int) -> list[float]:
+        name = identity(candidate.config)
+        self.sampled.append(name)
+        self.is_broken = self.is_broken or name == self.broken_by
+        if self.is_broken:
+            raise RuntimeError("an illegal memory access")
+        return [self.times_us.get(name, 100.0) * (1 + 1e-4 * (run % 3)) for run in range(runs)]
+
+    @property
+    def device(self) -> SearchDevice:
+        return SearchDevice(self.build, self, "cuda:7", lambda: not self.is_broken)
+
+    def measure(
+        self,
+        placed: PlacedLaunch,
+        configs: Sequence[Config],
+        *,
+        budget_s: float,
+        soft: Any,
+        finished: Callable[[Sequence[Timing]], None],
+    ) -> SearchResult:
+        """See :class:`warp_tiles.tuning.in_place.Measure`."""
+        return search(
+            configs,
+            [self.device],
+            effort=Effort(iterations=3),
+            budget_s=budget_s,
+            soft=soft,
+            finished=finished,
+            default=configs[0],
+        )
+
+
+def placed(place: Place) -> PlacedLaunch:
+    """A place without a launch."""
+    return PlacedLaunch(place, SimpleNamespace(kernel=SimpleNamespace(key="gemm")))  # type: ignore[arg-type]

@@ -1,0 +1,197 @@
+"""Measured answers as builds see them: which records apply, what they choose, and what a search forces."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tuning.place_fakes import H200, question, timing, variant
+from warp_tiles import settings
+from warp_tiles.errors import ToolchainError
+from warp_tiles.gemm.pipeline import PipelineOverrides
+from warp_tiles.heuristics.choose import ranked
+from warp_tiles.toolchain.store import ToolchainStore
+from warp_tiles.tuning import answers as module
+from warp_tiles.tuning.answers import Answers, snapshot
+from warp_tiles.tuning.places import Place, function_config, function_place, loop_place
+from warp_tiles.tuning.record import DEFAULTS, Record, Timing
+from warp_tiles.tuning.snapshots import TunedSnapshots
+from warp_tiles.tuning.store import RecordStore
+
+ASKED, PRODUCT = question(), variant(64, 64, 64, 128)
+LOOP = loop_place(ASKED)
+FUNCTION = function_place(PRODUCT)
+assert FUNCTION is not None
+SOURCE = "5" * 64
+ALL = ("mma", "cublasdx", "libmathdx", "scalar")
+TILE = ranked(PRODUCT)[2]
+
+
+def answers(place: Place, *timings: Timing, **fields: Any) -> Answers:
+    return Answers({place.digest: Record(place.key(SOURCE, H200), timings)}, **fields)
+
+
+def loop_answers(us: float, text: str = "stages=3", **fields: Any) -> Answers:
+    return answers(LOOP, timing(DEFAULTS["loop"], 100.0), timing({"pipeline": text}, us), **fields)
+
+
+class TestChoices:
+    def test_a_faster_pipeline_is_chosen_with_both_times(self) -> None:
+        found = loop_answers(80.0).pipeline(ASKED)
+        assert found is not None
+        assert found.overrides == PipelineOverrides(stages=3)
+        assert found.reason == "tuned: 80.0 us against 100.0 us of the default"
+
+    def test_the_default_needs_no_answer(self) -> None:
+        assert loop_answers(99.9).pipeline(ASKED) is None
+        assert loop_answers(80.0).pipeline(replace(ASKED, around_bytes=512)) is None, "another place has no record"
+
+    def test_a_failed_default_is_replaced(self) -> None:
+        failed = Timing(DEFAULTS["loop"], "failed", reason="too large")
+        found = answers(LOOP, failed, timing({"pipeline": "mma"}, 80.0)).pipeline(ASKED)
+        assert found is not None
+        assert found.reason == "tuned: 80.0 us, and the default failed"
+
+    def test_a_pipeline_that_is_none_causes_a_warning(self) -> None:
+        with pytest.warns(RuntimeWarning, match=r"is ignored: 'tiles=3' is unknown.*tune clear"):
+            assert loop_answers(80.0, "tiles=3").pipeline(ASKED) is None
+
+    def test_a_faster_function_is_chosen(self) -> None:
+        config = function_config("mma", TILE)
+        found = answers(FUNCTION, timing(DEFAULTS["function"], 100.0), timing(config, 80.0)).best(PRODUCT, ALL)
+        assert found is not None
+        assert (found.provider, found.tile_config) == ("mma", TILE)
+
+    def test_a_named_provider_takes_the_best_of_its_own(self) -> None:
+        found = answers(
+            FUNCTION,
+            timing(DEFAULTS["function"], 100.0),
+            timing({"provider": "cublasdx"}, 70.0),
+            timing(function_config("mma", TILE), 80.0),
+        )
+        best, of_mma = found.best(PRODUCT, ALL), found.best(PRODUCT, ("mma",))
+        assert best is not None
+        assert of_mma is not None
+        assert (best.provider, of_mma.provider) == ("cublasdx", "mma")
+        assert found.best(PRODUCT, ("libmathdx",)) is None
+
+    def test_a_tile_that_does_not_fit_causes_a_warning(self) -> None:
+        config = function_config("mma", replace(TILE, tile_m=512))
+        tuned = answers(FUNCTION, timing(DEFAULTS["function"], 100.0), timing(config, 80.0))
+        with pytest.warns(RuntimeWarning, match="is ignored: "):
+            assert tuned.best(PRODUCT, ALL) is None
+
+    def test_timings_of_another_driver_count_unless_they_are_to_be_renewed(self) -> None:
+        present = {"driver": "14.0", "warp": H200.warp}
+        found = loop_answers(80.0, soft=present).pipeline(ASKED)
+        assert found is not None
+        assert found.reason.endswith("measured with driver 13.0")
+        assert loop_answers(80.0, soft=present, reuse_stale=False).pipeline(ASKED) is None
+
+    def test_the_fingerprint_changes_with_the_answer_alone(self) -> None:
+        assert Answers({}).fingerprint == ""
+        prints = [loop_answers(us).fingerprint for us in (80.0, 81.0, 99.9)]
+        assert prints[0] == prints[1] != prints[2]
+        assert Answers({}, forced={LOOP.digest: {"pipeline": "mma"}}).fingerprint not in ("", *prints)
+
+
+class TestForced:
+    def test_a_search_forces_one_answer_of_one_place(self) -> None:
+        forced = {LOOP.digest: {"pipeline": "double_buffered"}, FUNCTION.digest: {"provider": "cublasdx"}}
+        found = replace(loop_answers(80.0), forced=forced)
+        pipeline, function = found.pipeline(ASKED), found.best(PRODUCT, ALL)
+        assert pipeline is not None
+        assert function is not None
+        assert pipeline.overrides.family == "double_buffered"
+        assert function.provider == "cublasdx"
+        assert found.best(PRODUCT, ("mma",)) is None
+        other = found.pipeline(replace(ASKED, at_end=False))
+        assert other is None
+
+    def test_the_forced_default_is_that_of_the_heuristics(self) -> None:
+        """Although the record has another winner."""
+        found = replace(
+            loop_answers(80.0), forced={LOOP.digest: DEFAULTS["loop"], FUNCTION.digest: {"provider": "auto"}}
+        )
+        pipeline = found.pipeline(ASKED)
+        assert pipeline is not None
+        assert pipeline.overrides == PipelineOverrides()
+        assert found.best(PRODUCT, ALL) is None
+
+    def test_what_a_plan_asks_is_noted(self) -> None:
+        found = Answers({})
+        found.pipeline(ASKED)
+        found.pipeline(ASKED)
+        assert list(found.asked.values()) == [ASKED]
+
+
+class TestSnapshot:
+    @pytest.fixture
+    def store(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordStore:
+        monkeypatch.setattr(module, "source_of", lambda toolchain: SOURCE)
+        return RecordStore(tmp_path)
+
+    @staticmethod
+    def remember(store: RecordStore, us: float = 80.0, source: str = SOURCE, environment: Any = H200) -> None:
+        timings = [timing(DEFAULTS["loop"], 100.0), timing({"pipeline": "stages=3"}, us)]
+        store.merge(LOOP.key(source, environment), timings)
+
+    @staticmethod
+    def take(store: RecordStore, environments: Any = (H200,), **changes: Any) -> Answers | None:
+        return snapshot(store, None, replace(settings.current(), **changes), environments)  # type: ignore[arg-type]
+
+    def test_records_of_this_gpu_and_source_count(self, store: RecordStore) -> None:
+        assert self.take(store) is None
+        self.remember(store, source="4" * 64)
+        self.remember(store, environment=replace(H200, device="NVIDIA H100"))
+        assert self.take(store) is None
+        self.remember(store)
+        found = self.take(store)
+        assert found is not None
+        assert found.pipeline(ASKED) is not None
+
+    def test_without_a_gpu_the_records_of_a_named_one_count(self, store: RecordStore) -> None:
+        self.remember(store)
+        assert self.take(store, ()) is None
+        found = self.take(store, (), target_gpu="NVIDIA H200")
+        assert found is not None
+        assert found.pipeline(ASKED) is not None
+        assert self.take(store, (), target_gpu="NVIDIA H100") is None
+
+    def test_without_a_compiler_no_record_counts(self, store: RecordStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(toolchain: ToolchainStore) -> str:
+            raise ToolchainError("no NVRTC")
+
+        self.remember(store)
+        monkeypatch.setattr(module, "source_of", fail)
+        assert self.take(store) is None
+
+    def test_forced_answers_come_with_the_settings(self, store: RecordStore) -> None:
+        found = self.take(store, answers=json.dumps({LOOP.digest: {"pipeline": "mma"}}))
+        assert found is not None
+        pipeline = found.pipeline(ASKED)
+        assert pipeline is not None
+        assert pipeline.overrides.family == "mma"
+        assert self.take(store, answers="{}") is not None, "a plan asks without forcing anything"
+
+    def test_records_of_functions_that_were_measured_alone_say_how_to_renew_them(self, store: RecordStore) -> None:
+        store.merge(replace(LOOP.key(SOURCE, H200), subject="gemm"), [timing({"provider": "mma"}, 1.0)])
+        with pytest.warns(RuntimeWarning, match=r"1 tuning record of an earlier release.*warp-tiles tune SCRIPT"):
+            assert self.take(store) is None
+
+
+def test_without_folders_of_records_nothing_is_read(tmp_path: Path) -> None:
+    with settings.override(cache_dir=tmp_path):
+        assert TunedSnapshots().snapshot(settings.current(), None) is None  # type: ignore[arg-type]
+
+
+def test_the_answers_of_a_search_are_no_setting() -> None:
+    options = {"warp_tiles_answers": '{"a": 1}', "warp_tiles_main_loop": "mma"}
+    assert settings.from_options(options) == {"main_loop": "mma"}
+    assert settings.current(options).answers == '{"a": 1}'
+    assert settings.current().answers == ""
+    assert "answers" not in settings.current().to_json()

@@ -1,0 +1,141 @@
+"""Tuning of places by a fake machine: what is measured, kept, and measured again."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tuning.place_fakes import H200, Machine, placed, question, timing, variant
+from warp_tiles.errors import ToolchainError, TuningError
+from warp_tiles.tuning.in_place import Tuner
+from warp_tiles.tuning.places import Place, loop_place
+from warp_tiles.tuning.record import DEFAULTS, Record, identity
+from warp_tiles.tuning.store import RecordStore
+
+PLACE = loop_place(question())
+OTHER = loop_place(question(variant(64, 64, 32, 128, "float32")))
+AUTO = identity(DEFAULTS["loop"])
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def tuner(tmp_path: Path, machine: Machine) -> Tuner:
+    return Tuner(RecordStore(tmp_path), H200, "5" * 64, machine.measure, 90)
+
+
+def test_every_answer_is_measured_and_the_fastest_wins(tuner: Tuner, machine: Machine) -> None:
+    machine.times_us = {identity(PLACE.configs[3]): 80.0}
+    found = tuner.tune(placed(PLACE))
+    assert {item.identity for item in found.record.timings} == {identity(config) for config in PLACE.configs}
+    assert (found.measured, found.error) == (len(PLACE.configs), "")
+    assert found.winner is not None
+    assert found.winner.config == PLACE.configs[3]
+    assert tuner.store.load(PLACE.key("5" * 64, H200)) == found.record
+
+
+def test_that_the_default_won_is_recorded(tuner: Tuner, machine: Machine) -> None:
+    """Otherwise the policy ``max`` would search at each start."""
+    machine.times_us = {identity(PLACE.configs[3]): 99.5}
+    found = tuner.tune(placed(PLACE))
+    assert found.winner is not None
+    assert found.winner is found.record.default
+    assert tuner.tune(placed(PLACE)).measured == 0
+
+
+def test_a_gain_within_the_noise_does_not_win() -> None:
+    default = timing(DEFAULTS["loop"], 100.0)
+    noisy = replace(timing({"pipeline": "stages=3"}, 90.0), low_us=80.0, high_us=100.5)
+    record = Record(PLACE.key("", H200), (default, noisy))
+    assert record.winner() is default
+    assert replace(record, timings=(default, replace(noisy, high_us=99.0))).winner() is not default
+    small = timing({"pipeline": "stages=3"}, 99.2)
+    assert replace(record, timings=(default, small)).winner() is default, "less than 1 % is not worth a record"
+
+
+def test_without_a_timing_of_the_default_nothing_wins() -> None:
+    record = Record(PLACE.key("", H200), (timing({"pipeline": "stages=3"}, 90.0),))
+    assert record.winner() is None
+    failed = replace(timing(DEFAULTS["loop"], 1.0), status="failed")
+    assert replace(record, timings=(*record.timings, failed)).winner() is record.timings[0]
+
+
+def test_a_later_search_measures_what_is_missing_beside_default_and_best(tuner: Tuner, machine: Machine) -> None:
+    best, known = PLACE.configs[2], PLACE.configs[:4]
+    key = PLACE.key("5" * 64, H200)
+    tuner.store.merge(key, [timing(config, 80.0 if config == best else 100.0) for config in known])
+    machine.times_us = {identity(best): 80.0}
+    found = tuner.tune(placed(PLACE))
+    again = {identity(config) for config in known} & set(machine.built)
+    assert again == {AUTO, identity(best)}
+    assert found.measured == len(PLACE.configs) - len(known)
+
+
+def test_timings_of_another_driver_are_measured_again_if_they_do_not_count(tuner: Tuner, machine: Machine) -> None:
+    key = PLACE.key("5" * 64, H200)
+    old = {"driver": "12.0", "warp": H200.warp}
+    tuner.store.merge(key, [timing(config, 100.0, soft=old) for config in PLACE.configs])
+    assert tuner.tune(placed(PLACE)).measured == 0
+    strict = replace(tuner, reuse_stale=False)
+    assert len(strict.missing(PLACE, strict.record(PLACE))) == len(PLACE.configs)
+    strict.tune(placed(PLACE))
+    assert {item.soft["driver"] for item in strict.record(PLACE).timings if item.soft} == {"13.0"}
+
+
+def test_an_interruption_keeps_what_was_measured(tuner: Tuner, machine: Machine) -> None:
+    def interrupt(place: Place, record: Record) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tuner.tune(placed(PLACE), progress=interrupt)
+    assert tuner.record(PLACE).timings
+    assert tuner.tune(placed(PLACE)).winner is not None
+
+
+def test_a_budget_is_shared_and_ends_in_time(tuner: Tuner, machine: Machine) -> None:
+    def slow(config: Any) -> Any:
+        time.sleep(0.05)
+        return Machine.build(machine, config)
+
+    machine.build = slow  # type: ignore[method-assign]
+    start = time.monotonic()
+    found = tuner.tune_all([placed(PLACE), placed(OTHER)], budget_s=0.6)
+    assert time.monotonic() - start < 3
+    assert [item.place for item in found] == [PLACE, OTHER]
+    assert found[1].measured > 0, "the first place leaves the second one its share"
+
+
+def test_the_next_place_is_built_with_the_answer_of_the_one_before(tuner: Tuner) -> None:
+    calls: list[int] = []
+    replace(tuner, changed=lambda: calls.append(1)).tune_all([placed(PLACE), placed(OTHER)])
+    assert len(calls) == 2
+
+
+def test_an_answer_that_breaks_the_gpu_has_failed_and_the_rest_is_kept(tuner: Tuner, machine: Machine) -> None:
+    machine.broken_by = identity(PLACE.configs[5])
+    with pytest.raises(ToolchainError, match="cuda:7 cannot be used any more since it ran"):
+        tuner.tune(placed(PLACE))
+    record = tuner.record(PLACE)
+    failed = [item.identity for item in record.timings if item.status == "failed"]
+    assert failed == [machine.broken_by]
+    healed = Machine()
+    assert replace(tuner, measure=healed.measure).tune(placed(PLACE)).winner is not None
+    assert machine.broken_by not in healed.built
+
+
+def test_a_launch_that_cannot_be_repeated_does_not_end_the_others(tuner: Tuner, machine: Machine) -> None:
+    def measure(item: Any, configs: Any, **given: Any) -> Any:
+        if item.place == PLACE:
+            raise TuningError("the argument a cannot be copied")
+        return machine.measure(item, configs, **given)
+
+    first, second = replace(tuner, measure=measure).tune_all([placed(PLACE), placed(OTHER)])
+    assert (first.error, first.winner) == ("the argument a cannot be copied", None)
+    assert second.winner is not None

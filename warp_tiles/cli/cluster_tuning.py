@@ -1,0 +1,420 @@
+"""Tunes the kernels of a script on the GPUs of a Dask cluster.
+
+Workers run the script as ``warp-tiles plan`` does, build the answers with their own compilers, and launch them on their
+GPUs. The search itself runs here: each build and each batch of launches is a task of one worker. So an interrupted
+search loses no more than one of this machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from warp_tiles import api
+from warp_tiles.build.executor import SAME_PACKAGES, differences, executor_error
+from warp_tiles.build.installation import CODE, COMPILER, CUDA_HEADERS, DEVICE_SOURCES, LINKER, Facts, Installation
+from warp_tiles.errors import RefusedWorkerError, ToolchainError, TuningError, WarpTilesError
+from warp_tiles.launch.script import discover
+from warp_tiles.settings import Settings, current
+from warp_tiles.tuning.answers import source_of
+from warp_tiles.tuning.environment import environment_of
+from warp_tiles.tuning.in_place import Copies, PlacedLaunch, Tuner, compile_arch, launches_of, places_of
+from warp_tiles.tuning.key import Environment
+from warp_tiles.tuning.open_store import open_store
+from warp_tiles.tuning.record import Config, Timing, identity
+from warp_tiles.tuning.search import SearchDevice, SearchResult, search
+
+FACTS = (CODE, COMPILER, LINKER, DEVICE_SOURCES, CUDA_HEADERS)
+_POLL_S = 1.0
+_BUILDS = 4  # that a worker is given at once; it does as many of them as it has threads
+
+
+# ---- what is sent
+
+
+@dataclass(frozen=True)
+class ClusterGpu:
+    """One GPU of a worker.
+
+    Attributes:
+        alias: Warp's name of it in its worker, e.g. ``cuda:0``.
+        uuid: Identifies it among all workers, several of which may see it.
+        environment: The machine of its measurements.
+        arch: The architecture that Warp compiles for on it.
+    """
+
+    alias: str
+    uuid: str
+    environment: Environment
+    arch: int
+
+
+@dataclass(frozen=True)
+class SentScript:
+    """A script and its command line. The modules that it imports must be installed on the workers.
+
+    Attributes:
+        name: The file's name.
+        text: The file's content.
+        arguments: The command line.
+        block_dim: Block size, in place of those that it launches with.
+    """
+
+    name: str
+    text: bytes
+    arguments: tuple[str, ...] = ()
+    block_dim: int | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a worker does with one answer of a place.
+
+    Attributes:
+        gpu: Warp's name of the GPU.
+        script: The script whose kernel is launched.
+        place: Digest of the place.
+        config: The answer.
+        runs: Launches to time; 0 to build the answer.
+        expected: The parts of the sender's installation that decide the timings.
+    """
+
+    gpu: str
+    script: SentScript
+    place: str
+    config: Config = field(hash=False)
+    runs: int
+    expected: Facts
+
+
+@dataclass(frozen=True)
+class Done:
+    """The answer of a worker.
+
+    Attributes:
+        found: The same parts of the worker's installation. If they differ, nothing was done.
+        samples_us: The times of the launches.
+        shared_bytes: Shared memory of a block.
+        is_lost: True if the GPU cannot be used any more.
+        failure: The error in place of a result.
+    """
+
+    found: Facts
+    samples_us: tuple[float, ...] = ()
+    shared_bytes: int = 0
+    is_lost: bool = False
+    failure: Exception | None = None
+
+
+# ---- on a worker
+
+
+def gpus_here() -> list[ClusterGpu]:
+    """The GPUs that this worker sees."""
+    import warp as wp
+
+    wp.init()
+    return [
+        ClusterGpu(device.alias, str(device.uuid), environment_of(device), compile_arch(device))
+        for device in wp.get_cuda_devices()
+    ]
+
+
+def perform_here(task: Task) -> Done:
+    """Build an answer, or check and time it, on one of this worker's GPUs."""
+    api.enable()
+    found: Facts = ()
+    try:
+        store = api.engine().build_context(current()).store
+        found = Installation(store).facts([name for name, _ in task.expected])
+        if found != task.expected:
+            return Done(found)
+        session = _session(task)
+    except WarpTilesError as error:
+        return Done(found, failure=error)
+    try:
+        return session.perform(task, found)
+    except Exception as error:  # of any class; it is the candidate's failure unless the GPU is lost
+        failure = error if isinstance(error, WarpTilesError) else TuningError(f"{type(error).__name__}: {error}")
+        return Done(found, is_lost=not session.device.is_usable(), failure=failure)
+
+
+class _Session:
+    """A place of a script on a GPU of this worker, with its candidates."""
+
+    def __init__(self, placed: PlacedLaunch, gpu: str) -> None:
+        import warp as wp
+
+        self._held = ExitStack()
+        copies = Copies(placed)
+        launches = launches_of(placed, copies)
+        (self.device,) = self._held.enter_context(launches.devices(wp.get_device(gpu), placed.place.configs))
+        self._held.callback(copies.forget)
+        self._built: dict[str, Any] = {}
+        self._prepared: set[str] = set()
+
+    def perform(self, task: Task, found: Facts) -> Done:
+        name = identity(task.config)
+        if not task.runs:
+            self._built[name] = self.device.build(task.config)
+            return Done(found, shared_bytes=self._built[name].shared_bytes)
+        candidate = self._built[name]
+        if name not in self._prepared:
+            candidate.prepare()
+            self._prepared.add(name)
+        return Done(found, tuple(self.device.clock.sample_us(candidate, task.runs)))
+
+    def close(self) -> None:
+        self._held.close()
+
+
+_lock = threading.Lock()
+_launches: dict[SentScript, list[PlacedLaunch]] = {}
+_sessions: dict[str, tuple[tuple[SentScript, str], _Session]] = {}  # the last one of each GPU
+
+
+def _session(task: Task) -> _Session:
+    with _lock:
+        wanted = task.script, task.place
+        known = _sessions.get(task.gpu)
+        if known is not None and known[0] == wanted:
+            return known[1]
+        if known is not None:
+            known[1].close()
+        placed = next((one for one in _placed(task) if one.place.digest == task.place), None)
+        if placed is None:
+            raise TuningError(
+                f"{task.script.name} has another plan on this worker",
+                remedy="install the packages that it imports there",
+            )
+        _sessions[task.gpu] = wanted, _Session(placed, task.gpu)
+        return _sessions[task.gpu][1]
+
+
+def _placed(task: Task) -> list[PlacedLaunch]:
+    import warp as wp
+
+    if task.script not in _launches:
+        name = f"{hashlib.sha256(task.script.text).hexdigest()[:16]}_{Path(task.script.name).name}"
+        folder = Path(tempfile.mkdtemp(prefix="warp_tiles_"))  # Warp reads the source again while it builds
+        (folder / name).write_bytes(task.script.text)
+        found = discover(folder / name, task.script.arguments, task.script.block_dim)
+        arch = compile_arch(wp.get_device(task.gpu))
+        engine = api.engine()
+        _launches[task.script] = places_of(engine, found.launches, arch, task.script.block_dim)
+    return _launches[task.script]
+
+
+# ---- here
+
+
+@dataclass(frozen=True)
+class Lab:
+    """The functions that run on the workers. Tests replace them.
+
+    Attributes:
+        gpus: Returns the GPUs of a worker.
+        perform: Performs a task on one of them.
+    """
+
+    gpus: Callable[..., list[ClusterGpu]] = gpus_here
+    perform: Callable[[Task], Done] = perform_here
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """An answer that a worker has built. The worker prepares and launches it."""
+
+    config: Config
+    shared_bytes: int
+
+    def prepare(self) -> None:
+        """Does nothing here."""
+
+    def run(self) -> None:
+        """Does nothing here."""
+
+    def restore(self) -> None:
+        """Does nothing here."""
+
+
+@dataclass(frozen=True)
+class _WorkerClock:
+    sample_us: Callable[[Any, int], list[float]]
+
+
+class ClusterDevice:
+    """A GPU of a worker as a device of a search.
+
+    Args:
+        client: Dask's client.
+        worker: Address of the worker.
+        gpu: The GPU.
+        facts: The parts of this machine's installation that decide the timings.
+        lab: The functions that run on the worker.
+    """
+
+    def __init__(self, client: Any, worker: str, gpu: ClusterGpu, facts: Callable[[], Facts], lab: Lab) -> None:
+        self._client, self._worker, self._gpu, self._facts, self._lab = client, worker, gpu, facts, lab
+        self._lost = ""
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the worker or its GPU was lost."""
+        return bool(self._lost)
+
+    @property
+    def name(self) -> str:
+        """The worker and Warp's name of its GPU."""
+        return f"{self._worker} {self._gpu.alias}"
+
+    def for_place(self, script: SentScript, place: str) -> SearchDevice:
+        """The device of a search for one place of a script."""
+        task = Task(self._gpu.alias, script, place, {}, 0, self._facts())
+
+        def build(config: Config) -> _Candidate:
+            return _Candidate(config, self._run(replace(task, config=config)).shared_bytes)
+
+        def sample_us(candidate: Any, runs: int) -> list[float]:
+            return list(self._run(replace(task, config=candidate.config, runs=runs)).samples_us)
+
+        return SearchDevice(build, _WorkerClock(sample_us), self.name, lambda: not self.is_lost)
+
+    def _run(self, task: Task) -> Done:
+        """The result of a task.
+
+        Raises:
+            RefusedWorkerError: The worker has another installation.
+            ToolchainError: The worker was lost.
+            WarpTilesError: The answer failed.
+        """
+        try:
+            sent = self._client.submit(
+                self._lab.perform, task, workers=[self._worker], allow_other_workers=False, pure=False
+            )
+            done = self._wait(sent)
+        except WarpTilesError:
+            raise
+        except Exception as error:
+            raise self._left(f"{type(error).__name__}: {error}") from error
+        if text := differences(task.expected, done.found):
+            self._lost = text
+            raise RefusedWorkerError(f"the worker {self._worker} is refused: {text}", SAME_PACKAGES)
+        if done.is_lost:
+            self._lost = str(done.failure)
+        if done.failure is not None:
+            raise done.failure
+        return done
+
+    def _wait(self, sent: Any) -> Done:
+        """The result of a task. A task that is tied to a lost worker would never end."""
+        from distributed import TimeoutError as DaskTimeoutError  # another class than Python's before 3.11
+
+        try:
+            while True:
+                try:
+                    found: Done = sent.result(timeout=_POLL_S)
+                    return found
+                except DaskTimeoutError:
+                    if sent.status == "pending" and self._worker not in self._client.nthreads():
+                        raise self._left("it left the cluster") from None
+        finally:
+            if sent.status == "pending":
+                sent.cancel()
+
+    def _left(self, reason: str) -> ToolchainError:
+        self._lost = reason
+        return ToolchainError(
+            f"the worker {self._worker} was lost while it measured: {reason}",
+            remedy="look at its log; the same command continues with what is stored",
+        )
+
+
+def cluster_tuners(
+    client: Any, installation: Installation, script: SentScript, now: Settings, lab: Lab | None = None
+) -> list[Tuner]:
+    """One tuner for each kind of GPU in a cluster. Their results go to the user's own records.
+
+    Args:
+        client: Dask's client.
+        installation: What of this machine decides the timings.
+        script: The script that is tuned.
+        now: The settings.
+        lab: The functions that run on the workers.
+
+    Raises:
+        ToolchainError: No worker has a GPU.
+        WorkerError: A worker could not be asked.
+    """
+    lab = lab or Lab()
+    try:
+        answers: dict[str, list[ClusterGpu]] = client.run(lab.gpus)
+    except Exception as error:
+        raise executor_error(error) from error
+    kinds: dict[tuple[Environment, int], list[ClusterDevice]] = {}
+    for worker, gpu in assigned(answers):
+        device = ClusterDevice(client, worker, gpu, lambda: installation.facts(FACTS), lab)
+        kinds.setdefault((gpu.environment, gpu.arch), []).append(device)
+    if not kinds:
+        raise ToolchainError(
+            f"tuning needs an NVIDIA GPU, and none of the {len(answers)} workers has one",
+            remedy="start workers on machines with GPUs, one for each GPU: CUDA_VISIBLE_DEVICES=0 dask worker ADDRESS",
+        )
+    engine = api.engine()
+    source = source_of(engine.build_context(now).store)
+    return [
+        Tuner(
+            open_store(now),
+            environment,
+            source,
+            _measure(devices, script),
+            arch,
+            reuse_stale=now.record_driver_mismatch == "reuse",
+            changed=engine.records_changed,
+        )
+        for (environment, arch), devices in kinds.items()
+    ]
+
+
+def _measure(devices: Sequence[ClusterDevice], script: SentScript) -> Any:
+    def measure(
+        placed: PlacedLaunch,
+        configs: Sequence[Config],
+        *,
+        budget_s: float,
+        soft: Any,
+        finished: Callable[[Sequence[Timing]], None],
+    ) -> SearchResult:
+        live = [device for device in devices if not device.is_lost]
+        if not live:
+            raise ToolchainError("no worker with such a GPU is left", "start them again, and repeat the command")
+        return search(
+            configs,
+            [device.for_place(script, placed.place.digest) for device in live],
+            jobs=_BUILDS * len(live),
+            budget_s=budget_s,
+            soft=soft,
+            finished=finished,
+            what=str(placed.launch.kernel.key),
+            default=configs[0],
+        )
+
+    return measure
+
+
+def assigned(answers: dict[str, list[ClusterGpu]]) -> list[tuple[str, ClusterGpu]]:
+    """Each GPU with the worker that measures on it. Of several workers that see it, the one with the fewest GPUs."""
+    load = dict.fromkeys(answers, 0)
+    found: dict[str, tuple[str, ClusterGpu]] = {}
+    for uuid in dict.fromkeys(gpu.uuid for gpus in answers.values() for gpu in gpus):
+        seen = [(worker, gpu) for worker, gpus in answers.items() for gpu in gpus if gpu.uuid == uuid]
+        worker, gpu = min(seen, key=lambda item: load[item[0]])
+        load[worker] += 1
+        found[uuid] = (worker, gpu)
+    return list(found.values())

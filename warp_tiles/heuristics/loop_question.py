@@ -1,0 +1,169 @@
+"""The question of a loop of products in its place: everything that decides its pipeline. It is pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from warp_tiles.gemm.hardware import THREAD_REGISTERS
+from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, MmaPlan, PipelineConfig, PipelineOverrides
+from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.heuristics.main_loop import main_loop, staged_product
+
+_Products = tuple[GemmProblem, ...]
+
+
+@dataclass(frozen=True)
+class LoopAnswer:
+    """How a loop is computed in stages.
+
+    Attributes:
+        loop: The pipeline.
+        form: Number of the form of the operands in slots.
+        products: How each product is computed, in order.
+        obstacle: Why its products are not computed by wgmma, although it could compute some of them; else empty.
+    """
+
+    loop: PipelineConfig
+    form: int
+    products: tuple[MmaPlan, ...]
+    obstacle: str = ""
+
+    @property
+    def code(self) -> LoopAnswer:
+        """The answer without its reasons. Equal ones make equal code."""
+        return replace(self, loop=replace(self.loop, obstacle=""), obstacle="")
+
+
+@dataclass(frozen=True)
+class LoopQuestion:
+    """What decides the pipeline of a loop.
+
+    Attributes:
+        forms: The products of the loop with their operands as they lie in slots. If tiles are transposed in slots, a
+            second form has none transposed. The first form that an instruction can multiply counts.
+        arrays: The number of the array of sums of each product; products of one array add to one C.
+        families: The instructions that may be used.
+        stage_bytes: Bytes of a stage.
+        tile_bytes: Bytes of all tiles of the function.
+        idle_bytes: Bytes of neighbouring tiles that are idle in the loop; the stages may lie there.
+        at_end: True if these tiles are the last ones of the function, so that extra memory continues them.
+        around_bytes: Bytes of the tiles of functions that call this one.
+        or_two_buffers: True if double buffers are better where few blocks are resident with stages.
+        prefers: The reason why the loop keeps double buffers although it could have stages; empty if it has none.
+        registers: Registers of a thread that the link of the module allows. They follow from all answers of the module,
+            so they are no part of its identity.
+    """
+
+    forms: tuple[_Products, ...]
+    arrays: tuple[int, ...]
+    families: tuple[InstructionFamily, ...]
+    stage_bytes: int
+    tile_bytes: int
+    idle_bytes: int
+    at_end: bool
+    around_bytes: int
+    or_two_buffers: bool = False
+    prefers: str = field(default="", compare=False)
+    registers: int = field(default=THREAD_REGISTERS, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields of its identity by name."""
+        return {
+            "products": [variant.to_json() for variant in self.forms[0]],
+            "arrays": list(self.arrays),
+            "families": " ".join(sorted(self.families)),
+            "stage_bytes": self.stage_bytes,
+            "tile_bytes": self.tile_bytes,
+            "idle_bytes": self.idle_bytes,
+            "at_end": self.at_end,
+            "around_bytes": self.around_bytes,
+        }
+
+    def describe(self) -> str:
+        """A line for messages, e.g. ``loop of 128x128x64 float16 x float16 -> float32, 256 threads, sm_90``."""
+        first, more = self.forms[0][0], len(self.arrays) - 1
+        return f"loop of {first.describe()}{f' and {more} more' if more else ''}, {self.stage_bytes} bytes a stage"
+
+    def answer(self, overrides: PipelineOverrides = AUTO) -> LoopAnswer | str:
+        """The pipeline with some fields fixed, or the reason why the loop has no stages."""
+        if overrides.family == "double_buffered":
+            return "double buffers are asked for"
+        families: Collection[InstructionFamily] = self.families if overrides.family is None else (overrides.family,)
+        if not set(families) <= set(self.families):
+            return f"{overrides.family} cannot be used"
+        fixes_fields = replace(overrides, family=None) != AUTO
+        if self.prefers and not fixes_fields:
+            return self.prefers
+        reasons = []
+        for number, form in enumerate(self.forms):
+            found = _products_of_one_instruction(form, families, overrides)
+            if isinstance(found, str):
+                reasons.append(found)
+                continue
+            products, obstacle = found
+            loop = main_loop(
+                list(zip(form, products)),
+                self.stage_bytes,
+                tile_bytes=self.tile_bytes,
+                idle_bytes=self.idle_bytes,
+                at_end=self.at_end,
+                around_bytes=self.around_bytes,
+                sums=sum({array: product.sums for array, product in zip(self.arrays, products)}.values()),
+                registers=self.registers,
+                or_two_buffers=self.or_two_buffers and not fixes_fields,
+                choice=overrides,
+            )
+            return loop if isinstance(loop, str) else LoopAnswer(loop, number, products, obstacle)
+        return reasons[-1]
+
+
+class MeasuredPipeline(Protocol):
+    """The fastest pipeline of a loop, by measurement: what it fixes, and its speed as text for the plan."""
+
+    @property
+    def overrides(self) -> PipelineOverrides:
+        """The fields that it fixes."""
+
+    @property
+    def reason(self) -> str:
+        """Its time beside that of the default."""
+
+
+class PipelineRecords(Protocol):
+    """Measured pipelines. They count before the heuristics, and after a setting."""
+
+    def pipeline(self, question: LoopQuestion) -> MeasuredPipeline | None:
+        """The fastest measured pipeline of a loop; None leaves the choice to the heuristics."""
+
+
+def _products_of_one_instruction(
+    products: Sequence[GemmProblem], families: Collection[InstructionFamily], overrides: PipelineOverrides
+) -> tuple[tuple[MmaPlan, ...], str] | str:
+    """Returns how each product is computed and the ``obstacle`` of the answer, or the reason why there are none."""
+    chosen, obstacle = _staged(products, families, overrides), ""
+    without_wgmma: tuple[InstructionFamily, ...] = ("mma",)
+    if _is_mixed(chosen) and {"wgmma", *without_wgmma} <= set(families):
+        chosen = _staged(products, without_wgmma, overrides)
+        obstacle = "wgmma can multiply only some of its products"
+    if isinstance(chosen, str):
+        return chosen
+    return "its products use different instructions" if _is_mixed(chosen) else (chosen, obstacle)
+
+
+def _is_mixed(chosen: tuple[MmaPlan, ...] | str) -> bool:
+    """True if products use different instructions."""
+    return not isinstance(chosen, str) and len({answer.instruction for answer in chosen}) > 1
+
+
+def _staged(
+    products: Sequence[GemmProblem], families: Collection[InstructionFamily], overrides: PipelineOverrides
+) -> tuple[MmaPlan, ...] | str:
+    chosen = []
+    for variant in products:
+        answer = staged_product(variant, families, overrides)
+        if isinstance(answer, str):
+            return answer
+        chosen.append(answer)
+    return tuple(chosen)

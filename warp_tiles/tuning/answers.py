@@ -1,0 +1,246 @@
+"""Measured answers for builds: a snapshot of records, so that choices are stable within a process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from warp_tiles.errors import ToolchainError
+from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.heuristics.limits import problem_of
+from warp_tiles.heuristics.loop_question import LoopQuestion
+from warp_tiles.providers.base import MeasuredPipeline, TunedChoice
+from warp_tiles.providers.cublasdx import CublasdxProvider
+from warp_tiles.providers.mma import MmaProvider
+from warp_tiles.tuning.environment import environment_of
+from warp_tiles.tuning.folder import warn_once
+from warp_tiles.tuning.key import Environment, Scalar
+from warp_tiles.tuning.places import (
+    FUNCTION,
+    LOOP,
+    MEASURED,
+    digest_of,
+    function_values,
+    loop_values,
+    pipeline_of,
+    tile_config_of,
+)
+from warp_tiles.tuning.record import Config, Record, Timing
+from warp_tiles.version import __version__
+
+if TYPE_CHECKING:
+    from warp_tiles.settings import Settings
+    from warp_tiles.toolchain.store import ToolchainStore
+    from warp_tiles.tuning.store import RecordStore
+
+
+_FORMER = "gemm"  # subject of records of functions that were measured outside of their kernels
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Measured answers to the questions of a module. See :class:`warp_tiles.providers.base.Tuned`.
+
+    Attributes:
+        records: Records by the digests of their questions.
+        soft: Soft fields of the present environment; None if they are unknown.
+        reuse_stale: True if timings of another driver or Warp patch release count.
+        forced: Answers that count before the records, by the digests of the questions, as a search forces them.
+        asked: Receives the questions about loops, by their digests.
+    """
+
+    records: Mapping[str, Record]
+    soft: Mapping[str, Scalar] | None = None
+    reuse_stale: bool = True
+    forced: Mapping[str, Config] = field(default_factory=dict)
+    asked: dict[str, LoopQuestion] = field(default_factory=dict, compare=False)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over the answers, for Warp's module hash; empty without any."""
+        digest = hashlib.sha256()
+        for name, record in sorted(self.records.items()):
+            for providers in (MEASURED, ("mma",)):
+                chosen = self._chosen(record, providers)
+                digest.update(f"{name} {chosen.identity if chosen else ''}\n".encode())
+        digest.update(json.dumps(self.forced, sort_keys=True).encode())
+        return digest.hexdigest() if self.records or self.forced else ""
+
+    def pipeline(self, question: LoopQuestion) -> MeasuredPipeline | None:
+        """The fastest measured pipeline of a loop; None without a usable measurement, or if the default won.
+
+        A record that is not valid causes one warning and is ignored.
+        """
+        digest = digest_of(LOOP, loop_values(question))
+        self.asked[digest] = question
+        if digest in self.forced:
+            return MeasuredPipeline(pipeline_of(self.forced[digest]), "a search forces it")
+        record = self.records.get(digest)
+        chosen = self._chosen(record) if record is not None else None
+        if record is None or chosen is None:
+            return None
+        try:
+            return MeasuredPipeline(pipeline_of(chosen.config), self._reason(record, chosen))
+        except ValueError as error:
+            _warn_of(record, question.describe(), str(error))
+            return None
+
+    def best(self, variant: GemmProblem, providers: Sequence[str]) -> TunedChoice | None:
+        """The fastest measured function of these providers; None without a usable measurement, or if the default won.
+
+        A record that does not fit the variant causes one warning and is ignored.
+        """
+        digest = digest_of(FUNCTION, function_values(variant))
+        if digest in self.forced:
+            config = self.forced[digest]
+            is_ours = config["provider"] in providers
+            return TunedChoice(config["provider"], tile_config_of(config), "a search forces it") if is_ours else None
+        record = self.records.get(digest)
+        chosen = self._chosen(record, providers) if record is not None else None
+        if record is None or chosen is None:
+            return None
+        try:
+            tile_config = tile_config_of(chosen.config)
+            problem = problem_of(variant, tile_config) if tile_config else ""
+        except ValueError as error:
+            tile_config, problem = None, str(error)
+        if problem:
+            _warn_of(record, variant.describe(), problem)
+            return None
+        return TunedChoice(str(chosen.config["provider"]), tile_config, self._reason(record, chosen))
+
+    def _chosen(self, record: Record, providers: Sequence[str] = MEASURED) -> Timing | None:
+        """The configuration that a record puts in place of the default; None if the default is faster.
+
+        A provider that no search measures must not choose its slow build.
+        """
+        allowed = {"auto", *MEASURED} & {"auto", *providers}
+        usable = tuple(
+            timing
+            for timing in record.timings
+            if timing.config.get("provider", "auto") in allowed
+            and (self.reuse_stale or self.soft is None or dict(timing.soft or {}) == dict(self.soft))
+        )
+        usable_record = replace(record, timings=usable)
+        winner = usable_record.winner()
+        return None if winner is None or winner is usable_record.default else winner
+
+    def _reason(self, record: Record, chosen: Timing) -> str:
+        default = record.default
+        text = f"tuned: {chosen.median_us:.1f} us"
+        if default is not None and default.status != "failed":
+            text += f" against {default.median_us:.1f} us of the default"
+        elif default is not None:
+            text += ", and the default failed"
+        known = self.soft or {}
+        other = {name: value for name, value in (chosen.soft or {}).items() if value != known.get(name, value)}
+        if other:
+            text += f", measured with {', '.join(f'{name} {value}' for name, value in other.items())}"
+        return text
+
+
+def _warn_of(record: Record, what: str, problem: str) -> None:
+    warn_once(
+        f"the tuning record {record.key.digest[:12]} of {what} is ignored: {problem}. "
+        f"Remedy: warp-tiles tune clear {record.key.digest[:12]}, then tune again"
+    )
+
+
+def source_of(store: ToolchainStore) -> str:
+    """SHA-256 of the inputs of answers: device sources with their headers, and the compiler, but not the choosers.
+
+    Raises:
+        ToolchainError: There is no compiler.
+    """
+    parts = [f"{name}={value}" for name, value in MmaProvider(store).identity().items()]
+    try:
+        parts += [f"{name}={value}" for name, value in CublasdxProvider(store).identity().items()]
+    except ToolchainError:
+        parts.append("no cublasdx")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def present_environments() -> tuple[Environment, ...]:
+    """The environments of this machine's GPUs, each once."""
+    import warp as wp
+
+    wp.init()
+    return tuple(dict.fromkeys(environment_of(device) for device in wp.get_cuda_devices()))
+
+
+def snapshot(
+    records: RecordStore,
+    toolchain: ToolchainStore,
+    now: Settings,
+    environments: Sequence[Environment] | None = None,
+) -> Answers | None:
+    """Returns the records that apply to this machine and these settings, and the answers that a search forces.
+
+    Args:
+        records: The store of records.
+        toolchain: Digests the inputs of answers.
+        now: The settings.
+        environments: The GPUs of this machine; None takes those that Warp finds.
+
+    Returns:
+        None if nothing applies, or if nothing can be built here.
+    """
+    present = present_environments() if environments is None else tuple(environments)
+    forced = json.loads(now.answers) if now.answers else {}
+    found = _applicable(records, toolchain, now, present)
+    if not found and not now.answers:
+        return None
+    soft = present[0].soft() if present else None
+    return Answers(found, soft, now.record_driver_mismatch == "reuse", forced)
+
+
+def _applicable(
+    records: RecordStore, toolchain: ToolchainStore, now: Settings, present: Sequence[Environment]
+) -> dict[str, Record]:
+    """The records that apply, by the digests of their questions."""
+    if former := len(records.records(_FORMER)):
+        warn_once(
+            f"{former} tuning record{'s' * (former > 1)} of an earlier release not used: functions were measured "
+            "alone, and now kernels are measured as they are launched. Remedy: warp-tiles tune SCRIPT measures again; "
+            "then remove the old ones (warp-tiles tune list, clear)"
+        )
+    wanted = present or ((_named_environment(now.target_gpu),) if now.target_gpu else ())
+    ranks = {_hard(environment, named=not present): rank for rank, environment in enumerate(wanted)}
+    stored: dict[str, list[Record]] = {}
+    for item in [item for subject in (LOOP, FUNCTION) for item in records.records(subject)] if ranks else ():
+        stored.setdefault(item.record.key.digest, []).append(item.record)
+    if not stored:
+        return {}
+    try:
+        source = source_of(toolchain)
+    except ToolchainError:
+        return {}
+    found: dict[str, tuple[int, int, str, Record]] = {}
+    for digest, (first, *others) in sorted(stored.items()):
+        key = first.key
+        rank = ranks.get(_hard(key.environment, named=not present))
+        if key.subject not in (LOOP, FUNCTION) or key.source != source or rank is None:
+            continue
+        record = records.load(key) if others else first
+        if record is not None:  # if a GPU is only named, the record with the most multiprocessors counts
+            question = digest_of(key.subject, key.values)
+            candidate = (rank, -key.environment.multiprocessors, digest, record)
+            found[question] = min(candidate, found.get(question, candidate), key=lambda item: item[:3])
+    return {question: item[-1] for question, item in found.items()}
+
+
+def _named_environment(gpu: str) -> Environment:
+    """Returns the pattern that the environment of an absent GPU must match. Its architecture and size are open."""
+    import warp as wp
+
+    return Environment(gpu, None, 0, wp.__version__, "", __version__)
+
+
+def _hard(environment: Environment, named: bool) -> tuple[tuple[str, Scalar], ...]:
+    """Returns the fields that must be equal. A GPU that is only named has no known architecture and size."""
+    fields = environment.hard()
+    return tuple((name, value) for name, value in fields.items() if not (named and name in ("arch", "multiprocessors")))

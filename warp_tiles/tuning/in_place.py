@@ -1,0 +1,457 @@
+"""Tunes the answers of kernels in place: on the launches that a program makes.
+
+A place of a kernel (:mod:`warp_tiles.tuning.places`) is a question, such as the pipeline of a loop. For each answer
+the kernel is copied to a module of its own, in which that question has that answer, and launched with copies of the
+launch's arguments. So the time is that of the whole kernel as the program runs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from warp_tiles.errors import ToolchainError, WarpTilesError
+from warp_tiles.gemm.problem import GemmProblem, Role
+from warp_tiles.heuristics.loop_question import LoopQuestion
+from warp_tiles.settings import Settings
+from warp_tiles.settings.layers import ANSWERS
+from warp_tiles.tuning.answers import Answers, source_of
+from warp_tiles.tuning.environment import environment_of
+from warp_tiles.tuning.kernel_search import KernelLaunches
+from warp_tiles.tuning.key import Environment
+from warp_tiles.tuning.maker import Measurement, TunedLaunch, argument_names
+from warp_tiles.tuning.measure import Effort
+from warp_tiles.tuning.open_store import open_store
+from warp_tiles.tuning.places import Place, function_place, loop_place
+from warp_tiles.tuning.record import Config, Record, Timing, identity, settled
+from warp_tiles.tuning.search import SearchResult, search
+from warp_tiles.tuning.store import RecordStore
+from warp_tiles.util.warn import warn
+
+if TYPE_CHECKING:
+    from warp_tiles._warp.intercept import NotedLaunch
+    from warp_tiles.build.engine import Engine
+
+log = logging.getLogger("warp_tiles")
+
+_TOLERANCE = 0.03  # of the largest element: answers differ by the order of additions
+_MEASUREMENT = Measurement(reference="first", rtol=0.0, atol=_TOLERANCE, is_scaled=True)
+
+
+@dataclass(frozen=True)
+class PlacedLaunch:
+    """A place, and the launch on which its answers are measured."""
+
+    place: Place
+    launch: NotedLaunch
+
+
+class Measure(Protocol):
+    """Builds and measures answers of a place on the devices of a tuner; see :func:`local_search`."""
+
+    def __call__(
+        self,
+        placed: PlacedLaunch,
+        configs: Sequence[Config],
+        *,
+        budget_s: float,
+        soft: Any,
+        finished: Callable[[Sequence[Timing]], None],
+    ) -> SearchResult: ...
+
+
+class Progress(Protocol):
+    """Called after each batch of answers with the place and its record so far."""
+
+    def __call__(self, place: Place, record: Record) -> None: ...
+
+
+def silent(place: Place, record: Record) -> None:
+    """Show no progress."""
+
+
+@dataclass(frozen=True)
+class TunedPlace:
+    """The result of tuning a place.
+
+    Attributes:
+        place: The place.
+        kernel: The kernel's name.
+        record: All timings, those of earlier searches included.
+        measured: Number of answers that were measured now.
+        error: The failure that left the place unfinished; empty if there was none.
+    """
+
+    place: Place
+    kernel: str
+    record: Record
+    measured: int
+    error: str = ""
+
+    @property
+    def winner(self) -> Timing | None:
+        """The answer that builds take: the default, unless another one is faster. None if the default has no timing."""
+        return self.record.winner()
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """Measures the answers of places that have no usable timing, and stores the timings.
+
+    Attributes:
+        store: The records.
+        environment: The GPU of the measurements.
+        source: See :func:`warp_tiles.tuning.answers.source_of`.
+        measure: Measures on that GPU, and on others like it.
+        arch: The architecture that Warp compiles for on it.
+        reuse_stale: True if timings of another driver or Warp patch release count.
+        changed: Called after each place whose record has changed, so that the next place is built with its answer.
+    """
+
+    store: RecordStore
+    environment: Environment
+    source: str
+    measure: Measure
+    arch: int
+    reuse_stale: bool = True
+    changed: Callable[[], None] = lambda: None
+
+    def record(self, place: Place) -> Record:
+        """The record of a place; empty if there is none."""
+        key = place.key(self.source, self.environment)
+        return self.store.load(key) or Record(key)
+
+    def missing(self, place: Place, record: Record) -> list[Config]:
+        """Answers without a usable timing; those that were never measured come first."""
+        known = {
+            timing.identity
+            for timing in record.timings
+            if not timing.unfinished and (self.reuse_stale or dict(timing.soft or {}) == self.environment.soft())
+        }
+        measured = {timing.identity for timing in record.timings}
+        missing = [config for config in place.configs if identity(config) not in known]
+        return sorted(missing, key=lambda config: identity(config) in measured)
+
+    def tune(self, placed: PlacedLaunch, budget_s: float = 0.0, progress: Progress = silent) -> TunedPlace:
+        """Measure the answers without a usable timing. Each batch is stored as soon as it is measured.
+
+        The default and the best answer so far are measured again, so that all run under one clock.
+
+        Args:
+            placed: The place and a launch of it.
+            budget_s: Time limit in seconds; 0 for no limit.
+            progress: Called after each batch.
+
+        Raises:
+            ToolchainError: Nothing can be built or measured here.
+        """
+        place, soft = placed.place, self.environment.soft()
+        key = place.key(self.source, self.environment)
+        measured: set[str] = set()
+        start, error = time.monotonic(), ""
+        with self.store.single_flight(key, budget_s or None) as may_search:
+            record = self.record(place)
+            missing = self.missing(place, record)
+            left_s = budget_s - (time.monotonic() - start) if budget_s else 0.0
+            if may_search and missing and (left_s > 0 or not budget_s):
+                best = record.winner()
+                wanted = [place.configs[0], *([best.config] if best else []), *missing]
+                configs = list({identity(config): config for config in wanted}.values())
+
+                def finished(timings: Sequence[Timing]) -> None:
+                    known = self.store.merge(key, settled(timings, record.timings))
+                    measured.update(timing.identity for timing in timings)
+                    progress(place, known)
+
+                try:
+                    self.measure(placed, configs, budget_s=left_s, soft=soft, finished=finished)
+                except ToolchainError:
+                    raise
+                except WarpTilesError as failure:  # this launch cannot be repeated; others may
+                    error = failure.message
+                if measured:
+                    self.changed()
+        new = measured - {timing.identity for timing in record.timings if not timing.unfinished}
+        return TunedPlace(place, str(placed.launch.kernel.key), self.record(place), len(new), error)
+
+    def tune_all(
+        self, places: Iterable[PlacedLaunch], budget_s: float = 0.0, progress: Progress = silent
+    ) -> list[TunedPlace]:
+        """Tune places one after another. Time that a place leaves goes to the next ones.
+
+        Args:
+            places: The places with their launches.
+            budget_s: Seconds for all of them; 0 for no limit.
+            progress: Called after each batch.
+
+        Raises:
+            ToolchainError: Nothing can be built or measured here.
+        """
+        wanted = list(places)
+        end = time.monotonic() + budget_s if budget_s else math.inf
+        found = []
+        for number, placed in enumerate(wanted):
+            left_s = end - time.monotonic()
+            if left_s <= 0:
+                found.append(TunedPlace(placed.place, str(placed.launch.kernel.key), self.record(placed.place), 0))
+            else:
+                share_s = 0.0 if left_s == math.inf else left_s / (len(wanted) - number)
+                found.append(self.tune(placed, share_s, progress))
+        return found
+
+
+# ---- on the GPUs of this machine
+
+
+def local_tuner(engine: Engine, now: Settings, devices: Sequence[Any]) -> Tuner:
+    """Returns the tuner of a GPU of this machine.
+
+    Args:
+        engine: Builds candidates.
+        now: The settings.
+        devices: Warp's devices: the GPU, then others like it that share the work.
+
+    Raises:
+        ToolchainError: There is no compiler.
+    """
+    first, *others = devices
+    return Tuner(
+        open_store(now),
+        environment_of(first),
+        source_of(engine.build_context(now).store),
+        local_search(first, others),
+        compile_arch(first),
+        reuse_stale=now.record_driver_mismatch == "reuse",
+        changed=engine.records_changed,
+    )
+
+
+def local_search(device: Any, others: Sequence[Any] = (), effort: Effort | None = None) -> Measure:
+    """Returns a search on a GPU of this machine, and on others like it."""
+
+    def measure(
+        placed: PlacedLaunch,
+        configs: Sequence[Config],
+        *,
+        budget_s: float,
+        soft: Any,
+        finished: Callable[[Sequence[Timing]], None],
+    ) -> SearchResult:
+        copies = Copies(placed)
+        try:
+            with launches_of(placed, copies, others).devices(device, configs) as devices:
+                return search(
+                    configs,
+                    devices,
+                    effort=effort,
+                    budget_s=budget_s,
+                    soft=soft,
+                    finished=finished,
+                    what=copies.function.__name__,
+                    default=configs[0],
+                )
+        finally:
+            copies.forget()
+
+    return measure
+
+
+def launches_of(placed: PlacedLaunch, copies: Copies, others: Sequence[Any] = ()) -> KernelLaunches:
+    """The launches that measure the answers of a place."""
+    launch, names = placed.launch, copies.arguments()
+    return KernelLaunches(
+        copies,
+        launch.values,
+        frozenset(names[len(names) - launch.outputs :]),
+        lambda config, arguments: launch.dim,
+        replace(_MEASUREMENT, devices=tuple(others)),
+        first=placed.place.configs[:1],
+        adjoint=placed.place.adjoint,
+        is_planned=True,
+    )
+
+
+class Copies:
+    """The copies of a launched kernel, one for each answer. Thread-safe.
+
+    Args:
+        placed: The place and the launch.
+    """
+
+    def __init__(self, placed: PlacedLaunch) -> None:
+        self._placed = placed
+        self._made: dict[str, TunedLaunch] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def function(self) -> FunctionType:
+        """The user's function."""
+        found: FunctionType = self._placed.launch.kernel.func
+        return found
+
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the kernel's arguments."""
+        return argument_names(self._placed.launch.kernel)
+
+    def launch_of(self, config: Config) -> TunedLaunch:
+        """Returns the copy with an answer."""
+        name = identity(config)
+        with self._lock:
+            if name not in self._made:
+                answers = json.dumps({self._placed.place.digest: config}, sort_keys=True)
+                self._made[name] = TunedLaunch(
+                    config, _copy(self._placed.launch, answers), self._placed.launch.block_dim
+                )
+            return self._made[name]
+
+    def forget(self) -> None:
+        """Remove the modules of the copies from Warp."""
+        from warp_tiles._warp.searches import forget_modules
+
+        forget_modules(made.kernel.module.name for made in self._made.values())
+
+
+def _copy(launch: NotedLaunch, answers: str) -> Any:
+    from warp_tiles._warp.searches import copied_kernel
+
+    module = launch.kernel.module.name
+    digest = hashlib.sha256(f"{launch.kernel.key} {launch.block_dim} {answers}".encode()).hexdigest()[:16]
+    copy = copied_kernel(launch.kernel, f"{module}_tuned_{digest}", {ANSWERS: answers})
+    if copy.is_generic:
+        copy.add_overload(copy.infer_argument_types(list(launch.values)))
+    return copy
+
+
+# ---- the places of launches
+
+
+def places_of(
+    engine: Engine, launches: Iterable[NotedLaunch], arch: int, block_dim: int | None = None
+) -> list[PlacedLaunch]:
+    """Returns the places of kernels, each once, with its largest launch.
+
+    Args:
+        engine: Plans the kernels.
+        launches: The launches; those on the CPU have no places.
+        arch: The architecture that Warp compiles for.
+        block_dim: Block size, in place of those of the launches.
+    """
+    found: dict[Place, PlacedLaunch] = {}
+    for given in launches:
+        launch = given if block_dim is None else replace(given, block_dim=block_dim)
+        if launch.device.is_cpu:
+            continue
+        try:
+            places = _places_of(engine, launch, arch)
+        except WarpTilesError as error:
+            warn(f"kernel {launch.kernel.key} is not tuned: {error.message}")
+            continue
+        for place in places:
+            known = found.get(place)
+            if known is None or _work(launch) > _work(known.launch):
+                found[place] = PlacedLaunch(place, launch)
+    return list(found.values())
+
+
+def _places_of(engine: Engine, launch: NotedLaunch, arch: int) -> list[Place]:
+    """The places of a kernel: what the plan of a copy asks."""
+    from warp_tiles._warp import require_hooks
+    from warp_tiles._warp.searches import forget_modules
+
+    copy = _copy(launch, "{}")
+    try:
+        plan = require_hooks("tuning").plan_module(copy.module, arch, launch.block_dim)
+    finally:
+        forget_modules([copy.module.name])
+    if plan is None:
+        return []
+    answers = engine.answers(plan.settings)
+    questions = _taken(answers)
+    loops = [loop_place(question) for question in questions]
+    # a loop with stages calls no function
+    staged = {variant for question in questions for form in question.forms for variant in form}
+    staged = staged if all(loop.instruction for loop in plan.loops) else set()
+    functions: dict[GemmProblem, bool] = {}
+    for needed in plan.needed:
+        if isinstance(needed.variant, GemmProblem) and needed.provider in ("mma", "cublasdx"):
+            is_adjoint = needed.role is not Role.FORWARD
+            if launch.taped if is_adjoint else needed.variant not in staged:
+                functions[needed.variant] = functions.get(needed.variant, True) and is_adjoint
+    found = [function_place(variant, adjoint) for variant, adjoint in functions.items()]
+    return [place for place in (*loops, *filter(None, found)) if len(place.configs) > 1]
+
+
+def _taken(answers: Any) -> list[LoopQuestion]:
+    """The questions about loops that were asked since the last call.
+
+    A module that may fall back to a target without wgmma asks for both. The answers for the first target count.
+    """
+    if not isinstance(answers, Answers):
+        return []
+    found: dict[LoopQuestion, LoopQuestion] = {}
+    for question in answers.asked.values():
+        name = replace(question, families=())
+        if name not in found or len(found[name].families) < len(question.families):
+            found[name] = question
+    answers.asked.clear()
+    return list(found.values())
+
+
+def _work(launch: NotedLaunch) -> float:
+    """A measure of the work of a launch: threads times elements."""
+    elements = sum(value.size for value in launch.values if hasattr(value, "strides"))
+    return float(math.prod(launch.dim) * max(1, int(elements)))
+
+
+# ---- the policy max
+
+
+def tune_launch(engine: Engine, now: Settings) -> None:
+    """Tune the kernel that this thread is launching, on that launch, as the policy ``max`` does before a build.
+
+    Nothing happens without a launch on a GPU. A missing toolchain causes a warning, and the build continues with the
+    known records.
+    """
+    from warp_tiles._warp.searches import launching
+
+    launch = launching()
+    if launch is None or launch.device.is_cpu:
+        return
+    try:
+        tuner = local_tuner(engine, now, [launch.device])
+        tuner.tune_all(places_of(engine, [launch], tuner.arch), now.tune_budget_s)
+    except ToolchainError as error:
+        warn(f"{error.message}; building with the known records")
+
+
+def present_device() -> Any:
+    """Warp's default CUDA device.
+
+    Raises:
+        ToolchainError: There is none.
+    """
+    import warp as wp
+
+    wp.init()
+    if wp.get_device().is_cuda:
+        return wp.get_device()
+    if devices := wp.get_cuda_devices():
+        return devices[0]
+    names = ", ".join(f"{device.alias} ({device.name})" for device in wp.get_devices())
+    raise ToolchainError(
+        f"tuning needs an NVIDIA GPU, and Warp found none: {names}",
+        remedy="run it on the machine whose GPU is to be tuned, and copy its records with `warp-tiles tune export`",
+    )
+
+
+def compile_arch(device: Any) -> int:
+    """The architecture that Warp compiles for on a GPU: its own, or the newest that Warp's compiler knows."""
+    return int(device.get_cuda_compile_arch())

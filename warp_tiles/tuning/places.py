@@ -1,0 +1,254 @@
+"""The questions that are tuned in place: the pipeline of a loop, and the function of a product on shared tiles.
+
+A place is a question of a kernel with the answers that are legal there. It says nothing about the kernel and its
+launch, so its record counts for each kernel that asks the same. All functions are pure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain, product
+from typing import Any, Literal
+
+from warp_tiles.cache import CacheKey
+from warp_tiles.errors import UnsupportedVariant
+from warp_tiles.gemm.hardware import LANES
+from warp_tiles.gemm.pipeline import AUTO, LEAST_STAGES, PipelineOverrides
+from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.heuristics.choose import choose, fma_candidates, mma_candidates
+from warp_tiles.heuristics.cost import cost
+from warp_tiles.heuristics.limits import INSTRUCTION_MNK, instructions, problem_of, transposed
+from warp_tiles.heuristics.loop_question import LoopAnswer, LoopQuestion
+from warp_tiles.providers.cublasdx import require_served
+from warp_tiles.tuning.key import Environment, Scalar, TuningKey
+from warp_tiles.tuning.record import DEFAULTS, Config
+
+LOOP, FUNCTION = "loop", "function"  # subjects of records
+FUNCTIONS = 24  # configurations of a function, at most
+_MOST_STAGES = 6  # of a candidate; only launches with few blocks gain from more
+_HOPELESS = 2.5  # times the estimate of the chooser's pick; configurations above it are left out
+_SEEDS = 3  # configurations whose neighbours are tried as well
+_UNROLLED = 2 * 64 * 64 * 16  # largest number of unrolled multiplications of a lane; more of them build slowly
+
+_Values = tuple[tuple[str, Scalar], ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A question with the answers that are legal there.
+
+    Attributes:
+        subject: ``loop`` or ``function``.
+        values: Everything that decides, by name.
+        title: A line for messages.
+        configs: The answers, as a record holds them. The first one is the default: what the heuristics choose.
+        adjoint: True for a function that only adjoint kernels call.
+    """
+
+    subject: str
+    values: _Values
+    title: str = field(compare=False)
+    configs: tuple[Config, ...] = field(compare=False)
+    adjoint: bool = field(default=False, compare=False)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the question, in hexadecimal."""
+        return digest_of(self.subject, self.values)
+
+    def key(self, source: str, environment: Environment) -> TuningKey:
+        """The key of its record on a machine. ``source`` is the digest of the sources of all answers."""
+        return TuningKey(self.subject, self.values, source, environment)
+
+
+def digest_of(subject: str, values: _Values) -> str:
+    """SHA-256 of a question, in hexadecimal."""
+    return CacheKey.of({"subject": subject, **{f"value {name}": json.dumps(value) for name, value in values}}).digest
+
+
+def loop_values(question: LoopQuestion) -> _Values:
+    """The values of a loop's question. Its products have one name for each field: ``products.0.m``."""
+    return tuple(sorted(_flat(question.to_json())))
+
+
+def function_values(variant: GemmProblem) -> _Values:
+    """The values of a function's question; A, B and C have separate fields."""
+    return tuple(sorted(_flat(variant.to_json())))
+
+
+def _flat(data: Any, prefix: str = "") -> Iterator[tuple[str, Scalar]]:
+    named = data.items() if isinstance(data, Mapping) else enumerate(data)
+    for name, value in named:
+        if isinstance(value, (Mapping, list, tuple)):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+# ---- loops
+
+
+def loop_place(question: LoopQuestion) -> Place:
+    """The place of a loop, with every pipeline that is possible there. Those that make equal code occur once."""
+    default = question.answer(AUTO)
+    found: dict[LoopAnswer | str, PipelineOverrides] = {default if isinstance(default, str) else default.code: AUTO}
+    for overrides in _pipelines():
+        answer = question.answer(overrides)
+        if isinstance(answer, LoopAnswer):
+            found.setdefault(answer.code, overrides)
+    if isinstance(default, LoopAnswer):
+        found["double buffers"] = PipelineOverrides("double_buffered")
+    return Place(LOOP, loop_values(question), question.describe(), tuple(map(pipeline_config, found.values())))
+
+
+def _pipelines() -> Iterator[PipelineOverrides]:
+    """All stages for the first grid of warps, then the other grids: of the fastest instructions, then of mma.sync."""
+    families: tuple[Literal["mma"] | None, ...] = (None, "mma")
+    for family in families:
+        for stages, in_flight, per_barrier in product(range(LEAST_STAGES, _MOST_STAGES + 1), range(2), (1, 2)):
+            yield PipelineOverrides(family, stages, in_flight, per_barrier)
+        for warps_m in (1, 2, 4, 8, 16):
+            yield PipelineOverrides(family, warps_m=warps_m)
+
+
+def pipeline_config(overrides: PipelineOverrides) -> dict[str, Any]:
+    """Returns overrides as a record holds them: ``auto`` or the setting ``main_loop``."""
+    return {"pipeline": overrides.text}
+
+
+def pipeline_of(config: Config) -> PipelineOverrides:
+    """Returns the overrides that a record holds.
+
+    Raises:
+        ValueError: They are not valid.
+    """
+    text = config.get("pipeline")
+    if not isinstance(text, str):
+        raise ValueError(f"{dict(config)} is no pipeline")
+    return PipelineOverrides.parse(text)
+
+
+# ---- functions
+
+#: The providers whose functions a search measures.
+MEASURED = ("mma", "cublasdx")
+
+
+def function_place(variant: GemmProblem, adjoint: bool = False) -> Place | None:
+    """The place of a function on shared tiles; None if there is nothing to choose."""
+    found = [function_config("mma", config) for config in tile_configs(variant)[1:]]
+    with contextlib.suppress(UnsupportedVariant):
+        choose(variant)  # otherwise cublasdx is the default
+        require_served("cublasdx", variant)
+        found.append(function_config("cublasdx"))
+    configs = (DEFAULTS[FUNCTION], *found)
+    return Place(FUNCTION, function_values(variant), variant.describe(), configs, adjoint) if found else None
+
+
+def function_config(provider: str, tile_config: TileConfig | None = None) -> dict[str, Any]:
+    """Returns provider and tile configuration as a record holds them."""
+    return {"provider": provider} | ({"tile_config": tile_config.to_json()} if tile_config else {})
+
+
+def tile_config_of(config: Config) -> TileConfig | None:
+    """Returns the tile configuration that a record holds; None if its provider has none.
+
+    Raises:
+        ValueError: The tile configuration is not valid.
+    """
+    return TileConfig.from_json(config.get("tile_config")) if config.get("provider") == "mma" else None
+
+
+def tile_configs(variant: GemmProblem, limit: int = FUNCTIONS) -> tuple[TileConfig, ...]:
+    """Returns tile configurations that fit: the chooser's pick first, the best ones by estimate, neighbours of both.
+
+    Half of them are the best by estimate. The others differ from the best in one field, because the estimate does not
+    model how k_unroll and c_first interact with the compiler's scheduling.
+    """
+    try:
+        picked = choose(variant)
+    except UnsupportedVariant:
+        return ()
+    most = _HOPELESS * _cycles(variant, picked)
+    every = _ranked(variant, _all_configs(variant), most)
+    best = list(dict.fromkeys([picked, *every]))[: max(1, limit // 2)]
+    near = chain.from_iterable(_ranked(variant, neighbours(seed), most) for seed in best[:_SEEDS])
+    return tuple(dict.fromkeys([*best, *near, *every]))[:limit]
+
+
+def _cycles(variant: GemmProblem, config: TileConfig) -> float:
+    """The chooser's estimate of a configuration in either orientation."""
+    view = transposed(variant) if config.transposed else variant
+    return cost(view, replace(config, transposed=False))
+
+
+def neighbours(config: TileConfig) -> Iterator[TileConfig]:
+    """Yield configurations that differ from one in one field, or in the split over lanes. Not all of them fit."""
+    yield replace(config, c_first=not config.c_first)
+    for unroll in (2 * config.k_unroll, config.k_unroll // 2, 1):
+        yield replace(config, k_unroll=unroll)
+    for parts in (2 * config.warps_k, config.warps_k // 2):
+        unroll = max(1, config.k_unroll * config.warps_k // max(1, parts))
+        yield replace(config, warps_k=parts, k_unroll=unroll, c_first=config.c_first and parts == 1)
+    for name in ("tile_m", "tile_n", "k_vector"):
+        value = getattr(config, name)
+        yield from (_with(config, **{name: other}) for other in (2 * value, value // 2))
+    for name in ("swizzle_a", "swizzle_b", *(() if config.instruction == "fma" else ("swizzle_c",))):
+        yield from (_with(config, **{name: ways}) for ways in (1, 2, 4))
+    # the transposed product: rows and columns swap in every field
+    yield replace(
+        config,
+        transposed=not config.transposed,
+        tile_m=config.tile_n,
+        tile_n=config.tile_m,
+        lanes_m=config.lanes_n,
+        lanes_n=config.lanes_m,
+        swizzle_a=config.swizzle_b,
+        swizzle_b=config.swizzle_a,
+    )
+    if config.instruction == "fma":
+        for more, fewer in (("lanes_m", "lanes_n"), ("lanes_n", "lanes_m"), ("lanes_k", "lanes_m")):
+            yield _with(config, **{more: 2 * getattr(config, more), fewer: getattr(config, fewer) // 2})
+
+
+def _with(config: TileConfig, **changes: Any) -> TileConfig:
+    return replace(config, **changes)
+
+
+def _all_configs(variant: GemmProblem) -> Iterator[TileConfig]:
+    """Yield the configurations of every allowed instruction, in both orientations."""
+    for flip in (False, True):
+        view = transposed(variant) if flip else variant
+        for instruction in instructions(view):
+            found = fma_candidates(view) if instruction == "fma" else mma_candidates(view, instruction)
+            yield from (replace(config, transposed=flip) for config in found)
+
+
+def _ranked(variant: GemmProblem, configs: Iterable[TileConfig], most_cycles: float) -> list[TileConfig]:
+    """Returns the configurations that fit and may be fast, best first."""
+    fitting = (config for config in dict.fromkeys(configs) if is_sensible(variant, config))
+    estimates = {config: _cycles(variant, config) for config in fitting if not problem_of(variant, config)}
+    return sorted((config for config, cycles in estimates.items() if cycles <= most_cycles), key=estimates.__getitem__)
+
+
+def is_sensible(variant: GemmProblem, config: TileConfig) -> bool:
+    """Returns True if no step lies beyond K and no tile lies mostly outside C."""
+    sizes = ("tile_m", "tile_n", "lanes_m", "lanes_n", "lanes_k", "warps_k", "k_vector", "k_unroll")
+    if min(getattr(config, name) for name in sizes) < 1:
+        return False
+    view = transposed(variant) if config.transposed else variant
+    if config.instruction == "fma":
+        rows, cols, along_k, across = config.lanes_m, config.lanes_n, config.lanes_k, config.lanes_m * config.lanes_n
+    else:
+        rows, cols, _ = INSTRUCTION_MNK[config.instruction]
+        along_k, across = 4, LANES
+    if config.tile_m >= 2 * view.m + rows or config.tile_n >= 2 * view.n + cols:
+        return False
+    steps = -(-view.k // (config.k_vector * along_k * config.warps_k))
+    unrolled = config.k_unroll * config.k_vector * config.tile_m * config.tile_n * LANES // across
+    return config.k_unroll == 1 or (config.k_unroll <= steps and unrolled <= _UNROLLED)
