@@ -21,7 +21,7 @@ from warp_tiles.matmul.elementwise import (
     scale_kernel,
 )
 from warp_tiles.matmul.kernels import types
-from warp_tiles.matmul.prepared import PreparedMatmul, add_rows, elementwise, multiply, prepared
+from warp_tiles.matmul.prepared import PreparedMatmul, add_rows, elementwise, prepared
 from warp_tiles.plan.expressions import Argument
 from warp_tiles.plan.whole import LEAST_WORK, WholeOperand, WholeProduct
 
@@ -91,7 +91,7 @@ class Backward:
             elementwise(kernel, (old, inputs), view.shape, device).run_at((self.old.ptr, total.ptr), 1.0)
         again = replace(call, out=inputs, epilogue=None)
         bias = None if self.bias is None else self.bias.ptr
-        multiply(again, device, (self.a.ptr, self.b.ptr, total.ptr, bias), self.alpha, self.beta)
+        prepared(again, device).run(self.a.ptr or 0, self.b.ptr or 0, total.ptr, bias, self.alpha, self.beta)
         kernel = gradient_kernel(call.epilogue, view.dtype, call.accumulator)
         launch = elementwise(kernel, (inputs, view, outputs), view.shape, device)
         launch.run_at((total.ptr, gradient.ptr, result.ptr), 1.0)

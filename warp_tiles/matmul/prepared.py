@@ -236,26 +236,6 @@ def _with_epilogue(call: MatmulCall, device: Any) -> PreparedMatmul:
         ) from error
 
 
-def multiply(
-    call: MatmulCall,
-    device: Any,
-    pointers: Sequence[int | None],
-    alpha: float,
-    beta: float,
-) -> None:
-    """Launches a product of checked arguments. Without elements in C, it launches nothing.
-
-    Args:
-        call: The product.
-        device: Warp's device.
-        pointers: Addresses of A, B, C and the bias.
-        alpha, beta: The factors.
-    """
-    if not call.is_empty:
-        a, b, out, bias = pointers
-        prepared(call, device).run(a or 0, b or 0, out or 0, bias, alpha, beta)
-
-
 _prepared: dict[Any, Any] = {}
 
 
