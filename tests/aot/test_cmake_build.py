@@ -134,7 +134,7 @@ def test_what_a_script_depends_on_is_watched(tmp_path: Path, installed: Path) ->
     project.build()
     assert NOTHING_TO_DO in project.build()
     package = installed / "warp_tiles"
-    inputs = (project.script, project.helper, package / "gemm" / "variant.py", package / "kernels" / "arch" / "mma.cuh")
+    inputs = (project.script, project.helper, package / "gemm" / "problem.py", package / "kernels" / "arch" / "mma.cuh")
     for changed in inputs:
         time.sleep(0.01)
         changed.touch()  # with equal content
@@ -170,7 +170,7 @@ def test_errors_have_a_message_and_a_remedy(tmp_path: Path) -> None:
     assert "Remedy: give -DWARP_TILES_SCRIPT=" in " ".join(output.split())
     project.configure("-UWARP_TILES_MANIFEST", "-DWARP_TILES_SCRIPT=script.py", "-DWARP_TILES_ARCHS=80;90a")
     output = project.build(check=False)
-    assert "'80,90a' is no compute capability such as 90" in output
+    assert "'80,90a' is not a compute capability such as 90" in output
     assert not project.bundle.exists()
 
 
