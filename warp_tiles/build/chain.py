@@ -26,7 +26,7 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class ProviderMatch:
-    """A provider's answer to one variant.
+    """The result of asking one provider to build a function.
 
     Attributes:
         recipes: Its ways to build the variant, best first; empty if it cannot build it.

@@ -44,7 +44,7 @@ class Job:
     submission: str = ""
 
     def __dask_tokenize__(self) -> str:
-        """What Dask takes for the identity of a call. Otherwise it digests the whole request, which takes 30 ms."""
+        """The identity of a call for Dask, which otherwise digests the whole request in 30 ms."""
         return self.submission
 
 

@@ -1,8 +1,8 @@
 """Loops that load the tiles of the next product during a product.
 
-If C holds zeros before a loop whose sums stay in registers, or is a new tile that is added to another one after the
-loop, its memory is idle until the loop ends. It then holds a second buffer for each tile that the loop loads. Each
-iteration loads its tiles into one set of buffers, and multiplies the tiles of the iteration before from the other set.
+If C holds zeros before a loop whose accumulators stay in registers, or is a new tile that is added to another one after
+the loop, its memory is idle until the loop ends. It then holds a second buffer for each tile that the loop loads. Each
+iteration loads its tiles into one set of buffers, and multiplies the previous iteration's tiles from the other set.
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """

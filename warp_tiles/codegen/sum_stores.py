@@ -1,4 +1,4 @@
-"""Stores that take the sums of a loop from registers. C of a whole tile is then not written to shared memory.
+"""Stores that take the accumulators of a loop from registers. C of a whole tile is then not written to shared memory.
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.FunctionTrace`.
 """
@@ -34,7 +34,7 @@ _VECTOR_BYTES = (2, 4, 8, 16)  # that one instruction stores
 
 @dataclass(frozen=True)
 class SumStore:
-    """A store that takes the sums of a loop from registers.
+    """A store that takes the accumulators of a loop from registers.
 
     Attributes:
         computed: The store. Without operations, it stores C itself.
@@ -51,7 +51,7 @@ class SumStore:
 
 
 def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation], ring: Ring) -> SumStore | str:
-    """Returns the store that takes the sums of a loop with stages, or the reason why C is written.
+    """Returns the store that takes the accumulators of a loop with stages, or the reason why C is written.
 
     Args:
         function: The function.
@@ -74,7 +74,7 @@ def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accum
         return computed
     found = SumStore(computed, first)
     expected = {*(product.operation for product in products), *computed.statements, computed.store}
-    expected |= _before(function, loop)  # the sums have the start value of C
+    expected |= _before(function, loop)  # the accumulators have the start value of C
     for operation in function.operations():
         if operation not in expected and operation.name != ZEROS and any(c.name in t.memory for t in operation.tiles):
             return f"line {operation.line} uses C too"
@@ -122,7 +122,7 @@ def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore 
 
 
 def _are_neighbours(variant: GemmProblem, answer: MmaPlan) -> bool:
-    """True if a thread holds neighbouring sums of a row, as the products in ``kernels/module`` arrange them."""
+    """True if a thread holds neighbouring accumulators of a row, as the products in ``kernels/module`` arrange them."""
     if answer.instruction == "fma":
         return variant.b.arrangement == "row_major"  # else each vector of B belongs to one column
     if answer.instruction == "wgmma" or DTYPE_BYTES[variant.a.dtype] == 2:

@@ -1,10 +1,10 @@
-"""Products whose sums stay in registers over a loop.
+"""Products whose accumulators stay in registers over a loop.
 
 ``wp.tile_matmul(a, b, c)`` reads and writes C in shared memory at each call. In a loop in which nothing else touches C,
-its sums can stay in registers. C is then read and written once, after the loop.
+its accumulators can stay in registers. C is then read and written once, after the loop.
 
-``s += wp.tile_matmul(a, b)`` writes a new tile C at each call and adds it to s. The sums can stay in registers as well,
-and C is written and added to s once, after the loop. No other statement may use C then.
+``s += wp.tile_matmul(a, b)`` writes a new tile C at each call and adds it to s. The accumulators can stay in registers,
+too, and C is written and added to s once, after the loop. No other statement may use C then.
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
@@ -29,12 +29,12 @@ from warp_tiles.codegen.trace import (
 
 @dataclass(frozen=True)
 class LoopSums:
-    """Device functions that keep the sums of one product in registers.
+    """Device functions that keep the accumulators of one product in registers.
 
     Attributes:
         symbol: Name of the product's function. With the suffixes ``_add`` and ``_finish`` it names these functions.
-        ctype: C++ type of a sum, e.g. ``wp::float32``.
-        count: Number of sums in each thread.
+        ctype: C++ type of an accumulator, e.g. ``wp::float32``.
+        count: Accumulators of each thread.
     """
 
     symbol: str
@@ -48,12 +48,12 @@ SumsOf = Callable[[int], LoopSums | str]
 
 @dataclass(frozen=True)
 class Accumulation:
-    """A product whose sums stay in registers.
+    """A product whose accumulators stay in registers.
 
     Attributes:
         sums: Its device functions.
-        home: The outermost loop in which nothing else touches C. The sums are added to C after it.
-        array: Number of the array that holds the sums. Products of one C and one function share it.
+        home: The outermost loop in which nothing else touches C. The accumulators are added to C after it.
+        array: Number of the array that holds the accumulators. Products of one C and one function share it.
         addition: The statement ``s += C`` that follows the product, or None if the product adds to C itself.
     """
 
@@ -86,7 +86,7 @@ def obstacle_to_sums(
     operation: Operation,
     sums: SumsOf,
 ) -> str:
-    """Returns the reason why a product cannot keep its sums in registers over a loop; empty if it can.
+    """Returns the reason why a product cannot keep its accumulators in registers over a loop; empty if it can.
 
     Args:
         module: The whole module.
