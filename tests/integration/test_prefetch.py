@@ -19,8 +19,9 @@ from benchmarks.stand_in import ALIAS, StandIn
 from tests.integration.helpers import gemm, load
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
+from warp_tiles._warp.prefetch import Prefetches
 from warp_tiles.errors import PlanError
-from warp_tiles.plan.planning import LoadedModule, Prefetches
+from warp_tiles.plan.planning import LoadedModule
 
 PLAIN = """
 N = {value}
