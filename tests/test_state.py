@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONGEST_FIRST
+
 pytest_plugins = ["pytester"]
 SCRIPT = """
 import warp as wp
@@ -44,3 +46,8 @@ def test_a_test_that_leaves_state_behind_fails(statement: str, pytester: pytest.
     pytester.makeconftest("from tests.conftest import _leaves_no_state")
     pytester.makepyfile(f"import os\nimport warp as wp\nimport warp_tiles\n\ndef test_it():\n    {statement}\n")
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1, errors=1)
+
+
+def test_the_longest_files_exist() -> None:
+    root = Path(__file__).resolve().parent.parent
+    assert [name for name in LONGEST_FIRST if not (root / name).is_file()] == []
