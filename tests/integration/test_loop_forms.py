@@ -77,7 +77,16 @@ def test_the_plan_as_json() -> None:
         "operands",
         "gradients",
     }
-    facts |= {"reverse", "reverse_instructions", "store", "loads", "cost"}
+    facts |= {
+        "reverse",
+        "reverse_instructions",
+        "store",
+        "loads",
+        "cost",
+        "shared_bytes",
+        "registers",
+        "resident_blocks",
+    }
     assert set(loop) == facts
     assert (loop["kernel"], loop["products"], loop["state"], loop["stages"]) == ("multiply", 1, "pipelined", 2)
 

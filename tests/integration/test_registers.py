@@ -13,6 +13,7 @@ import pytest
 import warp_tiles
 from benchmarks.speed.cubin import registers as registers_of
 from tests.integration.helpers import compile_module, load
+from warp_tiles.heuristics.resources import resident_blocks
 
 KERNEL = """
 @wp.kernel(enable_backward={backward})
@@ -80,6 +81,17 @@ def test_a_start_value_takes_no_registers_from_a_loop_of_float64(tmp_path: Path)
     assert loaded <= zeros + SLACK
 
 
+STAGED = """
+@wp.kernel(enable_backward=False)
+def gemm(A: wp.array2d(dtype=wp.{dtype}), B: wp.array2d(dtype=wp.{dtype}), C: wp.array2d(dtype=wp.{total})):
+    i, j = wp.tid()
+    c = wp.tile_zeros(shape=({m}, {n}), dtype=wp.{total}, storage="shared")
+    for t in range(0, A.shape[1], {k}):
+        a = wp.tile_load(A, shape=({m}, {k}), offset=(i * {m}, t), storage="shared")
+        b = wp.tile_load(B, shape=({k}, {n}), offset=(t, j * {n}), storage="shared")
+        wp.tile_matmul(a, b, c)
+    wp.tile_store(C, c, offset=(i * {m}, j * {n}))
+"""
 FACTOR = """
 @wp.kernel(enable_backward=False)
 def solve(A: wp.array2d(dtype=wp.float64), B: wp.array2d(dtype=wp.float64), C: wp.array2d(dtype=wp.float64)):
@@ -99,3 +111,26 @@ def test_a_product_of_float64_beside_a_small_factor_has_the_registers_of_its_ins
         _, record = compile_module(load(FACTOR, block_dim=64), tmp_path, arch)
     assert (record["linker"], record["register_limit"]) == ("warp_tiles", 64)
     assert record["register_limit_reason"] == "mma_m16n8k8 needs as many"
+
+
+STAGES = {  # tiles, threads, dtype and architecture of loops with stages
+    "wgmma, few accumulators": ((64, 64, 64), 128, "float16", 90),
+    "wgmma, two blocks": ((128, 128, 64), 256, "float16", 90),
+    "mma of 16 bits": ((64, 64, 64), 128, "float16", 80),
+    "mma of float64": ((64, 64, 16), 128, "float64", 90),
+    "fma": ((64, 64, 32), 128, "float32", 80),
+    "fma, many accumulators": ((128, 128, 16), 128, "float32", 90),
+}
+
+
+@pytest.mark.usefixtures("enabled")
+@pytest.mark.parametrize("name", STAGES)
+def test_as_many_blocks_are_resident_as_stages_were_chosen_for(tmp_path: Path, name: str) -> None:
+    """The estimate of registers is too low if the registers of the cubin leave room for fewer blocks."""
+    (m, n, k), threads, dtype, arch = STAGES[name]
+    text = STAGED.format(m=m, n=n, k=k, dtype=dtype, total="float64" if dtype == "float64" else "float32")
+    cubin, record = compile_module(load(text, block_dim=threads), tmp_path, arch)
+    (loop,) = record["loops"]
+    used = registers(cubin.read_bytes())["forward"]
+    assert loop["resident_blocks"] > 0
+    assert resident_blocks(arch, threads, shared_bytes=loop["shared_bytes"], registers=used) >= loop["resident_blocks"]

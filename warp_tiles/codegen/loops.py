@@ -86,6 +86,13 @@ class LoopDecision:
         return max((product.operands for product in self.ring.products), default=0) if self.ring else 0
 
     @property
+    def resources(self) -> tuple[int, int, int]:
+        """Shared bytes of a block, registers of a thread and resident blocks with stages; zeros without."""
+        if self.ring is None:
+            return 0, 0, 0
+        return self.ring.loop.shared_bytes, self.ring.loop.registers, self.ring.loop.blocks
+
+    @property
     def extra_bytes(self) -> int:
         """Bytes of shared memory that the function needs for stages beyond its tiles."""
         return self.ring.loop.extra_bytes if self.ring else 0

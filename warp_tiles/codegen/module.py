@@ -204,6 +204,7 @@ class GeneratedModule:
                 loop.operands,
                 loop.load_reason,
                 loop.cost,
+                *loop.resources,
             )
             for loop in decision.loops
             for kernel in self.trace.kernels_of.get(loop.function, ())

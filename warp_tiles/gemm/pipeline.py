@@ -112,6 +112,7 @@ class PipelineConfig:
             those of its sums and operands, within the limit of the module.
         shared_bytes: Bytes of shared memory of the function with its stages, and of the tiles around it.
         shared_limit: Bytes that a block may have.
+        registers: Registers of a thread that ``blocks`` counts.
         obstacle: Why it has no more stages; empty if more would not help, or if a setting fixes their number.
     """
 
@@ -124,6 +125,7 @@ class PipelineConfig:
     blocks: int
     shared_bytes: int
     shared_limit: int
+    registers: int
     obstacle: str = ""
 
     @property

@@ -316,6 +316,7 @@ def main_loop(
                 blocks,
                 shared_bytes=total,
                 shared_limit=limit,
+                registers=used,
             )
         )
     if not found:

@@ -162,6 +162,9 @@ class PlannedLoop:
         operands: Registers of a thread that hold operands of ``fma``.
         loads: How tiles reach the stages of a loop, also from arrays with unaligned rows; empty without stages.
         cost: What a setting that forbids stages costs the loop, and the remedy; empty if none does.
+        shared_bytes: Dynamic shared memory of a block with stages, with the tiles around the loop; 0 without stages.
+        registers: Registers of a thread for which stages were chosen; 0 without stages.
+        resident_blocks: Blocks that a multiprocessor runs at a time with both; 0 without stages.
     """
 
     kernel: str
@@ -180,6 +183,9 @@ class PlannedLoop:
     operands: int = 0
     loads: str = ""
     cost: str = ""
+    shared_bytes: int = 0
+    registers: int = 0
+    resident_blocks: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints."""
