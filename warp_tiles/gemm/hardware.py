@@ -24,7 +24,6 @@ BANKS = 32  # of shared memory
 BANK_BYTES = 4
 BANK_LINE_BYTES = BANKS * BANK_BYTES  # bytes of one wavefront
 STATIC_SHARED_BYTES = 48 * 1024  # maximum of static shared memory per kernel
-RESERVED_SHARED_BYTES = 1024  # of each block, for the system
 
 
 def has_wgmma(arch: int) -> bool:

@@ -11,7 +11,6 @@ from typing import Protocol
 from warp_tiles.gemm.hardware import (
     LANES,
     REGISTERS,
-    RESERVED_SHARED_BYTES,
     THREAD_REGISTERS,
     WIDE_DOUBLES_ARCH,
     multiprocessor,
@@ -47,7 +46,8 @@ def resident_blocks(arch: int, threads: int, *, shared_bytes: int, registers: fl
         registers: Registers of a thread; 0 if they do not limit.
     """
     limits = multiprocessor(arch)
-    taken = shared_bytes + static_shared_bytes(threads) + RESERVED_SHARED_BYTES
+    reserved = limits.shared_bytes - limits.block_shared_bytes  # of each block, for the system
+    taken = shared_bytes + static_shared_bytes(threads) + reserved
     found = min(limits.shared_bytes // taken, limits.threads // threads, limits.blocks)
     if registers:
         found = min(found, int(REGISTERS / (min(THREAD_REGISTERS, registers) * threads)))
