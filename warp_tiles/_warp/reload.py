@@ -185,7 +185,7 @@ class Reloads:
         if not resolved.rules.tunes or resolved.answers or not (plan.needed or plan.loops):
             return
         # without a launch there is nothing to measure in place, and a graph capture allows no measurement
-        if self.is_planning or self._marked("ahead_of_time") or modules.capturing():
+        if self.is_planning or not self.is_loading or modules.capturing():
             return
         asked = plan.name, plan.block_dim, resolved
         if asked in self._attempted:
