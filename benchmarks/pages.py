@@ -158,7 +158,7 @@ def compile_times() -> dict[str, str]:
              ["`auto`", "as `fast`, with the same work", f"{policies['auto, 48 threads, cold']['seconds']:.1f} s",
               "`cublasdx`"],
              ["`locked`, LTO-IR cached", f"{locked:.2f} of `auto`", "", ""],
-             ["`max`", "as `auto`, and seconds of measurements per variant, once, on the GPU", "", ""]],
+             ["`max`", "as `auto`, and seconds of measurements per loop or function, once, on the GPU", "", ""]],
         ),
     }  # fmt: skip
 
