@@ -9,8 +9,7 @@ import pytest
 
 from warp_tiles.gemm.dispatch import Target, Tile
 from warp_tiles.gemm.problem import Operand, Role
-from warp_tiles.solver.dispatch import SolverCall, Solvers, solvers
-from warp_tiles.solver.variant import OPERANDS, Function, SolverVariant
+from warp_tiles.solver.variant import OPERANDS, Function, SolverCall, Solvers, SolverVariant, solvers
 
 TARGET = Target(90, 64)
 SOLVES: list[Function] = ["cholesky_solve", "lower_solve", "upper_solve"]

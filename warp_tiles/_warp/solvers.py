@@ -14,7 +14,7 @@ from warp_tiles.gemm.dispatch import Target
 from warp_tiles.gemm.problem import Role
 from warp_tiles.providers.fallbacks import LIBMATHDX_TITLE, SCALAR_TITLE
 from warp_tiles.settings import Settings
-from warp_tiles.solver.dispatch import SolverCall, Solvers, solvers
+from warp_tiles.solver.variant import SolverCall, Solvers, solvers
 
 
 class SolverHooks:
