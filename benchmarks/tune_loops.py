@@ -137,7 +137,7 @@ def command(*words: object, cache: Path) -> str:
     """Run warp-tiles in a fresh process. Returns what it prints."""
     environment = {
         **os.environ,
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", "")))),
         "WARP_TILES_CACHE_DIR": str(cache),
         "WARP_CACHE_PATH": str(cache / "warp"),
     }

@@ -58,7 +58,7 @@ def test_a_matrix_of_architectures_is_the_same_on_a_cluster(workers: Any, script
     done = command(*words, tmp_path / "sent", "--scheduler", address, cache=tmp_path / "lto_sent")
     sent = json_of(done)["modules"]
     assert [row["arch"] for row in sent] == [row["arch"] for row in here] == [75, 90]
-    assert all(row["lto_builds"] == 1 for row in sent)
+    assert [row["lto_builds"] for row in sent] == [1, 0], "on sm_90 the loop has stages, so it needs no function"
     assert outputs(tmp_path / "sent") == outputs(tmp_path / "here")
     (old,) = (tmp_path / "here" / "sm_75").glob("*.meta")
     (new,) = (tmp_path / "here" / "sm_90").glob("*.meta")

@@ -81,7 +81,7 @@ def test_gradients_of_integers_are_exact(machine: Machine, tmp_path: Path, name:
     cases = with_type(LINEAR if dtype == "float64" else LINEAR | {"tall": TALL}, dtype, precision)
     emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, arch, threads, main_loop)
     assert source.count("wt_module::ReverseLoop<") == staged
-    assert f"= wt_module::{product}Product<wt_gradient_" in source
+    assert f"= wt_module::Product<wt_module::{product}Product<wt_gradient_" in source
     check(emulated, kernels, cases)
 
 

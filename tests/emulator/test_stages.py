@@ -57,7 +57,9 @@ def test_forms(machine: Machine, tmp_path: Path, arch: int, threads: int, main_l
     products = len(FORMS)  # the two of one form share their sums
     assert source.count("using wt_staged_") == products
     # with 256 threads, panels of A and B cannot be divided among two warpgroups if A is transposed and B is not
-    assert source.count(f"= wt_module::{instruction}Product<") == products - (1 if threads == 256 else 0)
+    assert source.count(f"= wt_module::Product<wt_module::{instruction}Product<") == products - (
+        1 if threads == 256 else 0
+    )
     check(emulated, kernels, FORMS)
 
 

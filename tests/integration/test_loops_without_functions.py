@@ -68,8 +68,8 @@ def test_a_forced_provider_that_costs_a_loop_its_stages_warns(tmp_path: Path) ->
         (loop,) = plan.loops
         assert loop.state == "as_warp"
         assert "the setting provider (override()) is 'cublasdx'" in loop.cost
-        assert "0.08 of the speed of stages" in loop.explanation
-        with pytest.warns(RuntimeWarning, match="0.08 of the speed of stages"):
+        assert "0.09 of the speed of stages" in loop.explanation
+        with pytest.warns(RuntimeWarning, match="0.09 of the speed of stages"):
             compile_module(load(FORWARD, block_dim=128), tmp_path)
 
 

@@ -101,6 +101,9 @@ def test_a_float32_gradient_of_a_product_of_float16(a: Any, b: Any) -> None:
 def test_kernels_without_adjoints_and_without_unused_functions() -> None:
     key = TileKernel("float16", "float16", tile_of(LARGE), False, False, False, Epilogue("float16"))
     plan = warp_tiles.plan(tile_kernel(key).module, arch=90, block_dim=256)
-    assert [variant.role.value for variant in plan.needed] == ["forward"]
+    assert [(variant.role.value, variant.provider) for variant in plan.variants if variant.needed] == [
+        ("forward", "stages")
+    ]
+    assert plan.needed == ()
     reduced = warp_tiles.plan(reduce_kernel(Epilogue("float16")).module, arch=90, block_dim=256)
     assert reduced.variants == ()

@@ -20,7 +20,7 @@ from warp_tiles.gemm.problem import DTYPE_BYTES
 __all__ = ["LoopDecision", "LoopSums", "LoopTarget", "decide"]
 
 # the least measured share of a loop's speed, without its stages
-_SPEED_WITHOUT_STAGES = {"tensor cores": 0.08, "fma": 0.77}
+_SPEED_WITHOUT_STAGES = {"tensor cores": 0.09, "fma": 0.73}
 _SHORTEST_COPY = 4  # bytes of an async copy, as shortest_copy() in kernels/module/slots.cuh
 
 
