@@ -62,8 +62,8 @@ _FMA_WEIGHTS = _Weights(busy=1.1, start=270, wavefront=1.1, select=1, cycle=0.35
 def _resident_blocks(view: GemmProblem, registers_used: float) -> int:
     """Resident blocks per multiprocessor, if shared memory holds only A, B and C.
 
-    The weights were fitted without the static memory of Warp's headers. With it, tf32 products of 32x32x128 by 128 threads
-    got another tile, which took 1.4 times as long on an H100.
+    The weights were fitted without the static memory of Warp's headers. With it, tf32 products of 32x32x128 by 128
+    threads got another tile, which took 1.4 times as long on an H100.
     """
     sizes = (view.m * view.k, view.k * view.n, view.m * view.n)
     tiles = sum(n * DTYPE_BYTES[o.dtype] for n, o in zip(sizes, (view.a, view.b, view.c)))
