@@ -108,7 +108,7 @@ def test_another_warp_records_launches(other_warp: tuple[str, Path], tmp_path: P
     )
     assert done.returncode == 0, done.stderr
     (line,) = (text for text in done.stdout.splitlines() if text.startswith("result "))
-    assert line.split()[1:] == [version, "3.0", "3.0", "20.0", "4.0", "_CpuReplay"]
+    assert line.split()[1:] == [version, "3.0", "3.0", "20.0", "4.0", "_CpuLaunch"]
 
 
 def test_another_warp_pipelines_every_spelling(other_warp: tuple[str, Path], tmp_path: Path) -> None:
