@@ -78,7 +78,6 @@ LONGEST_FIRST = (
     "tests/remote/test_commands.py",
     "tests/tuning/test_kernel_processes.py",
     "tests/emulator/test_wavefronts.py",
-    "tests/tuning/test_gemm_build.py",
     "tests/hardening/test_mutations.py",
     "tests/hardening/test_interruption.py",
     "tests/remote/test_bundles.py",
