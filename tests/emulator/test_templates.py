@@ -234,7 +234,7 @@ def test_every_product_has_a_configuration(drawn: list[Drawn], cases: tuple[list
 
 def test_the_products_cover_all_configuration_fields(cases: tuple[list[Case], list[str]]) -> None:
     found = cases[0]
-    assert len(found) >= 500
+    assert len(found) >= PRODUCTS * 10 // 11  # 2,000 of the 2,200 of a nightly run
     assert {case.config.instruction for case in found} == {"mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4", "fma"}
     assert {case.variant.arch for case in found} == {75, 80, 86, 90, 120}
     for name in ("swizzle_a", "swizzle_b", "swizzle_c"):
