@@ -188,8 +188,9 @@ def _cost(instruction: str, forbidden: str) -> str:
     """What it costs that a loop has no stages (``benchmarks/results/forced_provider.json``), and the remedy."""
     share = _SPEED_WITHOUT_STAGES["fma" if instruction == "fma" else "tensor cores"]
     return (
-        f"{forbidden}, so functions multiply tiles in shared memory, where {instruction} could multiply from stages. "
-        f"Such loops reached {share} of the speed of stages on an H100. Set provider and policy to 'auto' for stages"
+        f"{forbidden}, so the loop has no stages, from which {instruction} could multiply. "
+        f"Such loops reached {share} of the speed of stages with cublasdx on an H100. Set provider and policy to "
+        "'auto' for stages"
     )
 
 
