@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,11 @@ def test_a_script_has_its_own_kernels_alone(name: str, tmp_path: Path) -> None:
         "wp.config.enable_backward = False",
     ],
 )
-def test_a_test_that_leaves_state_behind_fails(statement: str, pytester: pytest.Pytester) -> None:
+def test_a_test_that_leaves_state_behind_fails(
+    statement: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(__file__).resolve().parent.parent
+    monkeypatch.setenv("PYTHONPATH", str(root), prepend=os.pathsep)
     pytester.makeconftest("from tests.conftest import _leaves_no_state")
     pytester.makepyfile(f"import os\nimport warp as wp\nimport warp_tiles\n\ndef test_it():\n    {statement}\n")
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1, errors=1)
