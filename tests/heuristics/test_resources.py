@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from warp_tiles.gemm.hardware import multiprocessor
 from warp_tiles.heuristics.resources import (
     least_registers,
+    limit_of_blocks,
     loop_registers,
     max_registers,
     resident_blocks,
     shared_limit,
     static_shared_bytes,
-    wanted_blocks,
 )
 from warp_tiles.plan.planning import PlannedLoop
 
@@ -35,8 +35,8 @@ def test_max_registers(threads: int, registers: int | None) -> None:
     ("threads", "own_templates", "blocks"),
     [(64, True, 1), (128, True, 1), (160, True, 2), (256, True, 2), (288, True, 1), (512, True, 1), (256, False, 1)],
 )
-def test_wanted_blocks(threads: int, own_templates: bool, blocks: int) -> None:
-    assert wanted_blocks(threads, own_templates) == blocks
+def test_blocks_of_the_register_limit(threads: int, own_templates: bool, blocks: int) -> None:
+    assert limit_of_blocks(threads, own_templates=own_templates)[1] == blocks
 
 
 @pytest.mark.parametrize(("threads", "registers"), [(128, None), (129, 128), (192, 128), (256, 128)])
@@ -72,7 +72,7 @@ def test_a_block_with_that_many_registers_launches(threads: int) -> None:
 def test_loops_that_leave_one_block(sums: int, operands: int, reverse: tuple[str, ...], blocks: int) -> None:
     small = PlannedLoop("k", "file.py", 1, 1, "pipelined", 4, "", "fma", 32)
     loop = replace(small, sums=sums, operands=operands, reverse_instructions=reverse)
-    assert wanted_blocks(256, True, [small, loop]) == blocks
+    assert limit_of_blocks(256, [small, loop])[1] == blocks
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from warp_tiles.gemm.hardware import THREAD_REGISTERS, has_wgmma
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.heuristics.loop_question import PipelineRecords
-from warp_tiles.heuristics.resources import max_registers, wanted_blocks
+from warp_tiles.heuristics.resources import limit_of_blocks
 from warp_tiles.plan.planning import PlannedLoop, Session, Site
 from warp_tiles.plan.whole import WholeProduct
 from warp_tiles.settings import Settings
@@ -352,14 +352,9 @@ class GeneratedModule:
 
         target = self._loop_target(settings, suffix)
         found = decisions(target)
-        limit = THREAD_REGISTERS if settings.linker == "warp" else self._register_limit(found)
+        limit = None if settings.linker == "warp" else limit_of_blocks(self.session.block_dim, found)[0]
+        limit = limit or THREAD_REGISTERS
         return found if limit == target.registers else decisions(replace(target, registers=limit))
-
-    def _register_limit(self, decisions: Iterable[LoopDecision]) -> int:
-        """Registers of a thread in the module if warp_tiles links it, as far as its loops decide."""
-        threads = self.session.block_dim
-        blocks = wanted_blocks(threads, own_templates=True, loops=decisions)
-        return max_registers(threads, blocks) or THREAD_REGISTERS
 
     def _loop_target(self, settings: Settings, suffix: bool) -> LoopTarget:
         """What the loops of the module may use."""

@@ -106,12 +106,15 @@ class LoopRegisters(Protocol):
     def reverse_instructions(self) -> Collection[str]: ...
 
 
-def wanted_blocks(threads: int, own_templates: bool, loops: Iterable[LoopRegisters] = ()) -> int:
-    """Resident blocks per multiprocessor that a module's register limit leaves room for.
+def limit_of_blocks(
+    threads: int, loops: Iterable[LoopRegisters] = (), *, own_templates: bool = True
+) -> tuple[int | None, int]:
+    """The register limit of a module by its blocks, None for no limit; and the resident blocks that it leaves room for.
 
     Two with own templates and 129 to 256 threads, to hide latency, if no loop needs more registers; else one.
     """
-    return 2 if own_templates and 128 < threads <= 256 and not any(map(_needs_one_block, loops)) else 1
+    blocks = 2 if own_templates and 128 < threads <= 256 and not any(map(_needs_one_block, loops)) else 1
+    return max_registers(threads, blocks), blocks
 
 
 def _needs_one_block(loop: LoopRegisters) -> bool:

@@ -9,7 +9,7 @@ from warp_tiles.gemm.hardware import THREAD_REGISTERS
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.heuristics.limits import computes_in_double
-from warp_tiles.heuristics.resources import least_registers, loop_registers, max_registers, wanted_blocks
+from warp_tiles.heuristics.resources import least_registers, limit_of_blocks, loop_registers
 from warp_tiles.heuristics.solver import register_limit, registers_of_indexed
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.solver.variant import SolverVariant
@@ -26,8 +26,8 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
     limits: dict[int, str] = {}
     own = [v for v in plan.needed if v.provider == "mma"]
     has_stages = any(loop.instruction or loop.reverse_instructions for loop in plan.loops)
-    blocks = wanted_blocks(plan.block_dim, bool(own) or has_stages, plan.loops)
-    if (limit := max_registers(plan.block_dim, blocks)) is not None:
+    limit, blocks = limit_of_blocks(plan.block_dim, plan.loops, own_templates=bool(own) or has_stages)
+    if limit is not None:
         alone = f"a block of {plan.block_dim} threads cannot launch with more"
         limits[limit] = alone if blocks == 1 else f"{blocks} resident blocks hide latency"
     solvers = [(v.variant, v.kernels) for v in own if isinstance(v.variant, SolverVariant)]
