@@ -1,6 +1,6 @@
 """Measures configurations of warp_tiles.matmul on a GPU, and writes the fastest of each tier.
 
-    python benchmarks/tune_matmul.py --json warp_tiles/matmul/records/h200.json  # on an H200
+    python benchmarks/tune_matmul.py --json warp_tiles/array_products/records/h200.json  # on an H200
     python benchmarks/tune_matmul.py --json /tmp/records.json --only "float16 nn 16x" "tf32 nn"
 
 A tier is a type, a layout, and sizes rounded to powers of two. The chooser's candidates are sorted by their estimated
@@ -92,7 +92,7 @@ class Bench:
     def __init__(self, torch: Any, problem: MatmulProblem) -> None:
         import warp as wp
 
-        from warp_tiles.matmul.arguments import checked_call
+        from warp_tiles.array_products.arguments import checked_call
 
         dtype = getattr(torch, problem.a)
         batch = (problem.batch,) if problem.batch > 1 else ()
@@ -118,9 +118,9 @@ class Bench:
     def prefetch(self, configs: list[MatmulConfig]) -> None:
         """Compile the kernels side by side. The first runs wait for them."""
         import warp_tiles
-        from warp_tiles.matmul.call import canonicalize
-        from warp_tiles.matmul.kernels import tile_kernel
-        from warp_tiles.matmul.prepared import kernel_of, planned_product
+        from warp_tiles.array_products.call import canonicalize
+        from warp_tiles.array_products.kernels import tile_kernel
+        from warp_tiles.array_products.prepared import kernel_of, planned_product
 
         call, _ = canonicalize(self._call)
         for config in configs:
@@ -129,7 +129,7 @@ class Bench:
 
     def build(self, config: Config) -> Product:
         """A configuration's product; its kernel is compiled."""
-        from warp_tiles.matmul.prepared import prepare
+        from warp_tiles.array_products.prepared import prepare
 
         prepared = prepare(self._call, self.device, MatmulConfig.from_json(config))
         a, b, out = (array.ptr for array in self.arrays)

@@ -21,7 +21,7 @@ NEEDS_SOURCES = (
     "tests/mutation",
     "tests/release",
     "tests/aot/test_cmake_build.py",
-    "tests/matmul/test_emulated.py",
+    "tests/array_products/test_emulated.py",
     "tests/test_checks.py",
     "tests/test_docs.py",
     "tests/test_examples.py",

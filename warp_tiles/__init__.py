@@ -43,8 +43,8 @@ from warp_tiles.settings import Settings, configure, override
 from warp_tiles.version import __version__
 
 if TYPE_CHECKING:
+    from warp_tiles.array_products.matmul import matmul
     from warp_tiles.launch.recorded import RecordedLaunch, RecordingTarget, record
-    from warp_tiles.matmul.matmul import matmul
     from warp_tiles.tuning.autotune import autotune
     from warp_tiles.tuning.kernel import TunedKernel
     from warp_tiles.tuning.measure import Effort
@@ -59,7 +59,7 @@ _LAZY_NAMES = {
     "Space": "tuning.space",
     "TunedKernel": "tuning.kernel",
     "autotune": "tuning.autotune",
-    "matmul": "matmul.matmul",
+    "matmul": "array_products.matmul",
     "record": "launch.recorded",
 }
 
@@ -116,8 +116,6 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # otherwise type checkers would accept any name
-    import_module(f"{__name__}.matmul")  # Python binds the folder's name at its first import
-    del globals()["matmul"]  # from now on it is the function's
 
     def __getattr__(name: str) -> Any:
         if name == "GemmVariant":

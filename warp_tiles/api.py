@@ -96,7 +96,7 @@ def _settings_changed() -> None:
 
 
 def _gemm_gradients(*launch: Any) -> Any:
-    from warp_tiles.matmul.backward import gemm_gradients  # only tapes with such a launch need it
+    from warp_tiles.array_products.backward import gemm_gradients  # only tapes with such a launch need it
 
     return gemm_gradients(*launch)
 

@@ -12,14 +12,14 @@ from typing import Any
 
 from benchmarks.loops import ROWS
 from tests import computed_kernels, loop_forms, products, solver_kernels, staged_cases, whole_kernels
+from tests.array_products.cases import square
 from tests.integration.helpers import load
-from tests.matmul.cases import square
 from tests.products import load_kernels
 from tests.random_kernels.generate import draw
 from tests.random_kernels.kernel import RandomKernel
+from warp_tiles.array_products.kernels import Epilogue, TileKernel, tile_kernel
+from warp_tiles.array_products.prepared import records_for
 from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, choose_matmul
-from warp_tiles.matmul.kernels import Epilogue, TileKernel, tile_kernel
-from warp_tiles.matmul.prepared import records_for
 
 ARCHS = (80, 90, 100, 120)
 RANDOM_SEEDS = range(30)

@@ -12,12 +12,12 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.matmul.cases import LAYOUTS, Values, integers, on, square, values_of
+from tests.array_products.cases import LAYOUTS, Values, integers, on, square, values_of
+from warp_tiles.array_products.arguments import checked_call
+from warp_tiles.array_products.call import canonicalize
+from warp_tiles.array_products.prepared import planned_product, prepare, prepared
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.heuristics.matmul import MatmulConfig, candidates
-from warp_tiles.matmul.arguments import checked_call
-from warp_tiles.matmul.call import canonicalize
-from warp_tiles.matmul.prepared import planned_product, prepare, prepared
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 TYPES = {"float16": wp.float16, "bfloat16": wp.bfloat16, "float32": wp.float32, "float64": wp.float64}

@@ -9,8 +9,8 @@ import pytest
 import warp as wp
 
 import warp_tiles
+from tests.array_products.cases import Values, integers, on
 from tests.integration.helpers import load
-from tests.matmul.cases import Values, integers, on
 from tests.whole_kernels import WHOLE, Whole
 from warp_tiles._warp.tapes import RecordedProduct
 

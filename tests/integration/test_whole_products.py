@@ -13,14 +13,14 @@ import pytest
 import warp as wp
 
 import warp_tiles
+from tests.array_products.cases import CPU, Values, integers, on
 from tests.integration.helpers import load
-from tests.matmul.cases import CPU, Values, integers, on
 from tests.whole_kernels import OTHERS, WHOLE, Whole, kernel
 from warp_tiles._warp.tapes import RecordedProduct, Tapes
+from warp_tiles.array_products import backward as backward_module
+from warp_tiles.array_products.backward import Backward, gemm_gradients
 from warp_tiles.cli.plan import print_plan
 from warp_tiles.codegen.module import WHOLE_GRADIENTS
-from warp_tiles.matmul import backward as backward_module
-from warp_tiles.matmul.backward import Backward, gemm_gradients
 from warp_tiles.plan.whole import LEAST_WORK
 
 M, N, K = 70, 50, 144

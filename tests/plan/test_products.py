@@ -16,7 +16,7 @@ from warp_tiles._warp.intercept import intercepted
 from warp_tiles.heuristics.matmul import MatmulChoice, MatmulConfig, MatmulProblem, candidates, choose_matmul, completed
 from warp_tiles.plan.products import PlannedProduct, collected_products, note
 
-matmul_module = import_module("warp_tiles.matmul.matmul")  # the name warp_tiles.matmul is the function
+matmul_module = import_module("warp_tiles.array_products.matmul")  # the name warp_tiles.matmul is the function
 PROBLEM = MatmulProblem(4096, 128, 1024, 1, "float16", "float16", "float16")
 CONFIG = MatmulConfig(64, 64, 128, 128, 2, 4)
 RECORDED = PlannedProduct(PROBLEM, MatmulChoice(CONFIG, is_recorded=True), "NVIDIA H200")

@@ -127,7 +127,7 @@ class RecordedProduct(list):  # type: ignore[type-arg]
     Args:
         launch: Warp's record.
         tape: The tape.
-        backward: Adds the gradients (:class:`warp_tiles.matmul.backward.Backward`).
+        backward: Adds the gradients (:class:`warp_tiles.array_products.backward.Backward`).
     """
 
     def __init__(self, launch: list[Any], tape: Any, backward: Any) -> None:

@@ -78,7 +78,7 @@ WT_COPY_TENSOR(cp_async_bulk_tensor_4d_shared_cluster_global_mbarrier_complete_t
 WT_COPY_TENSOR(cp_async_bulk_tensor_5d_shared_cluster_global_mbarrier_complete_tx_bytes, 5)
 #undef WT_COPY_TENSOR
 
-// ---- warp_tiles/matmul/kernels.py
+// ---- warp_tiles/array_products/kernels.py
 
 inline void prefetch_global_L2(const void* address)
 {

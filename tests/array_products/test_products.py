@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import warp_tiles
-from tests.matmul.cases import CPU, LAYOUTS, cube, integers, on, square, transposed, values_of
-from warp_tiles.matmul import matmul as matmul_module
+from tests.array_products.cases import CPU, LAYOUTS, cube, integers, on, square, transposed, values_of
+from warp_tiles.array_products import matmul as matmul_module
 
 TYPES = [wp.float16, wp.bfloat16, wp.float32, wp.float64]
 
@@ -243,7 +243,7 @@ def test_a_new_array_with_the_identity_of_an_old_one_is_checked(monkeypatch: pyt
 
 
 def test_a_modified_module_is_built_again() -> None:
-    from warp_tiles.matmul import matmul
+    from warp_tiles.array_products import matmul
 
     a, b = integers(1, 9, 8), integers(2, 8, 7)
     warp_tiles.matmul(on(a), on(b))
@@ -254,7 +254,7 @@ def test_a_modified_module_is_built_again() -> None:
 
 
 def test_the_memory_of_checked_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from warp_tiles.matmul import matmul
+    from warp_tiles.array_products import matmul
 
     monkeypatch.setattr(matmul, "_MOST_CALLS", 4)
     arrays = [(on(integers(1, m, 8)), on(integers(2, 8, 7)), on(np.zeros((m, 7)))) for m in range(1, 12)]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import warp as wp
 
-from warp_tiles.matmul import workspace as module
-from warp_tiles.matmul.workspace import workspace
+from warp_tiles.array_products import workspace as module
+from warp_tiles.array_products.workspace import workspace
 
 
 @pytest.fixture

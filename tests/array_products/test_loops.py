@@ -9,10 +9,10 @@ import pytest
 import warp as wp
 
 import warp_tiles
+from tests.array_products.cases import square
 from tests.integration.plans import needs_tf32
-from tests.matmul.cases import square
+from warp_tiles.array_products.kernels import Epilogue, TileKernel, reduce_kernel, tile_kernel
 from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, candidates
-from warp_tiles.matmul.kernels import Epilogue, TileKernel, reduce_kernel, tile_kernel
 
 pytestmark = pytest.mark.usefixtures("enabled")
 LARGE = MatmulConfig(128, 256, 64, 256)

@@ -10,7 +10,7 @@ import warp as wp
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from warp_tiles.matmul.kernels import inverse, quotient_function, raster_arguments, raster_function
+from warp_tiles.array_products.kernels import inverse, quotient_function, raster_arguments, raster_function
 
 NUMBERS = st.integers(0, 2**31 - 1)
 quotient, position = quotient_function(), raster_function()

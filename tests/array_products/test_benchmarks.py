@@ -12,9 +12,9 @@ import warp as wp
 
 from benchmarks import matmul, tune_matmul
 from tests.tuning.place_fakes import Machine
+from warp_tiles.array_products import prepared
+from warp_tiles.array_products.arguments import checked_call
 from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, choose_matmul
-from warp_tiles.matmul import prepared
-from warp_tiles.matmul.arguments import checked_call
 from warp_tiles.tuning.record import Timing, identity
 
 CONFIG = MatmulConfig(64, 64, 64, 128)

@@ -10,11 +10,11 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.matmul.cases import CPU, LAYOUTS, Values, integers, on, square, transposed, values_of
+from tests.array_products.cases import CPU, LAYOUTS, Values, integers, on, square, transposed, values_of
+from warp_tiles.array_products import backward as backward_module
+from warp_tiles.array_products import prepared as prepared_module
+from warp_tiles.array_products.prepared import PreparedMatmul
 from warp_tiles.errors import MatmulError
-from warp_tiles.matmul import backward as backward_module
-from warp_tiles.matmul import prepared as prepared_module
-from warp_tiles.matmul.prepared import PreparedMatmul
 
 
 def gradients(g: Values, a: Values, b: Values, alpha: float = 1.0) -> tuple[Values, Values, Values]:

@@ -6,9 +6,9 @@ import math
 import numbers
 from typing import Any, TypeVar
 
+from warp_tiles.array_products.call import Bias, MatmulCall, are_distinct, operand_view, view_of
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.dtypes import DTYPES, DType
-from warp_tiles.matmul.call import Bias, MatmulCall, are_distinct, operand_view, view_of
 
 PRECISIONS = ("default", "tf32")
 _MOST_WORK: Any = 1_000_000  # of NumPy's search for a common address

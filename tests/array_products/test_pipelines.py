@@ -11,12 +11,12 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.matmul.test_loops import loop_of
+from tests.array_products.test_loops import loop_of
+from warp_tiles.array_products import prepared
+from warp_tiles.array_products.arguments import checked_call
+from warp_tiles.array_products.kernels import Epilogue, TileKernel, tile_kernel
 from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.heuristics.matmul import MatmulConfig
-from warp_tiles.matmul import prepared
-from warp_tiles.matmul.arguments import checked_call
-from warp_tiles.matmul.kernels import Epilogue, TileKernel, tile_kernel
 
 CONFIG = MatmulConfig(64, 64, 64, 128)
 KEY = TileKernel("float16", "float16", (64, 64, 64), False, True, False, Epilogue("float16", bias="float16"))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warp_tiles.array_products.call import Bias, MatmulCall, View, canonicalize
+from warp_tiles.array_products.prepared import epilogue_of, kernel_of
 from warp_tiles.heuristics.matmul import MatmulChoice, MatmulConfig
-from warp_tiles.matmul.call import Bias, MatmulCall, View, canonicalize
-from warp_tiles.matmul.prepared import epilogue_of, kernel_of
 
 CHOICE = MatmulChoice(MatmulConfig(64, 64, 32, 128), is_recorded=False)
 

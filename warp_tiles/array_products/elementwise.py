@@ -6,8 +6,8 @@
 import functools
 from typing import Any
 
+from warp_tiles.array_products.kernels import forward_only, types
 from warp_tiles.gemm.dtypes import DType
-from warp_tiles.matmul.kernels import forward_only, types
 
 CHUNK = 128  # rows of a column that one thread reads
 

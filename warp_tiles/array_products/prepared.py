@@ -10,6 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from warp_tiles.array_products.call import MatmulCall, View, canonicalize, contiguous
+from warp_tiles.array_products.elementwise import padding_kernel
+from warp_tiles.array_products.kernels import (
+    Epilogue,
+    TileKernel,
+    always_loops,
+    raster_arguments,
+    reduce_kernel,
+    tile_kernel,
+    types,
+)
+from warp_tiles.array_products.workspace import workspace
 from warp_tiles.errors import MatmulError, WarpTilesError
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
 from warp_tiles.gemm.pipeline import AUTO
@@ -22,18 +34,6 @@ from warp_tiles.heuristics.matmul import (
     choose_matmul,
     completed,
 )
-from warp_tiles.matmul.call import MatmulCall, View, canonicalize, contiguous
-from warp_tiles.matmul.elementwise import padding_kernel
-from warp_tiles.matmul.kernels import (
-    Epilogue,
-    TileKernel,
-    always_loops,
-    raster_arguments,
-    reduce_kernel,
-    tile_kernel,
-    types,
-)
-from warp_tiles.matmul.workspace import workspace
 from warp_tiles.plan.products import PlannedProduct, note
 from warp_tiles.settings import DEFAULT, current
 

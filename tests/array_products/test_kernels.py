@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import warp as wp
 
-from tests.matmul.cases import cube, square
-from warp_tiles.matmul.kernels import Epilogue, TileKernel, always_loops, tile_kernel
+from tests.array_products.cases import cube, square
+from warp_tiles.array_products.kernels import Epilogue, TileKernel, always_loops, tile_kernel
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,7 +70,7 @@ def test_kernels_have_no_adjoint() -> None:
 def test_names_are_the_same_in_each_process() -> None:
     code = (
         "import sys, warp as wp; wp.config.quiet = True\n"
-        "from tests.matmul.test_kernels import KEYS, tile_kernel\n"
+        "from tests.array_products.test_kernels import KEYS, tile_kernel\n"
         "names = list(KEYS) if sys.argv[1] == '1' else list(reversed(KEYS))\n"
         "print(*sorted(tile_kernel(KEYS[name]).module.name for name in names))"
     )

@@ -9,9 +9,9 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.matmul.cases import CPU, integers, on, square
+from tests.array_products.cases import CPU, integers, on, square
 from warp_tiles import MatmulError, WarpTilesError
-from warp_tiles.matmul import prepared
+from warp_tiles.array_products import prepared
 
 
 def zeros(*shape: int, dtype: Any = wp.float32) -> Any:

@@ -6,10 +6,10 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
+from warp_tiles.array_products import arguments
+from warp_tiles.array_products.call import MatmulCall
+from warp_tiles.array_products.prepared import PreparedMatmul, prepared
 from warp_tiles.heuristics.matmul import ALIGNED
-from warp_tiles.matmul import arguments
-from warp_tiles.matmul.call import MatmulCall
-from warp_tiles.matmul.prepared import PreparedMatmul, prepared
 
 _MOST_CALLS = 1024  # that are remembered
 
@@ -200,7 +200,7 @@ def _backward(call: MatmulCall, a: Any, b: Any, out: Any, bias: Any, alpha: floa
     targets = [array for array in (a, b, bias) if array is not None and array.grad is not None]
     if out.grad is None or not (targets or call.has_beta):
         return None
-    from warp_tiles.matmul.backward import Backward
+    from warp_tiles.array_products.backward import Backward
 
     found = Backward(call, a, b, out, bias, alpha, beta)
     found.check_gradients()

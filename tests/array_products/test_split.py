@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import warp as wp
 
-from tests.matmul.cases import CPU, integers, on, square, transposed
+from tests.array_products.cases import CPU, integers, on, square, transposed
+from warp_tiles.array_products.arguments import checked_call
+from warp_tiles.array_products.prepared import prepare
 from warp_tiles.heuristics.matmul import MatmulConfig
-from warp_tiles.matmul.arguments import checked_call
-from warp_tiles.matmul.prepared import prepare
 
 SPLIT = MatmulConfig(16, 32, 16, 1, split_k=3, group=2)
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import warp as wp
 
-from tests.matmul.cases import CPU, LAYOUTS, integers, on, values_of
-from tests.matmul.test_split import run
+from tests.array_products.cases import CPU, LAYOUTS, integers, on, values_of
+from tests.array_products.test_split import run
+from warp_tiles.array_products.arguments import MatmulCall
+from warp_tiles.array_products.call import View, contiguous, operand_view, view_of
+from warp_tiles.array_products.prepared import padded_copy, prepare
 from warp_tiles.heuristics.matmul import MatmulConfig
-from warp_tiles.matmul.arguments import MatmulCall
-from warp_tiles.matmul.call import View, contiguous, operand_view, view_of
-from warp_tiles.matmul.prepared import padded_copy, prepare
 
 TYPES = {"float16": wp.float16, "bfloat16": wp.bfloat16, "float32": wp.float32, "float64": wp.float64}
 

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from warp_tiles.errors import MatmulError
-from warp_tiles.gemm.dtypes import DType
-from warp_tiles.heuristics.matmul import Operand
-from warp_tiles.matmul.arguments import check_operands, check_overlap, checked_call
-from warp_tiles.matmul.call import MatmulCall, View, are_distinct, contiguous, view_of
-from warp_tiles.matmul.elementwise import (
+from warp_tiles.array_products.arguments import check_operands, check_overlap, checked_call
+from warp_tiles.array_products.call import MatmulCall, View, are_distinct, contiguous, view_of
+from warp_tiles.array_products.elementwise import (
     CHUNK,
     column_sums_kernel,
     gradient_kernel,
@@ -20,8 +17,11 @@ from warp_tiles.matmul.elementwise import (
     parts_kernel,
     scale_kernel,
 )
-from warp_tiles.matmul.kernels import types
-from warp_tiles.matmul.prepared import PreparedMatmul, add_rows, elementwise, prepared
+from warp_tiles.array_products.kernels import types
+from warp_tiles.array_products.prepared import PreparedMatmul, add_rows, elementwise, prepared
+from warp_tiles.errors import MatmulError
+from warp_tiles.gemm.dtypes import DType
+from warp_tiles.heuristics.matmul import Operand
 from warp_tiles.plan.expressions import Argument
 from warp_tiles.plan.whole import LEAST_WORK, WholeOperand, WholeProduct
 
