@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -112,6 +113,27 @@ def table(*words: object) -> str:
     return result.stdout
 
 
+_PRINTS_LATER = """
+import atexit, ctypes, sys, threading, types
+
+module = types.ModuleType("warp_tiles.cli.tune_script")
+sys.modules[module.__name__] = module
+go_on = threading.Event()
+
+def tune_script(*arguments, **options):
+    ctypes.CDLL(None).printf(b"buffered in C\\n")
+    build = threading.Thread(target=lambda: go_on.wait() and print("a build that ends late", flush=True))
+    build.start()
+    atexit.register(print, "at the end")
+    threading._register_atexit(go_on.set)
+    return []
+
+module.tune_script = tune_script
+from warp_tiles.cli import main
+main()
+"""
+
+
 class TestScript:
     def test_an_early_end_of_the_script_is_reported(self, search: Search) -> None:
         search.ended = "SystemExit: the result is wrong"
@@ -207,6 +229,14 @@ class TestScript:
         assert capfd.readouterr() == ("", "the script prints")
         table("script.py")
         assert capfd.readouterr() == ("the script prints", "")
+
+    def test_what_is_printed_after_the_search_does_not_follow_the_json(self) -> None:
+        done = subprocess.run(
+            [sys.executable, "-c", _PRINTS_LATER, "tune", "script.py", "--json"], capture_output=True, text=True
+        )
+        assert json.loads(done.stdout) == {"places": []}
+        for text in ("buffered in C", "a build that ends late", "at the end"):
+            assert text in done.stderr
 
     def test_progress_goes_to_standard_error_if_it_is_on(self, search: Search) -> None:
         search.found = (tuned(DEFAULT, STAGED),)

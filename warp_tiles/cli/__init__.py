@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ import click
 
 from warp_tiles.cli import bundle, cache, compile_, doctor, keys, plan, run, settings, tune
 from warp_tiles.cli.examples import add_examples
+from warp_tiles.cli.output import StandardOutputError
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.util.warn import printable
 from warp_tiles.version import __version__
@@ -96,14 +96,6 @@ def _end_by_interrupt() -> None:
         sys.stderr.flush()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)  # the interpreter's own end would meet threads inside compilers
-
-
-class StandardOutputError(Exception):
-    """Standard output cannot be written."""
-
-    def __init__(self, cause: OSError) -> None:
-        super().__init__(f"standard output cannot be written: {cause.strerror or cause}")
-        self.is_closed_pipe = cause.errno == errno.EPIPE
 
 
 @contextlib.contextmanager

@@ -159,7 +159,7 @@ def doctor(as_json: bool) -> None:
     """Check Python, Warp, compiler, headers, linker, GPUs and the cache. Exit with 1 if there is a problem."""
     from warp_tiles.cli.doctor import diagnose
 
-    with script_output_to_stderr(True):
+    with script_output_to_stderr(as_json):
         findings = list(diagnose())
     if as_json:
         print_json({"findings": [finding.to_json() for finding in findings]})

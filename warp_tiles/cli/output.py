@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 from rich.cells import cell_len
@@ -58,9 +59,24 @@ def policy_option(command: F) -> F:
     )(command)  # fmt: skip
 
 
+class StandardOutputError(Exception):
+    """Standard output cannot be written."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(f"standard output cannot be written: {cause.strerror or cause}")
+        self.is_closed_pipe = cause.errno == errno.EPIPE
+
+
 def print_json(data: Any) -> None:
-    """Print one JSON document on standard output."""
-    echo(json.dumps(data, indent=2))
+    """Print one JSON document on standard output, also after :func:`script_output_to_stderr`.
+
+    Raises:
+        StandardOutputError: Standard output cannot be written.
+    """
+    try:
+        print(json.dumps(data, indent=2), file=_json_stream or sys.stdout, flush=True)
+    except OSError as error:
+        raise StandardOutputError(error) from error
 
 
 def echo(text: str) -> None:
@@ -154,19 +170,30 @@ def human_bytes(count: int) -> str:
     return f"{size:.2f} GB"
 
 
+_json_stream: TextIO | None = None  # standard output, once its descriptor leads to standard error
+
+
 @contextlib.contextmanager
 def script_output_to_stderr(active: bool) -> Iterator[None]:
-    """Redirect the output of a script and its C code to standard error, so that standard output holds only JSON."""
-    if not active:
+    """Redirect the output of a script and its C code to standard error, so that standard output holds only JSON.
+
+    It stays redirected until the process ends, because threads that still build and C buffers write later. A caller
+    that has replaced ``sys.stdout`` gets the descriptor back at the end of the block.
+    """
+    global _json_stream
+    if not active or _json_stream is not None:
         yield
         return
     sys.stdout.flush()
     saved = os.dup(1)
     os.dup2(2, 1)
+    if sys.stdout is sys.__stdout__:
+        _json_stream = open(saved, "w", encoding="utf-8")  # noqa: SIM115  it stays open
+        yield
+        return
     try:
         yield
     finally:
-        sys.stdout.flush()
         os.dup2(saved, 1)
         os.close(saved)
 
