@@ -7,8 +7,7 @@
 `ik` are the solvers of client_scripts/newton_speed.py. Each run is a fresh process. `jit_s` is the time until the first
 step was made or captured, for which all modules of the step are loaded. Steps are replayed as a graph.
 
-Cold runs start with empty caches. `again` is a cold run of a script that ran before: the names of its modules are
-known, and nothing else is kept, so `prefetch` compiles them side by side. `own` sets `mathdx_opt_out=own`. The first
+Cold runs start with empty caches. `own` sets `mathdx_opt_out=own`. The first
 run of each side is not counted, because it also reads the machine's libraries from disk; warm runs use its caches.
 The sides alternate. Medians are compared: of the cold runs, and of the steps a second of warm runs.
 
@@ -38,7 +37,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.client_record import Record, Run
 from benchmarks.machine import ROOT, cpu_record, gpu_record, source_digest
 from benchmarks.processes import environment
-from warp_tiles.launch.previous_run import FOLDER
 
 MODELS = {  # of the package's test data, with the number of worlds and the options of its own benchmark
     "humanoid": ("humanoid/humanoid.xml", 8192, ("--nconmax=24", "--njmax=64")),
@@ -46,8 +44,7 @@ MODELS = {  # of the package's test data, with the number of worlds and the opti
 }
 NEWTON = ("featherstone", "ik")
 NEWTON_WORLDS = 4096
-SETTINGS = {"warp": None, "tiles": {"WARP_TILES_PREFETCH": "1"}, "own": {"WARP_TILES_MATHDX_OPT_OUT": "own"}}
-AGAIN = "again"
+SETTINGS = {"warp": None, "tiles": {}, "own": {"WARP_TILES_MATHDX_OPT_OUT": "own"}}
 PHASES = ("cold", "warm")
 FIELDS = ("steps_per_second", "converged_worlds", "ncon_mean", "nefc_mean", "solver_niter_mean")  # of testspeed.py
 OF_WARM_RUNS = ("steps_per_second", "rounds", "kernels_us", "tile_kernel_us")  # too few steps in a cold run
@@ -119,7 +116,7 @@ def mujoco(name: str, options: argparse.Namespace) -> Client:
         arguments=(str(folder / "test_data" / file), f"--nworld={options.worlds or usual}", *sizes, *output),
         cold=("--nstep=10",),
         warm=(f"--nstep={options.steps}",),
-        sides=(*SETTINGS, AGAIN),
+        sides=tuple(SETTINGS),
         packages=("mujoco-warp", "mujoco"),
     )
 
@@ -163,18 +160,15 @@ class Runner:
 
         Args:
             client: The program.
-            side: A name of ``SETTINGS``, or ``AGAIN``.
+            side: A name of ``SETTINGS``.
             phase: "cold", or "first" for a run that is not counted.
             together: Number of runs at the same time, this one included.
 
         Returns:
             True if the run succeeded.
         """
-        if side == AGAIN or self.filled(client, side):
+        if self.filled(client, side):
             with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
-                if side == AGAIN:
-                    known = self.caches(client, "tiles") / "tiles" / FOLDER
-                    shutil.copytree(known, Path(folder, "tiles", FOLDER))
                 return self.run(client, side, Path(folder), phase, together)
         caches = self.caches(client, side)
         shutil.rmtree(caches, ignore_errors=True)  # of a run that was interrupted
@@ -195,7 +189,7 @@ class Runner:
         Returns:
             True if the program succeeded.
         """
-        given = SETTINGS["tiles" if side == AGAIN else side]
+        given = SETTINGS[side]
         prefix = [sys.executable] if given is None else [sys.executable, "-m", "warp_tiles", "run"]
         words = [*prefix, str(client.script), *client.arguments, *(client.warm if phase == "warm" else client.cold)]
         paths = {"WARP_CACHE_PATH": caches / "warp", "WARP_TILES_CACHE_DIR": caches / "tiles"}
@@ -235,14 +229,9 @@ class Runner:
         print(f"{client.name}, {run['side']}, {run['phase']}: {json.dumps(values)}", flush=True)
 
 
-def needed(sides: Sequence[str]) -> list[str]:
-    """The sides whose caches are needed for the given sides, in their order."""
-    return list(dict.fromkeys("tiles" if side == AGAIN else side for side in sides))
-
-
 def fill(runner: Runner, clients: Sequence[tuple[Client, Sequence[str]]], at_once: int) -> None:
     """Run a cold start of each side of each client, several at a time. Their times are rough."""
-    jobs = [(client, side) for client, sides in clients for side in needed(sides)]
+    jobs = [(client, side) for client, sides in clients for side in sides]
     together = min(at_once, len(jobs))
     with ThreadPoolExecutor(together) as pool:
         for job in [pool.submit(runner.cold, *job, "cold", together) for job in jobs]:
@@ -252,18 +241,17 @@ def fill(runner: Runner, clients: Sequence[tuple[Client, Sequence[str]]], at_onc
 def measure(runner: Runner, client: Client, sides: Sequence[str], options: argparse.Namespace) -> None:
     """All runs of a client, one at a time."""
     counted = set()
-    for side in needed(sides):
+    for side in sides:
         if not runner.filled(client, side):
             runner.cold(client, side, "cold" if options.count_first else "first")
             if options.count_first:
                 counted.add(side)
     for number in range(options.repeats):
         for side in sides if "cold" in options.phases else ():
-            if (number or side not in counted) and (side != AGAIN or runner.filled(client, "tiles")):
+            if number or side not in counted:
                 runner.cold(client, side)
         for side in sides if "warm" in options.phases else ():
-            if side != AGAIN:
-                runner.warm(client, side)
+            runner.warm(client, side)
 
 
 def parse() -> argparse.Namespace:
@@ -273,9 +261,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, required=True, help="results; they are added to those in the file")
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="clients")
     parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES)
-    parser.add_argument(
-        "--sides", nargs="+", choices=(*SETTINGS, AGAIN), help="the usual ones of each client if omitted"
-    )
+    parser.add_argument("--sides", nargs="+", choices=SETTINGS, help="the usual ones of each client if omitted")
     parser.add_argument("--repeats", type=int, default=2, help="counted runs of each side")
     parser.add_argument("--count-first", action="store_true", help="count a first run as the first cold run")
     parser.add_argument(

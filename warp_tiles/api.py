@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from typing import Any
 
-from warp_tiles import settings
-from warp_tiles._warp import engine, installed, is_enabled, require_hooks, set_installed
+from warp_tiles._warp import installed, is_enabled, require_hooks, set_installed
 from warp_tiles._warp.intercept import is_planning
 from warp_tiles.errors import PlanError, SettingError
 from warp_tiles.plan.planning import ModulePlan
+from warp_tiles.settings import current, on_change
 
-__all__ = ["disable", "enable", "enabled", "engine", "is_enabled", "is_planning", "plan", "prefetch", "report"]
+__all__ = ["disable", "enable", "enabled", "is_enabled", "is_planning", "plan", "prefetch", "report"]
 
 _lock = threading.RLock()
 
@@ -51,13 +51,13 @@ def enable(*, executor: Executor | None = None) -> None:
         from warp_tiles.build.engine import Engine
         from warp_tiles.tuning.snapshots import TunedSnapshots
 
-        resolved = settings.current()
+        resolved = current()
         engine = Engine(warp_toolkit=toolkit_version(), executor=executor, tuned=TunedSnapshots())
         engine.connect(resolved)
         tapes = Tapes(lambda *target: hooks.plan_module(*target), _gemm_gradients)
         hooks = Hooks(engine, tapes)
         hooks.install()
-        settings.on_change(_settings_changed)
+        on_change(_settings_changed)
         set_installed(hooks)
 
 
@@ -143,7 +143,7 @@ def plan(module: Any, *, arch: int | None = None, block_dim: int | None = None) 
     found = hooks.plan_module(warp_module, arch, block_dim)
     if found is not None:
         return found
-    resolved = settings.current(warp_module.options, warp_module.name)
+    resolved = current(warp_module.options, warp_module.name)
     threads = block_dim or int(warp_module.options["block_dim"])
     return ModulePlan(warp_module.name, arch, threads, tuple(warp_module.kernels), (), resolved)
 

@@ -18,8 +18,6 @@ from warp_tiles.cache._explain import MissedKeys
 from warp_tiles.cache._paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SUFFIX, MODULES, MODULES_SUFFIX
 from warp_tiles.cache._store import FileCache
 from warp_tiles.errors import BundleError, LockedError, RecordError
-from warp_tiles.launch.previous_run import PreviousRuns
-from warp_tiles.plan.planning import LoadedModule
 from warp_tiles.remote import LTOIR, MODULE, TOOLCHAIN
 from warp_tiles.remote.bundle import Bundle, write_bundle
 from warp_tiles.remote.envelope import pack
@@ -32,9 +30,7 @@ from warp_tiles.util.files import is_kept, write_digests
 
 KEY = CacheKey.of({"compiler": "NVRTC 12.9", "m": "16", "options": ["-O3", "--std=c++17"], "source": "x" * 2000})
 PAYLOAD = random.Random(1).randbytes(20_000)
-LOADED = (LoadedModule("a", ("k", "l"), 64, "cuda:0"), LoadedModule("b", (), 256, "cpu"))
 TIMINGS = [timing({"tile_m": size, "block_dim": 128}, 10.0 + size, shared_bytes=1024) for size in (16, 32)]
-SCRIPT = Path("/somewhere/train.py")
 SIGNER = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
 ABSENT = object()
 
@@ -154,15 +150,6 @@ def _read_asked(folder: Path) -> Any:
     return ABSENT if found is None else found
 
 
-def _write_run(folder: Path) -> Path:
-    PreviousRuns(folder / "cache").write(SCRIPT, LOADED)
-    return next((folder / "cache/runs").glob("*.json"))
-
-
-def _read_run(folder: Path) -> Any:
-    return PreviousRuns(folder / "cache").read(SCRIPT) or ABSENT
-
-
 def _write_output(folder: Path) -> Path:
     (folder / "a.cubin").write_bytes(PAYLOAD)
     (folder / "a.meta").write_bytes(b'{"kernel": 1}')
@@ -263,7 +250,6 @@ SUBJECTS: dict[str, Subject] = {
         _write_inner(HEADERS_FOR_CPU, HEADERS_SUFFIX, "objects"), _read_inner(HEADERS_FOR_CPU, HEADERS_SUFFIX)
     ),
     "asked key": Subject(_write_asked, _read_asked),
-    "previous run": Subject(_write_run, _read_run),
     "cubin": Subject(_of("cubin"), _read_output, repaired=False),
     "metadata": Subject(_of("meta"), _read_output, repaired=False),
     "digest of a cubin": Subject(_of("cubin.sha256"), _read_output, repaired=False),

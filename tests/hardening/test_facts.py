@@ -1,4 +1,4 @@
-"""What is kept beside the store is sealed and verified: facts, missed keys, earlier runs, precompiled headers."""
+"""What is kept beside the store is sealed and verified: facts, missed keys, precompiled headers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from warp_tiles.cli import doctor
 from warp_tiles.toolchain.store import FileDigests, ToolchainStore
 from warp_tiles.util.trusted_folder import TrustedFolder
 
-BESIDE = ("toolchain", "digests", "asked key", "previous run", "precompiled headers")
+BESIDE = ("toolchain", "digests", "asked key", "precompiled headers")
 
 
 @pytest.fixture

@@ -21,8 +21,6 @@ from warp_tiles.cache._paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SU
 from warp_tiles.cache._store import FileCache
 from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.errors import CacheError, RecordError
-from warp_tiles.launch.previous_run import PreviousRuns
-from warp_tiles.plan.planning import LoadedModule
 from warp_tiles.remote.statistics import Statistics, StatisticsFile
 from warp_tiles.settings import Settings
 from warp_tiles.toolchain.store import FileDigests, ToolchainStore
@@ -85,7 +83,6 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "mark": lambda root: FileCache(root).mark("mark", 1),
     "temporary": lambda root: FileCache(root).temporary_path().write_bytes(b""),
     "missed": lambda root: [MissedKeys(root).add(key(number)) for number in range(3)],
-    "runs": lambda root: PreviousRuns(root).write(root / "a.py", [LoadedModule("a", (), 64, "cpu")]),
     "facts": lambda root: ToolchainStore(root, "toolchain")._write("toolchain", [], {}),
     "digests": lambda root: FileDigests(root, "toolchain").digest(__file__),
     "records": lambda root: RecordStore(root, folder="tuning").merge(record_key("gemm"), [timing({"x": 1})]),
@@ -95,7 +92,7 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "remove records": lambda root: RecordStore(root, folder="tuning").remove(),
 }
 PLACES = (
-    "v1", "v1/keys", "v1/objects", "v1/locks", "v1/quarantine", "v1/marks", "asked", "runs", "toolchain",
+    "v1", "v1/keys", "v1/objects", "v1/locks", "v1/quarantine", "v1/marks", "asked", "toolchain",
     "toolchain/v1", "tuning", "tuning/.locks", "tuning/gemm", "statistics", "failed",
     *(f"{cache}{inner}" for cache in (MODULES, HEADERS_FOR_CPU, HEADERS_FOR_GPU) for inner in ("", "/v1", "/v1/keys")),
 )  # fmt: skip
@@ -105,7 +102,6 @@ PLACES = (
 def few_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     """So few that the oldest are removed."""
     monkeypatch.setattr("warp_tiles.cache._explain.MAX_KEYS", 1)
-    monkeypatch.setattr("warp_tiles.launch.previous_run.MAX_SCRIPTS", 1)
 
 
 def everything(folder: Path) -> dict[str, object]:

@@ -20,8 +20,6 @@ from warp_tiles.cache import Cache, CacheKey
 from warp_tiles.cache._explain import MissedKeys
 from warp_tiles.cache._paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SUFFIX, MODULES, MODULES_SUFFIX
 from warp_tiles.cache._store import FileCache
-from warp_tiles.launch.previous_run import PreviousRuns
-from warp_tiles.plan.planning import LoadedModule
 from warp_tiles.toolchain.store import FileDigests, ToolchainStore
 from warp_tiles.tuning.store import RecordStore
 
@@ -53,7 +51,6 @@ def write(root: Path, draw: random.Random, most: int = 1_000_000) -> None:
         cache.get_or_build(key(name), lambda name=name: (payload(name), {"n": name}))  # type: ignore[misc]
         RecordStore(root, folder="tuning").merge(record_key("gemm"), [timing({"x": name}, 1.0 + count)])
         MissedKeys(root).add(key(f"missed {count % 5}"))
-        PreviousRuns(root).write(Path(f"/{name}.py"), [LoadedModule("a", (), 64, "cpu")])
         ToolchainStore(root, "toolchain")._write("toolchain", [count], {"n": count})
         FileDigests(root, "toolchain")._remember(f"{name:064x}", f"{count:064x}")
         for inner in inner_caches(root):

@@ -80,39 +80,6 @@ def test_a_script_has_its_own_folder_and_name(folder: Path) -> None:
     assert "7 __main__ True" in done.stdout, done.stderr
 
 
-TWO_MODULES = """
-import warp as wp
-
-@wp.kernel(module="unique")
-def first(out: wp.array(dtype=int)):
-    out[wp.tid()] = 1
-
-@wp.kernel(module="unique")
-def second(out: wp.array(dtype=int)):
-    out[wp.tid()] = 2
-
-out = wp.zeros(1, dtype=int, device="cpu")
-for kernel in (first, second):
-    wp.launch(kernel, dim=1, outputs=[out], device="cpu")
-    print(kernel.key, out.numpy()[0])
-"""
-
-
-@pytest.mark.parametrize("prefetch", ["1", "0"])
-def test_a_second_run_compiles_what_the_first_one_loaded(folder: Path, prefetch: str) -> None:
-    script = folder / "two.py"
-    script.write_text(TWO_MODULES)
-    runs = [
-        command("run", script, cache=folder / "lto", as_json=False, WARP_CACHE_PATH=str(folder / name),
-                WARP_TILES_PREFETCH=prefetch)
-        for name in ("warp", "another")  # the second run has nothing in Warp's kernel cache
-    ]  # fmt: skip
-    for done in runs:
-        assert {"first 1", "second 2"} <= set(done.stdout.splitlines()), done.stderr
-    noted = "modules of the script's last run that are now compiled side by side: 1"
-    assert [noted in done.stderr for done in runs] == [False, prefetch == "1"]
-
-
 @pytest.fixture
 def building(folder: Path) -> Path:
     """A script that builds a module with one product and two skipped adjoints, without a GPU."""

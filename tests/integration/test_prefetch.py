@@ -6,7 +6,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +21,6 @@ from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.prefetch import Prefetches
 from warp_tiles.errors import PlanError
-from warp_tiles.plan.planning import LoadedModule
 
 PLAIN = """
 N = {value}
@@ -366,57 +365,3 @@ def test_disable_waits_for_running_compilers_and_cancels_the_rest(device: StandI
 def _busy(thread: threading.Thread) -> bool:
     thread.join(5)
     return thread.is_alive()
-
-
-# ---- modules of an earlier run
-
-
-def expected(module: ModuleType, **changes: Any) -> LoadedModule:
-    found = LoadedModule(module.__name__, tuple(sorted(warp_module(module).kernels)), 64, ALIAS)
-    return LoadedModule(**{**{name: getattr(found, name) for name in found.__dataclass_fields__}, **changes})
-
-
-def test_the_first_load_starts_the_expected_modules(device: StandIn, compiler: Compiler) -> None:
-    first, second, third = (plain(value) for value in range(3))
-    prefetches().expect([expected(module) for module in (first, second)])
-    device.load(first.__name__)
-    wait_for_all()
-    assert sorted(compiler.ahead) == [False, True]
-    device.load(second.__name__)
-    assert len(compiler.calls) == 2, "the second module was compiled beside the first"
-    device.load(third.__name__)
-    assert set(prefetches().loaded) == {expected(module) for module in (first, second, third)}
-
-
-Change = Callable[[ModuleType], LoadedModule]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda module: expected(module, name="another"),
-        lambda module: expected(module, kernels=("plain", "not_yet_defined")),
-        lambda module: expected(module, device="cuda:77"),
-    ],
-    ids=["name", "kernels", "device"],
-)
-def test_what_does_not_exist_is_not_compiled(device: StandIn, compiler: Compiler, change: Change) -> None:
-    first, second = plain(1), plain(2)
-    prefetches().expect([change(second)])
-    device.load(first.__name__)
-    wait_for_all()
-    assert compiler.ahead == [False]
-
-
-def test_an_expected_module_is_compiled_once_it_exists(device: StandIn, compiler: Compiler) -> None:
-    first, second = plain(1), plain(2)
-    prefetches().expect([expected(second, name="later")])
-    device.load(first.__name__)
-    find("context.user_modules")["later"] = warp_module(second)
-    try:
-        third = plain(3)
-        device.load(third.__name__)
-        wait_for_all()
-    finally:
-        del find("context.user_modules")["later"]
-    assert sorted(compiler.ahead) == [False, False, True]

@@ -17,7 +17,6 @@ from warp_tiles import settings
 from warp_tiles._warp import require_hooks, searches
 from warp_tiles._warp.intercept import NotedLaunch, intercepted
 from warp_tiles._warp.modules import rehash_modules
-from warp_tiles.api import engine
 from warp_tiles.tuning import answers
 from warp_tiles.tuning.answers import source_of
 from warp_tiles.tuning.in_place import Copies, PlacedLaunch, places_of
@@ -58,7 +57,7 @@ def enabled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(answers, "present_environments", lambda: (H200,))
     with settings.override(cache_dir=tmp_path / "cache"), warp_tiles.enabled():
         yield
-        engine().records_changed()
+        require_hooks("the test").engine.records_changed()
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +72,7 @@ def launch_of(kernel: Any, size: int = 256, dtype: Any = wp.float16, **fields: A
 
 
 def places(*launches: NotedLaunch) -> list[PlacedLaunch]:
-    return places_of(engine(), launches, 90)
+    return places_of(require_hooks("the test").engine, launches, 90)
 
 
 def plan_of(kernel: Any) -> dict[str, Any]:
@@ -154,9 +153,9 @@ def test_a_record_of_a_function_leaves_stages_alone(module: Any) -> None:
 
 def remember(place: Place, config: Any) -> None:
     now = settings.current()
-    key = place.key(source_of(engine().build_context(now).store), H200)
+    key = place.key(source_of(require_hooks("the test").engine.build_context(now).store), H200)
     open_store(now).merge(key, [timing(DEFAULTS[place.subject], 100.0), timing(config, 80.0)])
-    engine().records_changed()
+    require_hooks("the test").engine.records_changed()
     rehash_modules()
 
 

@@ -107,7 +107,6 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "jobs": "3",
         "progress": "off",
         "precompile_headers": "0",
-        "prefetch": "0",
         "register_accumulators": "0",
         "main_loop": "mma",
         "gemm_gradients": "always",
@@ -135,7 +134,6 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "trusted_keys": (KEY, KEY),
         "jobs": 3,
         "precompile_headers": False,
-        "prefetch": False,
         "register_accumulators": False,
         "async_copies": False,
     }
@@ -170,7 +168,6 @@ SAMPLES: dict[str, list[Any]] = {
     "cache_shared": [True, False],
     "jobs": [1, "2", 3, 4, 5],
     "precompile_headers": [True, False],
-    "prefetch": [True, False],
     "progress": ["auto", "on", "off"],
     "register_accumulators": [True, False],
     "main_loop": ["auto", "mma", "double_buffered", "wgmma,stages=3,in_flight=0"],

@@ -98,7 +98,7 @@ def test_double_buffers_have_their_old_name_too() -> None:
 
 @pytest.mark.parametrize("value", ["1", "0"])
 def test_a_setting_that_went_is_ignored_with_a_warning(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    assert set(table.REMOVED) == {"background"}
+    assert set(table.REMOVED) == {"background", "prefetch"}
     reason = r"has no effect any more: a launch waits for slow builds; the policy 'fast' has none"
     with pytest.warns(RuntimeWarning, match=rf"the setting background \(configure\(\)\) {reason}"):
         configure(background=value)

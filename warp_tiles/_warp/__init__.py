@@ -12,7 +12,6 @@ from warp_tiles.errors import PlanError
 
 if TYPE_CHECKING:
     from warp_tiles._warp.hooks import Hooks
-    from warp_tiles.build.engine import Engine
 
 _hooks: Hooks | None = None
 
@@ -45,12 +44,3 @@ def require_hooks(what: str) -> Hooks:
     if _hooks is None:
         raise PlanError(f"{what} needs warp_tiles to be enabled", remedy="call warp_tiles.enable() first")
     return _hooks
-
-
-def engine() -> Engine:
-    """Returns the engine, which plans and builds.
-
-    Raises:
-        PlanError: warp_tiles is not enabled.
-    """
-    return require_hooks("engine()").engine

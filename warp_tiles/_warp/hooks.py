@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any
 
 import warp
 
-from warp_tiles import settings
 from warp_tiles._warp.internals import (
     GEMM_OPTION,
     MATMUL,
@@ -50,6 +49,7 @@ from warp_tiles._warp.tracing import Tracer
 from warp_tiles._warp.translate import libmathdx_build, mentions
 from warp_tiles.build.engine import Engine
 from warp_tiles.errors import PlanError
+from warp_tiles.settings import OPTION_PREFIX, SETTINGS, current, from_options
 from warp_tiles.util.nvtx import marked
 
 if TYPE_CHECKING:
@@ -63,10 +63,8 @@ def _code_settings() -> tuple[object, ...]:
 
     The layer counts too: a value set in Python overrides module options, even if it equals the default.
     """
-    now = settings.current()
-    return tuple(
-        (getattr(now, name), now.layer(name)) for name, item in settings.SETTINGS.items() if item.affects != "nothing"
-    )
+    now = current()
+    return tuple((getattr(now, name), now.layer(name)) for name, item in SETTINGS.items() if item.affects != "nothing")
 
 
 class _LinkInputs(list):  # type: ignore[type-arg]
@@ -352,10 +350,10 @@ class Hooks:
         """
         module = next((kernel.module for kernel in kernels), None)
         hashed = options
-        if settings.from_options(options, module.name if module else "") and (
+        if from_options(options, module.name if module else "") and (
             self.reloads.settings_of(options, module).policy != "off"
         ):
-            hashed = {name: value for name, value in options.items() if not name.startswith(settings.OPTION_PREFIX)}
+            hashed = {name: value for name, value in options.items() if not name.startswith(OPTION_PREFIX)}
         hasher.warp_tiles_names = self._served_builtins(options, module)
         hasher.warp_tiles_has_calls = False
         original(hasher, kernels, hashed)

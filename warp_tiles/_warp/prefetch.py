@@ -16,10 +16,8 @@ from typing import Any
 
 import warp
 
-from warp_tiles import settings
 from warp_tiles._warp.internals import find
-from warp_tiles._warp.modules import user_modules
-from warp_tiles.plan.planning import LoadedModule
+from warp_tiles.settings import current
 from warp_tiles.util.threads import DaemonThreads, wait_all
 
 log = logging.getLogger("warp_tiles")
@@ -33,17 +31,14 @@ class Prefetches:
 
     Attributes:
         pending: The modules whose compilation has not ended, by identity. Launches look here.
-        loaded: Every module that was loaded so far.
     """
 
     def __init__(self, compile_ahead: Callable[[Any, Any, int], None]) -> None:
         self._compile_ahead = compile_ahead
         self._lock = threading.Lock()
         self._threads: DaemonThreads | None = None
-        self._expected: list[LoadedModule] = []
         self._left: set[int] = set()  # modules whose remaining block sizes and devices are left to launches
         self.pending: dict[int, tuple[Any, Future[None]]] = {}
-        self.loaded: dict[LoadedModule, None] = {}
 
     def start(self, modules: Iterable[tuple[Any, Any, int]]) -> int:
         """Compiles modules on threads, as many as the setting ``jobs`` allows. Returns at once.
@@ -64,7 +59,7 @@ class Prefetches:
             if fresh and self._threads is None:
                 from warp_tiles.util.threads import available_cores
 
-                self._threads = DaemonThreads(settings.current().jobs or available_cores(), "warp_tiles_prefetch")
+                self._threads = DaemonThreads(current().jobs or available_cores(), "warp_tiles_prefetch")
             for key, module, devices in fresh:
                 assert self._threads is not None
                 future = self._threads.submit(self._run, key, module, devices)
@@ -102,35 +97,8 @@ class Prefetches:
         elif not find("codegen._codegen_lock")._is_owned():
             wait_all([future])
 
-    # ---- modules of an earlier run
-
-    def expect(self, modules: Iterable[LoadedModule]) -> None:
-        """Compiles these modules side by side as soon as the program loads its first module and they exist."""
-        self._expected = list(modules)
-
-    def note_load(self, module: Any, device: Any, block_dim: int) -> None:
-        """Notes that a module is loaded, and compiles the expected modules that exist by now, except this one."""
-        self.loaded[LoadedModule(module.name, tuple(sorted(module.kernels)), block_dim, device.alias)] = None
-        if not self._expected:
-            return
-        modules, devices = user_modules(), {device.alias: device for device in warp.get_devices()}
-        found: list[tuple[Any, Any, int]] = []
-        later: list[LoadedModule] = []
-        for known in self._expected:
-            other = modules.get(known.name)
-            if other is None or known.device not in devices or set(known.kernels) - set(other.kernels):
-                later.append(known)  # the program has not defined it yet
-            elif other is not module:
-                found.append((other, devices[known.device], known.block_dim))
-        self._expected = later
-        if count := self.start(found):
-            log.info("modules of the script's last run that are now compiled side by side: %d", count)
-
-    # ---- end
-
     def stop(self) -> None:
         """Cancels what has not begun, and waits for the rest, because a compiler must not run while a process ends."""
-        self._expected = []
         with self._lock:
             threads, self._threads = self._threads, None
             self._left.update(self.pending)
@@ -144,7 +112,7 @@ class Prefetches:
     def after_fork(self) -> None:
         """Resets a forked child, which has no threads of its parent."""
         self._lock = threading.Lock()
-        self._threads, self._expected = None, []
+        self._threads = None
         self.pending.clear()
         self._left.clear()
 

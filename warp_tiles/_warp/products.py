@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from warp_tiles import settings
 from warp_tiles._warp.internals import CHOLESKY, GEMM_OPTION, MATMUL, find, mathdx_enabled
 from warp_tiles._warp.sites import CallSites
 from warp_tiles._warp.tracing import Tracer
@@ -14,6 +13,7 @@ from warp_tiles._warp.translate import precision_of, put_in_shared_memory, tile_
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.dispatch import Target, products
 from warp_tiles.gemm.problem import Role
+from warp_tiles.settings import Settings
 
 
 class Products:
@@ -85,7 +85,7 @@ class Products:
         return str(name.label), b""
 
 
-def _target(options: Mapping[str, Any], resolved: settings.Settings) -> Target:
+def _target(options: Mapping[str, Any], resolved: Settings) -> Target:
     reason = ""
     if options["output_arch"] is not None:
         if not mathdx_enabled():

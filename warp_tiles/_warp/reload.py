@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import warp
 
-from warp_tiles import settings
 from warp_tiles._warp import modules
 from warp_tiles._warp.internals import MATHDX_OPTIONS, find
 from warp_tiles._warp.prefetch import Prefetches, reusable
 from warp_tiles.errors import PlanError
 from warp_tiles.plan.planning import ModulePlan
-from warp_tiles.settings import Settings
+from warp_tiles.settings import Settings, current
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
@@ -57,7 +56,7 @@ class Reloads:
 
     def settings_of(self, options: Mapping[str, Any], module: Any) -> Settings:
         """The settings of a module. Without a module its options alone decide."""
-        resolved = settings.current(options, getattr(module, "name", ""))
+        resolved = current(options, getattr(module, "name", ""))
         if resolved.mathdx_opt_out == "own" and any(options.get(name) is False for name in MATHDX_OPTIONS):
             return resolved.own_templates_only()
         return resolved
@@ -87,9 +86,6 @@ class Reloads:
         """Hook of ``Module._compile``. A call without ``output_name`` compiles ahead of time and never builds later."""
         arguments = inspect.signature(original).bind(module, *args, **kwargs).arguments
         if arguments.get("output_name") is not None:
-            options, device = arguments.get("options"), arguments.get("device")
-            if options is not None and device is not None and not self._marked("prefetching"):
-                self.prefetches.note_load(module, device, int(options["block_dim"]))
             with self._mark("loading"):
                 return original(module, *args, **kwargs)
         self.prefetches.join(module)

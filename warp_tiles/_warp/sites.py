@@ -6,12 +6,12 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from warp_tiles import settings
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.reload import Reloads
 from warp_tiles._warp.tracing import Tracer
 from warp_tiles.gemm.problem import PRODUCT_ROLES, Role
 from warp_tiles.plan.planning import Session
+from warp_tiles.settings import Settings, current
 from warp_tiles.solver.variant import Variant
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ class CallSites:
             state = self._states[builder] = BuilderState(session)
         return state
 
-    def settings_of(self, options: Mapping[str, Any], builder: Any = None) -> settings.Settings:
+    def settings_of(self, options: Mapping[str, Any], builder: Any = None) -> Settings:
         """The settings of the module that is being generated. Without a builder its options alone decide."""
-        return settings.current(options) if builder is None else self.state(builder).session.settings
+        return current(options) if builder is None else self.state(builder).session.settings
 
     def function(self, builder: Any) -> str:
         """The label of the function that is being generated."""

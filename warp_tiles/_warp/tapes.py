@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import warp
 
-from warp_tiles import settings
 from warp_tiles._warp.internals import find, missing_part
 from warp_tiles._warp.launch import has_adjoint
 from warp_tiles.errors import RecordingError, WarpTilesError
 from warp_tiles.plan.expressions import Argument
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.plan.whole import LEAST_WORK, WholeProduct
+from warp_tiles.settings import current
 
 log = logging.getLogger("warp_tiles")
 
@@ -82,7 +82,7 @@ class Tapes:
         matrices = [value for value in values if isinstance(value, warp.array) and value.ndim == 2]
         if len(matrices) < 3 or not any(array.requires_grad for array in matrices):
             return None
-        mode = settings.current(kernel.module.options, kernel.module.name).gemm_gradients
+        mode = current(kernel.module.options, kernel.module.name).gemm_gradients
         least = 0 if mode == "always" else LEAST_WORK
         most = max(array.size for array in matrices) * max(max(array.shape) for array in matrices)
         if mode == "off" or most < least:

@@ -11,7 +11,6 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from warp_tiles import settings
 from warp_tiles.build.chain import (
     Chain,
     toolchain_text,
@@ -30,7 +29,7 @@ from warp_tiles.providers.fallbacks import Libmathdx, LibmathdxProvider, ScalarP
 from warp_tiles.providers.mma import MmaProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.providers.solver import SolverProvider
-from warp_tiles.settings import Settings
+from warp_tiles.settings import Settings, current
 from warp_tiles.solver.variant import Variant
 from warp_tiles.toolchain.search import Version
 from warp_tiles.toolchain.sources import code_files
@@ -86,7 +85,7 @@ class Engine:
     @property
     def cache(self) -> Cache:
         """The cache under the settings of the process."""
-        return self.build_context(settings.current()).cache
+        return self.build_context(current()).cache
 
     def close(self) -> None:
         """End the compiler processes."""
@@ -170,7 +169,7 @@ class Engine:
         Raises:
             SettingError: The policy forbids the provider of the settings.
         """
-        resolved = resolved or settings.current()
+        resolved = resolved or current()
         context, chain = self.build_context(resolved), self.chain(resolved)
         if context.store.digests.is_empty:
             self._take_digests(context, chain)
@@ -267,7 +266,7 @@ class Engine:
             variants: The variants.
             resolved: The settings; None for those of the process.
         """
-        resolved = resolved or settings.current()
+        resolved = resolved or current()
         futures: dict[Variant, Future[Artifact]] = {}
         for variant in variants:
             identity = (variant, resolved)

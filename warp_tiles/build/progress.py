@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from warp_tiles import settings
+from warp_tiles.settings import current
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -22,7 +22,7 @@ def is_enabled(choice: str | None = None) -> bool:
     Args:
         choice: A value of the setting; None for the current one.
     """
-    choice = choice or settings.current().progress
+    choice = choice or current().progress
     return choice == "on" or (choice == "auto" and sys.stderr is not None and sys.stderr.isatty())
 
 

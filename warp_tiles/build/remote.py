@@ -15,14 +15,13 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from warp_tiles import settings
 from warp_tiles.build.headers import ModuleHeaders
 from warp_tiles.build.installation import ALL, Facts, Installation, warp_headers_folder
 from warp_tiles.cache import cache_root
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.pool import CompilerPool, result_of
 from warp_tiles.errors import WarpTilesError
-from warp_tiles.settings import Settings
+from warp_tiles.settings import Settings, current
 from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.util.threads import DaemonThreads
 
@@ -149,7 +148,7 @@ def _workshop() -> _Workshop:
     Raises:
         SettingError: A setting of this worker is invalid.
     """
-    now = settings.current()
+    now = current()
     with _lock:
         identity = (os.getpid(), now)  # a forked child has no compiler processes of its parent
         if identity not in _workshops:

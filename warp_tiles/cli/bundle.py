@@ -44,21 +44,22 @@ def bundle(
     The script runs as under "plan": its launches are recorded and not executed. The bundle also holds the tuning
     records, and the facts about the compiler that keys contain. `warp-tiles run --bundle FILE SCRIPT` needs no more.
     """
-    from warp_tiles import api, settings
     from warp_tiles._warp.modules import compile_module, require_target
+    from warp_tiles.api import enable, report
     from warp_tiles.cache import cache_root
     from warp_tiles.launch.script import discover
     from warp_tiles.remote.bundle import write_bundle
     from warp_tiles.remote.connect import signer_of
+    from warp_tiles.settings import current, override
 
-    now = settings.current()
+    now = current()
     signer = signer_of(now)
     own_records = cache_root(now) / "tuning"
     records = (*now.record_paths, *([own_records] if own_records.is_dir() else []))  # a missing folder is warned of
     with script_output_to_stderr(as_json), tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        with settings.override(cache_dir=folder, cache_modules=True, remote="", record_paths=records):
-            api.enable()
+        with override(cache_dir=folder, cache_modules=True, remote="", record_paths=records):
+            enable()
             for arch in archs:
                 require_target(arch, block_dim)
             found = discover(script, arguments, block_dim)
@@ -74,7 +75,7 @@ def bundle(
             objects = _signed(signer)
     write_bundle(file, sorted(objects))
     held = {key for _, key, _ in objects}
-    rows = [_row(record, held) for record in api.report()["modules"] if "output" in record]
+    rows = [_row(record, held) for record in report()["modules"] if "output" in record]
     rows.sort(key=lambda row: (row["module"], row["arch"], row["block_dim"]))  # modules are recorded as they end
     for row in rows:
         if not row["bundled"]:
@@ -103,17 +104,18 @@ def _row(record: dict[str, Any], held: set[str]) -> dict[str, Any]:
 
 def _signed(signer: SigningKey) -> list[tuple[str, str, bytes]]:
     """The signed objects of all modules, of the tuning records, and of the facts about the toolchain."""
-    from warp_tiles import settings
-    from warp_tiles._warp import engine
+    from warp_tiles._warp import require_hooks
     from warp_tiles.build.deployment import facts_entry
     from warp_tiles.remote import ANY_TOOLCHAIN, MODULE, RECORDS, TOOLCHAIN
     from warp_tiles.remote.envelope import pack
+    from warp_tiles.settings import current
     from warp_tiles.tuning.open_store import open_store
     from warp_tiles.tuning.store import count_of
 
-    now = settings.current()
-    context = engine().build_context(now)
-    found = [(TOOLCHAIN, facts_entry(now, context.store, engine().device_sources(now)), ANY_TOOLCHAIN)]
+    now = current()
+    engine = require_hooks("bundle").engine
+    context = engine.build_context(now)
+    found = [(TOOLCHAIN, facts_entry(now, context.store, engine.device_sources(now)), ANY_TOOLCHAIN)]
     modules = (context.modules.read_verified(item.key) for item in context.modules.entries())
     found += [(MODULE, entry, context.toolchain_text(MODULE)) for entry in modules if entry is not None]
     records = open_store(now).entry(signer=signer)

@@ -135,11 +135,11 @@ def clear(as_json: bool) -> None:
 
 def _caches() -> dict[str, Cache]:
     """The cache of each kind of entries."""
-    from warp_tiles import settings
     from warp_tiles.build.engine import Engine
     from warp_tiles.remote import LTOIR, MODULE
+    from warp_tiles.settings import current
 
-    context = Engine().build_context(settings.current())
+    context = Engine().build_context(current())
     return {LTOIR: context.cache, MODULE: context.modules}
 
 
@@ -149,13 +149,13 @@ def _caches() -> dict[str, Cache]:
 @json_option
 def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
     """Write functions and linked modules to one bundle FILE, signed if there is a signing key."""
-    from warp_tiles import settings
     from warp_tiles.remote.connect import signer_if_any
     from warp_tiles.remote.transfer import export
+    from warp_tiles.settings import current
 
     caches = _caches()
     chosen = dict(_find(caches, key) for key in keys)
-    _report(export(caches, file, signer_if_any(settings.current()), chosen), as_json)
+    _report(export(caches, file, signer_if_any(current()), chosen), as_json)
 
 
 def _find(caches: Mapping[str, Cache], prefix: str) -> tuple[str, str]:
@@ -179,8 +179,8 @@ def import_(file: Path, as_json: bool) -> None:
     An unsigned bundle is accepted: import only what you built, or what comes from a source whose programs you would
     run. A signed one needs the signature of a trusted key.
     """
-    from warp_tiles import settings
     from warp_tiles.remote.connect import trusted_by
     from warp_tiles.remote.transfer import import_bundle
+    from warp_tiles.settings import current
 
-    _report(import_bundle(_caches(), file, trusted_by(settings.current())), as_json)
+    _report(import_bundle(_caches(), file, trusted_by(current())), as_json)

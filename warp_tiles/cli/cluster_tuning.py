@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from warp_tiles import api
+from warp_tiles._warp import require_hooks
+from warp_tiles.api import enable
 from warp_tiles.build.executor import SAME_PACKAGES, differences, executor_error
 from warp_tiles.build.installation import CODE, COMPILER, CUDA_HEADERS, DEVICE_SOURCES, LINKER, Facts, Installation
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, TuningError, WarpTilesError
@@ -128,10 +129,10 @@ def gpus_here() -> list[ClusterGpu]:
 
 def perform_here(task: Task) -> Done:
     """Build an answer, or check and time it, on one of this worker's GPUs."""
-    api.enable()
+    enable()
     found: Facts = ()
     try:
-        store = api.engine().build_context(current()).store
+        store = require_hooks("a cluster").engine.build_context(current()).store
         found = Installation(store).facts([name for name, _ in task.expected])
         if found != task.expected:
             return Done(found)
@@ -206,7 +207,7 @@ def _placed(task: Task) -> list[PlacedLaunch]:
         (folder / name).write_bytes(task.script.text)
         found = discover(folder / name, task.script.arguments, task.script.block_dim)
         arch = compile_arch(wp.get_device(task.gpu))
-        engine = api.engine()
+        engine = require_hooks("a cluster").engine
         _launches[task.script] = places_of(engine, found.launches, arch, task.script.block_dim)
     return _launches[task.script]
 
@@ -366,7 +367,7 @@ def cluster_tuners(
             f"tuning needs an NVIDIA GPU, and none of the {len(answers)} workers has one",
             remedy="start workers on machines with GPUs, one for each GPU: CUDA_VISIBLE_DEVICES=0 dask worker ADDRESS",
         )
-    engine = api.engine()
+    engine = require_hooks("a cluster").engine
     source = source_of(engine.build_context(now).store)
     return [
         Tuner(

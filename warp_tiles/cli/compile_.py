@@ -83,11 +83,12 @@ def compile_(
     The script runs as under "plan": its launches are recorded and not executed. Modules are compiled in parallel, here
     or by the workers of a Dask scheduler. The report is written even if the script fails.
     """
-    from warp_tiles import api, settings
     from warp_tiles._warp.modules import require_target
+    from warp_tiles.api import report
     from warp_tiles.launch.script import discover, require_script
+    from warp_tiles.settings import current
 
-    settings.current()  # reports an invalid setting first
+    current()  # reports an invalid setting first
     require_script(script)
     require_folders({"the report": report_file, "the trace": trace_file, "the depfile": depends})
     title = f"Build of {script.name} for {', '.join(f'sm_{arch}' for arch in archs)}"
@@ -118,10 +119,10 @@ def compile_(
             if depends is not None:
                 write_depfile(depends, script)
         finally:
-            report = _with_kept(api.report(), built)  # a cluster's builds end with it
+            record = _with_kept(report(), built)  # a cluster's builds end with it
             facts = facts_of(script, arguments, sys.exc_info()[1] or stopped)
-            write_records(report_file, trace_file, report, title, facts)
-    records = {record.get("output"): record for record in report["modules"]}
+            write_records(report_file, trace_file, record, title, facts)
+    records = {each.get("output"): each for each in record["modules"]}
     rows = [_with_record(row, records) for row in built]
     if as_json:
         print_json({"modules": rows})
@@ -152,17 +153,19 @@ def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
 @contextlib.contextmanager
 def _enabled(scheduler: str | None) -> Iterator[None]:
     """warp_tiles in the block, with the workers of a scheduler if one is named."""
-    from warp_tiles import api, settings
+    from warp_tiles._warp import require_hooks
+    from warp_tiles.api import disable, enable
+    from warp_tiles.settings import current
 
     if scheduler is None:
-        api.enable()
+        enable()
         yield
         return
     with connected(scheduler) as client:
-        api.enable(executor=client.get_executor(pure=False))
-        require_same_installation(client, api.engine().build_context(settings.current()).store)
+        enable(executor=client.get_executor(pure=False))
+        require_same_installation(client, require_hooks("compile").engine.build_context(current()).store)
         yield
-        api.disable()
+        disable()
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

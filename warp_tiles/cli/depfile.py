@@ -22,12 +22,12 @@ def write_depfile(output: Path, *scripts: Path) -> None:
     """
     import warp
 
-    from warp_tiles import settings
     from warp_tiles.build.engine import Engine
+    from warp_tiles.settings import current
     from warp_tiles.toolchain.sources import code_files
     from warp_tiles.util.files import write_output
 
-    engine, now = Engine(), settings.current()
+    engine, now = Engine(), current()
     store = engine.build_context(now).store
     inputs = [*scripts, *code_files().values(), *store.toolchain().libraries.values()]
     inputs += [path for source in engine.device_sources(now) for path in store.closure(source).values()]

@@ -129,9 +129,9 @@ def _gpus() -> Finding:
 
 
 def _settings() -> Finding:
-    from warp_tiles import settings
+    from warp_tiles.settings import current
 
-    now = settings.current()
+    now = current()
     _ = now.providers  # a provider that the policy forbids is a problem
     named = [f"{name}={getattr(now, name)} ({layer})" for name, layer in now.layers]
     return Finding("settings", "ok", ", ".join(named) or "all settings have their defaults")

@@ -38,14 +38,14 @@ def new(file: Path, as_json: bool) -> None:
 @json_option
 def show(file: Path | None, as_json: bool) -> None:
     """Print the public key of the private key FILE; without FILE, the signing key and the trusted keys."""
-    from warp_tiles import settings
     from warp_tiles.remote.connect import trusted_by
     from warp_tiles.remote.keys import SigningKey
+    from warp_tiles.settings import current
 
     if file is not None:
         _print_public(SigningKey.read(file).public, as_json)
         return
-    now = settings.current()
+    now = current()
     signing = SigningKey.read(now.signing_key).public if now.signing_key is not None else None
     trusted = sorted(trusted_by(now).values(), key=str)
     if as_json:

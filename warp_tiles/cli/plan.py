@@ -45,21 +45,22 @@ def plan(
     The script runs, but its launches are recorded and not executed. They show the block sizes and the
     generic kernels that the script uses. Where the script needs results, it can ask warp_tiles.is_planning().
     """
-    from warp_tiles import api, settings
     from warp_tiles._warp.modules import require_target
+    from warp_tiles.api import enable, plan
     from warp_tiles.launch.script import discover
+    from warp_tiles.settings import current
 
     plans: list[ModulePlan] = []
-    settings.current()  # reports an invalid setting first
+    current()  # reports an invalid setting first
     require_folders({"the page": page_file})
     with script_output_to_stderr(as_json):
-        api.enable()
+        enable()
         require_target(arch, block_dim)
         found = discover(script, arguments, block_dim)
         print_notes(script, found)
         with kernel_errors(script):
             for target in found.targets:
-                plans.append(api.plan(target.module, arch=arch, block_dim=target.block_dim))
+                plans.append(plan(target.module, arch=arch, block_dim=target.block_dim))
     document = {
         "modules": [item.to_json() for item in plans],
         "matmul": [product.to_json() for product in found.products],

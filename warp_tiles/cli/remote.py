@@ -30,11 +30,11 @@ def _opened(*, writes: bool, counts: bool = True) -> Iterator[tuple[BuildContext
     Raises:
         RemoteError: There is none, or it does not answer.
     """
-    from warp_tiles import settings
     from warp_tiles.build.engine import Engine
     from warp_tiles.remote.connect import open_store
+    from warp_tiles.settings import current
 
-    context = Engine().build_context(settings.current())
+    context = Engine().build_context(current())
     remote, counting = open_store(context.settings, context.root, context.toolchain_text, writes=writes)
     try:
         remote.require()
@@ -120,13 +120,13 @@ def pull(as_json: bool) -> None:
 @json_option
 def status(zero: bool, as_json: bool) -> None:
     """Print the state of the remote store, the trusted keys, and the counts of its use."""
-    from warp_tiles import settings
     from warp_tiles.build.engine import Engine
     from warp_tiles.remote.connect import trusted_by
     from warp_tiles.remote.statistics import StatisticsFile
+    from warp_tiles.settings import current
     from warp_tiles.util.urls import without_password
 
-    now = settings.current()
+    now = current()
     context = Engine().build_context(now)
     file = StatisticsFile(context.root, shared=now.cache_shared)
     if zero:

@@ -13,10 +13,10 @@ from typing import Any
 
 import click
 
-from warp_tiles import settings
 from warp_tiles._warp import is_enabled
 from warp_tiles.cli.output import bundle_option, json_option, policy_option, print_json, script_output_to_stderr
 from warp_tiles.cli.outputs import facts_of, record_options, require_folders, write_records
+from warp_tiles.settings import COMMAND_LINE, configure, configure_by_option, configured
 from warp_tiles.util.warn import warn
 
 # ---- children of a script through multiprocessing (spawn and forkserver)
@@ -42,7 +42,7 @@ class _Enabler:
     """A value that enables warp_tiles in the process that unpickles it."""
 
     def __init__(self) -> None:
-        self._given = {"configured": settings.configured(), "options": settings.configured(settings.COMMAND_LINE)}
+        self._given = {"configured": configured(), "options": configured(COMMAND_LINE)}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return exec, (_ENABLE, {"search_path": list(sys.path), **self._given})
@@ -56,12 +56,12 @@ def enable_here(configured: Mapping[str, Any], options: Mapping[str, Any]) -> No
         options: Those of options of the command alone.
     """
     try:
-        from warp_tiles import api
+        from warp_tiles.api import enable
 
-        settings.configure(**configured)
+        configure(**configured)
         for name, value in options.items():
-            settings.configure_by_option(name, value)
-        api.enable()
+            configure_by_option(name, value)
+        enable()
         _install()
     except Exception as error:  # a child must not fail because of this
         warn(f"a child process runs with Warp alone: {error}")
@@ -109,14 +109,13 @@ def run(
     """Run SCRIPT with ARGUMENTS under warp_tiles.
 
     Options of warp-tiles come before SCRIPT. Everything after SCRIPT belongs to the script. The report
-    holds the plan and the build record of every module of the run, even if the script fails. With the
-    setting prefetch, the modules that the script's last run loaded are compiled side by side.
+    holds the plan and the build record of every module of the run, even if the script fails.
     """
-    from warp_tiles import api, settings
-    from warp_tiles.launch.previous_run import prefetched
+    from warp_tiles.api import enable, is_enabled, report
     from warp_tiles.launch.script import require_script, run_script
+    from warp_tiles.settings import current
 
-    settings.current()  # reports an invalid setting first
+    current()  # reports an invalid setting first
     require_script(script)
     require_folders({"the report": report_file, "the trace": trace_file})
     logger = logging.getLogger("warp_tiles")
@@ -125,13 +124,13 @@ def run(
     logger.setLevel(logging.INFO)
     try:
         with script_output_to_stderr(as_json):
-            api.enable()
-            with enabled_in_children(), prefetched(script):
+            enable()
+            with enabled_in_children():
                 run_script(script, arguments)
     finally:
         logger.removeHandler(messages)
-        if api.is_enabled():
-            record, facts = api.report(), facts_of(script, arguments, sys.exc_info()[1])
+        if is_enabled():
+            record, facts = report(), facts_of(script, arguments, sys.exc_info()[1])
             write_records(report_file, trace_file, record, f"Run of {script.name} with warp_tiles", facts)
             if as_json:
                 print_json(record)

@@ -111,10 +111,10 @@ def _script(
     as_json: bool,
 ) -> None:
     """Tune the kernels of SCRIPT."""
-    from warp_tiles import settings
     from warp_tiles.cli.tune_script import tune_script
+    from warp_tiles.settings import current
 
-    now = settings.current()
+    now = current()
     if not script.is_file():
         raise ScriptError(
             f"there is no script {script}",
@@ -326,12 +326,12 @@ def _row(timing: Timing, wins: bool) -> tuple[object, ...]:
 @json_option
 def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
     """Write records to one bundle FILE: those of KEYS, or all. It is signed if there is a signing key."""
-    from warp_tiles import settings
     from warp_tiles.remote.connect import signer_if_any
+    from warp_tiles.settings import current
 
     store = open_store()
     records = [_merged(store, key)[1] for key in keys] if keys else None
-    count = store.export(file, records, signer_if_any(settings.current()))
+    count = store.export(file, records, signer_if_any(current()))
     _print_result(as_json, f"{_records(count)} written to {file}", records=count, file=str(file))
 
 
@@ -349,14 +349,14 @@ def import_(file: Path, folder: Path | None, as_json: bool) -> None:
 
     If it is signed, then by a trusted key.
     """
-    from warp_tiles import settings
     from warp_tiles.remote.connect import trusted_by
+    from warp_tiles.settings import current
 
     store = open_store()
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         store = RecordStore(folder, shared=True)  # as readable as the folder
-    count = store.import_(file, trusted_by(settings.current()))
+    count = store.import_(file, trusted_by(current()))
     _print_result(as_json, f"{_records(count)} added to {store.root}", records=count, folder=str(store.root))
 
 

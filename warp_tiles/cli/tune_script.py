@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 
-from warp_tiles import api
+from warp_tiles._warp import require_hooks
+from warp_tiles.api import enable
 from warp_tiles.build.engine import Engine
 from warp_tiles.launch.script import discover, require_script
 from warp_tiles.settings import Settings, current
@@ -62,8 +63,8 @@ def tune_script(
         ToolchainError: There is no GPU, no GPU with a given name, or no compiler, or the last GPU was lost.
     """
     require_script(script)
-    api.enable()
-    engine, now = api.engine(), current()
+    enable()
+    engine, now = require_hooks("tune_script()").engine, current()
     if tuners is None:
         working: Sequence[Tuner] = [local_tuner(engine, now, sharing_gpus(present_device(), devices))]
     else:

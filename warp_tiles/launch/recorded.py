@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
-from warp_tiles import settings
 from warp_tiles.errors import RecordingError
 from warp_tiles.gemm.hardware import BLOCK_THREADS
+from warp_tiles.settings import current
 from warp_tiles.util.nvtx import marked
 
 MAX_DIMENSIONS = 4  # of a Warp launch; a tiled launch needs one of them for the threads of a block
@@ -396,7 +396,7 @@ def record(
     packed = _Packed(kernel, config, values, gradients)
     if any(gradient is not None for gradient in gradients):
         packed.require_adjoint()
-    return (_MarkedLaunch if settings.current().nvtx else RecordedLaunch)(packed, names, len(given), runtime)
+    return (_MarkedLaunch if current().nvtx else RecordedLaunch)(packed, names, len(given), runtime)
 
 
 # ---- checks of the arguments

@@ -57,8 +57,11 @@ def require_script(script: Path) -> None:
 
 @contextlib.contextmanager
 def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """Set the interpreter up as ``python script arguments`` does."""
+    """Set the interpreter up as ``python script arguments`` does, without the kernels of another ``__main__``."""
+    from warp_tiles._warp.searches import forget_modules
+
     require_script(script)
+    forget_modules(["__main__"])
     argv, path = sys.argv, list(sys.path)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
@@ -91,9 +94,9 @@ def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None 
     Raises:
         ScriptError: The file is missing, or the script failed before it had any kernel.
     """
-    from warp_tiles._warp.modules import user_modules
+    from warp_tiles._warp.modules import user_modules, users_own_modules
 
-    before = set(user_modules())
+    before = user_modules()
     launched: dict[tuple[int, int], Target] = {}
     launches: dict[Hashable, NotedLaunch] = {}
 
@@ -112,8 +115,7 @@ def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None 
             stopped = f"SystemExit: {error.code}" if error.code else ""
         except Exception as error:
             stopped = "".join(traceback.format_exception_only(type(error), error)).strip()
-    defined = [m for name, m in user_modules().items() if name not in before and m.kernels]
-    defined = [m for m in defined if not m.name.startswith("warp.")]
+    defined = [m for m in users_own_modules() if before.get(m.name) is not m]
     targets = list(launched.values())
     seen = {id(target.module) for target in targets}
     targets += [Target(m, int(m.options["block_dim"])) for m in defined if id(m) not in seen]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -137,42 +136,27 @@ def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
 
     Raises:
         SettingError: The file cannot be read, a name or value in the table is unknown, or the file sets something that
-            only the user may set (``Setting.users_own``), or a wait that is too long for such a file.
+            only the user may set (``Setting.users_own``).
     """
     found = project_file.find()
     if found is None:
         return "", {}
     path, table = found
-    is_trusted = project_file.is_trusted(path, trusted)
     names = _names(str)
     refused = [name for name in table if (item := SETTINGS.get(names.get(name, ""))) and item.users_own]
-    if refused and not is_trusted:
+    if refused and not project_file.is_trusted(path, trusted):
         raise SettingError(
             f"{', '.join(refused)} in [tool.warp_tiles] of {path} is refused, because a file that came with a folder "
-            "must not decide where code is loaded from, which compiler runs or which files are deleted",
-            remedy=_consent(path, refused),
+            "must not decide where code is loaded from, which compiler runs, which files are deleted or how long a "
+            "program waits",
+            remedy=f"set {', '.join(ENVIRONMENT[names[name]] for name in refused)} yourself; or, if you trust this "
+            f"file, {ENVIRONMENT['trusted_project_dirs']}={path.parent}",
         )
     where = f" in [tool.warp_tiles] of {path}"
     typed = _parsed(
         table, str, lambda name: name + where, lambda names: f"unknown setting {names} in [tool.warp_tiles] of {path}"
     )
-    for name, value in typed.items():
-        most_s = SETTINGS[name].project_limit_s
-        if most_s < math.inf and not is_trusted and not 0 < value <= most_s:
-            raise SettingError(
-                f"{name}{where} is {table[name]!r}, and a file that came with a folder may set "
-                f"more than 0 and at most {most_s:g} seconds",
-                remedy=_consent(path, [name]),
-            )
     return str(path), {name: _resolve_paths(path.parent, value) for name, value in typed.items()}
-
-
-def _consent(path: Path, names: Iterable[str]) -> str:
-    """How a user allows a project file to set something that it must not set by itself."""
-    return (
-        f"set {', '.join(ENVIRONMENT[_names(str)[name]] for name in names)} yourself; or, if you trust this file, "
-        f"{ENVIRONMENT['trusted_project_dirs']}={path.parent}"
-    )
 
 
 def _resolve_paths(folder: Path, value: Any) -> Any:

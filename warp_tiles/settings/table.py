@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +31,8 @@ class Setting:
         affects: ``code`` if the code of modules depends on it, so fingerprints and bundles contain it; ``modules`` if
             it decides where modules or tuning records come from, so a change of it hashes modules again.
         users_own: True if it decides where code and choices are loaded from or written to, whose files and signatures
-            count, which compiler and linker run, or which files are deleted. A project file may set it only if the user
-            trusts the folder. docs/security.md names the effect of each of the others.
-        project_limit_s: The longest wait that such a file may set; it cannot be without a limit either.
+            count, which compiler and linker run, which files are deleted, or how long a program waits. A project file
+            may set it only if the user trusts the folder. docs/security.md names the effect of each of the others.
         unset: The word for an empty default in docs/settings.md.
         formerly: Its name before, which every layer still reads, with a warning.
     """
@@ -42,7 +40,6 @@ class Setting:
     parse: Callable[[str, Any], Any]
     affects: Literal["code", "modules", "nothing"] = "nothing"
     users_own: bool = False
-    project_limit_s: float = math.inf
     unset: str = "none"
     formerly: str = ""
 
@@ -79,7 +76,7 @@ class Settings:
     """Size above which the least recently used entries are removed."""
     cache_shared: bool = _setting(False, values.flag, affects="modules", users_own=True)
     """Accept a folder that other users can write."""
-    build_wait_s: float = _setting(120.0, values.seconds, project_limit_s=600.0)
+    build_wait_s: float = _setting(120.0, values.seconds, users_own=True)
     """Seconds to wait for another process that builds the same function, before it is built here too; 0 is no
     limit."""
     trusted_project_dirs: tuple[Path, ...] = _setting(
@@ -93,7 +90,7 @@ class Settings:
     """URL of a [remote store](remote.md) behind the cache."""
     remote_push: bool = _setting(False, values.flag, affects="modules", users_own=True)
     """Write what is built to the remote store, signed with `signing_key`."""
-    remote_wait_s: float = _setting(10.0, values.wait_seconds, affects="modules", project_limit_s=60.0)
+    remote_wait_s: float = _setting(10.0, values.wait_seconds, affects="modules", users_own=True)
     """Seconds to wait for an answer of the remote store. It is not asked again in this process then."""
     bundle: Path | None = _setting(None, values.path, affects="modules", users_own=True)
     """File of a [deployment bundle](deployment.md), the only source of modules. It needs the policy `locked`."""
@@ -108,9 +105,6 @@ class Settings:
     precompile_headers: bool = _setting(True, values.flag)
     """Keep NVRTC's [precompiled headers](cache.md#precompiled-headers) of modules for later modules and
     processes."""
-    prefetch: bool = _setting(False, values.flag)
-    """`1`: `warp-tiles run` compiles the modules that the script's last run loaded [side by
-    side](policy.md#modules-side-by-side)."""
     progress: str = _setting("auto", values.choice("auto", "on", "off"))
     """Progress bar: `auto` (on a terminal), `on`, `off`."""
     register_accumulators: bool = _setting(True, values.flag, affects="code", formerly="loop_sums")
@@ -255,7 +249,8 @@ SETTINGS: dict[str, Setting] = {
 #: Settings that went, and what to do instead. Every layer accepts and ignores them, with a warning.
 REMOVED = {
     "background": "a launch waits for slow builds; the policy 'fast' has none, and warp_tiles.prefetch() or "
-    "`warp-tiles compile` builds before the launch"
+    "`warp-tiles compile` builds before the launch",
+    "prefetch": "call warp_tiles.prefetch() in the script",
 }
 #: The name of today of each setting that was renamed.
 FORMER = {item.formerly: name for name, item in SETTINGS.items() if item.formerly}

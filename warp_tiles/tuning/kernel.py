@@ -14,11 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from warp_tiles import settings
 from warp_tiles._warp import is_enabled
 from warp_tiles.errors import SettingError, TuningError
 from warp_tiles.launch.recorded import RecordingTarget
-from warp_tiles.settings import project_file
+from warp_tiles.settings import Settings, current, on_change, project_file
 from warp_tiles.tuning.arguments import checked_key, hashable, in_order, namespace, refuse_unknown
 from warp_tiles.tuning.kernel_choice import Counters, KernelChooser, LaunchRequest
 from warp_tiles.tuning.kernel_records import Dim, KernelRecords, Store
@@ -55,7 +54,7 @@ class TunedKernel:
         *,
         restore: tuple[str, ...] | None = None,
         wait: bool = True,
-        store: Callable[[settings.Settings], Store] | None = None,
+        store: Callable[[Settings], Store] | None = None,
     ) -> None:
         self.maker = maker.function
         self._maker = maker
@@ -75,7 +74,7 @@ class TunedKernel:
         self.__name__ = self.maker.__name__
         with contextlib.suppress(SettingError):  # parsed here, so that the first launch only checks for changes
             project_file.find()
-        settings.on_change(_settings_changed)
+        on_change(_settings_changed)
         _instances.add(self)
 
     def __repr__(self) -> str:
@@ -189,11 +188,11 @@ class TunedKernel:
         Raises:
             TuningError: A value that the maker refers to, or an argument that the key names, has no stable text.
         """
-        return self._records.key_of(self._listed(args), device, settings.current())
+        return self._records.key_of(self._listed(args), device, current())
 
     def record(self, args: Any, device: Any = None) -> Record | None:
         """The record for these arguments, or None. Nothing is measured."""
-        now = settings.current()
+        now = current()
         return self._records.open(now).load(self._records.key_of(self._listed(args), device, now))
 
     def best(self, args: Any, device: Any = None) -> Timing | None:
@@ -226,7 +225,7 @@ class TunedKernel:
                 self._maker.check(config)
         request = LaunchRequest(values, device)
         try:
-            return self._chooser.tune(request, wanted, settings.current(), force=configs is not None, again=again)
+            return self._chooser.tune(request, wanted, current(), force=configs is not None, again=again)
         finally:
             with self._lock:
                 self.forget()

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from warp_tiles import settings
 from warp_tiles._warp.intercept import is_planning
 from warp_tiles.errors import LockedError, TuningError
+from warp_tiles.settings import Settings, current
 from warp_tiles.tuning.arguments import namespace
 from warp_tiles.tuning.kernel_records import Dim, KernelRecords, Store, described
 from warp_tiles.tuning.key import TuningKey
@@ -95,7 +95,7 @@ class KernelChooser:
             TuningError: No configuration works, or a search is needed while a graph is captured.
             LockedError: The policy is ``locked``, and there is no record.
         """
-        now, device = settings.current(), request.device
+        now, device = current(), request.device
         if now.policy in UNTUNED:
             return self._maker.default
         records = self._records
@@ -139,7 +139,7 @@ class KernelChooser:
         key: TuningKey,
         wanted: Mapping[str, Config],
         request: LaunchRequest,
-        now: settings.Settings,
+        now: Settings,
     ) -> Config | None:
         """Returns the winner after a search, here or in another process; None if there is none yet."""
         while True:
@@ -164,7 +164,7 @@ class KernelChooser:
         raise self._records.all_failed(record, wanted)
 
     def tune(
-        self, request: LaunchRequest, wanted: Mapping[str, Config], now: settings.Settings, *, force: bool, again: bool
+        self, request: LaunchRequest, wanted: Mapping[str, Config], now: Settings, *, force: bool, again: bool
     ) -> Record:
         """Measure the candidates that the record lacks.
 
@@ -197,7 +197,7 @@ class KernelChooser:
         return found
 
     def search(
-        self, store: Store, key: TuningKey, pending: Sequence[Config], request: LaunchRequest, now: settings.Settings
+        self, store: Store, key: TuningKey, pending: Sequence[Config], request: LaunchRequest, now: Settings
     ) -> Record:
         """Build and measure configurations, and store each timing when it is final.
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from warp_tiles import settings
 from warp_tiles._warp import is_enabled
 from warp_tiles.errors import TuningError
+from warp_tiles.settings import Settings
 from warp_tiles.tuning.arguments import Key, key_values
 from warp_tiles.tuning.environment import environment_of, limits_of
 from warp_tiles.tuning.key import TuningKey
@@ -60,7 +60,7 @@ class KernelRecords:
         key: Key,
         dim: Dim,
         strategy: Strategy,
-        store: Callable[[settings.Settings], Store] | None,
+        store: Callable[[Settings], Store] | None,
     ) -> None:
         self._maker = maker
         self._measurement = measurement
@@ -69,13 +69,13 @@ class KernelRecords:
         self._strategy = strategy
         self._source = ""
         self._candidates: dict[str, dict[str, Config]] = {}
-        self.open: Callable[[settings.Settings], Store] = store or open_store
+        self.open: Callable[[Settings], Store] = store or open_store
 
     def __repr__(self) -> str:
         function = self._maker.function
         return f"<tuned kernel {function.__module__}.{function.__qualname__}>"
 
-    def key_of(self, values: Sequence[Any], device: Any, now: settings.Settings) -> TuningKey:
+    def key_of(self, values: Sequence[Any], device: Any, now: Settings) -> TuningKey:
         """The key of arguments, in order.
 
         Raises:
@@ -100,7 +100,7 @@ class KernelRecords:
             self._candidates[device.alias] = {identity(config): config for config in candidates}
         return self._candidates[device.alias]
 
-    def pending(self, record: Record, wanted: Mapping[str, Config], now: settings.Settings) -> tuple[Config, ...]:
+    def pending(self, record: Record, wanted: Mapping[str, Config], now: Settings) -> tuple[Config, ...]:
         """Returns configurations without a timing, then those whose timing cannot be used now.
 
         A timing cannot be used if it is outdated or unfinished. The timing of a dropped candidate cannot be used if the
@@ -157,7 +157,7 @@ def described(key: TuningKey) -> str:
     return ", ".join(f"{name}={value}" for name, value in key.values)
 
 
-def _build_settings(now: settings.Settings) -> dict[str, Any]:
+def _build_settings(now: Settings) -> dict[str, Any]:
     """Settings outside the source that change the build."""
     import warp as wp
 
