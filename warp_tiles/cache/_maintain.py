@@ -22,7 +22,7 @@ from warp_tiles.util.trusted_folder import TrustedFolder
 
 DAY_S = 86400.0
 QUARANTINE_DAYS = 7
-DOCUMENTS = ("toolchain", f"toolchain/{LAYOUT}", "asked", "runs", "statistics")
+DOCUMENTS = ("toolchain", f"toolchain/{LAYOUT}", "asked", "statistics")
 LOCKS_OF_SEARCHES = "tuning/.locks"
 
 
