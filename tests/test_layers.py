@@ -86,6 +86,17 @@ def test_each_folder_imports_only_lower_layers() -> None:
     assert not wrong
 
 
+def test_code_is_written_from_answers_alone() -> None:
+    """No module that writes source reaches a trace, a plan or the settings, directly or through another module."""
+    reached = {module for module in MODULES if module.startswith("codegen.emit_")}
+    assert {"codegen.emit_loops", "codegen.emit_module", "codegen.emit_stores"} <= reached
+    while added := {target for module in reached for target in IMPORTS[module]} - reached:
+        reached |= added
+    assert "codegen.answers" in reached
+    decides = {"codegen.trace", "codegen.module", "codegen.loops", "codegen.stages"}
+    assert not {module for module in reached if module in decides or folder_of(module) in ("settings", "plan")}
+
+
 def test_no_cycle_of_modules() -> None:
     # a package's __init__ imports its exports, and its modules do not import the package
     state: dict[str, str] = {}

@@ -37,8 +37,9 @@ from warp_tiles.errors import (
     WarpTilesError,
     WorkerError,
 )
+from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import GemmProblem, Operand, Role
-from warp_tiles.plan.planning import ModulePlan, PlannedLoop, PlannedVariant
+from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.settings import Settings, configure, override
 from warp_tiles.version import __version__
 

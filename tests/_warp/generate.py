@@ -15,8 +15,9 @@ import warp as wp
 import warp_tiles
 from warp_tiles._warp.internals import find
 from warp_tiles.codegen.module import GeneratedModule
+from warp_tiles.codegen.operations import Operation
 from warp_tiles.codegen.prelude import PLACEHOLDER
-from warp_tiles.codegen.trace import FunctionTrace, Loop, Node, Operation
+from warp_tiles.codegen.trace import FunctionTrace, Loop, Node
 
 
 @contextmanager

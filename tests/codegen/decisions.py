@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.loops import LoopDecision, LoopSums, decide
-from warp_tiles.codegen.trace import FunctionTrace, Node, Operation
+from warp_tiles.codegen.answers import LoopDecision, LoopSums
+from warp_tiles.codegen.loops import decide
+from warp_tiles.codegen.operations import Operation
+from warp_tiles.codegen.trace import FunctionTrace, Node
 
 A, B = t.tile("a", 16, 8), t.tile("b", 8, 16)  # 512 bytes each
 C, D = t.tile("c"), t.tile("d")  # 1024 bytes each
@@ -39,4 +41,4 @@ def body() -> tuple[Operation, Operation, Operation]:
 
 
 def outcome(decision: LoopDecision) -> tuple[str, str]:
-    return decision.state, decision.reason
+    return decision.planned.state, decision.planned.reason

@@ -8,7 +8,9 @@ import pytest
 
 from tests.codegen import traces as t
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
-from warp_tiles.codegen.trace import Effect, Node, Scalar
+from warp_tiles.codegen.effects import Effect
+from warp_tiles.codegen.operations import Scalar
+from warp_tiles.codegen.trace import Node
 
 A, B, C, D = (t.tile(name) for name in "abcd")
 UNKNOWN = t.tile("u", memory=frozenset({"?"}))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from warp_tiles.codegen.effects import effect_of_builtin, effect_of_function
-from warp_tiles.codegen.trace import Effect
+from warp_tiles.codegen.effects import Effect, effect_of_builtin, effect_of_function
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,11 @@ from typing import Any, Literal
 import pytest
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.loads import Loads, is_asynchronous, plan_loads
-from warp_tiles.codegen.trace import Effect, Node, Operation
+from warp_tiles.codegen.answers import Loads
+from warp_tiles.codegen.effects import Effect
+from warp_tiles.codegen.loads import is_asynchronous, plan_loads
+from warp_tiles.codegen.operations import Operation
+from warp_tiles.codegen.trace import Node
 
 A, B, C = t.tile("a"), t.tile("b"), t.tile("c")
 

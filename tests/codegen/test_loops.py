@@ -8,8 +8,11 @@ import pytest
 
 from tests.codegen import traces as t
 from tests.codegen.decisions import BUFFERS_IN_C, START_VALUE, A, B, C, D, body, decide_loop, decide_loops, outcome
-from warp_tiles.codegen.loops import LoopDecision, decide
-from warp_tiles.codegen.trace import Array, Effect, ModuleTrace, Node, Operation, Tile
+from warp_tiles.codegen.answers import LoopDecision
+from warp_tiles.codegen.effects import Effect
+from warp_tiles.codegen.loops import decide
+from warp_tiles.codegen.operations import Array, Operation, Tile
+from warp_tiles.codegen.trace import ModuleTrace, Node
 
 # ---- loops with a decision
 
@@ -19,9 +22,14 @@ def test_the_common_loop_is_pipelined() -> None:
     loop = t.loop(first, second, product, line=7)
     decision = decide_loop(t.zeros(C), loop)
     assert outcome(decision) == ("pipelined", BUFFERS_IN_C)
-    assert (decision.function, decision.loop, decision.products) == ("k", loop, 1)
+    assert (decision.function, decision.hook, decision.planned.line, decision.planned.products) == (
+        "k",
+        loop.hook,
+        7,
+        1,
+    )
     (kept,) = decision.accumulations
-    assert (kept.operation, kept.home, kept.array, kept.c) == (product, loop, product.hook, C)
+    assert (kept.operation, kept.home, kept.array, kept.c) == (product, loop.hook, product.hook, C)
     assert kept.sums == t.sums_of(0)(0)
     assert decision.pipeline is not None
     assert decision.pipeline.loads == (first, second)
@@ -31,7 +39,7 @@ def test_the_common_loop_is_pipelined() -> None:
 
 @pytest.mark.parametrize("kind", ["range", "while"])
 def test_kinds_of_loops(kind: Literal["range", "while"]) -> None:
-    assert decide_loop(t.zeros(C), t.loop(*body(), kind=kind)).state == "pipelined"
+    assert decide_loop(t.zeros(C), t.loop(*body(), kind=kind)).planned.state == "pipelined"
 
 
 def test_loops_without_products_have_no_decision() -> None:
@@ -41,16 +49,16 @@ def test_loops_without_products_have_no_decision() -> None:
 def test_a_product_belongs_to_its_innermost_loop() -> None:
     inner = t.loop(*body())
     (decision,) = decide_loops(t.zeros(C), t.loop(inner))
-    assert decision.loop == inner
+    assert decision.hook == inner.hook
 
 
 def test_loops_in_branches_are_found() -> None:
-    assert decide_loop(t.zeros(C), t.branch(t.loop(*body()))).state == "pipelined"
+    assert decide_loop(t.zeros(C), t.branch(t.loop(*body()))).planned.state == "pipelined"
 
 
 def test_products_in_branches_belong_to_the_loop() -> None:
     decision = decide_loop(t.zeros(C), t.loop(t.branch(*body())))
-    assert (decision.state, decision.products) == ("pipelined", 1)
+    assert (decision.planned.state, decision.planned.products) == ("pipelined", 1)
 
 
 # ---- sums in registers
@@ -85,16 +93,16 @@ def test_the_home_of_a_fresh_product_is_the_outermost_loop_that_does_not_use_the
     inner = t.loop(*returned())
     outer = t.loop(inner)
     (decision,) = decide_loops(t.zeros(D), outer)
-    assert decision.accumulations[0].home == outer
+    assert decision.accumulations[0].home == outer.hook
     (decision,) = decide_loops(t.loop(t.zeros(D), inner))
-    assert decision.accumulations[0].home == inner
+    assert decision.accumulations[0].home == inner.hook
 
 
 @pytest.mark.parametrize("tile", [D, t.view("v", D), t.tile("u", memory=frozenset({"?"}))])
 def test_another_use_of_the_sum_keeps_no_sums(tile: Tile) -> None:
     decision = decide_loop(t.zeros(D), t.loop(*returned(t.branch(t.operation("tile_sum", tile, line=9)))))
-    assert decision.state == "as_warp"
-    assert "line 9: tile_sum uses the" in decision.reason
+    assert decision.planned.state == "as_warp"
+    assert "line 9: tile_sum uses the" in decision.planned.reason
 
 
 def test_another_use_of_a_sum_in_registers_keeps_no_sums() -> None:
@@ -102,7 +110,7 @@ def test_another_use_of_a_sum_in_registers_keeps_no_sums() -> None:
     other = t.operation("tile_sum", r, line=9)
     decision = decide_loop(t.zeros(r), t.loop(*returned(other, target=r)))
     assert outcome(decision) == ("as_warp", "line 9: tile_sum uses the sum in the loop")
-    assert decide_loop(t.zeros(r), t.loop(*returned(target=r)), other).state == "pipelined"
+    assert decide_loop(t.zeros(r), t.loop(*returned(target=r)), other).planned.state == "pipelined"
 
 
 @pytest.mark.parametrize("inside", [True, False])
@@ -189,15 +197,15 @@ def test_all_products_of_c_keep_their_sums_or_none() -> None:
     first, second, product = body()
     other = t.product(A, B, C, 1, alpha=2.0, line=9)
     decision = decide_loop(t.zeros(C), t.loop(first, second, product, other))
-    assert decision.state == "as_warp"
-    assert decision.reason == (
+    assert decision.planned.state == "as_warp"
+    assert decision.planned.reason == (
         "line 1: line 9: alpha and beta are not both the constant 1; line 9: alpha and beta are not both the constant 1"
     )
 
 
 def test_a_fresh_product_of_c_is_a_use_of_it() -> None:
     decision = decide_loop(t.zeros(C), t.loop(*body(), t.fresh_product(D, D, C, 1)))
-    assert "line 1: line 1: tile_matmul uses C in the loop" in decision.reason
+    assert "line 1: line 1: tile_matmul uses C in the loop" in decision.planned.reason
     assert decision.accumulations == ()
 
 
@@ -210,7 +218,7 @@ def test_products_of_different_c_are_independent() -> None:
         "line 9: alpha and beta are not both the constant 1; the other products keep their sums in registers",
     )
     assert [one.operation for one in decision.accumulations] == [product]
-    assert decision.products == 2
+    assert decision.planned.products == 2
 
 
 # ---- the loop over which sums live
@@ -222,18 +230,18 @@ def test_sums_live_over_the_outermost_loop_without_a_use_of_c() -> None:
     outer = t.loop(middle, t.operation("tile_store", C))
     (decision,) = decide_loops(t.zeros(C), outer)
     (kept,) = decision.accumulations
-    assert kept.home == middle
+    assert kept.home == middle.hook
     around = t.loop(inner)
     (free,) = decide_loops(t.zeros(C), around)
-    assert free.accumulations[0].home == around
-    assert free.state == "pipelined"
+    assert free.accumulations[0].home == around.hook
+    assert free.planned.state == "pipelined"
 
 
 def test_sums_live_over_the_innermost_loop_if_the_next_one_uses_c() -> None:
     inner = t.loop(*body())
     (decision,) = decide_loops(t.loop(t.loop(t.zeros(C), inner, t.operation("tile_store", C))))
-    assert decision.accumulations[0].home == inner
-    assert decision.state == "pipelined"
+    assert decision.accumulations[0].home == inner.hook
+    assert decision.planned.state == "pipelined"
 
 
 def test_an_earlier_iteration_of_the_outer_loop_may_have_written_c() -> None:
@@ -246,7 +254,7 @@ def test_two_products_of_one_function_and_c_share_their_sums() -> None:
     again = t.product(A, B, C)
     decision = decide_loop(t.zeros(C), t.loop(first, second, product, again))
     assert [one.array for one in decision.accumulations] == [product.hook] * 2
-    assert decision.state == "pipelined"
+    assert decision.planned.state == "pipelined"
 
 
 @pytest.mark.parametrize(("c", "site"), [(C, 1), (D, 0)])
@@ -284,11 +292,11 @@ X = Array("x")
 
 
 def test_a_parameter_holds_buffers_if_every_call_passes_zeros() -> None:
-    assert decide_callee(t.zeros(C), t.call("f", X, C)).state == "pipelined"
-    assert decide_callee(t.zeros(C), t.call("f", X, C), t.zeros(D), t.call("f", X, D)).state == "pipelined"
-    assert decide_callee(t.zeros(C), t.call("f", X, C), t.call("f", X, D)).reason == START_VALUE
-    assert decide_callee(t.zeros(C), t.call("f", X, C), t.call("f", X, C)).reason == START_VALUE
-    assert decide_callee().reason == START_VALUE, "a function without calls may get any tile"
+    assert decide_callee(t.zeros(C), t.call("f", X, C)).planned.state == "pipelined"
+    assert decide_callee(t.zeros(C), t.call("f", X, C), t.zeros(D), t.call("f", X, D)).planned.state == "pipelined"
+    assert decide_callee(t.zeros(C), t.call("f", X, C), t.call("f", X, D)).planned.reason == START_VALUE
+    assert decide_callee(t.zeros(C), t.call("f", X, C), t.call("f", X, C)).planned.reason == START_VALUE
+    assert decide_callee().planned.reason == START_VALUE, "a function without calls may get any tile"
 
 
 @pytest.mark.parametrize(
@@ -304,11 +312,13 @@ def test_a_parameter_holds_buffers_if_every_call_passes_zeros() -> None:
 )
 def test_the_argument_must_be_the_zeroed_memory(passed: Any) -> None:
     results = (passed,) if not isinstance(passed, Array) else (C,)
-    assert decide_callee(t.operation("tile_zeros", results=results), t.call("f", X, passed)).reason == START_VALUE
+    assert (
+        decide_callee(t.operation("tile_zeros", results=results), t.call("f", X, passed)).planned.reason == START_VALUE
+    )
 
 
 def test_a_call_with_too_few_operands_passes_nothing() -> None:
-    assert decide_callee(t.zeros(C), t.call("f", X)).reason == START_VALUE
+    assert decide_callee(t.zeros(C), t.call("f", X)).planned.reason == START_VALUE
 
 
 def test_a_parameter_is_passed_on() -> None:
@@ -318,12 +328,14 @@ def test_a_parameter_is_passed_on() -> None:
     for start, state in (("tile_zeros", "pipelined"), ("tile_ones", "register_sums")):
         kernel = t.function(t.operation(start, results=(C,)), t.call("g", C))
         (found,) = decide(t.module(inner, middle, kernel), inner, t.sums_of(0), ahead=True)
-        assert found.state == state
+        assert found.planned.state == state
 
 
 def test_parameters_share_memory_if_one_call_passes_equal_tiles() -> None:
     x, p = t.parameter("x", 16, 8), t.parameter("p")
     loop = t.loop(t.load(B), t.product(x, B, p))
     distinct, equal = t.call("f", A, C), t.call("f", C, C)
-    assert decide_callee(t.zeros(C), distinct, body_of=(loop,)).state == "pipelined"
-    assert decide_callee(t.zeros(C), distinct, equal, body_of=(loop,)).reason == "C may share memory with A or B"
+    assert decide_callee(t.zeros(C), distinct, body_of=(loop,)).planned.state == "pipelined"
+    assert (
+        decide_callee(t.zeros(C), distinct, equal, body_of=(loop,)).planned.reason == "C may share memory with A or B"
+    )

@@ -25,19 +25,16 @@ from tests.codegen.modules import (
     session,
     text_of,
 )
-from warp_tiles.codegen.loops import LoopDecision, LoopSums, LoopTarget, decide
-from warp_tiles.codegen.module import (
-    SCALAR_FUNCTION,
-    DeviceFunction,
-    GeneratedModule,
-    declaration,
-    loop_declarations,
-    pointers,
-)
-from warp_tiles.codegen.prelude import PLACEHOLDER, waiting_function
+from warp_tiles.codegen.answers import LoopDecision, LoopSums
+from warp_tiles.codegen.emit_module import SCALAR_FUNCTION, declaration, loop_declarations, pointers, waiting_function
+from warp_tiles.codegen.loops import decide
+from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
+from warp_tiles.codegen.prelude import PLACEHOLDER
+from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import ModuleTrace
+from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
-from warp_tiles.plan.planning import PlannedLoop, Session, resolve
+from warp_tiles.plan.planning import Session, resolve
 from warp_tiles.settings import Settings
 
 A, B, C = Role.ADJOINT_A, Role.ADJOINT_B, Role.FORWARD

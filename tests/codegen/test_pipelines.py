@@ -20,9 +20,11 @@ from tests.codegen.decisions import (
     decide_loops,
     outcome,
 )
+from warp_tiles.codegen.answers import LoopDecision
+from warp_tiles.codegen.effects import Effect
 from warp_tiles.codegen.emit_loops import Macros, emit_loops
-from warp_tiles.codegen.loops import LoopDecision
-from warp_tiles.codegen.trace import Effect, Node, Operation, Scalar
+from warp_tiles.codegen.operations import Operation, Scalar
+from warp_tiles.codegen.trace import Node
 
 # ---- loops that load ahead
 
@@ -87,13 +89,16 @@ def test_only_views_of_loaded_tiles_are_allowed(of: Any) -> None:
 def test_a_view_of_a_loaded_tile_is_multiplied() -> None:
     transposed = t.view("v", B)
     loop = t.loop(t.load(A), t.load(B), t.alias(transposed, B), t.product(A, transposed, C))
-    assert decide_loop(t.zeros(C), loop).state == "pipelined"
+    assert decide_loop(t.zeros(C), loop).planned.state == "pipelined"
 
 
 def test_a_view_that_moves_prevents_a_pipeline() -> None:
     part = t.view("v", A)
     moved = t.operation("tile_view", A, Scalar("var_k"), effect=Effect.ALIAS, results=(part,), line=9)
-    assert decide_loop(t.zeros(C), t.loop(t.load(A), t.load(B), moved, t.product(part, B, C))).state == "register_sums"
+    assert (
+        decide_loop(t.zeros(C), t.loop(t.load(A), t.load(B), moved, t.product(part, B, C))).planned.state
+        == "register_sums"
+    )
 
 
 def test_a_load_in_another_branch() -> None:
@@ -103,7 +108,7 @@ def test_a_load_in_another_branch() -> None:
 
 
 def test_loads_and_product_in_one_branch() -> None:
-    assert decide_loop(t.zeros(C), t.loop(t.branch(t.branch(*body())))).state == "pipelined"
+    assert decide_loop(t.zeros(C), t.loop(t.branch(t.branch(*body())))).planned.state == "pipelined"
 
 
 @pytest.mark.parametrize("other", [t.register("r"), t.view("r", D)])
@@ -129,12 +134,12 @@ def test_a_view_of_a_loaded_tile_that_is_used_elsewhere() -> None:
     )
     after = t.alias(transposed, A, line=9)
     plain = t.loop(t.load(A, line=5), t.load(B), t.product(A, B, C))
-    assert decide_loop(t.zeros(C), plain, after).reason == "line 5: line 9 uses the loaded tile too"
+    assert decide_loop(t.zeros(C), plain, after).planned.reason == "line 5: line 9 uses the loaded tile too"
 
 
 def test_a_tile_that_is_loaded_twice() -> None:
     loop = t.loop(t.load(A, line=5), t.load(A, line=9), t.load(B), t.product(A, B, C))
-    assert decide_loop(t.zeros(C), loop).reason == "line 5: line 9 uses the loaded tile too"
+    assert decide_loop(t.zeros(C), loop).planned.reason == "line 5: line 9 uses the loaded tile too"
 
 
 def test_a_loaded_tile_that_nothing_multiplies() -> None:
@@ -185,7 +190,7 @@ def test_a_load_after_the_last_unrolled_product() -> None:
 
 
 def test_an_unrolled_iteration_in_a_branch() -> None:
-    assert decide_loop(t.zeros(C), t.loop(t.branch(*unrolled(1)), kind="unrolled")).state == "register_sums"
+    assert decide_loop(t.zeros(C), t.loop(t.branch(*unrolled(1)), kind="unrolled")).planned.state == "register_sums"
 
 
 # ---- double buffers
@@ -201,13 +206,13 @@ def test_buffers_are_aligned() -> None:
     decision = decide_buffers(a, b, C)
     assert decision.pipeline is not None
     assert {one.tile.name: one.offset_bytes for one in decision.pipeline.buffers} == {"b": 0, "a": 80}
-    assert decision.reason == "double buffers of 144 bytes lie in C's memory, which is idle in the loop"
+    assert decision.planned.reason == "double buffers of 144 bytes lie in C's memory, which is idle in the loop"
 
 
 def test_the_last_buffer_may_end_at_the_end_of_c() -> None:
     a, b = t.tile("a", 16, 8), t.tile("b", 1, 127)  # 512 and 508 bytes
-    assert decide_buffers(a, b, C).state == "pipelined"
-    assert decide_buffers(t.tile("a", 16, 8), t.tile("b", 16, 8), C).state == "pipelined"
+    assert decide_buffers(a, b, C).planned.state == "pipelined"
+    assert decide_buffers(t.tile("a", 16, 8), t.tile("b", 16, 8), C).planned.state == "pipelined"
 
 
 def test_too_little_memory() -> None:
@@ -223,7 +228,7 @@ def test_buffers_may_lie_in_several_c() -> None:
         "double buffers need 1536 bytes, and C's memory has 1024",
     )
     decision = decide_buffers(a, b, C, D)
-    assert decision.state == "pipelined"
+    assert decision.planned.state == "pipelined"
     assert decision.pipeline is not None
     assert {(one.tile.name, one.c.name, one.offset_bytes) for one in decision.pipeline.buffers} == {
         ("a", "c", 0),
@@ -244,7 +249,7 @@ def test_buffers_lie_only_in_a_c_that_holds_zeros() -> None:
 def test_the_memory_of_one_c_counts_once() -> None:
     a, b = t.tile("a", 16, 12), t.tile("b", 12, 16)
     loop = t.loop(t.load(a), t.load(b), t.product(a, b, C), t.product(a, b, C))
-    assert decide_loop(t.zeros(C), loop).reason == "double buffers need 1536 bytes, and C's memory has 1024"
+    assert decide_loop(t.zeros(C), loop).planned.reason == "double buffers need 1536 bytes, and C's memory has 1024"
 
 
 def test_a_c_with_gaps_holds_no_buffers() -> None:
@@ -260,12 +265,12 @@ def test_two_loops_have_buffers_in_one_c() -> None:
     second = t.loop(t.load(a), t.load(b), t.product(a, b, C))
     outer = t.loop(t.loop(*body()), second)
     decisions = decide_loops(t.zeros(C), outer)
-    assert [decision.state for decision in decisions] == ["pipelined", "pipelined"]
-    assert len({one.home.hook for decision in decisions for one in decision.accumulations}) == 1
+    assert [decision.planned.state for decision in decisions] == ["pipelined", "pipelined"]
+    assert len({one.home for decision in decisions for one in decision.accumulations}) == 1
     macros = Macros()
-    emit_loops(macros, t.module(), decisions)
-    home = decisions[0].accumulations[0].home.hook
-    lines = macros.definitions([t.function(t.zeros(C), outer)])
+    emit_loops(macros, decisions)
+    home = decisions[0].accumulations[0].home
+    lines = macros.definitions(t.function(t.zeros(C), outer).hooks())
     (end,) = (line for line in lines if line.startswith(f"#define WT_END_{home} "))
     assert end.count("wt_module::zero(") == 1
     assert end.index("wt_module::zero(") < end.index("_finish(")

@@ -8,12 +8,14 @@ import pytest
 
 from tests.codegen import traces as t
 from tests.heuristics.test_main_loop import variant_of
+from warp_tiles.codegen.answers import LoopDecision, ReverseRing
+from warp_tiles.codegen.effects import Effect
 from warp_tiles.codegen.emit_loops import emit_reverse, reversed_types, skip_replays
 from warp_tiles.codegen.hooks import Macros
-from warp_tiles.codegen.loops import LoopDecision, decide
-from warp_tiles.codegen.reverse import ReverseRing
+from warp_tiles.codegen.loops import decide
+from warp_tiles.codegen.operations import Array, Operation, Tile
 from warp_tiles.codegen.stages import LoopTarget
-from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Node, Operation, Tile
+from warp_tiles.codegen.trace import FunctionTrace, Node
 from warp_tiles.gemm.pipeline import PipelineOverrides
 
 M, N, K = 64, 64, 64
@@ -46,8 +48,9 @@ def decided(*nodes: Node, target: LoopTarget = TARGET, ahead: bool = True, **fie
 
 
 def ring_of(*nodes: Node, **fields: Any) -> ReverseRing:
-    ring = decided(*nodes, **fields).reverse
-    assert isinstance(ring, ReverseRing), ring
+    decision = decided(*nodes, **fields)
+    ring = decision.reverse
+    assert ring is not None, decision.planned.reverse
     return ring
 
 
@@ -79,8 +82,7 @@ def test_a_start_value_keeps_its_gradient() -> None:
 def test_a_function_without_an_adjoint_has_no_reverse_pass() -> None:
     found = kernel(t.zeros(C), loop(*body()))
     (decision,) = decide(t.module(found), found, t.sums_of(0), ahead=True, target=TARGET)
-    assert decision.reverse == ""
-    assert decision.reverse_reason == ""
+    assert decision.planned.reverse == ""
 
 
 def test_instructions_and_sums_of_both_directions() -> None:
@@ -88,10 +90,10 @@ def test_instructions_and_sums_of_both_directions() -> None:
     a, b, c = t.tile("a", M, 32, "float16"), t.tile("b", 32, 32, "float16"), t.tile("c", M, 32)
     nodes = load(a, "A"), load(b, "B"), t.product(a, b, c, reverses=True)
     decision = decided(t.zeros(c), loop(*nodes), tiles=(c, a, b), target=target)
-    assert decision.instruction == "wgmma"
-    assert decision.reverse_instructions == ("wgmma", "mma_m16n8k16")
-    assert decision.sums == 24
-    assert decision.reverse_reason.startswith("wgmma and mma_m16n8k16 from stages of 6144 bytes")
+    assert decision.planned.instruction == "wgmma"
+    assert decision.planned.reverse_instructions == ("wgmma", "mma_m16n8k16")
+    assert decision.planned.sums == 24
+    assert decision.planned.reverse.startswith("wgmma and mma_m16n8k16 from stages of 6144 bytes")
 
 
 # ---- reasons for none
@@ -128,37 +130,40 @@ REASONS = {
 def test_reasons(name: str) -> None:
     node, reason = REASONS[name]
     decision = decided(t.zeros(C), node)
-    assert isinstance(decision.reverse, str)
-    assert reason in decision.reverse
+    assert decision.reverse is None
+    assert reason in decision.planned.reverse
 
 
 def test_two_products_have_no_stages() -> None:
     first, second, product = body()
     decision = decided(t.zeros(C), loop(first, second, product, t.product(A, B, C, reverses=True)))
-    assert decision.reverse == "the loop has 2 products"
+    assert decision.planned.reverse == "no stages: the loop has 2 products"
 
 
 def test_a_view_other_than_the_transpose() -> None:
     view = t.alias(t.tile("v", K, M, "float16", memory=frozenset({"a"})), A, name="tile_reshape")
     decision = decided(t.zeros(C), loop(load(A, "A"), view, load(B, "B"), t.product(A, B, C, reverses=True)))
-    assert decision.reverse == "line 1: tile_reshape makes a view of a tile"
+    assert decision.planned.reverse == "no stages: line 1: tile_reshape makes a view of a tile"
 
 
 def test_c_of_the_caller_has_no_memory_of_its_own() -> None:
     c = t.parameter("c", M, N)
-    assert decided(loop(*body(c)), parameters=("c",)).reverse == "C has no memory of its own"
+    assert decided(loop(*body(c)), parameters=("c",)).planned.reverse == "no stages: C has no memory of its own"
 
 
 def test_an_adjoint_before_the_loop_reads_c() -> None:
     reads = t.operation("tile_map", C, results=(D,))
-    assert decided(t.zeros(C), reads, loop(*body()), tiles=(C, A, B, D)).reverse == "the reverse pass reads C"
+    assert (
+        decided(t.zeros(C), reads, loop(*body()), tiles=(C, A, B, D)).planned.reverse
+        == "no stages: the reverse pass reads C"
+    )
 
 
 def test_settings() -> None:
     nodes = t.zeros(C), loop(*body())
     off = LoopTarget(obstacle="main_loop is 'double_buffered'")
-    assert decided(*nodes, target=off).reverse == "main_loop is 'double_buffered'"
-    assert decided(*nodes, ahead=False).reverse == "the setting async_copies is off"
+    assert decided(*nodes, target=off).planned.reverse == "no stages: main_loop is 'double_buffered'"
+    assert decided(*nodes, ahead=False).planned.reverse == "no stages: the setting async_copies is off"
     mma = LoopTarget(TARGET.variants, ("mma",), "main_loop is 'mma'", PipelineOverrides("mma"))
     assert ring_of(*nodes, target=mma).answer.instructions == ("mma_m16n8k16",)
 
@@ -168,15 +173,17 @@ def test_settings() -> None:
 
 def test_extra_memory_is_returned() -> None:
     start = t.load(C)
-    decision = decided(start, loop(*body()))
-    macros, function = Macros(), kernel(start, decision.loop)
+    nodes = start, loop(*body())
+    decision = decided(*nodes)
+    macros, function = Macros(), kernel(*nodes)
     emit_reverse(macros, decision)
-    found = dict(line.removeprefix("#define ").partition(" ")[::2] for line in macros.definitions([function]))
-    extra = decision.reverse_extra_bytes
+    found = dict(line.removeprefix("#define ").partition(" ")[::2] for line in macros.definitions(function.hooks()))
+    assert decision.reverse is not None
+    extra = decision.reverse.answer.extra_bytes
     assert extra > 0
-    assert found[f"WT_REVERSE_BEGIN_{decision.loop.hook}"].count("wp::tile_shared_storage_t::alloc") == 1
-    assert f"alloc({extra})" in found[f"WT_REVERSE_BEGIN_{decision.loop.hook}"]
-    assert found[f"WT_REVERSE_END_{decision.loop.hook}"].endswith(f"alloc(-{extra});")
+    assert found[f"WT_REVERSE_BEGIN_{decision.hook}"].count("wp::tile_shared_storage_t::alloc") == 1
+    assert f"alloc({extra})" in found[f"WT_REVERSE_BEGIN_{decision.hook}"]
+    assert found[f"WT_REVERSE_END_{decision.hook}"].endswith(f"alloc(-{extra});")
 
 
 def test_statements_of_the_reverse_pass_are_replaced() -> None:
@@ -185,12 +192,12 @@ def test_statements_of_the_reverse_pass_are_replaced() -> None:
     view = t.alias(transposed, stored, hook=t.number(), reverses=True)
     nodes = load(stored, "A"), load(B, "B"), view, t.product(transposed, B, C, reverses=True)
     target = LoopTarget({0: variant_of(M, N, K, 128, layout="cr")}, TARGET.families)
-    decision = decided(t.zeros(C), loop(*nodes), tiles=(C, stored, B), target=target)
-    function = kernel(t.zeros(C), decision.loop)
-    macros = Macros()
-    skip_replays(macros, function, {0})
+    program = t.zeros(C), loop(*nodes)
+    decision = decided(*program, tiles=(C, stored, B), target=target)
+    function, macros = kernel(*program), Macros()
+    skip_replays(macros, [nodes[-1].hook])
     emit_reverse(macros, decision)
-    found = dict(line.removeprefix("#define ").partition(" ")[::2] for line in macros.definitions([function]))
+    found = dict(line.removeprefix("#define ").partition(" ")[::2] for line in macros.definitions(function.hooks()))
     first, second, _, product = nodes
     for operation in (first, second):
         assert found[f"WT_ADJOINT_{operation.hook}(...)"] == found[f"WT_ZERO_{operation.hook}(...)"] == ""
@@ -198,8 +205,8 @@ def test_statements_of_the_reverse_pass_are_replaced() -> None:
     assert found[f"WT_REPLAY_{second.hook}(...)"].endswith("wt::arch::commit_copies();")
     assert found[f"WT_ADJOINT_{view.hook}(...)"] == found[f"WT_REPLAY_{product.hook}(...)"] == ""
     adjoint = found[f"WT_ADJOINT_{product.hook}(...)"]
-    assert f"wt_module::add_to_gradient<decltype(a)>(wt_reverse_{decision.loop.hook}.from + 0, var_A, adj_A" in adjoint
-    assert found[f"WT_REVERSE_END_{decision.loop.hook}"].endswith(f"wt_reverse_done_{decision.loop.hook}:;")
+    assert f"wt_module::add_to_gradient<decltype(a)>(wt_reverse_{decision.hook}.from + 0, var_A, adj_A" in adjoint
+    assert found[f"WT_REVERSE_END_{decision.hook}"].endswith(f"wt_reverse_done_{decision.hook}:;")
     of_a, of_b = reversed_types(decision)
     assert "m = 64, n = 64, k = 64, warps_m = 1, warps_n = 1, threads = 128;" in of_a
     assert "a_k_major = true, b_k_major = true, swapped = false, gradient_is_a = false, in_loop = false" in of_a, (

@@ -8,9 +8,12 @@ import pytest
 
 from tests.codegen import traces as t
 from tests.heuristics.test_main_loop import variant_of
-from warp_tiles.codegen.loops import LoopDecision, decide
-from warp_tiles.codegen.stages import LoopTarget, Ring, constant_arrays
-from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Loop, Node, Operation, Tile
+from warp_tiles.codegen.answers import LoopDecision, Ring
+from warp_tiles.codegen.effects import Effect
+from warp_tiles.codegen.loops import decide
+from warp_tiles.codegen.operations import Array, Operation, Tile
+from warp_tiles.codegen.stages import LoopTarget, constant_arrays
+from warp_tiles.codegen.trace import FunctionTrace, Loop, Node
 from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.problem import Precision
 
@@ -46,7 +49,7 @@ def ring_of(*nodes: Node, tiles: tuple[Tile, ...] = (C, A, B)) -> Ring:
 
 def obstacle(decision: LoopDecision) -> str:
     assert decision.ring is None
-    return decision.reason.partition("not more stages: ")[2]
+    return decision.planned.reason.partition("not more stages: ")[2]
 
 
 # ---- where the stages lie
@@ -118,7 +121,7 @@ def test_products_of_which_wgmma_multiplies_only_one_share_an_instruction() -> N
     found = decision("wgmma", "mma")
     assert found.ring is not None
     assert {product.instruction for product in found.ring.products} == {"mma_m16n8k16"}
-    assert found.reason.endswith("; wgmma can multiply only some of its products")
+    assert found.planned.reason.endswith("; wgmma can multiply only some of its products")
     assert obstacle(decision("wgmma")) == "128 threads cannot share 32x32x32 among their tensor cores"
 
 
@@ -126,8 +129,8 @@ def test_the_plan_names_a_product_that_is_the_transpose_of_c() -> None:
     a, c = t.tile("a", 32, K, "float16"), t.tile("c", 32, N)
     target = LoopTarget({0: variant_of(32, N, K, 128)}, TARGET.families)
     found = decided(t.zeros(c), t.loop(t.load(a), t.load(B), t.product(a, B, c)), tiles=(c, a, B), target=target)
-    assert found.reason.endswith("; it computes the transpose of C")
-    assert "transpose" not in decided(t.zeros(C), t.loop(*body())).reason
+    assert found.planned.reason.endswith("; it computes the transpose of C")
+    assert "transpose" not in decided(t.zeros(C), t.loop(*body())).planned.reason
 
 
 def test_memory_around_a_function_counts() -> None:
@@ -137,7 +140,7 @@ def test_memory_around_a_function_counts() -> None:
 
     def stages(*functions: FunctionTrace, reverse: frozenset[str] = frozenset()) -> int:
         module = t.module(*functions, reversed=reverse)
-        return decide(module, helper, t.sums_of(0), ahead=True, target=TARGET)[-1].stages
+        return decide(module, helper, t.sums_of(0), ahead=True, target=TARGET)[-1].planned.stages
 
     assert stages(helper) == 4
     alone, differentiated = stages(helper, caller), stages(helper, caller, reverse=frozenset({"k"}))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.emit_stores import emit_store_adjoints
+from warp_tiles.codegen.answers import ReversedStore
+from warp_tiles.codegen.effects import Effect
+from warp_tiles.codegen.emit_stores import emit_store_adjoint
 from warp_tiles.codegen.hooks import Hook, Macros
-from warp_tiles.codegen.store_adjoints import ReversedStore, reversed_stores
-from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Node, Operation, Scalar, Tile, Value
+from warp_tiles.codegen.operations import Array, Operation, Scalar, Tile, Value
+from warp_tiles.codegen.store_adjoints import reversed_stores
+from warp_tiles.codegen.trace import FunctionTrace, Node
 
 C, W = t.tile("c"), t.tile("w")
 D, E = t.register("d"), t.register("e")
@@ -199,8 +202,9 @@ def test_parameters_that_share_memory() -> None:
 
 def texts(*operations: Operation) -> dict[tuple[Hook, int], str]:
     macros, function = Macros(), t.function(*operations)
-    emit_store_adjoints(macros, t.module(function), function)
-    lines = macros.definitions([function])
+    for one in reversed_stores(t.module(function), function):
+        emit_store_adjoint(macros, one)
+    lines = macros.definitions(function.hooks())
     by_name = {line.split("(")[0].split()[1]: line.partition("(...)")[2].strip() for line in lines if "(...)" in line}
     return {
         (hook, one.hook or 0): by_name[name]

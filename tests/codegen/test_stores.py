@@ -6,11 +6,13 @@ import pytest
 
 from tests.codegen import traces as t
 from warp_tiles.codegen.affine import Affine
-from warp_tiles.codegen.effects import INPLACE, OPERATORS
+from warp_tiles.codegen.answers import ComputedStore
+from warp_tiles.codegen.effects import INPLACE, OPERATORS, Effect
 from warp_tiles.codegen.emit_stores import emit_computed_stores
 from warp_tiles.codegen.hooks import Hook, Macros
-from warp_tiles.codegen.stores import ComputedStore, computed_stores
-from warp_tiles.codegen.trace import Array, Effect, Node, Operation, Scalar, Tile, Value
+from warp_tiles.codegen.operations import Array, Operation, Scalar, Tile, Value
+from warp_tiles.codegen.stores import computed_stores
+from warp_tiles.codegen.trace import Node
 
 C, W, D, E = t.tile("c"), t.tile("w"), t.register("d", dtype="float16"), t.register("e")
 
@@ -231,7 +233,7 @@ def test_the_code_of_a_load() -> None:
 def code(*operations: Operation) -> str:
     macros, function = Macros(), t.function(*operations)
     emit_computed_stores(macros, computed_stores(function))
-    lines = macros.definitions([function])
+    lines = macros.definitions(function.hooks())
     texts = {line.split("(")[0].split()[1]: line.partition(") ")[2] for line in lines if "(...)" in line}
     return " ".join(texts[Hook.AT.name_of(operation.hook or 0)] for operation in operations)
 
@@ -258,7 +260,7 @@ def test_the_reverse_pass_keeps_the_statements() -> None:
     macros, function = Macros(), t.function(operation, end)
     emit_computed_stores(macros, computed_stores(function))
     for one in (operation, end):
-        assert f"#define {Hook.REPLAY.name_of(one.hook or 0)}(...) __VA_ARGS__" in macros.definitions([function])
+        assert f"#define {Hook.REPLAY.name_of(one.hook or 0)}(...) __VA_ARGS__" in macros.definitions(function.hooks())
 
 
 def test_the_code_passes_the_parameters() -> None:

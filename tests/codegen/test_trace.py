@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.trace import Array, Scalar, Tile, loops, operations, own_operations
+from warp_tiles.codegen.operations import Array, Scalar, Tile
+from warp_tiles.codegen.trace import loops, operations, own_operations
 
 A, B = t.tile("a"), t.tile("b")
 UNKNOWN = t.tile("u", memory=frozenset({"?"}))

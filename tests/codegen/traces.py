@@ -6,20 +6,11 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from warp_tiles.codegen.sums import LoopSums, SumsOf
-from warp_tiles.codegen.trace import (
-    Branch,
-    Effect,
-    FunctionTrace,
-    Loop,
-    ModuleTrace,
-    Node,
-    Operation,
-    Product,
-    Scalar,
-    Tile,
-    Value,
-)
+from warp_tiles.codegen.answers import LoopSums
+from warp_tiles.codegen.effects import Effect
+from warp_tiles.codegen.operations import Operation, Product, Scalar, Tile, Value
+from warp_tiles.codegen.sums import SumsOf
+from warp_tiles.codegen.trace import Branch, FunctionTrace, Loop, ModuleTrace, Node
 
 _numbers = itertools.count(1)
 SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warp_tiles.gemm.hardware import multiprocessor
+from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.heuristics.resources import (
     least_registers,
     limit_of_blocks,
@@ -18,7 +19,6 @@ from warp_tiles.heuristics.resources import (
     shared_limit,
     static_shared_bytes,
 )
-from warp_tiles.plan.planning import PlannedLoop
 
 
 @pytest.mark.parametrize(

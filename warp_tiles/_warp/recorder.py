@@ -35,11 +35,12 @@ from warp_tiles.codegen.effects import (
     STORE,
     TRANSPOSE,
     ZEROS,
+    Effect,
     effect_of_builtin,
     effect_of_function,
 )
 from warp_tiles.codegen.hooks import Hook
-from warp_tiles.codegen.trace import Effect, FunctionTrace, ModuleTrace
+from warp_tiles.codegen.trace import FunctionTrace, ModuleTrace
 
 # these nodes compute numbers, or are recorded as loops and branches; all other nodes have unknown effects
 _ARITHMETIC_NODES = (

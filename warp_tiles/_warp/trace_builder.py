@@ -10,19 +10,9 @@ from typing import Any, Literal, cast
 
 from warp_tiles._warp.internals import find
 from warp_tiles.codegen.affine import Affine, affine_result
-from warp_tiles.codegen.trace import (
-    UNKNOWN_MEMORY,
-    Array,
-    Branch,
-    Effect,
-    Loop,
-    Node,
-    Operation,
-    Product,
-    Scalar,
-    Tile,
-    Value,
-)
+from warp_tiles.codegen.effects import Effect
+from warp_tiles.codegen.operations import UNKNOWN_MEMORY, Array, Operation, Product, Scalar, Tile, Value
+from warp_tiles.codegen.trace import Branch, Loop, Node
 
 # emits a statement; the arguments are those of Warp's add_forward(): statement, replay, skip_replay
 Emit = Callable[[str, "str | None", bool], None]

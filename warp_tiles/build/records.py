@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from warp_tiles.build.phases import Phase
-from warp_tiles.plan.planning import ModulePlan, PlannedLoop
+from warp_tiles.gemm.pipeline import PlannedLoop
+from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.solver.variant import Config, Variant
 
 

@@ -11,18 +11,9 @@ All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 
 from __future__ import annotations
 
-from warp_tiles.codegen.trace import (
-    Effect,
-    FunctionTrace,
-    ModuleTrace,
-    Node,
-    Operation,
-    Tile,
-    loops,
-    operations,
-    own_operations,
-    path_to,
-)
+from warp_tiles.codegen.effects import Effect
+from warp_tiles.codegen.operations import Operation, Tile
+from warp_tiles.codegen.trace import FunctionTrace, ModuleTrace, Node, loops, operations, own_operations, path_to
 
 # for these the reverse pass reads only the gradient of the tile, and none of its elements
 _NO_READS = frozenset({"tile_zeros", "tile_load", "tile_store"})

@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
-from warp_tiles.codegen.trace import Effect
+from enum import Enum
+
+
+class Effect(Enum):
+    """The effects that an operation may have, apart from computing its results.
+
+    Attributes:
+        NONE: It has none. It may read arrays.
+        ALIAS: It makes a view of an operand's memory, without reading an element.
+        TILES: It reads or writes elements of its tiles. It may read arrays.
+        WRITES: It writes to arrays. It may also write to its tiles.
+        LEAVES: It returns from the function.
+        UNKNOWN: It may do anything.
+    """
+
+    NONE = "none"
+    ALIAS = "alias"
+    TILES = "tiles"
+    WRITES = "writes"
+    LEAVES = "leaves"
+    UNKNOWN = "unknown"
+
 
 LOAD, STORE, MATMUL = "tile_load", "tile_store", "tile_matmul"
 ASTYPE, MAP = "tile_astype", "tile_map"  # these compute a tile in registers

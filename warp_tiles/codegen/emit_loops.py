@@ -24,17 +24,21 @@ docs/templates.md shows the text of one loop with stages, whole.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
+from warp_tiles.codegen.answers import (
+    Accumulation,
+    Loads,
+    LoopDecision,
+    Pipeline,
+    ReverseRing,
+    Ring,
+    Slot,
+    TileGradient,
+)
 from warp_tiles.codegen.hooks import STATEMENT, Hook, Macros, hook_of, pointer
-from warp_tiles.codegen.loads import Loads
-from warp_tiles.codegen.loops import LoopDecision
-from warp_tiles.codegen.pipelines import Pipeline
-from warp_tiles.codegen.reverse import ReverseRing, TileGradient
-from warp_tiles.codegen.stages import Ring, Slot, constant_arrays
-from warp_tiles.codegen.sums import Accumulation
-from warp_tiles.codegen.trace import Array, FunctionTrace, ModuleTrace, Tile
+from warp_tiles.codegen.operations import Tile
 from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.pipeline import MmaPlan
@@ -54,20 +58,19 @@ def emit_loads(macros: Macros, forward: Loads, replayed: Loads) -> None:
             macros.add(wait, number, _WAIT)
 
 
-def skip_replays(macros: Macros, function: FunctionTrace, sites: Collection[int]) -> None:
+def skip_replays(macros: Macros, hooks: Iterable[int]) -> None:
     """Replaces forward products in the reverse pass by a barrier, because the next statement may read their tiles."""
-    for operation in function.operations():
-        if operation.product is not None and operation.product.site in sites and operation.hook is not None:
-            macros.replace(Hook.REPLAY, operation.hook, _SYNC)
+    for hook in hooks:
+        macros.replace(Hook.REPLAY, hook, _SYNC)
 
 
-def emit_loops(macros: Macros, module: ModuleTrace, decisions: Iterable[LoopDecision]) -> None:
+def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
     """Writes the loops of a module that keep sums in registers, and those that also load ahead."""
     decisions = tuple(decisions)
     for decision in decisions:
-        if decision.instruction:
-            _emit_ring(macros, module.functions[decision.function], decision)
-    decisions = tuple(decision for decision in decisions if not decision.instruction)
+        if decision.ring is not None:
+            _emit_ring(macros, decision, decision.ring)
+    decisions = tuple(decision for decision in decisions if decision.ring is None)
     arrays = {product.array: product for decision in decisions for product in decision.accumulations}
     for product in arrays.values():
         _emit_sums(macros, product)
@@ -75,33 +78,33 @@ def emit_loops(macros: Macros, module: ModuleTrace, decisions: Iterable[LoopDeci
         if decision.pipeline is None:
             for product in decision.accumulations:
                 _replace_product(macros, product, f"{_add(product)} {_SYNC}")
-        elif decision.loop.kind == "unrolled":
-            _emit_unrolled(macros, decision.loop.hook, decision.pipeline)
+        elif decision.unrolled:
+            _emit_unrolled(macros, decision.hook, decision.pipeline)
         else:
-            _emit_double_buffers(macros, decision.loop.hook, decision.pipeline)
+            _emit_double_buffers(macros, decision.hook, decision.pipeline)
     # new tiles, and memory that contained buffers, are set to zeros before sums are added to them
     zeroed = {
-        (product.home.hook, buffer.c.name)
+        (product.home, buffer.c.name)
         for decision in decisions
         if decision.pipeline is not None
         for buffer in decision.pipeline.buffers
         for product in decision.accumulations
         if product.c.name == buffer.c.name
     }
-    zeroed |= {(product.home.hook, product.c.name) for product in arrays.values() if product.addition is not None}
+    zeroed |= {(product.home, product.c.name) for product in arrays.values() if product.addition is not None}
     for home, c in sorted(zeroed):
         macros.add(Hook.END, home, f"wt_module::zero({c});")
     for product in arrays.values():
         finish = f"{product.sums.symbol}_finish({_sums(product)}, {pointer(product.c)});"
-        macros.add(Hook.END, product.home.hook, f"{_SYNC} {finish} {_SYNC}")
-        _emit_addition(macros, product.home.hook, product)
+        macros.add(Hook.END, product.home, f"{_SYNC} {finish} {_SYNC}")
+        _emit_addition(macros, product.home, product)
 
 
 def _emit_sums(macros: Macros, product: Accumulation) -> None:
     name, count, ctype = _sums(product), product.sums.count, product.sums.ctype
     # declared without an initializer, because a goto may not jump over one
     zeroed = f"for (int wt_i = 0; wt_i < {count}; ++wt_i) {name}[wt_i] = {ctype}(0);"
-    macros.add(Hook.BEGIN, product.home.hook, f"{ctype} {name}[{count}]; {zeroed}")
+    macros.add(Hook.BEGIN, product.home, f"{ctype} {name}[{count}]; {zeroed}")
 
 
 def _emit_double_buffers(macros: Macros, loop: int, pipeline: Pipeline) -> None:
@@ -191,9 +194,9 @@ def _operand(tile: Tile, names: Mapping[str, str], offsets: dict[str, str]) -> s
 
 def staged_types(decision: LoopDecision) -> Iterator[str]:
     """Yields the C++ types of the products of a loop with stages."""
-    if decision.pipeline is None or (ring := decision.pipeline.ring) is None:
+    if (ring := decision.ring) is None:
         return
-    for product, variant, answer in zip(decision.pipeline.products, ring.variants, ring.products):
+    for product, variant, answer in zip(decision.accumulations, ring.variants, ring.products):
         if product.array == hook_of(product.operation):  # the first one of those that share sums
             a, b = (_slot(ring, tile).transposed for tile in (product.a, product.b))
             flags = {"in_loop": True, "a_transposed": a, "b_transposed": b}
@@ -231,19 +234,16 @@ def _product_type(
     )
 
 
-def _emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) -> None:
-    """Writes a loop of a function that loads into stages.
+def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
+    """Writes a loop that loads into stages.
 
     An iteration loads its tiles into one stage, and multiplies those of an earlier iteration before that, so that
     tensor cores work while the loads are issued. After the loop the program jumps to the products until no stage is
     left.
     """
-    pipeline = decision.pipeline
-    assert pipeline is not None
-    assert pipeline.ring is not None
-    ring, found, loop = pipeline.ring, pipeline.ring.loop, decision.loop.hook
+    found, loop = ring.loop, decision.hook
     name, multiply, drain, memory = (f"wt_{word}_{loop}" for word in ("ring", "multiply", "drain", "memory"))
-    begin, products = partial(macros.add, Hook.BEGIN, loop), pipeline.products
+    begin, products = partial(macros.add, Hook.BEGIN, loop), decision.accumulations
     if found.extra_bytes:
         begin(_reserved(memory, found.extra_bytes))
     reads_c = any(ring.starts) and not ring.adds_starts
@@ -266,19 +266,17 @@ def _emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) 
         after_loads = f"{multiply}:; {due} {{ if (!{name}.more) {wait} {multiplied}"
     else:
         before_loads, after_loads = f"{multiply}:; {due} {{ {wait} {multiplied}", ""
-    constant = constant_arrays(function, decision.loop)
-    for load in pipeline.loads:
-        (tile,) = (value for value in load.results if isinstance(value, Tile))
-        slot = f"{name}.to + {ring.slots[tile.name].offset_bytes}"
-        template = f"wt_module::{'TransposingSlotLoader' if ring.slots[tile.name].transposed else 'SlotLoader'}"
-        array = next((value for value in load.operands if isinstance(value, Array) and value.name in constant), None)
-        target = f"wt_module::LoadSlotOnce<{template}> {{{slot}}}"
-        if array is not None:
-            kind, loader = f"{template}<decltype({tile.name})>", f"wt_loader_{loop}_{tile.name}"
-            begin(_begun(kind, loader, array.name))
-            target = f"wt_module::LoadSlot<{kind}> {{{loader}, {slot}}}"
-        commit = _COMMIT if load is pipeline.loads[-1] else ""
-        macros.replace(Hook.AT, hook_of(load), f"{before_loads}{target} << {STATEMENT}{commit}")
+    last = max(hook_of(slot.load) for slot in ring.slots.values())
+    for tile, slot in ring.slots.items():
+        to = f"{name}.to + {slot.offset_bytes}"
+        template = f"wt_module::{'TransposingSlotLoader' if slot.transposed else 'SlotLoader'}"
+        target = f"wt_module::LoadSlotOnce<{template}> {{{to}}}"
+        if slot.array is not None:
+            kind, loader = f"{template}<decltype({tile})>", f"wt_loader_{loop}_{tile}"
+            begin(_begun(kind, loader, slot.array.name))
+            target = f"wt_module::LoadSlot<{kind}> {{{loader}, {to}}}"
+        commit = _COMMIT if hook_of(slot.load) == last else ""
+        macros.replace(Hook.AT, hook_of(slot.load), f"{before_loads}{target} << {STATEMENT}{commit}")
         before_loads = ""
     for product in products:
         _replace_product(macros, product, "")
@@ -290,7 +288,7 @@ def _emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) 
     end(f"{completions} {_SYNC}")
     if found.extra_bytes:
         end(_released(found.extra_bytes))
-    if isinstance(decision.sum_store, str):
+    if decision.sum_store is None:
         _emit_results(macros, loop, products, ring)
     for fill in ring.fills:  # the loop overwrites C
         macros.replace(Hook.AT, hook_of(fill), "")
@@ -370,8 +368,7 @@ def _first_address(tile: Tile | None, memory: str) -> str:
 
 def reversed_types(decision: LoopDecision) -> Iterator[str]:
     """Yields the C++ types of the products of a loop's reverse pass."""
-    ring = decision.reverse
-    if isinstance(ring, ReverseRing):
+    if (ring := decision.reverse) is not None:
         for gradient in ring.gradients:
             name, product = _gradient_name(ring, gradient), gradient.product
             flags = {"gradient_is_a": product.gradient_is_a}
@@ -385,8 +382,8 @@ def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
     An iteration loads its tiles into one stage, and then computes the gradients of the iteration before. After the loop
     the program jumps to the products once more, for the last iteration.
     """
-    ring, loop = decision.reverse, decision.loop.hook
-    if not isinstance(ring, ReverseRing):
+    ring, loop = decision.reverse, decision.hook
+    if ring is None:
         return
     name, multiply, done = f"wt_reverse_{loop}", f"wt_reverse_multiply_{loop}", f"wt_reverse_done_{loop}"
     forward, extra, memory = ring.forward, ring.answer.extra_bytes, f"wt_reverse_memory_{loop}"

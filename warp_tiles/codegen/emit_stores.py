@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from warp_tiles.codegen.answers import ComputedStore, ReversedStore, SumStore
 from warp_tiles.codegen.emit_loops import staged_name
 from warp_tiles.codegen.hooks import STATEMENT, Hook, Macros, hook_of, local_function
-from warp_tiles.codegen.store_adjoints import ReversedStore, reversed_stores
-from warp_tiles.codegen.stores import ComputedStore
-from warp_tiles.codegen.sum_stores import SumStore
-from warp_tiles.codegen.trace import FunctionTrace, ModuleTrace, Operation, Tile
+from warp_tiles.codegen.operations import Operation, Tile
 
 
 def emit_computed_stores(macros: Macros, stores: Iterable[ComputedStore]) -> None:
@@ -74,20 +72,8 @@ def _tile_name(load: Operation) -> str:
 # ---- adjoints
 
 
-def emit_store_adjoints(macros: Macros, module: ModuleTrace, function: FunctionTrace) -> None:
-    """Writes the adjoints of a function's stores that are computed in bands.
-
-    Args:
-        macros: Receives the macros.
-        module: The whole module.
-        function: The function.
-    """
-    for found in reversed_stores(module, function):
-        _emit_adjoint(macros, found)
-
-
-def _emit_adjoint(macros: Macros, found: ReversedStore) -> None:
-    """Writes one adjoint.
+def emit_store_adjoint(macros: Macros, found: ReversedStore) -> None:
+    """Writes the adjoint of a store that is computed in bands.
 
     The reverse pass reaches the adjoint of the store first. Each statement becomes a function of its tiles. The last
     adjoint calls them, and ends their block.

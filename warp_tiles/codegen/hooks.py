@@ -21,8 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from warp_tiles.codegen.effects import ELEMENTWISE
-from warp_tiles.codegen.trace import Branch, FunctionTrace, Node, Operation, Tile
+from warp_tiles.codegen.operations import Operation, Tile
 
 STATEMENT = "__VA_ARGS__"  # in the macro of a hook: the statement inside the hook
 
@@ -71,44 +70,17 @@ class Macros:
         """Replaces the statement inside a hook."""
         self._replaced[hook.name_of(number)] = text
 
-    def definitions(self, functions: Iterable[FunctionTrace]) -> list[str]:
-        """Returns the ``#define`` of every hook of some functions."""
+    def definitions(self, hooks: Iterable[tuple[Hook, int]]) -> list[str]:
+        """Returns the ``#define`` of every hook."""
         lines = []
-        for function in functions:
-            for hook, number in _hooks(function.nodes, function.end_wait):
-                name = hook.name_of(number)
-                if hook.takes_statement:
-                    default = "" if hook is Hook.RECOMPUTE else STATEMENT
-                    lines.append(f"#define {name}(...) {self._replaced.get(name, default)}")
-                else:
-                    lines.append(f"#define {name} {' '.join(self._texts.get(name, ()))}".rstrip())
+        for hook, number in hooks:
+            name = hook.name_of(number)
+            if hook.takes_statement:
+                default = "" if hook is Hook.RECOMPUTE else STATEMENT
+                lines.append(f"#define {name}(...) {self._replaced.get(name, default)}")
+            else:
+                lines.append(f"#define {name} {' '.join(self._texts.get(name, ()))}".rstrip())
         return lines
-
-
-def _hooks(nodes: Iterable[Node], end: int | None) -> Iterable[tuple[Hook, int]]:
-    for node in nodes:
-        if node.wait is not None:
-            yield from ((Hook.WAIT, node.wait), (Hook.REPLAY_WAIT, node.wait))
-        if isinstance(node, Operation):
-            if node.hook is not None:
-                yield from ((Hook.AT, node.hook), (Hook.REPLAY, node.hook))
-                if node.reverses:
-                    yield Hook.ADJOINT, node.hook
-                    if node.name in ELEMENTWISE:
-                        yield Hook.RECOMPUTE, node.hook
-                if node.zeroes:
-                    yield Hook.ZERO, node.hook
-            continue
-        if isinstance(node, Branch):
-            yield from _hooks(node.nodes, node.end_wait)
-            continue
-        yield Hook.BEGIN, node.hook
-        yield from _hooks(node.nodes, node.end_wait)
-        yield Hook.END, node.hook
-        if node.reverses:
-            yield from ((Hook.REVERSE_BEGIN, node.hook), (Hook.REVERSE_END, node.hook))
-    if end is not None:
-        yield from ((Hook.WAIT, end), (Hook.REPLAY_WAIT, end))
 
 
 def hook_of(operation: Operation) -> int:

@@ -8,25 +8,12 @@ All functions are pure, on a :class:`warp_tiles.codegen.trace.FunctionTrace`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
 
-from warp_tiles.codegen.effects import JUMPS, LOAD
-from warp_tiles.codegen.trace import Branch, Effect, FunctionTrace, Loop, Node, Operation, Tile
-
-
-@dataclass(frozen=True)
-class Loads:
-    """The decision about the loads of a function.
-
-    Attributes:
-        asynchronous: The asynchronous loads by number of their hook. The value is True for the first load of a group:
-            other threads may still read the old elements of its tile.
-        waits: Numbers of the hooks at which the block waits.
-    """
-
-    asynchronous: dict[int, bool] = field(default_factory=dict)
-    waits: frozenset[int] = frozenset()
+from warp_tiles.codegen.answers import Loads
+from warp_tiles.codegen.effects import JUMPS, LOAD, Effect
+from warp_tiles.codegen.operations import Operation, Tile
+from warp_tiles.codegen.trace import Branch, FunctionTrace, Loop, Node
 
 
 def is_asynchronous(load: Operation) -> bool:
@@ -49,6 +36,13 @@ def plan_loads(function: FunctionTrace, pipelined: Collection[int] = ()) -> Load
     except _MissingHookError:
         return Loads()  # without a hook to wait at, no load is asynchronous
     return Loads(walk.asynchronous, frozenset(walk.waits))
+
+
+def joined(decisions: Iterable[Loads]) -> Loads:
+    """The decision about the loads of all functions of a module."""
+    found = tuple(decisions)
+    asynchronous = {hook: first for loads in found for hook, first in loads.asynchronous.items()}
+    return Loads(asynchronous, frozenset[int]().union(*(loads.waits for loads in found)))
 
 
 class _MissingHookError(Exception):

@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
-from warp_tiles.codegen.emit_loops import (
-    emit_loads,
-    emit_loops,
-    emit_reverse,
-    reversed_types,
-    skip_replays,
-    staged_types,
-)
-from warp_tiles.codegen.emit_stores import emit_computed_stores, emit_store_adjoints, emit_sum_store
-from warp_tiles.codegen.hooks import Macros
-from warp_tiles.codegen.loads import plan_loads
-from warp_tiles.codegen.loops import LoopDecision, LoopSums, LoopTarget, decide
-from warp_tiles.codegen.prelude import prefix_of, waiting_function, with_prelude
-from warp_tiles.codegen.reverse import ReverseRing
+from warp_tiles.codegen.answers import FunctionCall, LoopDecision, LoopSums, ModuleAnswer
+from warp_tiles.codegen.emit_module import finished_source
+from warp_tiles.codegen.loads import joined, plan_loads
+from warp_tiles.codegen.loops import decide
+from warp_tiles.codegen.prelude import prefix_of
+from warp_tiles.codegen.stages import LoopTarget
+from warp_tiles.codegen.store_adjoints import reversed_stores
 from warp_tiles.codegen.stores import computed_stores
-from warp_tiles.codegen.sum_stores import SumStore
-from warp_tiles.codegen.trace import ModuleTrace, Operation
+from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.codegen.whole import whole_product
-from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.hardware import THREAD_REGISTERS, has_wgmma
-from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides
+from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides, PlannedLoop
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.heuristics.loop_question import PipelineRecords
 from warp_tiles.heuristics.resources import limit_of_blocks
-from warp_tiles.plan.planning import PlannedLoop, Session, Site
+from warp_tiles.plan.planning import Session, Site
 from warp_tiles.plan.whole import WholeProduct
 from warp_tiles.settings import Settings
-from warp_tiles.solver.variant import SolverVariant, Variant
+from warp_tiles.solver.variant import Variant
 
 WHOLE_GRADIENTS = "two products of whole arrays, if a launch on a GPU covers large arrays; else the adjoint kernel"
-SCALAR_FUNCTION = "0"  # Warp's templates take the scalar path if they get an int in place of a function
 
 
 @dataclass(frozen=True)
@@ -77,7 +67,7 @@ class ModuleDecision:
     @property
     def has_stages(self) -> bool:
         """True if a loop multiplies tiles in stages, in either direction."""
-        return any(loop.instruction or loop.reverse_instructions for loop in self.loops)
+        return any(loop.ring or loop.reverse for loop in self.loops)
 
 
 class _Asked:
@@ -91,21 +81,6 @@ class _Asked:
         if variant not in self.found:
             self.found[variant] = self._functions.get(variant)
         return self.found[variant]
-
-
-@dataclass
-class _Calls:
-    """The device functions that a module calls.
-
-    Attributes:
-        names: What each placeholder stands for.
-        declarations: C++ declarations of the functions, by name.
-        solvers: C++ types that stand for solver functions, by the functions' names.
-    """
-
-    names: dict[str, str]
-    declarations: dict[str, str] = field(default_factory=dict)
-    solvers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -163,8 +138,8 @@ class GeneratedModule:
     def _calls(self, loops: Iterable[LoopDecision]) -> dict[int, tuple[Role, ...]]:
         """The roles of each product site that functions compute: those that no loop with stages computes."""
         loops = tuple(loops)
-        staged = {_site(product.operation) for loop in loops if loop.instruction for product in loop.accumulations}
-        reverse = {_site(loop.reverse.product) for loop in loops if isinstance(loop.reverse, ReverseRing)}
+        staged = {product.operation.site for loop in loops if loop.ring for product in loop.accumulations}
+        reverse = {loop.reverse.product.site for loop in loops if loop.reverse}
         repeated = self.called - sites_without_replay(self.trace) - reverse  # forward, by the reverse pass
 
         def is_called(site: Site, role: Role) -> bool:
@@ -187,25 +162,7 @@ class GeneratedModule:
             settings: The settings of the module.
         """
         return tuple(
-            PlannedLoop(
-                kernel,
-                self.trace.functions[loop.function].file,
-                loop.loop.line,
-                loop.products,
-                loop.state,
-                loop.stages,
-                loop.reason,
-                loop.instruction,
-                loop.sums,
-                self._gradients(loop.function, settings),
-                loop.reverse_reason,
-                loop.reverse_instructions,
-                loop.store_reason,
-                loop.operands,
-                loop.load_reason,
-                loop.cost,
-                *loop.resources,
-            )
+            replace(loop.planned, kernel=kernel, gradients=self._gradients(loop.function, settings))
             for loop in decision.loops
             for kernel in self.trace.kernels_of.get(loop.function, ())
         )
@@ -241,7 +198,8 @@ class GeneratedModule:
         """
         reserved: dict[str, tuple[int, int]] = {}
         for loop in decision.loops:
-            needed = loop.extra_bytes, loop.reverse_extra_bytes
+            ring, reverse = loop.ring, loop.reverse
+            needed = ring.loop.extra_bytes if ring else 0, reverse.answer.extra_bytes if reverse else 0
             if any(needed):
                 forward, backward = reserved.get(loop.function, (0, 0))
                 reserved[loop.function] = max(forward, needed[0]), max(backward, needed[1])
@@ -257,72 +215,76 @@ class GeneratedModule:
             suffix: See :meth:`decide`.
         """
         decision = self.decide(functions, settings, suffix=suffix)
-        loops = decision.loops
-        calls = _Calls({s.placeholder(role): SCALAR_FUNCTION for s in self.session.sites for role in s.roles})
-        self._call_solvers(calls, functions)
-        self._call_products(calls, decision, functions)
-        macros = Macros()
-        for loop in loops:
-            if loop.instruction:
-                continue
-            for accumulation in loop.accumulations:
-                operation, sums = accumulation.operation, accumulation.sums
-                summed = self._product(self.session.sites[_site(operation)], Role.FORWARD)
-                assert summed is not None
-                calls.declarations[f"{sums.symbol}_add"] = loop_declarations(summed, sums)
-        emit_loops(macros, self.trace, loops)
-        is_changed = bool(calls.declarations) or decision.has_stages
-        if settings.async_copies and is_changed:
-            self._emit_moves(macros, loops)
+        return finished_source(self.source, self._answer(decision, functions, settings))
+
+    def _answer(self, decision: ModuleDecision, functions: Functions, settings: Settings) -> ModuleAnswer:
+        """Everything that the source is written from."""
+        loops, traces, sites = decision.loops, self.trace.functions.values(), self.session.sites
+        waiting = waiting_sites(self.trace)
+        calls = tuple(call for site in sites for call in self._calls_of(site, decision, functions, waiting))
+        summed = {
+            one.sums.symbol: (product, one.sums)
+            for loop in loops
+            if not loop.ring
+            for one in loop.accumulations
+            if (product := self._product(sites[one.operation.site], Role.FORWARD)) is not None
+        }
+        answer = ModuleAnswer(
+            tuple(hook for function in traces for hook in function.hooks()), calls, tuple(summed.values()), loops
+        )
         if settings.register_accumulators:
             here = {
                 s.index for s in self._product_sites() if self._has_functions(s, decision.calls[s.index], functions)
             }
-            for function in self.trace.functions.values():
-                skip_replays(macros, function, sites_without_replay(self.trace) & here)
-        for loop in loops:
-            emit_reverse(macros, loop)
-        return with_prelude(
-            self.source,
-            [calls.declarations[name] for name in sorted(calls.declarations)],
-            calls.names,
-            macros.definitions(self.trace.functions.values()),
-            header=is_changed and settings.async_copies,
-            staged=[text for loop in loops for text in staged_types(loop)],
-            reversed_loops=[text for loop in loops for text in reversed_types(loop)],
-            solvers=[calls.solvers[symbol] for symbol in sorted(calls.solvers)],
+            skipped = tuple(hook for site, hook in self._products_without_replay() if site in here)
+            answer = replace(answer, skipped=skipped)
+        called = any(call.variant is not None for call in calls)
+        if not settings.async_copies or not (called or summed or decision.has_stages):
+            return answer
+        ahead = {loop.hook for loop in loops if loop.pipeline is not None}
+        reversed_loops = {loop.hook for loop in loops if loop.reverse is not None}
+        stored = {loop.sum_store.computed.store for loop in loops if loop.sum_store is not None}
+        return replace(
+            answer,
+            moves=True,
+            loads=joined(plan_loads(function, ahead) for function in traces),
+            replayed=joined(plan_loads(function, reversed_loops) for function in traces),
+            stores=tuple(
+                found for function in traces for found in computed_stores(function) if found.store not in stored
+            ),
+            reversed_stores=tuple(found for function in traces for found in reversed_stores(self.trace, function)),
         )
 
-    def _call_solvers(self, calls: _Calls, functions: Functions) -> None:
-        """Add the calls of the solver functions that were built. Each one can take the scalar path alone."""
-        for site in self.session.sites:
-            for role, variant in site.variants.items():
-                if not isinstance(variant, SolverVariant) or (role is Role.ADJOINT and site.index not in self.called):
-                    continue
-                if (function := functions.get(variant)) is not None:
-                    calls.declarations[function.symbol] = solver_declaration(variant, function.symbol)
-                    calls.solvers[function.symbol] = solver_struct(variant, function.symbol)
-                    calls.names[site.placeholder(role)] = f"wt::Solver<{function.symbol}_call>{{}}"
+    def _products_without_replay(self) -> Iterator[tuple[int, int]]:
+        """Site and hook of each product that the reverse pass need not repeat."""
+        sites = sites_without_replay(self.trace)
+        for function in self.trace.functions.values():
+            for operation in function.operations():
+                if operation.product is not None and operation.product.site in sites and operation.hook is not None:
+                    yield operation.product.site, operation.hook
 
-    def _call_products(self, calls: _Calls, decision: ModuleDecision, functions: Functions) -> None:
-        """Add the calls of the products whose functions were all built."""
-        waiting = waiting_sites(self.trace)
-        for site in self._product_sites():
-            found = {role: functions.get(site.variants[role]) for role in decision.calls[site.index]}
-            symbols = {role: function.symbol for role, function in found.items() if function is not None}
-            if not symbols or len(symbols) < len(found):
-                continue
-            # A role that nothing calls is still an argument, and Warp's templates look at the forward one
-            other = symbols.get(Role.FORWARD, next(iter(symbols.values())))
+    def _calls_of(
+        self, site: Site, decision: ModuleDecision, functions: Functions, waiting: Collection[int]
+    ) -> Iterator[FunctionCall]:
+        """What the placeholders of a site stand for: functions, if all that the site calls were built."""
+        if site.is_solver:  # each function can take the scalar path alone
             for role in site.roles:
-                product, symbol = self._product(site, role), symbols.get(role, other)
-                if role in symbols:
-                    assert product is not None
-                    calls.declarations[symbol] = declaration(product, symbol)
-                    if role is Role.ADJOINT_B and site.index in waiting:
-                        calls.declarations[f"{symbol}_waiting"] = waiting_function(symbol, pointers(product))
-                        symbol = f"{symbol}_waiting"
-                calls.names[site.placeholder(role)] = symbol
+                variant = None if role is Role.ADJOINT and site.index not in self.called else site.variants.get(role)
+                function = None if variant is None else functions.get(variant)
+                placeholder = site.placeholder(role)
+                yield FunctionCall(placeholder, function.symbol, variant) if function else FunctionCall(placeholder)
+            return
+        roles = decision.calls[site.index]
+        found = {role: functions.get(site.variants[role]) for role in roles}
+        symbols = {role: function.symbol for role, function in found.items() if function is not None}
+        if len(symbols) < len(roles):
+            symbols = {}
+        # A role that nothing calls is still an argument, and Warp's templates look at the forward one
+        other = symbols.get(Role.FORWARD, next(iter(symbols.values()), ""))
+        for role in site.roles:
+            waits = role is Role.ADJOINT_B and role in symbols and site.index in waiting
+            variant = site.variants[role] if role in symbols else None
+            yield FunctionCall(site.placeholder(role), symbols.get(role, other), variant, waits)
 
     def _product_sites(self) -> list[Site]:
         return [site for site in self.session.sites if not site.is_solver]
@@ -352,8 +314,8 @@ class GeneratedModule:
 
         target = self._loop_target(settings, suffix)
         found = decisions(target)
-        limit = None if settings.linker == "warp" else limit_of_blocks(self.session.block_dim, found)[0]
-        limit = limit or THREAD_REGISTERS
+        limit, _ = limit_of_blocks(self.session.block_dim, [decision.planned for decision in found])
+        limit = THREAD_REGISTERS if settings.linker == "warp" or limit is None else limit
         return found if limit == target.registers else decisions(replace(target, registers=limit))
 
     def _loop_target(self, settings: Settings, suffix: bool) -> LoopTarget:
@@ -382,56 +344,3 @@ class GeneratedModule:
         if could_have_wgmma and not suffix:
             return replace(target, families=mma, obstacle="wgmma needs a cubin for sm_90a that is linked here")
         return replace(target, families=("wgmma",) if choice.family else ("wgmma", *mma), obstacle=asked)
-
-    def _emit_moves(self, macros: Macros, decisions: tuple[LoopDecision, ...]) -> None:
-        """Writes the loads and stores of all functions of the module."""
-        ahead = {decision.loop.hook for decision in decisions if decision.pipeline is not None}
-        reversed_loops = {decision.loop.hook for decision in decisions if isinstance(decision.reverse, ReverseRing)}
-        from_sums = [decision.sum_store for decision in decisions if isinstance(decision.sum_store, SumStore)]
-        stored = {found.computed.store for found in from_sums}
-        for found in from_sums:
-            emit_sum_store(macros, found)
-        for function in self.trace.functions.values():
-            emit_loads(macros, plan_loads(function, ahead), plan_loads(function, reversed_loops))
-            emit_computed_stores(macros, [found for found in computed_stores(function) if found.store not in stored])
-            emit_store_adjoints(macros, self.trace, function)
-
-
-def _site(operation: Operation) -> int:
-    """The site of a product."""
-    assert operation.product is not None
-    return operation.product.site
-
-
-def pointers(variant: GemmProblem) -> tuple[str, ...]:
-    """Returns the C++ types of the parameters of a variant's device function: alpha, A, B, beta and C."""
-    a, b, c = (f"{DTYPES[operand.dtype].warp_type}*" for operand in (variant.a, variant.b, variant.c))
-    return c, a, b, c, c
-
-
-def solver_declaration(variant: SolverVariant, symbol: str) -> str:
-    """C++ declaration of a solver variant's device function."""
-    return f"void {symbol}({', '.join('void*' for _ in variant.parameters)});"
-
-
-def solver_struct(variant: SolverVariant, symbol: str) -> str:
-    """C++ of a type that stands for a solver function, as ``kernels/module/solvers.cuh`` uses it."""
-    parameters = ", ".join(f"void* {name}" for name in variant.parameters)
-    return (
-        f"struct {symbol}_call {{\n"
-        f"    static constexpr int scratch = {variant.scratch_elements};\n"
-        f"    static CUDA_CALLABLE void run({parameters}) {{ {symbol}({', '.join(variant.parameters)}); }}\n"
-        "};"
-    )
-
-
-def declaration(variant: GemmProblem, symbol: str) -> str:
-    """Returns the C++ declaration of a variant's device function."""
-    return f"void {symbol}({', '.join(pointers(variant))});"
-
-
-def loop_declarations(variant: GemmProblem, sums: LoopSums) -> str:
-    """Returns the C++ declarations of the two functions that keep a variant's sums over a loop."""
-    a, b, c = (DTYPES[operand.dtype].warp_type for operand in (variant.a, variant.b, variant.c))
-    add = f"void {sums.symbol}_add({sums.ctype}*, {a}*, {b}*);"
-    return f"{add}\nvoid {sums.symbol}_finish({sums.ctype}*, {c}*);"

@@ -12,67 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from warp_tiles.codegen.effects import LOAD
-from warp_tiles.codegen.stages import Ring
-from warp_tiles.codegen.sums import Accumulation
-from warp_tiles.codegen.trace import (
-    Branch,
-    Effect,
-    FunctionTrace,
-    Loop,
-    ModuleTrace,
-    Node,
-    Operation,
-    Scalar,
-    Tile,
-    operations,
-)
+from warp_tiles.codegen.answers import Accumulation, Buffer, Pipeline
+from warp_tiles.codegen.effects import LOAD, Effect
+from warp_tiles.codegen.operations import Operation, Scalar, Tile
+from warp_tiles.codegen.trace import Branch, FunctionTrace, Loop, ModuleTrace, Node, loops, operations
 from warp_tiles.codegen.zeros import holds_zeros
 
 ALIGNMENT_BYTES = 16  # of a buffer
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """The second buffer of a tile that a loop loads.
-
-    Attributes:
-        c: The tile C whose memory contains the buffer.
-        offset_bytes: Offset of the buffer in that memory.
-    """
-
-    tile: Tile
-    load: Operation
-    c: Tile
-    offset_bytes: int
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """A loop that loads and multiplies at the same time.
-
-    Attributes:
-        buffers: In the order of the loads. Empty in an unrolled loop, where each iteration has its own tiles.
-        products: In the order of the program. A loop computes all of them at the place of the last one. An unrolled
-            loop computes each at the place of the next one, and the last one at its end.
-        loads: In the order of the program.
-        ring: The stages into which the loop loads; None if it has two buffers.
-    """
-
-    buffers: tuple[Buffer, ...]
-    products: tuple[Accumulation, ...]
-    loads: tuple[Operation, ...]
-    ring: Ring | None = None
-
-    @property
-    def stages(self) -> int:
-        """Number of buffers of each tile."""
-        return self.ring.loop.stages if self.ring else 2
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Size of the second buffers of all tiles."""
-        return sum(_aligned(buffer.tile.size_bytes) for buffer in self.buffers)
 
 
 @dataclass(frozen=True)
@@ -205,9 +151,10 @@ def _double_buffered_pipeline(
 ) -> Pipeline | str:
     """Places a second buffer for each loaded tile in the memory of each C that holds zeros before its loop."""
     free: dict[str, tuple[int, Tile]] = {}  # by name of C: bytes in use, and C
+    homes = {loop.hook: loop for loop, _ in loops(function.nodes)}
     for product in products:
         c = product.c
-        idle = product.addition is not None or holds_zeros(module, function, product.home, c)
+        idle = product.addition is not None or holds_zeros(module, function, homes[product.home], c)
         if c.dense and c.name not in free and idle:
             free[c.name] = 0, c
     if not free:
@@ -217,15 +164,16 @@ def _double_buffered_pipeline(
     for tile, _ in sorted(loaded, key=lambda pair: -pair[0].size_bytes):
         name = next((name for name, (used, c) in free.items() if used + tile.size_bytes <= c.size_bytes), None)
         if name is None:
-            needed = sum(_aligned(tile.size_bytes) for tile, _ in loaded)
+            needed = sum(aligned(tile.size_bytes) for tile, _ in loaded)
             available = sum(c.size_bytes for _, c in free.values())
             return f"double buffers need {needed} bytes, and C's memory has {available}"
         used, c = free[name]
         places[tile.name] = c, used
-        free[name] = used + _aligned(tile.size_bytes), c
+        free[name] = used + aligned(tile.size_bytes), c
     buffers = tuple(Buffer(tile, load, *places[tile.name]) for tile, load in loaded)
     return Pipeline(buffers, tuple(products), tuple(loads))
 
 
-def _aligned(size_bytes: int) -> int:
+def aligned(size_bytes: int) -> int:
+    """Returns the bytes of a buffer with so many bytes of elements."""
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

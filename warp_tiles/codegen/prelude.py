@@ -65,15 +65,3 @@ def prefix_of(source: str) -> str:
         source: The source that Warp generated, with the placeholder.
     """
     return source.partition(PLACEHOLDER)[0]
-
-
-def waiting_function(symbol: str, types: Iterable[str]) -> str:
-    """Returns the C++ of a function that waits for all threads of the block and then calls another function.
-
-    Args:
-        symbol: Name of the other function.
-        types: C++ types of its parameters alpha, A, B, beta and C.
-    """
-    names = ("alpha", "a", "b", "beta", "c")
-    parameters = ", ".join(f"{kind} {name}" for kind, name in zip(types, names))
-    return f"static void {symbol}_waiting({parameters}) {{ WP_TILE_SYNC(); {symbol}({', '.join(names)}); }}"

@@ -9,15 +9,15 @@ All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from warp_tiles.codegen.adjoints import sites_without_replay
-from warp_tiles.codegen.effects import JUMPS, TRANSPOSE
+from warp_tiles.codegen.answers import Accumulation, ReverseRing, TileGradient
+from warp_tiles.codegen.effects import JUMPS, TRANSPOSE, Effect
+from warp_tiles.codegen.operations import Array, Operation, Tile
 from warp_tiles.codegen.pipelines import Body
 from warp_tiles.codegen.stages import (
     LoopTarget,
-    Slot,
     constant_arrays,
     idle_tiles,
     loaded_operands,
@@ -25,56 +25,8 @@ from warp_tiles.codegen.stages import (
     problem_of_order,
     stage_slots,
 )
-from warp_tiles.codegen.sums import Accumulation
-from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Loop, ModuleTrace, Operation, Tile, operations
-from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.heuristics.reverse_loop import GradientProduct, ReverseLoop, reverse_loop
-
-
-@dataclass(frozen=True)
-class TileGradient:
-    """The gradient of a loaded tile.
-
-    Attributes:
-        array: The array from which it is loaded.
-        other: The loaded tile with which G is multiplied.
-    """
-
-    tile: Tile
-    load: Operation
-    array: Array
-    other: Tile
-    product: GradientProduct
-
-
-@dataclass(frozen=True)
-class ReverseRing:
-    """The reverse pass of a loop.
-
-    Attributes:
-        forward: The loop's product.
-        c: The tile that it adds to.
-        first: The tile in whose memory the copies of G begin; None if they begin in extra memory.
-        slots: The slots of a stage by tile, in the order of the loads.
-        views: The statements that transpose A or B.
-    """
-
-    answer: ReverseLoop
-    forward: GemmProblem
-    product: Operation
-    c: Tile
-    first: Tile | None
-    slots: Mapping[str, Slot]
-    stage_bytes: int
-    gradients: tuple[TileGradient, TileGradient]
-    views: tuple[Operation, ...] = ()
-
-    @property
-    def reason(self) -> str:
-        """The decision in words."""
-        extra = self.answer.extra_bytes
-        where = f"with {extra} bytes of extra shared memory" if extra else "in idle tiles"
-        return f"{' and '.join(self.answer.instructions)} from stages of {self.stage_bytes} bytes, {where}"
+from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, operations
+from warp_tiles.heuristics.reverse_loop import reverse_loop
 
 
 def plan_reverse(
@@ -154,7 +106,7 @@ def _problem_of_product(
     operation, c = product.operation, product.c
     if product.addition is not None:
         return "the product makes a new tile"
-    if product.home is not loop:
+    if product.home != loop.hook:
         return "the sums stay in registers over an outer loop"
     if not c.owner:
         return "C has no memory of its own"

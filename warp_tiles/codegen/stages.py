@@ -12,28 +12,16 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from warp_tiles.codegen.answers import Accumulation, Ring, Slot
 from warp_tiles.codegen.effects import JUMPS, TRANSPOSE
-from warp_tiles.codegen.sums import Accumulation
-from warp_tiles.codegen.trace import (
-    UNKNOWN_MEMORY,
-    Array,
-    FunctionTrace,
-    Loop,
-    ModuleTrace,
-    Node,
-    Operation,
-    Tile,
-    operations,
-    path_to,
-)
+from warp_tiles.codegen.operations import UNKNOWN_MEMORY, Array, Operation, Tile
+from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Node, operations, path_to
 from warp_tiles.codegen.zeros import fill_before, holds_zeros
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
 from warp_tiles.gemm.pipeline import (
     AUTO,
     STAGE_ALIGNMENT,
     InstructionFamily,
-    MmaPlan,
-    PipelineConfig,
     PipelineOverrides,
 )
 from warp_tiles.gemm.problem import GemmProblem
@@ -64,50 +52,6 @@ class LoopTarget:
     registers: int = THREAD_REGISTERS
     forbidden: str = ""
     records: PipelineRecords | None = None
-
-
-@dataclass(frozen=True)
-class Slot:
-    """The place of a loaded tile in a stage.
-
-    Attributes:
-        load: The load.
-        offset_bytes: Its offset in the stage.
-        transposed: True if the slot has the tile's columns as rows.
-    """
-
-    load: Operation
-    offset_bytes: int
-    transposed: bool = False
-
-
-@dataclass(frozen=True)
-class Ring:
-    """The stages of a loop.
-
-    Attributes:
-        loop: The answer of the chooser.
-        first: The tile in whose memory the first stage begins; None if it begins in extra memory.
-        slots: The slots of a stage by tile, in the order of the loads.
-        products: How each product of the loop is computed, in order.
-        variants: Their questions, in order, with the operands as they lie in slots.
-        starts: True for each product whose C has a start value.
-        adds_starts: True if the sums are added to start values after the loop, because Cs share memory; else they begin
-            with them.
-        fills: The statements that fill a C with zeros right before the loop, which overwrites it.
-        obstacle: Why its products are not computed by wgmma, although it could compute some of them, and the measured
-            time if a tuning record chose the pipeline; empty without either.
-    """
-
-    loop: PipelineConfig
-    first: Tile | None
-    slots: Mapping[str, Slot]
-    products: tuple[MmaPlan, ...]
-    variants: tuple[GemmProblem, ...]
-    starts: tuple[bool, ...]
-    adds_starts: bool
-    fills: tuple[Operation, ...] = ()
-    obstacle: str = ""
 
 
 def plan_ring(
@@ -141,7 +85,7 @@ def plan_ring(
         variant = target.variants.get(product.operation.product.site)
         if variant is None:
             return "the product has no function"
-        if product.home is not loop:
+        if product.home != loop.hook:
             return "the sums stay in registers over an outer loop"
         operands = loaded_operands(function, product, variant, roots)
         if isinstance(operands, str):
@@ -176,7 +120,7 @@ def plan_ring(
     answered = question.answer(target.choice if measured is None else measured.overrides)
     if isinstance(answered, str):
         return answered if measured is None else f"{answered}, {measured.reason}"
-    slots, _ = stage_slots(loads, transpositions[answered.form])
+    slots, _ = stage_slots(loads, transpositions[answered.form], constant_arrays(function, loop))
     in_tiles = run and (at_end or not answered.loop.extra_bytes)
     first = idle[run[0]] if in_tiles else None
     summed = {product.c.name: product.c for product, start in zip(products, starts) if not (start or product.addition)}
@@ -282,19 +226,23 @@ def _in_slots(variant: GemmProblem, operands: tuple[Tile, Tile], transposed: Col
     return variant
 
 
-def stage_slots(loads: Sequence[Operation], transposed: Collection[str] = ()) -> tuple[dict[str, Slot], int]:
+def stage_slots(
+    loads: Sequence[Operation], transposed: Collection[str] = (), constant: Collection[str] = ()
+) -> tuple[dict[str, Slot], int]:
     """Returns the slots of a stage by tile, and the bytes of a stage.
 
     Args:
         loads: The loads of an iteration.
         transposed: The tiles whose slots are transposed.
+        constant: The arrays that do not change in the loop.
     """
     slots: dict[str, Slot] = {}
     offset = 0
     for load in loads:
+        array = next((value for value in load.operands if isinstance(value, Array) and value.name in constant), None)
         for tile in load.results:
             if isinstance(tile, Tile):
-                slots[tile.name] = Slot(load, offset, tile.name in transposed)
+                slots[tile.name] = Slot(load, offset, tile.name in transposed, array)
                 offset += -(-tile.size_bytes // STAGE_ALIGNMENT) * STAGE_ALIGNMENT
     return slots, offset
 

@@ -11,38 +11,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from warp_tiles.codegen.effects import ELEMENTWISE, INPLACE, MAP, SHAPE, STORE, TRANSPOSE
-from warp_tiles.codegen.stores import ComputedStore, computed_stores
-from warp_tiles.codegen.trace import (
-    Array,
-    Effect,
-    FunctionTrace,
-    Loop,
-    ModuleTrace,
-    Operation,
-    Scalar,
-    Tile,
-    operations,
-    path_to,
-)
+from warp_tiles.codegen.answers import ComputedStore, ReversedStore
+from warp_tiles.codegen.effects import ELEMENTWISE, INPLACE, MAP, SHAPE, STORE, TRANSPOSE, Effect
+from warp_tiles.codegen.operations import Array, Operation, Scalar, Tile
+from warp_tiles.codegen.stores import computed_stores
+from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, operations, path_to
 
 _VECTOR_BYTES = 16
 _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
-
-
-@dataclass(frozen=True)
-class ReversedStore:
-    """A store of a computed tile whose adjoint is computed in bands.
-
-    Attributes:
-        computed: The store and its operations.
-        overlap: True if some operands may share memory.
-    """
-
-    computed: ComputedStore
-    overlap: bool
 
 
 def reversed_stores(module: ModuleTrace, function: FunctionTrace) -> Iterator[ReversedStore]:

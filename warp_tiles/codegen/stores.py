@@ -9,56 +9,12 @@ All functions are pure, on a :class:`warp_tiles.codegen.trace.FunctionTrace`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from warp_tiles.codegen.effects import ASTYPE, INPLACE, JUMPS, LOAD, MAP, OPERATORS, RANDOM, STORE
-from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Node, Operation, Scalar, Tile, blocks
-
-
-@dataclass(frozen=True)
-class ComputedStore:
-    """A store of a computed tile.
-
-    Attributes:
-        operations: The elementwise operations that compute the tile, in the order of the program.
-        loads: The loads of their operands in registers, which the store repeats for each vector.
-    """
-
-    operations: tuple[Operation, ...]
-    store: Operation
-    loads: tuple[Operation, ...] = ()
-
-    @property
-    def result(self) -> Tile:
-        """The stored tile."""
-        (tile,) = self.store.tiles
-        return tile
-
-    @property
-    def sources(self) -> tuple[Tile, ...]:
-        """The tiles that the operations read and do not compute."""
-        return tuple(tile for tile in self._tiles if not _is_intermediate(tile))
-
-    @property
-    def loaded(self) -> tuple[Tile, ...]:
-        """The tiles of the loads."""
-        return tuple(tile for load in self.loads for tile in load.tiles)
-
-    @property
-    def intermediates(self) -> tuple[Tile, ...]:
-        """The computed tiles except the stored one."""
-        known = (*self.loaded, self.result)
-        return tuple(tile for tile in self._tiles if _is_intermediate(tile) and tile not in known)
-
-    @property
-    def statements(self) -> tuple[Operation, ...]:
-        """Loads and operations, in the order of the program."""
-        return tuple(sorted((*self.loads, *self.operations), key=lambda operation: operation.hook or 0))
-
-    @property
-    def _tiles(self) -> list[Tile]:
-        return _distinct(tile for operation in self.operations for tile in operation.tiles)
+from warp_tiles.codegen.answers import ComputedStore
+from warp_tiles.codegen.effects import ASTYPE, INPLACE, JUMPS, LOAD, MAP, OPERATORS, RANDOM, STORE, Effect
+from warp_tiles.codegen.operations import Array, Operation, Scalar, Tile
+from warp_tiles.codegen.trace import FunctionTrace, Node, blocks
 
 
 def computed_stores(function: FunctionTrace) -> Iterator[ComputedStore]:
@@ -86,7 +42,7 @@ def _computed_before(nodes: Sequence[Node], store: Operation) -> ComputedStore |
     (result,) = store.tiles
     found: list[Operation] = []
     loads: list[Operation] = []
-    missing = {result} if _is_intermediate(result) else set()
+    missing = {result} if result.is_intermediate else set()
     made: set[Tile] = set()  # by statements that the walk has passed, so earlier operations may not use them
     for node in reversed(nodes):
         if not missing or not isinstance(node, Operation) or node.name in JUMPS:
@@ -110,7 +66,7 @@ def _computed_before(nodes: Sequence[Node], store: Operation) -> ComputedStore |
             break
         found.append(node)
         missing.remove(computed)
-        missing.update(tile for tile in node.operands if isinstance(tile, Tile) and _is_intermediate(tile))
+        missing.update(tile for tile in node.operands if isinstance(tile, Tile) and tile.is_intermediate)
     if missing or not found:
         return None
     return ComputedStore(tuple(reversed(found)), store, tuple(reversed(loads)))
@@ -151,11 +107,6 @@ def _are_equal(one: Scalar, other: Scalar) -> bool:
     return one.name == other.name or (one.offset is not None and one.offset == other.offset)
 
 
-def _is_intermediate(tile: Tile) -> bool:
-    """True for a tile in registers. The callers decide about parameters, so these are read like shared tiles."""
-    return tile.storage == "register" and not tile.parameter
-
-
 def _computed_tile(operation: Operation) -> Tile | None:
     """The tile that an elementwise operation computes or changes; None for other operations."""
     if operation.hook is None:
@@ -169,10 +120,6 @@ def _computed_tile(operation: Operation) -> Tile | None:
 
 def _nothing_else_uses(function: FunctionTrace, found: ComputedStore) -> bool:
     """True if only these statements and the store use the tiles that they keep in registers."""
-    tiles = {tile for operation in found.statements for tile in operation.tiles if _is_intermediate(tile)}
+    tiles = {tile for operation in found.statements for tile in operation.tiles if tile.is_intermediate}
     expected = (*found.statements, found.store)
     return all(operation in expected or tiles.isdisjoint(operation.tiles) for operation in function.operations())
-
-
-def _distinct(tiles: Iterable[Tile]) -> list[Tile]:
-    return list(dict.fromkeys(tiles))

@@ -7,47 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 
+from warp_tiles.codegen.answers import Accumulation, ComputedStore, Ring, SumStore
 from warp_tiles.codegen.effects import STORE, ZEROS
-from warp_tiles.codegen.stages import Ring
-from warp_tiles.codegen.stores import ComputedStore, computed_stores
-from warp_tiles.codegen.sums import Accumulation
-from warp_tiles.codegen.trace import (
-    UNKNOWN_MEMORY,
-    FunctionTrace,
-    Loop,
-    Operation,
-    Tile,
-    loops,
-    operations,
-    path_to,
-)
+from warp_tiles.codegen.operations import UNKNOWN_MEMORY, Operation, Tile
+from warp_tiles.codegen.stores import computed_stores
+from warp_tiles.codegen.trace import FunctionTrace, Loop, loops, operations, path_to
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.gemm.pipeline import MmaPlan
 from warp_tiles.gemm.problem import GemmProblem
 
 _WORD_BYTES = 4
 _VECTOR_BYTES = (2, 4, 8, 16)  # that one instruction stores
-
-
-@dataclass(frozen=True)
-class SumStore:
-    """A store that takes the accumulators of a loop from registers.
-
-    Attributes:
-        computed: The store. Without operations, it stores C itself.
-        product: The product whose sums they are, the first of those that share them.
-    """
-
-    computed: ComputedStore
-    product: Accumulation
-
-    @property
-    def others(self) -> tuple[Tile, ...]:
-        """The tiles that the operations read besides C."""
-        return tuple(tile for tile in self.computed.sources if tile != self.product.c)
 
 
 def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation], ring: Ring) -> SumStore | str:

@@ -12,71 +12,14 @@ All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from warp_tiles.codegen.effects import ADD_INPLACE
-from warp_tiles.codegen.trace import (
-    Effect,
-    FunctionTrace,
-    Loop,
-    ModuleTrace,
-    Operation,
-    Tile,
-    operations,
-    path_to,
-)
-
-
-@dataclass(frozen=True)
-class LoopSums:
-    """Device functions that keep the accumulators of one product in registers.
-
-    Attributes:
-        symbol: Name of the product's function. With the suffixes ``_add`` and ``_finish`` it names these functions.
-        ctype: C++ type of an accumulator, e.g. ``wp::float32``.
-        count: Accumulators of each thread.
-    """
-
-    symbol: str
-    ctype: str
-    count: int
-
+from warp_tiles.codegen.answers import LoopSums
+from warp_tiles.codegen.effects import ADD_INPLACE, Effect
+from warp_tiles.codegen.operations import Operation, Tile
+from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, operations, path_to
 
 SumsOf = Callable[[int], LoopSums | str]
 """The device functions that keep the sums of a site's product, or the reason why there are none."""
-
-
-@dataclass(frozen=True)
-class Accumulation:
-    """A product whose accumulators stay in registers.
-
-    Attributes:
-        sums: Its device functions.
-        home: The outermost loop in which nothing else touches C. The accumulators are added to C after it.
-        array: Number of the array that holds the accumulators. Products of one C and one function share it.
-        addition: The statement ``s += C`` that follows the product, or None if the product adds to C itself.
-    """
-
-    operation: Operation
-    sums: LoopSums
-    home: Loop
-    array: int
-    addition: Operation | None = None
-
-    @property
-    def a(self) -> Tile:
-        """The left operand."""
-        return self.operation.matrices[0]
-
-    @property
-    def b(self) -> Tile:
-        """The right operand."""
-        return self.operation.matrices[1]
-
-    @property
-    def c(self) -> Tile:
-        """The tile that the product adds to, or its new tile."""
-        return self.operation.matrices[2]
 
 
 def obstacle_to_sums(

@@ -1,170 +1,20 @@
 """The trace of a kernel or function, recorded while Warp generates its code.
 
 A :class:`FunctionTrace` is a tree of operations, loops and branches in the order of the user's program. Decisions about
-code are pure functions of traces (:mod:`warp_tiles.codegen.loops`, :mod:`warp_tiles.codegen.loads`,
-:mod:`warp_tiles.codegen.adjoints`). Their code is written at hooks (:mod:`warp_tiles.codegen.hooks`). A trace contains
-the numbers of the hooks.
-
-Two nodes are equal only if they are the same object. Values compare by their fields.
+code are pure functions of traces. Their code is written at hooks (:mod:`warp_tiles.codegen.hooks`). A trace contains
+the numbers of the hooks. Two nodes are equal only if they are the same object.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Literal
 
-from warp_tiles.codegen.affine import Affine
-
-UNKNOWN_MEMORY = "?"  # in Tile.memory: the memory of any shared tile
-
-
-class Effect(Enum):
-    """The effects that an operation may have, apart from computing its results.
-
-    Attributes:
-        NONE: It has none. It may read arrays.
-        ALIAS: It makes a view of an operand's memory, without reading an element.
-        TILES: It reads or writes elements of its tiles. It may read arrays.
-        WRITES: It writes to arrays. It may also write to its tiles.
-        LEAVES: It returns from the function.
-        UNKNOWN: It may do anything.
-    """
-
-    NONE = "none"
-    ALIAS = "alias"
-    TILES = "tiles"
-    WRITES = "writes"
-    LEAVES = "leaves"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A tile variable of a function.
-
-    Attributes:
-        name: The C++ variable.
-        dtype: Warp's name of the element type, e.g. ``float16``.
-        shape: Elements in each dimension.
-        storage: ``shared`` or ``register``. For a parameter it is that of the annotation; the caller decides.
-        memory: Names of the variables whose shared memory it may use: its own name if it has memory of its own or is a
-            parameter, ``?`` if it is unknown.
-        size_bytes: Size of a dense tile of this shape.
-        parameter: True for a parameter of the function.
-        dense: True if its elements are stored row by row without gaps.
-        adjoint: The C++ variable of its gradient.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    storage: Literal["shared", "register"]
-    memory: frozenset[str]
-    size_bytes: int
-    parameter: bool = False
-    dense: bool = True
-    adjoint: str = ""
-
-    @property
-    def owner(self) -> bool:
-        """True if it has shared memory of its own."""
-        return not self.parameter and self.storage == "shared" and self.memory == {self.name}
-
-
-@dataclass(frozen=True)
-class Array:
-    """An array variable.
-
-    Attributes:
-        name: The C++ variable.
-        parameter: True for a parameter of the function, False for a struct's member or a view.
-        adjoint: The C++ variable of its gradient.
-    """
-
-    name: str
-    parameter: bool = False
-    adjoint: str = ""
-
-
-@dataclass(frozen=True)
-class Scalar:
-    """A value that is neither a tile nor an array.
-
-    Attributes:
-        name: The C++ variable.
-        constant: Its value if it is constant, else None.
-        offset: Its value as an affine expression of loop variables and of values that no loop changes; None if unknown.
-    """
-
-    name: str
-    constant: float | int | bool | str | None = None
-    offset: Affine | None = None
-
-
-Value = Tile | Array | Scalar
-
-
-@dataclass(frozen=True)
-class Product:
-    """The properties that only a ``wp.tile_matmul`` has.
-
-    Attributes:
-        site: Number of the site within its module.
-        alpha: The factor of A B; None if it is not constant.
-        beta: The factor of C; None if it is not constant.
-    """
-
-    site: int
-    alpha: float | None
-    beta: float | None
-
-
-@dataclass(frozen=True, eq=False)
-class Operation:
-    """A call of a builtin or function, or a statement of another kind.
-
-    Attributes:
-        name: Key of the builtin or function, e.g. ``tile_load``, or the kind of statement.
-        line: Line of the user's source file.
-        hook: Number of the hook around it in the generated source; None if it has none.
-        wait: Number of the hook before it; None if no load can be in flight there.
-        callee: Label of the user's function that it calls, or empty.
-        product: The properties of a ``tile_matmul``; None for other operations.
-        reverses: True if its adjoint has a hook.
-        zeroes: True if there is a hook where an iteration of the reverse pass sets its result's gradient to zeros.
-    """
-
-    name: str
-    line: int
-    effect: Effect
-    operands: tuple[Value, ...] = ()
-    results: tuple[Value, ...] = ()
-    hook: int | None = None
-    wait: int | None = None
-    callee: str = ""
-    product: Product | None = None
-    reverses: bool = False
-    zeroes: bool = False
-
-    @functools.cached_property
-    def values(self) -> tuple[Value, ...]:
-        """The operands and results."""
-        return (*self.operands, *self.results)
-
-    @functools.cached_property
-    def tiles(self) -> tuple[Tile, ...]:
-        """The operands and results that are tiles."""
-        return tuple(value for value in self.values if isinstance(value, Tile))
-
-    @property
-    def matrices(self) -> tuple[Tile, Tile, Tile]:
-        """The tiles A, B and C of a product."""
-        a, b, c = self.tiles
-        return a, b, c
+from warp_tiles.codegen.effects import ELEMENTWISE
+from warp_tiles.codegen.hooks import Hook
+from warp_tiles.codegen.operations import UNKNOWN_MEMORY, Operation, Tile
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,6 +88,10 @@ class FunctionTrace:
         """Yields every operation, in the order of the program."""
         return operations(self.nodes)
 
+    def hooks(self) -> Iterator[tuple[Hook, int]]:
+        """Yields every hook of its source, with its number."""
+        return _hooks(self.nodes, self.end_wait)
+
 
 @dataclass(frozen=True)
 class ModuleTrace:
@@ -302,6 +156,32 @@ class ModuleTrace:
         return [
             (caller, call) for caller in self.functions.values() for call in caller.operations() if call.callee == label
         ]
+
+
+def _hooks(nodes: tuple[Node, ...], end: int | None) -> Iterator[tuple[Hook, int]]:
+    for node in nodes:
+        if node.wait is not None:
+            yield from ((Hook.WAIT, node.wait), (Hook.REPLAY_WAIT, node.wait))
+        if isinstance(node, Operation):
+            if node.hook is not None:
+                yield from ((Hook.AT, node.hook), (Hook.REPLAY, node.hook))
+                if node.reverses:
+                    yield Hook.ADJOINT, node.hook
+                    if node.name in ELEMENTWISE:
+                        yield Hook.RECOMPUTE, node.hook
+                if node.zeroes:
+                    yield Hook.ZERO, node.hook
+            continue
+        if isinstance(node, Branch):
+            yield from _hooks(node.nodes, node.end_wait)
+            continue
+        yield Hook.BEGIN, node.hook
+        yield from _hooks(node.nodes, node.end_wait)
+        yield Hook.END, node.hook
+        if node.reverses:
+            yield from ((Hook.REVERSE_BEGIN, node.hook), (Hook.REVERSE_END, node.hook))
+    if end is not None:
+        yield from ((Hook.WAIT, end), (Hook.REPLAY_WAIT, end))
 
 
 def operations(nodes: tuple[Node, ...]) -> Iterator[Operation]:

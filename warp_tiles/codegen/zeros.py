@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from warp_tiles.codegen.effects import JUMPS, ZEROS
-from warp_tiles.codegen.trace import (
-    Effect,
-    FunctionTrace,
-    Loop,
-    ModuleTrace,
-    Node,
-    Operation,
-    Tile,
-    operations,
-    path_to,
-)
+from warp_tiles.codegen.effects import JUMPS, ZEROS, Effect
+from warp_tiles.codegen.operations import Operation, Tile
+from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Node, operations, path_to
 
 
 def holds_zeros(module: ModuleTrace, function: FunctionTrace, before: Node, tile: Tile) -> bool:

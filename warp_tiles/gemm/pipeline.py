@@ -132,3 +132,70 @@ class PipelineConfig:
     def lag(self) -> int:
         """Iterations between the loads of tiles and their products."""
         return self.stages - self.per_barrier - self.in_flight
+
+
+@dataclass(frozen=True)
+class PlannedLoop:
+    """The treatment of one loop that contains products.
+
+    Attributes:
+        kernel: Key of a kernel that runs it.
+        file, line: Its place in the user's source.
+        products: The number of its products, without those of inner loops.
+        state: ``pipelined``: tiles are loaded ahead and sums stay in registers; ``register_sums``: only sums stay in
+            registers; ``as_warp``: the loop is unchanged.
+        stages: Number of buffers of each tile that the loop loads.
+        reason: The reason for this state.
+        instruction: ``wgmma``, an ``mma.sync`` such as ``mma_m16n8k16``, or ``fma`` if it multiplies tiles in stages,
+            else empty.
+        sums: Registers of a thread that hold sums of such products.
+        gradients: How a ``wp.Tape`` computes its gradients, and why; empty if the kernel has no adjoint.
+        reverse: How the adjoint kernel multiplies from stages, or ``no stages`` and why; empty without an adjoint.
+        reverse_instructions: The instructions of these products.
+        store: How the sums of a loop with stages reach an array, and why; empty without stages.
+        operands: Registers of a thread that hold operands of ``fma``.
+        loads: How tiles reach the stages of a loop, also from arrays with unaligned rows; empty without stages.
+        cost: What a setting that forbids stages costs the loop, and the remedy; empty if none does.
+        shared_bytes: Dynamic shared memory of a block with stages, with the tiles around the loop; 0 without stages.
+        registers: Registers of a thread for which stages were chosen; 0 without stages.
+        resident_blocks: Blocks that a multiprocessor runs at a time with both; 0 without stages.
+    """
+
+    kernel: str
+    file: str
+    line: int
+    products: int
+    state: str
+    stages: int
+    reason: str
+    instruction: str = ""
+    sums: int = 0
+    gradients: str = ""
+    reverse: str = ""
+    reverse_instructions: tuple[str, ...] = ()
+    store: str = ""
+    operands: int = 0
+    loads: str = ""
+    cost: str = ""
+    shared_bytes: int = 0
+    registers: int = 0
+    resident_blocks: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that ``warp-tiles plan --json`` prints."""
+        return {**vars(self), "reverse_instructions": list(self.reverse_instructions)}
+
+    def describe(self) -> str:
+        """The decision in words."""
+        words = {"pipelined": f"pipelined, {self.stages} stages", "register_sums": "sums in registers"}
+        return words.get(self.state, "as Warp does it")
+
+    @property
+    def explanation(self) -> str:
+        """The reasons in words."""
+        return "; ".join(filter(None, (self.reason, self.store, self.cost)))
+
+    def summary(self) -> str:
+        """One line for the log."""
+        products = f"{self.products} product{'s' * (self.products > 1)}"
+        return f"kernel {self.kernel}, {self.file}:{self.line}: {products}, {self.describe()}: {self.explanation}"

@@ -5,8 +5,7 @@ It serves every engine and architecture. All functions are pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Protocol
+from collections.abc import Iterable
 
 from warp_tiles.gemm.hardware import (
     LANES,
@@ -15,6 +14,7 @@ from warp_tiles.gemm.hardware import (
     WIDE_DOUBLES_ARCH,
     multiprocessor,
 )
+from warp_tiles.gemm.pipeline import PlannedLoop
 
 _HEADER_BYTES = 1024  # static shared memory of Warp's headers, at most, apart from four bytes for each thread
 OTHER_REGISTERS = 56  # of a thread in a loop with stages: addresses, descriptors and the loop itself
@@ -89,25 +89,8 @@ LARGE_SUMS = 64  # of a thread: with more, its registers would not suffice for t
 LARGE_SUMS_ALONG_K = 63  # the same for fma with vectors along K, which take more registers than the sums
 
 
-class LoopRegisters(Protocol):
-    """What a loop with stages needs.
-
-    Attributes:
-        sums: Registers of a thread that hold sums.
-        operands: Registers of a thread that hold operands of ``fma``.
-        reverse_instructions: The instructions of its reverse pass. ``fma`` reads vectors along K there.
-    """
-
-    @property
-    def sums(self) -> int: ...
-    @property
-    def operands(self) -> int: ...
-    @property
-    def reverse_instructions(self) -> Collection[str]: ...
-
-
 def limit_of_blocks(
-    threads: int, loops: Iterable[LoopRegisters] = (), *, own_templates: bool = True
+    threads: int, loops: Iterable[PlannedLoop] = (), *, own_templates: bool = True
 ) -> tuple[int | None, int]:
     """The register limit of a module by its blocks, None for no limit; and the resident blocks that it leaves room for.
 
@@ -117,6 +100,6 @@ def limit_of_blocks(
     return max_registers(threads, blocks), blocks
 
 
-def _needs_one_block(loop: LoopRegisters) -> bool:
+def _needs_one_block(loop: PlannedLoop) -> bool:
     along_k = loop.operands > loop.sums or "fma" in loop.reverse_instructions
     return loop.sums > (LARGE_SUMS_ALONG_K if along_k else LARGE_SUMS)

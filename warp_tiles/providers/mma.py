@@ -19,7 +19,7 @@ from warp_tiles.solver.variant import Config, SolverVariant, Variant
 from warp_tiles.toolchain.store import ToolchainStore
 
 if TYPE_CHECKING:
-    from warp_tiles.codegen.loops import LoopSums
+    from warp_tiles.codegen.answers import LoopSums
     from warp_tiles.codegen.module import DeviceFunction
 
 SOURCE = "gemm/block_gemm.cuh"  # below kernels/
@@ -100,7 +100,7 @@ extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_finis
 
 def register_accumulators(variant: GemmProblem, symbol: str, config: TileConfig) -> LoopSums | None:
     """The accumulators that a loop keeps in registers; None if C would round them or registers cannot hold them."""
-    from warp_tiles.codegen.loops import LoopSums
+    from warp_tiles.codegen.answers import LoopSums
     from warp_tiles.heuristics import limits as tile_limits
 
     if DTYPE_BYTES[variant.c.dtype] < 4:

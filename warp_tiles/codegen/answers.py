@@ -1,0 +1,359 @@
+"""The answers of a module, from which its code is written: its loops, loads, stores and calls of functions.
+
+An answer is complete. It refers to operations and tiles by the names and hooks that they have in the generated source,
+so that neither trace nor settings are needed beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from warp_tiles.codegen.hooks import Hook
+from warp_tiles.codegen.operations import Array, Operation, Tile
+from warp_tiles.gemm.pipeline import MmaPlan, PipelineConfig, PlannedLoop
+from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.heuristics.reverse_loop import GradientProduct, ReverseLoop
+from warp_tiles.solver.variant import Variant
+
+# ---- products
+
+
+@dataclass(frozen=True)
+class LoopSums:
+    """Device functions that keep the accumulators of one product in registers.
+
+    Attributes:
+        symbol: Name of the product's function. With the suffixes ``_add`` and ``_finish`` it names these functions.
+        ctype: C++ type of an accumulator, e.g. ``wp::float32``.
+        count: Accumulators of each thread.
+    """
+
+    symbol: str
+    ctype: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Accumulation:
+    """A product whose accumulators stay in registers.
+
+    Attributes:
+        sums: Its device functions.
+        home: Hook of the outermost loop in which nothing else touches C. The accumulators are added to C after it.
+        array: Number of the array that holds the accumulators. Products of one C and one function share it.
+        addition: The statement ``s += C`` that follows the product, or None if the product adds to C itself.
+    """
+
+    operation: Operation
+    sums: LoopSums
+    home: int
+    array: int
+    addition: Operation | None = None
+
+    @property
+    def a(self) -> Tile:
+        """The left operand."""
+        return self.operation.matrices[0]
+
+    @property
+    def b(self) -> Tile:
+        """The right operand."""
+        return self.operation.matrices[1]
+
+    @property
+    def c(self) -> Tile:
+        """The tile that the product adds to, or its new tile."""
+        return self.operation.matrices[2]
+
+
+# ---- loops
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of a loaded tile in a stage.
+
+    Attributes:
+        load: The load.
+        offset_bytes: Its offset in the stage.
+        transposed: True if the slot has the tile's columns as rows.
+        array: The array that every iteration loads it from; None if the array changes in the loop.
+    """
+
+    load: Operation
+    offset_bytes: int
+    transposed: bool = False
+    array: Array | None = None
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The stages of a loop.
+
+    Attributes:
+        loop: The answer of the chooser.
+        first: The tile in whose memory the first stage begins; None if it begins in extra memory.
+        slots: The slots of a stage by tile, in the order of the loads.
+        products: How each product of the loop is computed, in order.
+        variants: Their questions, in order, with the operands as they lie in slots.
+        starts: True for each product whose C has a start value.
+        adds_starts: True if the sums are added to start values after the loop, because Cs share memory; else they begin
+            with them.
+        fills: The statements that fill a C with zeros right before the loop, which overwrites it.
+        obstacle: Why its products are not computed by wgmma, although it could compute some of them, and the measured
+            time if a tuning record chose the pipeline; empty without either.
+    """
+
+    loop: PipelineConfig
+    first: Tile | None
+    slots: Mapping[str, Slot]
+    products: tuple[MmaPlan, ...]
+    variants: tuple[GemmProblem, ...]
+    starts: tuple[bool, ...]
+    adds_starts: bool
+    fills: tuple[Operation, ...] = ()
+    obstacle: str = ""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """The second buffer of a tile that a loop loads.
+
+    Attributes:
+        c: The tile C whose memory contains the buffer.
+        offset_bytes: Offset of the buffer in that memory.
+    """
+
+    tile: Tile
+    load: Operation
+    c: Tile
+    offset_bytes: int
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A loop that loads and multiplies at the same time.
+
+    Attributes:
+        buffers: In the order of the loads. Empty in an unrolled loop, where each iteration has its own tiles.
+        products: In the order of the program. A loop computes all of them at the place of the last one. An unrolled
+            loop computes each at the place of the next one, and the last one at its end.
+        loads: In the order of the program.
+        ring: The stages into which the loop loads; None if it has two buffers.
+    """
+
+    buffers: tuple[Buffer, ...]
+    products: tuple[Accumulation, ...]
+    loads: tuple[Operation, ...]
+    ring: Ring | None = None
+
+
+@dataclass(frozen=True)
+class TileGradient:
+    """The gradient of a loaded tile.
+
+    Attributes:
+        array: The array from which it is loaded.
+        other: The loaded tile with which G is multiplied.
+    """
+
+    tile: Tile
+    load: Operation
+    array: Array
+    other: Tile
+    product: GradientProduct
+
+
+@dataclass(frozen=True)
+class ReverseRing:
+    """The reverse pass of a loop.
+
+    Attributes:
+        forward: The loop's product.
+        c: The tile that it adds to.
+        first: The tile in whose memory the copies of G begin; None if they begin in extra memory.
+        slots: The slots of a stage by tile, in the order of the loads.
+        views: The statements that transpose A or B.
+    """
+
+    answer: ReverseLoop
+    forward: GemmProblem
+    product: Operation
+    c: Tile
+    first: Tile | None
+    slots: Mapping[str, Slot]
+    stage_bytes: int
+    gradients: tuple[TileGradient, TileGradient]
+    views: tuple[Operation, ...] = ()
+
+
+@dataclass(frozen=True)
+class LoopDecision:
+    """The decision about one loop.
+
+    Attributes:
+        function: Label of the function that contains the loop.
+        hook: Number of its hooks.
+        unrolled: True if Warp repeats the body for each iteration.
+        planned: The decision as the plan shows it.
+        accumulations: The products whose sums stay in registers.
+        pipeline: None if the loop does not load ahead.
+        reverse: The stages of its reverse pass; None without.
+        sum_store: The store that takes the sums from registers; None if C is written.
+    """
+
+    function: str
+    hook: int
+    unrolled: bool
+    planned: PlannedLoop
+    accumulations: tuple[Accumulation, ...] = ()
+    pipeline: Pipeline | None = None
+    reverse: ReverseRing | None = None
+    sum_store: SumStore | None = None
+
+    @property
+    def ring(self) -> Ring | None:
+        """The stages of the loop; None if it has none."""
+        return self.pipeline.ring if self.pipeline is not None else None
+
+
+# ---- loads and stores
+
+
+@dataclass(frozen=True)
+class Loads:
+    """The decision about the loads of a function.
+
+    Attributes:
+        asynchronous: The asynchronous loads by number of their hook. The value is True for the first load of a group:
+            other threads may still read the old elements of its tile.
+        waits: Numbers of the hooks at which the block waits.
+    """
+
+    asynchronous: Mapping[int, bool] = field(default_factory=dict)
+    waits: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class ComputedStore:
+    """A store of a computed tile.
+
+    Attributes:
+        operations: The elementwise operations that compute the tile, in the order of the program.
+        loads: The loads of their operands in registers, which the store repeats for each vector.
+    """
+
+    operations: tuple[Operation, ...]
+    store: Operation
+    loads: tuple[Operation, ...] = ()
+
+    @property
+    def result(self) -> Tile:
+        """The stored tile."""
+        (tile,) = self.store.tiles
+        return tile
+
+    @property
+    def sources(self) -> tuple[Tile, ...]:
+        """The tiles that the operations read and do not compute."""
+        return tuple(tile for tile in self._tiles if not tile.is_intermediate)
+
+    @property
+    def loaded(self) -> tuple[Tile, ...]:
+        """The tiles of the loads."""
+        return tuple(tile for load in self.loads for tile in load.tiles)
+
+    @property
+    def intermediates(self) -> tuple[Tile, ...]:
+        """The computed tiles except the stored one."""
+        known = (*self.loaded, self.result)
+        return tuple(tile for tile in self._tiles if tile.is_intermediate and tile not in known)
+
+    @property
+    def statements(self) -> tuple[Operation, ...]:
+        """Loads and operations, in the order of the program."""
+        return tuple(sorted((*self.loads, *self.operations), key=lambda operation: operation.hook or 0))
+
+    @property
+    def _tiles(self) -> list[Tile]:
+        return list(dict.fromkeys(tile for operation in self.operations for tile in operation.tiles))
+
+
+@dataclass(frozen=True)
+class SumStore:
+    """A store that takes the accumulators of a loop from registers.
+
+    Attributes:
+        computed: The store. Without operations, it stores C itself.
+        product: The product whose sums they are, the first of those that share them.
+    """
+
+    computed: ComputedStore
+    product: Accumulation
+
+    @property
+    def others(self) -> tuple[Tile, ...]:
+        """The tiles that the operations read besides C."""
+        return tuple(tile for tile in self.computed.sources if tile != self.product.c)
+
+
+@dataclass(frozen=True)
+class ReversedStore:
+    """A store of a computed tile whose adjoint is computed in bands.
+
+    Attributes:
+        computed: The store and its operations.
+        overlap: True if some operands may share memory.
+    """
+
+    computed: ComputedStore
+    overlap: bool
+
+
+# ---- the module
+
+
+@dataclass(frozen=True)
+class FunctionCall:
+    """What a placeholder of a site stands for.
+
+    Attributes:
+        placeholder: Its name in the generated source.
+        symbol: The device function; empty for Warp's scalar path.
+        variant: The variant that it computes; None if nothing calls it by this placeholder.
+        waits: True if all threads of the block wait before it.
+    """
+
+    placeholder: str
+    symbol: str = ""
+    variant: Variant | None = None
+    waits: bool = False
+
+
+@dataclass(frozen=True)
+class ModuleAnswer:
+    """Everything that the finished source of a module is written from, beside the source that Warp generated.
+
+    Attributes:
+        hooks: Every hook of the source.
+        calls: What each placeholder stands for.
+        summed: The forward products that add to accumulators of a loop by functions, with these functions.
+        loops: The decision about each loop that contains products.
+        moves: True if loads and stores are written again, by the functions of ``kernels/module``.
+        loads, replayed: The loads of the program, and those of its repetition in the reverse pass.
+        stores: The stores of computed tiles, without those of ``loops``.
+        reversed_stores: The stores whose adjoints are computed in bands.
+        skipped: Hooks of the products that the reverse pass does not repeat.
+    """
+
+    hooks: tuple[tuple[Hook, int], ...]
+    calls: tuple[FunctionCall, ...]
+    summed: tuple[tuple[GemmProblem, LoopSums], ...]
+    loops: tuple[LoopDecision, ...]
+    moves: bool = False
+    loads: Loads = field(default_factory=Loads)
+    replayed: Loads = field(default_factory=Loads)
+    stores: tuple[ComputedStore, ...] = ()
+    reversed_stores: tuple[ReversedStore, ...] = ()
+    skipped: tuple[int, ...] = ()

@@ -1,0 +1,151 @@
+"""The operations of a traced program, and their operands: tiles, arrays and scalars.
+
+Two operations are equal only if they are the same object. Values compare by their fields.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Literal
+
+from warp_tiles.codegen.affine import Affine
+from warp_tiles.codegen.effects import Effect
+
+UNKNOWN_MEMORY = "?"  # in Tile.memory: the memory of any shared tile
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile variable of a function.
+
+    Attributes:
+        name: The C++ variable.
+        dtype: Warp's name of the element type, e.g. ``float16``.
+        shape: Elements in each dimension.
+        storage: ``shared`` or ``register``. For a parameter it is that of the annotation; the caller decides.
+        memory: Names of the variables whose shared memory it may use: its own name if it has memory of its own or is a
+            parameter, ``?`` if it is unknown.
+        size_bytes: Size of a dense tile of this shape.
+        parameter: True for a parameter of the function.
+        dense: True if its elements are stored row by row without gaps.
+        adjoint: The C++ variable of its gradient.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    storage: Literal["shared", "register"]
+    memory: frozenset[str]
+    size_bytes: int
+    parameter: bool = False
+    dense: bool = True
+    adjoint: str = ""
+
+    @property
+    def owner(self) -> bool:
+        """True if it has shared memory of its own."""
+        return not self.parameter and self.storage == "shared" and self.memory == {self.name}
+
+    @property
+    def is_intermediate(self) -> bool:
+        """True for a tile in registers. The callers decide about parameters, so these are read like shared tiles."""
+        return self.storage == "register" and not self.parameter
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array variable.
+
+    Attributes:
+        name: The C++ variable.
+        parameter: True for a parameter of the function, False for a struct's member or a view.
+        adjoint: The C++ variable of its gradient.
+    """
+
+    name: str
+    parameter: bool = False
+    adjoint: str = ""
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A value that is neither a tile nor an array.
+
+    Attributes:
+        name: The C++ variable.
+        constant: Its value if it is constant, else None.
+        offset: Its value as an affine expression of loop variables and of values that no loop changes; None if unknown.
+    """
+
+    name: str
+    constant: float | int | bool | str | None = None
+    offset: Affine | None = None
+
+
+Value = Tile | Array | Scalar
+
+
+@dataclass(frozen=True)
+class Product:
+    """The properties that only a ``wp.tile_matmul`` has.
+
+    Attributes:
+        site: Number of the site within its module.
+        alpha: The factor of A B; None if it is not constant.
+        beta: The factor of C; None if it is not constant.
+    """
+
+    site: int
+    alpha: float | None
+    beta: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """A call of a builtin or function, or a statement of another kind.
+
+    Attributes:
+        name: Key of the builtin or function, e.g. ``tile_load``, or the kind of statement.
+        line: Line of the user's source file.
+        hook: Number of the hook around it in the generated source; None if it has none.
+        wait: Number of the hook before it; None if no load can be in flight there.
+        callee: Label of the user's function that it calls, or empty.
+        product: The properties of a ``tile_matmul``; None for other operations.
+        reverses: True if its adjoint has a hook.
+        zeroes: True if there is a hook where an iteration of the reverse pass sets its result's gradient to zeros.
+    """
+
+    name: str
+    line: int
+    effect: Effect
+    operands: tuple[Value, ...] = ()
+    results: tuple[Value, ...] = ()
+    hook: int | None = None
+    wait: int | None = None
+    callee: str = ""
+    product: Product | None = None
+    reverses: bool = False
+    zeroes: bool = False
+
+    @functools.cached_property
+    def values(self) -> tuple[Value, ...]:
+        """The operands and results."""
+        return (*self.operands, *self.results)
+
+    @functools.cached_property
+    def tiles(self) -> tuple[Tile, ...]:
+        """The operands and results that are tiles."""
+        return tuple(value for value in self.values if isinstance(value, Tile))
+
+    @property
+    def site(self) -> int:
+        """Number of the site of a product."""
+        assert self.product is not None
+        return self.product.site
+
+    @property
+    def matrices(self) -> tuple[Tile, Tile, Tile]:
+        """The tiles A, B and C of a product."""
+        a, b, c = self.tiles
+        return a, b, c
