@@ -75,7 +75,8 @@ def startup(scratch: Path, repeats: int) -> dict[str, Any]:
 
 def cache_hit(scratch: Path) -> dict[str, Any]:
     """Median of a verified hit of a 5 MB entry, in milliseconds."""
-    from warp_tiles.cache import Cache, CacheKey
+    from warp_tiles.cache.key import CacheKey
+    from warp_tiles.cache.store import Cache
 
     cache = Cache(scratch / "hit")
     key = CacheKey.of({"benchmark": "hit"})

@@ -13,7 +13,7 @@ import pytest
 from tests.bench import variant_of
 from warp_tiles import errors
 from warp_tiles.build.chain import toolchain_text, variant_text
-from warp_tiles.cache._report import Problems
+from warp_tiles.cache.report import Problems
 from warp_tiles.errors import BuildError, ToolchainError
 from warp_tiles.providers.fallbacks import LIBMATHDX_TITLE, SCALAR_TITLE
 

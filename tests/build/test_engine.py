@@ -16,7 +16,7 @@ from tests.bench import ALIGNED, UNALIGNED, Bench, cublasdx, mma, variant_of
 from warp_tiles import settings
 from warp_tiles.build.engine import STARTED_AHEAD, Engine
 from warp_tiles.build.records import Artifact
-from warp_tiles.cache import CacheKey
+from warp_tiles.cache.key import CacheKey
 from warp_tiles.errors import BuildError
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.providers.cublasdx import CublasdxProvider

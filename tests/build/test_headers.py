@@ -14,8 +14,8 @@ import pytest
 from warp_tiles import settings
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.headers import ModuleHeaders
-from warp_tiles.cache import CacheKey
-from warp_tiles.cache._paths import HEADERS_FOR_GPU
+from warp_tiles.cache.key import CacheKey
+from warp_tiles.cache.paths import HEADERS_FOR_GPU
 from warp_tiles.compile.compiler import Compiled, CompileRequest, HeaderFile
 from warp_tiles.compile.module import ModuleSource
 from warp_tiles.errors import BuildError, ToolchainError

@@ -8,7 +8,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from warp_tiles.cache import Cache, CacheKey, Counters, Entry
+from warp_tiles.cache.key import CacheKey
+from warp_tiles.cache.manifest import Entry
+from warp_tiles.cache.store import Cache, Counters
 
 
 def key(name: object, **fields: object) -> CacheKey:

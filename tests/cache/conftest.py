@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from warp_tiles.cache import Cache, _report
+from warp_tiles.cache import report
+from warp_tiles.cache.store import Cache
 
 
 @pytest.fixture(autouse=True)
 def nothing_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear the record of logged problems, so that each test sees its own warnings."""
-    monkeypatch.setattr(_report, "_logged", set())
+    monkeypatch.setattr(report, "_logged", set())
 
 
 @pytest.fixture

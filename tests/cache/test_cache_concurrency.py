@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from cache_workers import build_all, counted, key, payload
 
-from warp_tiles.cache import Cache
+from warp_tiles.cache.store import Cache
 from warp_tiles.errors import CacheError
 
 

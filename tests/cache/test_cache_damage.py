@@ -12,7 +12,7 @@ from cache_workers import counted, files, fill, flip, key, key_file_of, object_o
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warp_tiles.cache import Cache
+from warp_tiles.cache.store import Cache
 
 
 @settings(max_examples=80, deadline=None)

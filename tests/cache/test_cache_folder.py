@@ -14,7 +14,8 @@ import pytest
 from cache_workers import counted, files, fill, key, payload
 
 import warp_tiles.util.files
-from warp_tiles.cache import Cache, default_root
+from warp_tiles.cache.paths import default_root
+from warp_tiles.cache.store import Cache
 from warp_tiles.errors import CacheError
 
 COMMANDS = {

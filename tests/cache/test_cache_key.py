@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.cache import SCHEMA_VERSION, CacheKey, KeyField, explain
+from warp_tiles.cache.explain import explain
+from warp_tiles.cache.key import SCHEMA_VERSION, CacheKey, KeyField
 
 BASE = {
     "variant": "64x64x64 f16",

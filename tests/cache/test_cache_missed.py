@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from warp_tiles.cache import Cache, CacheKey, _explain
-from warp_tiles.cache._explain import MissedKeys
-from warp_tiles.cache._sealed import seal
+from warp_tiles.cache import explain
+from warp_tiles.cache.explain import MissedKeys
+from warp_tiles.cache.key import CacheKey
+from warp_tiles.cache.sealed import seal
+from warp_tiles.cache.store import Cache
 
 
 def key(compiler: str = "12.9") -> CacheKey:
@@ -47,7 +49,7 @@ def test_a_damaged_file_is_no_key(tmp_path: Path) -> None:
 
 
 def test_the_oldest_keys_are_removed_first(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(_explain, "MAX_KEYS", 3)
+    monkeypatch.setattr(explain, "MAX_KEYS", 3)
     keys = MissedKeys(tmp_path)
     for number in range(5):
         keys.add(key(str(number)))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cache_workers import counted, files, fill, key, key_file_of, object_of, payload
 
-from warp_tiles.cache import Cache
+from warp_tiles.cache.store import Cache
 from warp_tiles.errors import CacheError
 
 

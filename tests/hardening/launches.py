@@ -22,7 +22,7 @@ import warp_tiles
 from tests.hardening.privileges import obey_permissions
 from tests.hardening.states import STATES
 from warp_tiles._warp.modules import compile_module
-from warp_tiles.cache import _report
+from warp_tiles.cache import report
 
 SIZE = 16
 
@@ -89,7 +89,7 @@ def main() -> None:
         os.environ.clear()
         os.environ.update(environment)
         pwd.getpwuid = user_of
-        _report._logged.clear()  # the states without a home folder have one root
+        report._logged.clear()  # the states without a home folder have one root
         shutil.rmtree(wp.config.kernel_cache_dir, ignore_errors=True)
         os.makedirs(wp.config.kernel_cache_dir, exist_ok=True)
 

@@ -13,10 +13,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
-from warp_tiles.cache import Cache, CacheKey, Entry, Manifest
-from warp_tiles.cache._explain import MissedKeys
-from warp_tiles.cache._paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SUFFIX, MODULES, MODULES_SUFFIX
-from warp_tiles.cache._store import FileCache
+from warp_tiles.cache.explain import MissedKeys
+from warp_tiles.cache.key import CacheKey
+from warp_tiles.cache.manifest import Entry, Manifest
+from warp_tiles.cache.paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SUFFIX, MODULES, MODULES_SUFFIX
+from warp_tiles.cache.store import Cache, FileCache
 from warp_tiles.errors import BundleError, LockedError, RecordError
 from warp_tiles.remote import LTOIR, MODULE, TOOLCHAIN
 from warp_tiles.remote.bundle import Bundle, write_bundle

@@ -14,7 +14,8 @@ import pytest
 import warp_tiles
 from tests.hardening.damage import damage
 from tests.hardening.subjects import ABSENT, SUBJECTS
-from warp_tiles.cache import Cache, _report
+from warp_tiles.cache import report
+from warp_tiles.cache.store import Cache
 from warp_tiles.cli import doctor
 from warp_tiles.toolchain.store import FileDigests, ToolchainStore
 from warp_tiles.util.trusted_folder import TrustedFolder
@@ -81,9 +82,9 @@ def test_facts_are_private_below_a_shared_root(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["manifest", "asked key"])
 def test_a_huge_file_is_not_read(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file has 1 GB, and takes no space on the disk."""
-    monkeypatch.setattr(_report, "_logged", set())
+    monkeypatch.setattr(report, "_logged", set())
     logged: list[str] = []
-    monkeypatch.setattr(_report.logger, "warning", lambda text, *values: logged.append(text % values))
+    monkeypatch.setattr(report.logger, "warning", lambda text, *values: logged.append(text % values))
     os.truncate(SUBJECTS[kind].write(tmp_path), 1 << 30)
     tracemalloc.start()
     try:

@@ -15,10 +15,10 @@ from tests.hardening.writers import inner_caches
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles.build.context import BuildContext, Resources
-from warp_tiles.cache import Cache, CacheKey
-from warp_tiles.cache._explain import MissedKeys
-from warp_tiles.cache._paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SUFFIX, MODULES
-from warp_tiles.cache._store import FileCache
+from warp_tiles.cache.explain import MissedKeys
+from warp_tiles.cache.key import CacheKey
+from warp_tiles.cache.paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SUFFIX, MODULES
+from warp_tiles.cache.store import Cache, FileCache
 from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.errors import CacheError, RecordError
 from warp_tiles.remote.statistics import Statistics, StatisticsFile
@@ -101,7 +101,7 @@ PLACES = (
 @pytest.fixture(autouse=True)
 def few_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     """So few that the oldest are removed."""
-    monkeypatch.setattr("warp_tiles.cache._explain.MAX_KEYS", 1)
+    monkeypatch.setattr("warp_tiles.cache.explain.MAX_KEYS", 1)
 
 
 def everything(folder: Path) -> dict[str, object]:

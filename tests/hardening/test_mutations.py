@@ -17,7 +17,7 @@ from tests.hardening import launches
 from tests.hardening.damage import MUTATIONS, damage
 from tests.hardening.subjects import ABSENT, SUBJECTS
 from warp_tiles._warp.modules import compile_module
-from warp_tiles.cache import _report
+from warp_tiles.cache import report
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.tuning import folder as record_folder
 from warp_tiles.util import files
@@ -46,7 +46,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, P
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a new process, every message is new. Files need not survive a crash of the system."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(_report, "_logged", set())
+    monkeypatch.setattr(report, "_logged", set())
     monkeypatch.setattr(record_folder, "_warned", WarnedTexts())
     monkeypatch.setattr(files, "_warned", WarnedTexts())
 

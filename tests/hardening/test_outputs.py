@@ -21,7 +21,8 @@ from tests.integration.helpers import gemm, load
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles._warp.modules import compile_module
-from warp_tiles.cache import Cache, CacheKey
+from warp_tiles.cache.key import CacheKey
+from warp_tiles.cache.store import Cache
 from warp_tiles.cli.depfile import write_depfile
 from warp_tiles.errors import BundleError, CacheError, OutputError, RecordError
 from warp_tiles.remote import LTOIR, object_name
@@ -283,7 +284,7 @@ def memory_of_refusal(path: Path, reason: str) -> int:
     code = f"""
 import resource
 from pathlib import Path
-from warp_tiles.cache import Cache
+from warp_tiles.cache.store import Cache
 from warp_tiles.errors import BundleError
 from warp_tiles.remote.transfer import import_bundle
 cache = Cache(Path({str(path.parent / "cache")!r}))

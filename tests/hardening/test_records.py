@@ -14,8 +14,8 @@ import pytest
 
 from tests.tuning.tuning_records import ENVIRONMENT, timing
 from tests.tuning.tuning_records import key as record_key
-from warp_tiles.cache import Entry, Manifest
-from warp_tiles.cache._sealed import dump_json
+from warp_tiles.cache.manifest import Entry, Manifest
+from warp_tiles.cache.sealed import dump_json
 from warp_tiles.errors import RecordError
 from warp_tiles.gemm.problem import GemmProblem, Operand
 from warp_tiles.remote import ANY_TOOLCHAIN, RECORDS

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
-from warp_tiles.cache import Cache, CacheKey
-from warp_tiles.cache._explain import MissedKeys
-from warp_tiles.cache._paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SUFFIX, MODULES, MODULES_SUFFIX
-from warp_tiles.cache._store import FileCache
+from warp_tiles.cache.explain import MissedKeys
+from warp_tiles.cache.key import CacheKey
+from warp_tiles.cache.paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SUFFIX, MODULES, MODULES_SUFFIX
+from warp_tiles.cache.store import Cache, FileCache
 from warp_tiles.toolchain.store import FileDigests, ToolchainStore
 from warp_tiles.tuning.store import RecordStore
 

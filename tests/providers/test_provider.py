@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.gemm.test_problem import BASE, CHANGED
-from warp_tiles.cache import KeyField, explain
+from warp_tiles.cache.explain import explain
+from warp_tiles.cache.key import KeyField
 from warp_tiles.compile.compiler import Compiled
 from warp_tiles.errors import SettingError, ToolchainError, UnsupportedVariant
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem

@@ -11,7 +11,8 @@ from typing import Any, get_args
 import pytest
 
 from tests.solver.test_variant import BASE, CHANGED, L
-from warp_tiles.cache import CacheKey, KeyField, explain
+from warp_tiles.cache.explain import explain
+from warp_tiles.cache.key import CacheKey, KeyField
 from warp_tiles.compile.compiler import Compiled
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.heuristics.solver import choose

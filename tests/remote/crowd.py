@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.hardening.writers import child
 from tests.remote.server import Server, files
 from tests.remote.subjects import SIGNER, connect, entry, signed, write_object
-from warp_tiles.cache import Cache
+from warp_tiles.cache.store import Cache
 from warp_tiles.remote import LTOIR
 from warp_tiles.remote.client import Client  # noqa: F401  the processes find every module imported
 

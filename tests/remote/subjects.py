@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from warp_tiles.cache import CacheKey
-from warp_tiles.cache._manifest import Entry, Manifest
+from warp_tiles.cache.key import CacheKey
+from warp_tiles.cache.manifest import Entry, Manifest
 from warp_tiles.remote import LTOIR, object_name
 from warp_tiles.remote.envelope import pack
 from warp_tiles.remote.keys import SigningKey

@@ -22,7 +22,7 @@ from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles.build.deployment import _FACTS_KEY as FACTS_KEY
 from warp_tiles.build.deployment import open_bundle
-from warp_tiles.cache import Cache
+from warp_tiles.cache.store import Cache
 from warp_tiles.errors import BundleError, RecordError, SettingError
 from warp_tiles.remote import TOOLCHAIN
 from warp_tiles.remote.bundle import Bundle, write_bundle

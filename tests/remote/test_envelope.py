@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.remote.subjects import SIGNER, STRANGER, TOOLCHAIN, TRUSTED, entry, signed
-from warp_tiles.cache._manifest import Entry
-from warp_tiles.cache._sealed import dump_json
+from warp_tiles.cache.manifest import Entry
+from warp_tiles.cache.sealed import dump_json
 from warp_tiles.remote.envelope import (
     MAGIC,
     PAYLOAD_TYPE,

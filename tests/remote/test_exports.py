@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.remote.subjects import SIGNER, STRANGER, TRUSTED, entry, key, signed
-from warp_tiles.cache import Cache
+from warp_tiles.cache.store import Cache
 from warp_tiles.errors import BundleError, CacheError, RemoteError
 from warp_tiles.remote import ANY_TOOLCHAIN, LTOIR, MODULE, RECORDS, bundle, object_name
 from warp_tiles.remote.bundle import Bundle, write_bundle

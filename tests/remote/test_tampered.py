@@ -12,7 +12,8 @@ import pytest
 
 from tests.remote.server import Answer, send, serving
 from tests.remote.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, key, signed
-from warp_tiles.cache import Cache, CacheKey
+from warp_tiles.cache.key import CacheKey
+from warp_tiles.cache.store import Cache
 from warp_tiles.remote import LTOIR
 from warp_tiles.remote.envelope import MAGIC
 from warp_tiles.remote.store import RemoteStore

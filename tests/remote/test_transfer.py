@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.remote.subjects import SIGNER, TRUSTED, connect
-from warp_tiles.cache import Cache, CacheKey
+from warp_tiles.cache.key import CacheKey
+from warp_tiles.cache.store import Cache
 from warp_tiles.remote import LTOIR
 from warp_tiles.remote.store import RemoteSettings, RemoteStore
 from warp_tiles.remote.transfer import Transfer, is_built_by, pull, push

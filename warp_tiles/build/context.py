@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warp_tiles.build.phases import COMPILE, Phase, now_s
-from warp_tiles.cache import cache_root
-from warp_tiles.cache._paths import MODULES, MODULES_SUFFIX
+from warp_tiles.cache.paths import MODULES, MODULES_SUFFIX, cache_root
 from warp_tiles.errors import BuildError, LockedError, ToolchainError, WorkerError
 from warp_tiles.remote import ANY_TOOLCHAIN, LTOIR, MODULE, RECORDS
 from warp_tiles.settings import Settings
@@ -24,8 +23,8 @@ from warp_tiles.util.trusted_folder import TrustedFolder
 
 if TYPE_CHECKING:
     from warp_tiles.build.headers import ModuleHeaders
-    from warp_tiles.cache import Cache, CacheKey
-    from warp_tiles.cache._store import AskUpstream
+    from warp_tiles.cache.key import CacheKey
+    from warp_tiles.cache.store import AskUpstream, Cache
     from warp_tiles.compile.compiler import Compiled, CompileRequest
     from warp_tiles.compile.module import ModuleSource
     from warp_tiles.compile.pool import CompilerPool, Compilers
@@ -67,7 +66,7 @@ class Resources:
             folder: A folder below its root; empty for the cache of functions.
             suffix: Suffix of its payloads.
         """
-        from warp_tiles.cache import Cache
+        from warp_tiles.cache.store import Cache
 
         wait_s = settings.build_wait_s or -1.0  # no limit
         identity = (cache_root(settings), folder, settings.cache_max_bytes, settings.cache_shared, wait_s)

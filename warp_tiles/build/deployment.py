@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.cache import CacheKey, Entry, Manifest
+from warp_tiles.cache.key import CacheKey
+from warp_tiles.cache.manifest import Entry, Manifest
 from warp_tiles.errors import BundleError, LockedError, SettingError, ToolchainError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.remote import TOOLCHAIN

@@ -38,7 +38,7 @@ from warp_tiles.util.single_flight import Flights
 from warp_tiles.util.warn import WarnedTexts, warn
 
 if TYPE_CHECKING:
-    from warp_tiles.cache import Cache
+    from warp_tiles.cache.store import Cache
     from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
     from warp_tiles.providers.base import Tuned
     from warp_tiles.toolchain.sources import DeviceSource
@@ -248,7 +248,7 @@ class Engine:
             return found
         cached = context.is_cached(key)
         if not cached:
-            from warp_tiles.cache._explain import MissedKeys
+            from warp_tiles.cache.explain import MissedKeys
 
             MissedKeys(context.root, shared=context.settings.cache_shared).add(key)
         return replace(found, key=key.digest, cached=cached)

@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warp_tiles.cache import CacheKey
-from warp_tiles.cache._paths import HEADERS_FOR_GPU, HEADERS_SUFFIX
-from warp_tiles.cache._store import FileCache
+from warp_tiles.cache.key import CacheKey
+from warp_tiles.cache.paths import HEADERS_FOR_GPU, HEADERS_SUFFIX
+from warp_tiles.cache.store import FileCache
 from warp_tiles.compile.compiler import FIRST_VERSION, Compiled, CompileRequest, HeaderFile, compiler_flags
 from warp_tiles.errors import CacheError, ToolchainError
 

@@ -23,7 +23,7 @@ from warp_tiles.build.functions import (
 from warp_tiles.build.module_cache import module_flight
 from warp_tiles.build.phases import COMPILE, LINK, WAIT, WARP_LINK, WRITE, Phases, now_s
 from warp_tiles.build.records import Artifact, ModuleRecord
-from warp_tiles.cache import Entry
+from warp_tiles.cache.manifest import Entry
 from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.module import ModuleSource, module_options, warp_link_reason

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warp_tiles.build.phases import FETCH, LOOK_UP, Phases, now_s
-from warp_tiles.cache import CacheKey
+from warp_tiles.cache.key import CacheKey
 from warp_tiles.compile.compiler import compiler_flags, linker_flags
 from warp_tiles.compile.module import ModuleSource, module_options
 from warp_tiles.errors import ToolchainError
@@ -22,7 +22,7 @@ from warp_tiles.remote import MODULE
 
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
-    from warp_tiles.cache._store import AskUpstream, BuildLease, Upstream
+    from warp_tiles.cache.store import AskUpstream, BuildLease, Upstream
 
 
 def module_key(context: BuildContext, plan: ModulePlan, module: ModuleSource, text: str) -> CacheKey | None:

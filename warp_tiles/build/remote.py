@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from warp_tiles.build.headers import ModuleHeaders
 from warp_tiles.build.installation import ALL, Facts, Installation, warp_headers_folder
-from warp_tiles.cache import cache_root
+from warp_tiles.cache.paths import cache_root
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.pool import CompilerPool, result_of
 from warp_tiles.errors import WarpTilesError

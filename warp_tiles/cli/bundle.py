@@ -46,7 +46,7 @@ def bundle(
     """
     from warp_tiles._warp.modules import compile_module, require_target
     from warp_tiles.api import enable, report
-    from warp_tiles.cache import cache_root
+    from warp_tiles.cache.paths import cache_root
     from warp_tiles.launch.script import discover
     from warp_tiles.remote.bundle import write_bundle
     from warp_tiles.remote.connect import signer_of

@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
-from warp_tiles.cache import Cache, EntryInfo
-from warp_tiles.cache._explain import MissedKeys
+from warp_tiles.cache.explain import MissedKeys
+from warp_tiles.cache.maintain import EntryInfo
+from warp_tiles.cache.store import Cache
 from warp_tiles.cli import remote
 from warp_tiles.cli.output import human_bytes, json_option, print_json, print_table, print_text
 from warp_tiles.errors import CacheError

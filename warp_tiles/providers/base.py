@@ -14,7 +14,7 @@ from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.solver.variant import Config, Variant
 
 if TYPE_CHECKING:
-    from warp_tiles.cache import CacheKey
+    from warp_tiles.cache.key import CacheKey
     from warp_tiles.compile.compiler import Compiled, CompileRequest
     from warp_tiles.toolchain.search import Toolchain
 

@@ -17,7 +17,7 @@ from warp_tiles.toolchain.sources import DeviceSource
 from warp_tiles.toolchain.store import ToolchainStore
 
 if TYPE_CHECKING:
-    from warp_tiles.cache import CacheKey
+    from warp_tiles.cache.key import CacheKey
     from warp_tiles.compile.compiler import Compiled, CompileRequest
 
 C = TypeVar("C", bound=Config)
@@ -120,7 +120,7 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
         Raises:
             ToolchainError: There is no toolchain.
         """
-        from warp_tiles.cache import CacheKey
+        from warp_tiles.cache.key import CacheKey
 
         config = self.resolved_config(variant, config)
         fields: dict[str, str] = dict(self.identity())

@@ -21,9 +21,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from warp_tiles.cache._folder import MAX_PAYLOAD_BYTES
-from warp_tiles.cache._manifest import Entry
-from warp_tiles.cache._store import Upstream
+from warp_tiles.cache.folder import MAX_PAYLOAD_BYTES
+from warp_tiles.cache.manifest import Entry
+from warp_tiles.cache.store import Upstream
 from warp_tiles.errors import BundleError
 from warp_tiles.remote import LAYOUT, LTOIR, MODULE, RECORDS, SIGNED_BY, TOOLCHAIN, object_name
 from warp_tiles.remote.envelope import RefusedError, Wanted, unpack
@@ -158,7 +158,7 @@ class Bundle:
 
     @contextmanager
     def lease(self, kind: str, key: str, toolchain: Callable[[], str]) -> Iterator[Upstream]:
-        """The bundle's part in a lookup (:data:`warp_tiles.cache._store.AskUpstream`)."""
+        """The bundle's part in a lookup (:data:`warp_tiles.cache.store.AskUpstream`)."""
         yield Upstream(self.fetch(kind, key, toolchain()))
 
     def _read(self, wanted: Wanted) -> Entry:

@@ -24,9 +24,9 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from warp_tiles.cache._folder import MAX_MANIFEST_BYTES, MAX_PAYLOAD_BYTES
-from warp_tiles.cache._manifest import Entry, Manifest
-from warp_tiles.cache._sealed import DamagedError, dump_json, parse_object
+from warp_tiles.cache.folder import MAX_MANIFEST_BYTES, MAX_PAYLOAD_BYTES
+from warp_tiles.cache.manifest import Entry, Manifest
+from warp_tiles.cache.sealed import DamagedError, dump_json, parse_object
 from warp_tiles.remote.keys import PublicKey, SigningKey
 
 PAYLOAD_TYPE = "application/vnd.warp-tiles.entry+json"

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from warp_tiles.cache._documents import Documents
+from warp_tiles.cache.documents import Documents
 from warp_tiles.util.trusted_folder import NoLocksError
 
 if TYPE_CHECKING:

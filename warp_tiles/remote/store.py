@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
 
-from warp_tiles.cache._manifest import Entry
-from warp_tiles.cache._store import Upstream
+from warp_tiles.cache.manifest import Entry
+from warp_tiles.cache.store import Upstream
 from warp_tiles.errors import RemoteError
 from warp_tiles.remote import LAYOUT, SIGNED_BY, object_name
 from warp_tiles.remote.client import MissingObjectError, NotSupportedError, first_bytes

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from warp_tiles.cache import Cache, CacheKey
-from warp_tiles.cache._paths import is_digest
+from warp_tiles.cache.key import CacheKey
+from warp_tiles.cache.paths import is_digest
+from warp_tiles.cache.store import Cache
 from warp_tiles.errors import CacheError
 from warp_tiles.remote import ANY_TOOLCHAIN, SIGNED_BY
 from warp_tiles.remote.bundle import Bundle, write_bundle

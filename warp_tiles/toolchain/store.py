@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.cache._documents import Documents
-from warp_tiles.cache._paths import LAYOUT, absolute, is_digest
+from warp_tiles.cache.documents import Documents
+from warp_tiles.cache.paths import LAYOUT, absolute, is_digest
 from warp_tiles.toolchain.packages import search_path
 from warp_tiles.toolchain.search import Toolchain, find_toolchain
 from warp_tiles.toolchain.sources import DeviceSource, include_closure

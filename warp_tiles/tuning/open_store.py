@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from warp_tiles.cache import cache_root
+from warp_tiles.cache.paths import cache_root
 from warp_tiles.settings import Settings, current
 from warp_tiles.tuning.folder import warn_once
 from warp_tiles.tuning.store import RecordStore

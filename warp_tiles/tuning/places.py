@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import chain, product
 from typing import Any, Literal
 
-from warp_tiles.cache import CacheKey
+from warp_tiles.cache.key import CacheKey
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.pipeline import AUTO, LEAST_STAGES, PipelineOverrides

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warp_tiles.cache import cache_root
+from warp_tiles.cache.paths import cache_root
 from warp_tiles.providers.base import Tuned
 
 if TYPE_CHECKING:

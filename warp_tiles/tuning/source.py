@@ -24,7 +24,7 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from warp_tiles.cache import CacheKey
+from warp_tiles.cache.key import CacheKey
 from warp_tiles.errors import TuningError
 
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warp_tiles.cache._paths import absolute
+from warp_tiles.cache.paths import absolute
 from warp_tiles.errors import BundleError, RecordError
 from warp_tiles.remote import ANY_TOOLCHAIN, RECORDS
 from warp_tiles.tuning.encoding import FutureSchemaError, decode_bundle, encode_bundle, encode_record
@@ -27,7 +27,8 @@ from warp_tiles.util.files import open_input, read_whole
 from warp_tiles.util.single_flight import single_flight
 
 if TYPE_CHECKING:
-    from warp_tiles.cache import CacheKey, Entry
+    from warp_tiles.cache.key import CacheKey
+    from warp_tiles.cache.manifest import Entry
     from warp_tiles.remote.keys import PublicKey, SigningKey
 
 #: Largest export that is read: thousands of records as a search writes them. Any JSON of this size takes 250 MB.
@@ -260,7 +261,7 @@ class RecordStore:
         Raises:
             RecordError: They are more than an import reads.
         """
-        from warp_tiles.cache import Entry, Manifest
+        from warp_tiles.cache.manifest import Entry, Manifest
 
         if records is None:
             keys = {stored.record.key.digest: stored.record.key for stored in self.records()}
@@ -371,7 +372,7 @@ class RecordStore:
 
 def records_key(signer: str) -> CacheKey:
     """The key of the records of a signer; of unsigned ones if it is empty."""
-    from warp_tiles.cache import CacheKey
+    from warp_tiles.cache.key import CacheKey
 
     return CacheKey.of({"kind": "tuning records", "signer": signer})
 

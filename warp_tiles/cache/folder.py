@@ -15,10 +15,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import replace
 from pathlib import Path
 
-from warp_tiles.cache._manifest import Entry, Manifest
-from warp_tiles.cache._paths import LAYOUT, is_digest
-from warp_tiles.cache._report import Problem, Problems
-from warp_tiles.cache._sealed import DamagedError
+from warp_tiles.cache.manifest import Entry, Manifest
+from warp_tiles.cache.paths import LAYOUT, is_digest
+from warp_tiles.cache.report import Problem, Problems
+from warp_tiles.cache.sealed import DamagedError
 from warp_tiles.errors import CacheError
 from warp_tiles.util.files import FileTooLargeError
 from warp_tiles.util.processes import TEMP_PREFIX, temporary_name

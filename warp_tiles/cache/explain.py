@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from warp_tiles.cache._documents import Documents
-from warp_tiles.cache._key import CacheKey, KeyField
-from warp_tiles.cache._paths import is_digest
+from warp_tiles.cache.documents import Documents
+from warp_tiles.cache.key import CacheKey, KeyField
+from warp_tiles.cache.paths import is_digest
 
 
 @dataclass(frozen=True)

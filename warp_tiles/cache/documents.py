@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from warp_tiles.cache._report import Problem, Problems
-from warp_tiles.cache._sealed import DamagedError, seal, unseal
+from warp_tiles.cache.report import Problem, Problems
+from warp_tiles.cache.sealed import DamagedError, seal, unseal
 from warp_tiles.util.files import FileTooLargeError
 from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
 

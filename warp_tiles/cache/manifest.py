@@ -8,9 +8,9 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from warp_tiles.cache._key import CacheKey
-from warp_tiles.cache._paths import is_digest
-from warp_tiles.cache._sealed import DamagedError, dump_json, parse_object, seal, unseal
+from warp_tiles.cache.key import CacheKey
+from warp_tiles.cache.paths import is_digest
+from warp_tiles.cache.sealed import DamagedError, dump_json, parse_object, seal, unseal
 
 _KINDS: dict[str, type] = {
     "payload_sha256": str,

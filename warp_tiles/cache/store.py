@@ -9,14 +9,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from warp_tiles.cache import _maintain
-from warp_tiles.cache._explain import Explanation, explain_among
-from warp_tiles.cache._folder import Folder, lock_problem, refused
-from warp_tiles.cache._key import CacheKey
-from warp_tiles.cache._manifest import Entry, Manifest
-from warp_tiles.cache._paths import LAYOUT, absolute, is_digest
-from warp_tiles.cache._report import Problem, Problems, logger
-from warp_tiles.cache._sealed import DamagedError
+from warp_tiles.cache import maintain
+from warp_tiles.cache.explain import Explanation, explain_among
+from warp_tiles.cache.folder import Folder, lock_problem, refused
+from warp_tiles.cache.key import CacheKey
+from warp_tiles.cache.manifest import Entry, Manifest
+from warp_tiles.cache.paths import LAYOUT, absolute, is_digest
+from warp_tiles.cache.report import Problem, Problems, logger
+from warp_tiles.cache.sealed import DamagedError
 from warp_tiles.errors import CacheError
 from warp_tiles.util.single_flight import Flights, ReentrantFlightError
 from warp_tiles.util.trusted_folder import RefusedFolderError
@@ -217,7 +217,7 @@ class Cache:
                 manifest = self._folder.store(manifest, payload)
                 self._count(stores=1)
                 if self._folder.size_bytes() > self.max_bytes:
-                    report = _maintain.collect(self._folder, int(self.max_bytes * LOW_WATER), keep=key.digest)
+                    report = maintain.collect(self._folder, int(self.max_bytes * LOW_WATER), keep=key.digest)
                     self._count(evictions=len(report.evicted))
         except OSError as error:
             self._unusable(error)
@@ -369,7 +369,7 @@ class Cache:
         with self._command("looking up a key"):
             found = sorted(digest for digest, _ in self._folder.each_key() if digest.startswith(prefix))
             if len(found) == 1:
-                for item in _maintain.listing(self._folder, found):
+                for item in maintain.listing(self._folder, found):
                     return item.manifest
         raise CacheError(
             f"{len(found)} stored keys begin with {prefix!r}", remedy="give more digits, or list the cache for its keys"
@@ -387,25 +387,25 @@ class Cache:
         requested = self.find(key).key if isinstance(key, str) else key
         return explain_among(requested, (item.manifest.key for item in self.entries()))
 
-    def info(self) -> _maintain.CacheInfo:
+    def info(self) -> maintain.CacheInfo:
         """Sizes and counts.
 
         Raises:
             CacheError: The folder is refused or unreadable.
         """
         with self._command("info"):
-            return _maintain.summary(self._folder, self.max_bytes)
+            return maintain.summary(self._folder, self.max_bytes)
 
-    def entries(self) -> tuple[_maintain.EntryInfo, ...]:
+    def entries(self) -> tuple[maintain.EntryInfo, ...]:
         """The stored entries, the most recently used first. Payloads are not read.
 
         Raises:
             CacheError: The folder is refused or unreadable.
         """
         with self._command("listing"):
-            return _maintain.listing(self._folder)
+            return maintain.listing(self._folder)
 
-    def verify(self, *, set_aside: bool = False) -> _maintain.VerifyReport:
+    def verify(self, *, set_aside: bool = False) -> maintain.VerifyReport:
         """Check every manifest and payload by SHA-256, and the sealed files and the other caches beside them.
 
         Args:
@@ -415,10 +415,10 @@ class Cache:
             CacheError: The folder is refused or unreadable.
         """
         with self._command("verify", change=set_aside):
-            found = _maintain.verify(self._folder, set_aside=set_aside)
-            return replace(found, damaged=(*found.damaged, *_maintain.verify_beside(self._folder, set_aside=set_aside)))
+            found = maintain.verify(self._folder, set_aside=set_aside)
+            return replace(found, damaged=(*found.damaged, *maintain.verify_beside(self._folder, set_aside=set_aside)))
 
-    def gc(self, max_bytes: int | None = None) -> _maintain.GcReport:
+    def gc(self, max_bytes: int | None = None) -> maintain.GcReport:
         """Remove unreferenced payloads, then the least recently used keys until the size is within a bound.
 
         Args:
@@ -432,20 +432,20 @@ class Cache:
         if bound < 0:
             raise ValueError(f"max_bytes must not be negative, got {bound}")
         with self._command("gc", change=True):
-            report = _maintain.collect(self._folder, bound)
-            report = replace(report, leftovers=report.leftovers + _maintain.sweep_beside(self._folder))
+            report = maintain.collect(self._folder, bound)
+            report = replace(report, leftovers=report.leftovers + maintain.sweep_beside(self._folder))
         self._count(evictions=len(report.evicted))
         return report
 
-    def clear(self) -> _maintain.GcReport:
+    def clear(self) -> maintain.GcReport:
         """Remove every entry and the quarantine, and every linked module. The folder and its locks stay.
 
         Raises:
             CacheError: The folder is refused, or cannot be changed.
         """
         with self._command("clear", change=True):
-            _maintain.clear_modules(self._folder)
-            return _maintain.clear(self._folder)
+            maintain.clear_modules(self._folder)
+            return maintain.clear(self._folder)
 
     def read_verified(self, key: str) -> Entry | None:
         """An entry for another machine, verified by SHA-256. The use is not recorded.
@@ -485,7 +485,7 @@ class Cache:
                 added += 1
                 size += len(entry.payload)
             if added and self._folder.size_bytes() > self.max_bytes:
-                self._count(evictions=len(_maintain.collect(self._folder, self.max_bytes).evicted))
+                self._count(evictions=len(maintain.collect(self._folder, self.max_bytes).evicted))
         self._count(stores=added)
         return added, present, size
 

@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from warp_tiles.cache._documents import Documents
-from warp_tiles.cache._folder import KEYS, OBJECTS, Folder
-from warp_tiles.cache._manifest import Manifest
-from warp_tiles.cache._paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SUFFIX, LAYOUT, MODULES, MODULES_SUFFIX
-from warp_tiles.cache._sealed import DamagedError
+from warp_tiles.cache.documents import Documents
+from warp_tiles.cache.folder import KEYS, OBJECTS, Folder
+from warp_tiles.cache.manifest import Manifest
+from warp_tiles.cache.paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SUFFIX, LAYOUT, MODULES, MODULES_SUFFIX
+from warp_tiles.cache.sealed import DamagedError
 from warp_tiles.util.processes import is_leftover
 from warp_tiles.util.trusted_folder import TrustedFolder
 
