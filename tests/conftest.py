@@ -28,6 +28,18 @@ if _processes not in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # for 
 install()  # in this process too
 
 
+@pytest.fixture(scope="session")
+def toolchain() -> None:
+    """The toolchain of this environment. Without one, the test is skipped."""
+    from warp_tiles.errors import ToolchainError
+    from warp_tiles.toolchain.search import find_toolchain
+
+    try:
+        find_toolchain()
+    except ToolchainError as error:
+        pytest.skip(f"no toolchain: {error.message}")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Let processes share Warp's precompiled headers for the CPU, except those of tests about such headers."""
@@ -40,7 +52,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 # The files that take longest, in the order in which they start, so that no worker of pytest-xdist is left with one of
 # them when the others are done. All others follow in their own order. Their tests are marked ``slow``.
 LONGEST_FIRST = (
-    "tests/aot/test_cmake_build.py",
+    "tests/integration/test_cmake_build.py",
     "tests/emulator/test_stages.py",
     "tests/emulator/test_reverse_loops.py",
     "tests/test_examples.py",

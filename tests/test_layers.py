@@ -31,7 +31,6 @@ LAYERS = (
     ("reports",),
     ("api",),
     ("cli",),
-    ("aot",),
     ("__init__", "__main__"),
 )
 LAYER_OF = {folder: number for number, layer in enumerate(LAYERS) for folder in layer}

@@ -20,7 +20,7 @@ NEEDS_SOURCES = (
     "tests/emulator",
     "tests/mutation",
     "tests/release",
-    "tests/aot/test_cmake_build.py",
+    "tests/integration/test_cmake_build.py",
     "tests/array_products/test_emulated.py",
     "tests/test_checks.py",
     "tests/test_docs.py",

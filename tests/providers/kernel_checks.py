@@ -1,4 +1,7 @@
-"""The kernel check: functions that together compile every branch of the templates in ``kernels/``."""
+"""The kernel check: functions that together compile every branch of the templates in ``kernels/``.
+
+A new provider or template gets its configurations here.
+"""
 
 from __future__ import annotations
 
