@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.codegen.affine import Affine, affine_result
+from warp_tiles.codegen.operations import Affine, affine_result
 
 NAMES = ("i", "j", "k")
 NUMBERS = st.integers(-1000, 1000)

@@ -26,10 +26,16 @@ from tests.codegen.modules import (
     text_of,
 )
 from warp_tiles.codegen.answers import LoopDecision, LoopSums
-from warp_tiles.codegen.emit_module import SCALAR_FUNCTION, declaration, loop_declarations, pointers, waiting_function
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
-from warp_tiles.codegen.prelude import PLACEHOLDER
+from warp_tiles.codegen.prelude import (
+    PLACEHOLDER,
+    SCALAR_FUNCTION,
+    declaration,
+    loop_declarations,
+    pointers,
+    waiting_function,
+)
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.gemm.pipeline import PlannedLoop

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import warp_tiles
-from warp_tiles.codegen.emit_module import waiting_function
-from warp_tiles.codegen.prelude import PLACEHOLDER, with_prelude
+from warp_tiles.codegen.prelude import PLACEHOLDER, waiting_function, with_prelude
 
 SOURCE = f'#include "builtin.h"\nextern "C" {{\n{PLACEHOLDER}\n}}\nvoid kernel() {{ WT_WAIT_1 f(wt_site0_forward); }}\n'
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.codegen import traces as t
 from tests.codegen.modules import BIG, declared, functions, generated, macros, names_of, session, text_of
-from warp_tiles.codegen.emit_module import SCALAR_FUNCTION, solver_declaration, solver_struct
 from warp_tiles.codegen.module import GeneratedModule
+from warp_tiles.codegen.prelude import SCALAR_FUNCTION, solver_declaration, solver_struct
 from warp_tiles.gemm.problem import Operand, Role
 from warp_tiles.plan.planning import Session
 from warp_tiles.solver.variant import SolverVariant

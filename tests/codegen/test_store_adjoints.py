@@ -10,7 +10,7 @@ from warp_tiles.codegen.effects import Effect
 from warp_tiles.codegen.emit_stores import emit_store_adjoint
 from warp_tiles.codegen.hooks import Hook, Macros
 from warp_tiles.codegen.operations import Array, Operation, Scalar, Tile, Value
-from warp_tiles.codegen.store_adjoints import reversed_stores
+from warp_tiles.codegen.stores import reversed_stores
 from warp_tiles.codegen.trace import FunctionTrace, Node
 
 C, W = t.tile("c"), t.tile("w")

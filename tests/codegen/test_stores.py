@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.affine import Affine
 from warp_tiles.codegen.answers import ComputedStore
 from warp_tiles.codegen.effects import INPLACE, OPERATORS, Effect
 from warp_tiles.codegen.emit_stores import emit_computed_stores
 from warp_tiles.codegen.hooks import Hook, Macros
-from warp_tiles.codegen.operations import Array, Operation, Scalar, Tile, Value
+from warp_tiles.codegen.operations import Affine, Array, Operation, Scalar, Tile, Value
 from warp_tiles.codegen.stores import computed_stores
 from warp_tiles.codegen.trace import Node
 

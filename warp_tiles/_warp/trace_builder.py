@@ -9,9 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from warp_tiles._warp.internals import find
-from warp_tiles.codegen.affine import Affine, affine_result
 from warp_tiles.codegen.effects import Effect
-from warp_tiles.codegen.operations import UNKNOWN_MEMORY, Array, Operation, Product, Scalar, Tile, Value
+from warp_tiles.codegen.operations import (
+    UNKNOWN_MEMORY,
+    Affine,
+    Array,
+    Operation,
+    Product,
+    Scalar,
+    Tile,
+    Value,
+    affine_result,
+)
 from warp_tiles.codegen.trace import Branch, Loop, Node
 
 # emits a statement; the arguments are those of Warp's add_forward(): statement, replay, skip_replay

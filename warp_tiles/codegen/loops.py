@@ -13,7 +13,7 @@ from warp_tiles.codegen.operations import Operation
 from warp_tiles.codegen.pipelines import Body, aligned, body_of, plan_pipeline
 from warp_tiles.codegen.reverse import plan_reverse
 from warp_tiles.codegen.stages import LoopTarget, plan_ring
-from warp_tiles.codegen.sum_stores import plan_sum_store
+from warp_tiles.codegen.stores import plan_sum_store
 from warp_tiles.codegen.sums import SumsOf, addition_of, obstacle_to_sums
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, loops, own_operations
 from warp_tiles.gemm.pipeline import PlannedLoop

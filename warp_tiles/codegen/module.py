@@ -8,13 +8,11 @@ from typing import Protocol
 
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
 from warp_tiles.codegen.answers import FunctionCall, LoopDecision, LoopSums, ModuleAnswer
-from warp_tiles.codegen.emit_module import finished_source
 from warp_tiles.codegen.loads import joined, plan_loads
 from warp_tiles.codegen.loops import decide
-from warp_tiles.codegen.prelude import prefix_of
+from warp_tiles.codegen.prelude import finished_source, prefix_of
 from warp_tiles.codegen.stages import LoopTarget
-from warp_tiles.codegen.store_adjoints import reversed_stores
-from warp_tiles.codegen.stores import computed_stores
+from warp_tiles.codegen.stores import computed_stores, reversed_stores
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.codegen.whole import whole_product
 from warp_tiles.gemm.hardware import THREAD_REGISTERS, has_wgmma

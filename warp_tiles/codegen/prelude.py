@@ -9,14 +9,80 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from warp_tiles.codegen.answers import LoopSums, ModuleAnswer
+from warp_tiles.codegen.emit_loops import (
+    emit_loads,
+    emit_loops,
+    emit_reverse,
+    reversed_types,
+    skip_replays,
+    staged_types,
+)
+from warp_tiles.codegen.emit_stores import emit_computed_stores, emit_store_adjoint, emit_sum_store
+from warp_tiles.codegen.hooks import Macros
+from warp_tiles.gemm.dtypes import DTYPES
+from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.solver.variant import SolverVariant
 from warp_tiles.toolchain import sources
 from warp_tiles.toolchain.sources import flatten
 
+SCALAR_FUNCTION = "0"  # Warp's templates take the scalar path if they get an int in place of a function
 PLACEHOLDER = "/* warp_tiles prelude */"
 MODULE_HEADER = "module/module.cuh"  # below kernels/
 STAGED_HEADER = "module/staged_module.cuh"  # which includes MODULE_HEADER
 REVERSED_HEADER = "module/reversed_module.cuh"  # which includes STAGED_HEADER
 SOLVER_HEADER = "module/solvers.cuh"
+
+
+def finished_source(source: str, answer: ModuleAnswer) -> str:
+    """Returns the source that is compiled.
+
+    Args:
+        source: The source that Warp generated, with the placeholder of the prelude.
+        answer: Everything that is decided about the module.
+
+    Raises:
+        ToolchainError: The device sources are missing.
+    """
+    declarations: dict[str, str] = {}
+    solvers: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for call in answer.calls:
+        name, variant = call.symbol or SCALAR_FUNCTION, call.variant
+        if isinstance(variant, SolverVariant):
+            declarations[name] = solver_declaration(variant, name)
+            solvers[name] = solver_struct(variant, name)
+            name = f"wt::Solver<{name}_call>{{}}"
+        elif variant is not None:
+            declarations[name] = declaration(variant, name)
+            if call.waits:
+                declarations[f"{name}_waiting"] = waiting_function(name, pointers(variant))
+                name = f"{name}_waiting"
+        names[call.placeholder] = name
+    for product, sums in answer.summed:
+        declarations[f"{sums.symbol}_add"] = loop_declarations(product, sums)
+    macros = Macros()
+    emit_loops(macros, answer.loops)
+    for loop in answer.loops:
+        if loop.sum_store is not None:
+            emit_sum_store(macros, loop.sum_store)
+    emit_loads(macros, answer.loads, answer.replayed)
+    emit_computed_stores(macros, answer.stores)
+    for store in answer.reversed_stores:
+        emit_store_adjoint(macros, store)
+    skip_replays(macros, answer.skipped)
+    for loop in answer.loops:
+        emit_reverse(macros, loop)
+    return with_prelude(
+        source,
+        [declarations[name] for name in sorted(declarations)],
+        names,
+        macros.definitions(answer.hooks),
+        header=answer.moves,
+        staged=[text for loop in answer.loops for text in staged_types(loop)],
+        reversed_loops=[text for loop in answer.loops for text in reversed_types(loop)],
+        solvers=[solvers[symbol] for symbol in sorted(solvers)],
+    )
 
 
 def with_prelude(
@@ -65,3 +131,52 @@ def prefix_of(source: str) -> str:
         source: The source that Warp generated, with the placeholder.
     """
     return source.partition(PLACEHOLDER)[0]
+
+
+# ---- declarations of device functions
+
+
+def pointers(variant: GemmProblem) -> tuple[str, ...]:
+    """Returns the C++ types of the parameters of a variant's device function: alpha, A, B, beta and C."""
+    a, b, c = (f"{DTYPES[operand.dtype].warp_type}*" for operand in (variant.a, variant.b, variant.c))
+    return c, a, b, c, c
+
+
+def solver_declaration(variant: SolverVariant, symbol: str) -> str:
+    """C++ declaration of a solver variant's device function."""
+    return f"void {symbol}({', '.join('void*' for _ in variant.parameters)});"
+
+
+def solver_struct(variant: SolverVariant, symbol: str) -> str:
+    """C++ of a type that stands for a solver function, as ``kernels/module/solvers.cuh`` uses it."""
+    parameters = ", ".join(f"void* {name}" for name in variant.parameters)
+    return (
+        f"struct {symbol}_call {{\n"
+        f"    static constexpr int scratch = {variant.scratch_elements};\n"
+        f"    static CUDA_CALLABLE void run({parameters}) {{ {symbol}({', '.join(variant.parameters)}); }}\n"
+        "};"
+    )
+
+
+def declaration(variant: GemmProblem, symbol: str) -> str:
+    """Returns the C++ declaration of a variant's device function."""
+    return f"void {symbol}({', '.join(pointers(variant))});"
+
+
+def loop_declarations(variant: GemmProblem, sums: LoopSums) -> str:
+    """Returns the C++ declarations of the two functions that keep a variant's sums over a loop."""
+    a, b, c = (DTYPES[operand.dtype].warp_type for operand in (variant.a, variant.b, variant.c))
+    add = f"void {sums.symbol}_add({sums.ctype}*, {a}*, {b}*);"
+    return f"{add}\nvoid {sums.symbol}_finish({sums.ctype}*, {c}*);"
+
+
+def waiting_function(symbol: str, types: Iterable[str]) -> str:
+    """Returns the C++ of a function that waits for all threads of the block and then calls another function.
+
+    Args:
+        symbol: Name of the other function.
+        types: C++ types of its parameters alpha, A, B, beta and C.
+    """
+    names = ("alpha", "a", "b", "beta", "c")
+    parameters = ", ".join(f"{kind} {name}" for kind, name in zip(types, names))
+    return f"static void {symbol}_waiting({parameters}) {{ WP_TILE_SYNC(); {symbol}({', '.join(names)}); }}"

@@ -1,20 +1,49 @@
-"""Stores of computed tiles, e.g. ``wp.tile_store(C, wp.tile_astype(c + w, dtype))``.
+"""Stores that compute their tile: from vectors of shared tiles, from accumulators in registers, and their adjoints.
 
-Warp computes such a tile in registers, one operation after the other, and stores single elements. If nothing else uses
-the tiles in registers, the store can read vectors of the shared tiles instead, compute and write vectors
-(``kernels/module/stores.cuh``).
+Warp computes a tile such as ``wp.tile_astype(c + w, dtype)`` in registers, one operation after the other, and stores
+single elements. If nothing else uses the tiles in registers, the store can read vectors of the shared tiles instead,
+compute and write vectors (``kernels/module/stores.cuh``). After a loop with stages it can take the loop's accumulators
+from registers, so that C of a whole tile is not written to shared memory (``kernels/module/sum_stores.cuh``).
 
-All functions are pure, on a :class:`warp_tiles.codegen.trace.FunctionTrace`.
+The reverse pass repeats the elementwise operations, and later runs the adjoint of the store and those of the
+operations. In bands of the tile, the operations are repeated only then (``kernels/module/adjoint_chains.cuh``). So
+their operands must be the same at both places.
+
+All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 
-from warp_tiles.codegen.answers import ComputedStore
-from warp_tiles.codegen.effects import ASTYPE, INPLACE, JUMPS, LOAD, MAP, OPERATORS, RANDOM, STORE, Effect
-from warp_tiles.codegen.operations import Array, Operation, Scalar, Tile
-from warp_tiles.codegen.trace import FunctionTrace, Node, blocks
+from warp_tiles.codegen.answers import Accumulation, ComputedStore, ReversedStore, Ring, SumStore
+from warp_tiles.codegen.effects import (
+    ASTYPE,
+    ELEMENTWISE,
+    INPLACE,
+    JUMPS,
+    LOAD,
+    MAP,
+    OPERATORS,
+    RANDOM,
+    SHAPE,
+    STORE,
+    TRANSPOSE,
+    ZEROS,
+    Effect,
+)
+from warp_tiles.codegen.operations import UNKNOWN_MEMORY, Array, Operation, Scalar, Tile
+from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Node, blocks, loops, operations, path_to
+from warp_tiles.gemm.dtypes import DTYPE_BYTES
+from warp_tiles.gemm.pipeline import MmaPlan
+from warp_tiles.gemm.problem import GemmProblem
+
+_FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
+_VECTOR_BYTES = 16
+_STORED_BYTES = (2, 4, 8, 16)  # that one instruction stores
+_WORD_BYTES = 4
 
 
 def computed_stores(function: FunctionTrace) -> Iterator[ComputedStore]:
@@ -123,3 +152,212 @@ def _nothing_else_uses(function: FunctionTrace, found: ComputedStore) -> bool:
     tiles = {tile for operation in found.statements for tile in operation.tiles if tile.is_intermediate}
     expected = (*found.statements, found.store)
     return all(operation in expected or tiles.isdisjoint(operation.tiles) for operation in function.operations())
+
+
+# ---- stores of accumulators
+
+
+def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation], ring: Ring) -> SumStore | str:
+    """Returns the store that takes the accumulators of a loop with stages, or the reason why C is written.
+
+    Args:
+        function: The function.
+        loop: The loop.
+        products: Its products, in order.
+        ring: Its stages.
+    """
+    first = products[0]
+    c = first.c
+    if len({product.array for product in products}) > 1:
+        return "the loop has several sums"
+    if first.addition is not None:
+        return "the sums are added to another tile"
+    if not c.owner:
+        return "C is not a tile of the function"
+    if not _are_neighbours(ring.variants[0], ring.products[0]):
+        return "no thread has neighbouring sums of a row"
+    computed = _store_after(function, loop, c)
+    if isinstance(computed, str):
+        return computed
+    found = SumStore(computed, first)
+    expected = {*(product.operation for product in products), *computed.statements, computed.store}
+    expected |= _before(function, loop)  # the accumulators have the start value of C
+    for operation in function.operations():
+        if operation not in expected and operation.name != ZEROS and any(c.name in t.memory for t in operation.tiles):
+            return f"line {operation.line} uses C too"
+    read = {tile for operation in computed.statements for tile in operation.tiles} | set(found.others)
+    if any({c.name, UNKNOWN_MEMORY} & tile.memory for tile in read - {c}):
+        return "the store reads a view of C"
+    if any(tile.parameter or tile.storage != "shared" for tile in found.others):
+        return "an operand of the store is not a shared tile of the function"
+    result = computed.result
+    stored_bytes = result.size_bytes // math.prod(result.shape)
+    neighbours = 4 if ring.products[0].instruction == "fma" else 2
+    if neighbours * stored_bytes not in _STORED_BYTES:
+        return f"{neighbours} elements of {stored_bytes} bytes do not fit a vector"
+    if stored_bytes < _WORD_BYTES and (ring.products[0].through_registers or ring.products[0].swapped):
+        return f"a thread has only two neighbouring sums of a row, and stores {result.dtype}"
+    return found
+
+
+def _before(function: FunctionTrace, loop: Loop) -> set[Operation]:
+    """The operations that run before a loop and never after it. In an outer loop, every operation may run after it."""
+    path = path_to(function.nodes, loop)
+    if any(isinstance(nodes[index], Loop) for nodes, index in path[:-1]):
+        return set()
+    return {operation for nodes, index in path for operation in operations(nodes[:index])}
+
+
+def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore | str:
+    """The store of C, or of a tile computed from it, that follows a loop; else the obstacle. It may be conditional."""
+    block, index = path_to(function.nodes, loop)[-1]
+    after = block[index + 1 :]
+    plain = (
+        ComputedStore((), operation)
+        for operation in operations(after)
+        if operation.name == STORE and operation.hook is not None and operation.tiles == (c,)
+    )
+    following = set(operations(after))
+    computed = (found for found in computed_stores(function) if c in found.sources and found.store in following)
+    found = next(itertools.chain(plain, computed), None)
+    if found is None:
+        return "no store after the loop takes C or a tile that elementwise operations compute from it"
+    between = tuple(node for nodes, position in path_to(after, found.store) for node in nodes[: position + 1])
+    if any(loops(between)):
+        return "a loop lies between the loop and the store"
+    return found
+
+
+def _are_neighbours(variant: GemmProblem, answer: MmaPlan) -> bool:
+    """True if a thread holds neighbouring accumulators of a row, as the products in ``kernels/module`` arrange them."""
+    if answer.instruction == "fma":
+        return variant.b.arrangement == "row_major"  # else each vector of B belongs to one column
+    if answer.instruction == "wgmma" or DTYPE_BYTES[variant.a.dtype] == 2:
+        return True
+    rows_of_b = variant.b.arrangement == "row_major"
+    if variant.a.arrangement != "row_major":
+        return False
+    return rows_of_b or variant.a.dtype == "float32"  # computed as the transpose of C, or by ldmatrix
+
+
+# ---- adjoints
+
+
+def reversed_stores(module: ModuleTrace, function: FunctionTrace) -> Iterator[ReversedStore]:
+    """Yields the stores whose adjoints can be computed in bands.
+
+    Args:
+        module: The whole module, for calls of the function.
+        function: The function.
+    """
+    for found in computed_stores(function):
+        if _is_hooked(found) and _has_whole_vectors(found) and _keeps_operands(module, function, found):
+            pairs = itertools.combinations(found.sources, 2)
+            yield ReversedStore(found, any(module.may_overlap(function, one, other) for one, other in pairs))
+
+
+def _is_hooked(found: ComputedStore) -> bool:
+    return not found.loads and all(operation.reverses for operation in (*found.operations, found.store))
+
+
+def _has_whole_vectors(found: ComputedStore) -> bool:
+    """True if the tiles have one shape and floating-point elements, and rows of the stored one are whole vectors."""
+    shape = found.result.shape
+    tiles = (found.result, *found.sources, *found.intermediates)
+    if len(shape) != 2 or any(tile.dtype not in _FLOATS or tile.shape != shape for tile in tiles):
+        return False
+    return shape[1] * (found.result.size_bytes // math.prod(shape)) % _VECTOR_BYTES == 0
+
+
+def _keeps_operands(module: ModuleTrace, function: FunctionTrace, found: ComputedStore) -> bool:
+    """True if the operands are the same at the repeated operations and at their adjoints."""
+    operands = [value for operation in found.operations for value in _values(operation)]
+    if not all(isinstance(value, (Tile, Scalar)) for value in operands):
+        return False
+    numbers = {value.name for value in operands if isinstance(value, Scalar) and value.constant is None}
+    numbers -= _constants(function)
+    nodes, end = path_to(function.nodes, found.store)[-1]
+    between = operations(nodes[nodes.index(found.operations[0]) : end])
+    if any(_needs_order(operation, numbers) for operation in between if operation not in found.operations):
+        return False
+    return not any(
+        _may_change(module, function, operation, found.sources, numbers)
+        for operation in _following(function, found.store)
+    )
+
+
+def _values(operation: Operation) -> tuple[object, ...]:
+    """The operands of an elementwise operation, without the function of a map."""
+    return operation.operands[1:] if operation.name == MAP else operation.operands
+
+
+def _constants(function: FunctionTrace) -> set[str]:
+    """Names of the numbers that are computed from constants only, e.g. ``wp.float16(0.5)``."""
+    changed = {name for operation in function.operations() if not operation.results for name in _scalars(operation)}
+    found: set[str] = set()
+    for operation in function.operations():
+        scalars = [value for value in operation.operands if isinstance(value, Scalar)]
+        if operation.effect is not Effect.NONE or operation.callee or len(scalars) < len(operation.operands):
+            continue
+        if scalars and all(value.constant is not None or value.name in found for value in scalars):
+            found |= _scalar_results(operation) - changed
+    return found
+
+
+def _needs_order(operation: Operation, numbers: set[str]) -> bool:
+    """True if the adjoint of an operation may not run before the adjoint of the store and those of earlier operations.
+
+    It may need complete gradients of its results, change an operand, or add to the gradient of the stored array.
+    """
+    reads = operation.name != SHAPE and any(isinstance(value, Array) for value in operation.operands)
+    return reads or bool(operation.callee) or _is_transpose(operation) or bool(_scalars(operation) & numbers)
+
+
+def _following(function: FunctionTrace, store: Operation) -> Iterator[Operation]:
+    """Yields the operations that run, or whose adjoints run, between the repeated operations and their adjoints."""
+    path = path_to(function.nodes, store)
+    for nodes, index in reversed(path):
+        node = nodes[index]
+        if isinstance(node, Loop) and node.kind != "unrolled":
+            return
+        yield from operations(nodes[index + 1 :])
+
+
+def _may_change(
+    module: ModuleTrace, function: FunctionTrace, operation: Operation, tiles: Sequence[Tile], numbers: set[str]
+) -> bool:
+    """True if an operation or its adjoint may change elements of some tiles, or some numbers."""
+    if operation.effect is Effect.UNKNOWN:
+        return True
+    if _scalars(operation) & numbers and (
+        operation.callee or not operation.results or _scalar_results(operation) & numbers
+    ):
+        return True
+    return any(module.may_overlap(function, one, other) for one in _changed(operation) for other in tiles)
+
+
+def _changed(operation: Operation) -> tuple[Tile, ...]:
+    """The tiles whose elements an operation or its adjoint may change."""
+    if operation.name == STORE:
+        return ()
+    if operation.name in INPLACE:
+        return operation.tiles[:1]
+    if operation.product is not None:
+        return operation.matrices[2:]
+    if operation.name in ELEMENTWISE:
+        return tuple(value for value in operation.results if isinstance(value, Tile))
+    if operation.effect is Effect.ALIAS and not _is_transpose(operation):
+        return ()
+    return operation.tiles
+
+
+def _is_transpose(operation: Operation) -> bool:
+    return operation.name == TRANSPOSE  # Warp's adjoint writes the tile's elements
+
+
+def _scalars(operation: Operation) -> set[str]:
+    return {value.name for value in operation.values if isinstance(value, Scalar)}
+
+
+def _scalar_results(operation: Operation) -> set[str]:
+    return {value.name for value in operation.results if isinstance(value, Scalar)}

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from warp_tiles.codegen.affine import Affine
 from warp_tiles.codegen.effects import ADD_INPLACE, ASTYPE, JUMPS, LOAD, MATMUL, SHAPE, STORE, TRANSPOSE, ZEROS, Effect
-from warp_tiles.codegen.operations import Array, Operation, Scalar, Tile, Value
+from warp_tiles.codegen.operations import Affine, Array, Operation, Scalar, Tile, Value
 from warp_tiles.codegen.trace import Branch, FunctionTrace, Loop, loops
 from warp_tiles.plan.expressions import Expression, argument, combined, constant, extent
 from warp_tiles.plan.whole import WholeOperand, WholeProduct
