@@ -23,9 +23,9 @@ from warp_tiles.cli.tune_script import _tune_all
 from warp_tiles.errors import RefusedWorkerError, ToolchainError
 from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.tuning.in_place import Tuner
-from warp_tiles.tuning.open_store import open_store
 from warp_tiles.tuning.places import Place, loop_place
 from warp_tiles.tuning.record import DEFAULTS, Record, identity
+from warp_tiles.tuning.store import open_store
 
 PLACES = [loop_place(question(variant(128, 128, 64, 256))), loop_place(question(variant(64, 64, 32, 128, "float32")))]
 PLACED = [placed(place) for place in PLACES]

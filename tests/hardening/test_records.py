@@ -69,8 +69,8 @@ def test_one_looping_link_does_not_disable_a_folder(shipped: Path) -> None:
     loop = file_of(shipped).with_name(f"{'0' * 64}.json")
     loop.symlink_to(loop)
     store = RecordStore(shipped.parent / "own", [shipped])
-    assert len(store.records()) == 1
-    assert store.fingerprint("gemm")
+    with pytest.warns(RuntimeWarning, match="is not used: Too many levels of symbolic links"):
+        assert len(store.records()) == 1
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "huge", "missing", "folder"])

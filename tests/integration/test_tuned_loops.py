@@ -20,9 +20,9 @@ from warp_tiles._warp.modules import rehash_modules
 from warp_tiles.tuning import answers
 from warp_tiles.tuning.answers import source_of
 from warp_tiles.tuning.in_place import Copies, PlacedLaunch, places_of
-from warp_tiles.tuning.open_store import open_store
 from warp_tiles.tuning.places import Place, pipeline_of
 from warp_tiles.tuning.record import DEFAULTS
+from warp_tiles.tuning.store import open_store
 
 TWO_LOOPS = """
 @wp.kernel(enable_backward=False)

@@ -9,7 +9,6 @@ from tests.tuning.tuning_records import key, timing
 from warp_tiles.remote import RECORDS
 from warp_tiles.remote.keys import SigningKey
 from warp_tiles.remote.store import RemoteStore
-from warp_tiles.tuning.remote_records import pull_records, push_records
 from warp_tiles.tuning.store import RecordStore
 
 
@@ -21,12 +20,12 @@ def connection(folder: Path, signer: SigningKey | None = None) -> RemoteStore:
 def test_records_go_to_another_machine_and_known_timings_stay(tmp_path: Path) -> None:
     remote = tmp_path / "store"
     first, second = (RecordStore(tmp_path / name) for name in ("first", "second"))
-    assert push_records(first, connection(remote, SIGNER)) == 0
+    assert first.push(connection(remote, SIGNER)) == 0
     first.merge(key("gemm a"), [timing({"x": 1}, 5.0)])
-    assert push_records(first, connection(remote, SIGNER)) == 1
+    assert first.push(connection(remote, SIGNER)) == 1
     second.merge(key("gemm a"), [timing({"x": 1}, 7.0)])
     second.merge(key("gemm b"), [timing({"x": 2}, 3.0)])
-    assert pull_records(second, connection(remote)) == 1
+    assert second.pull(connection(remote)) == 1
     found = second.load(key("gemm a"))
     assert found is not None
     assert [item.median_us for item in found.timings] == [7.0]
@@ -37,9 +36,9 @@ def test_a_push_keeps_what_the_signer_wrote_before(tmp_path: Path) -> None:
     for name in ("gemm a", "gemm b"):
         machine = RecordStore(tmp_path / name)
         machine.merge(key(name), [timing({"x": 1})])
-        push_records(machine, connection(remote, SIGNER))
+        machine.push(connection(remote, SIGNER))
     fleet = RecordStore(tmp_path / "fleet")
-    assert pull_records(fleet, connection(remote)) == 2
+    assert fleet.pull(connection(remote)) == 2
     assert len([path for path in (remote / "v1" / RECORDS).rglob("*") if path.is_file()]) == 1
 
 
@@ -47,15 +46,15 @@ def test_records_of_a_stranger_are_not_read(tmp_path: Path) -> None:
     remote = tmp_path / "store"
     machine = RecordStore(tmp_path / "stranger")
     machine.merge(key("gemm"), [timing({"x": 1})])
-    assert push_records(machine, connection(remote, STRANGER)) == 1
+    assert machine.push(connection(remote, STRANGER)) == 1
     (path,) = (path for path in (remote / "v1" / RECORDS).rglob("*") if path.is_file())
     reader = connection(remote)
     assert set(reader.given.trusted) == set(TRUSTED)
-    assert pull_records(RecordStore(tmp_path / "fleet"), reader) == 0
+    assert RecordStore(tmp_path / "fleet").pull(reader) == 0
     # under the name of a trusted signer
-    push_records(machine, connection(tmp_path / "other", SIGNER))
+    machine.push(connection(tmp_path / "other", SIGNER))
     (name,) = (path for path in (tmp_path / "other" / "v1" / RECORDS).rglob("*") if path.is_file())
     planted = remote / name.relative_to(tmp_path / "other")
     planted.parent.mkdir(parents=True, exist_ok=True)
     planted.write_bytes(path.read_bytes())
-    assert pull_records(RecordStore(tmp_path / "fleet"), connection(remote)) == 0
+    assert RecordStore(tmp_path / "fleet").pull(connection(remote)) == 0

@@ -20,10 +20,9 @@ from warp_tiles import settings
 from warp_tiles.cli import commands
 from warp_tiles.errors import RecordError, ScriptError, SettingError
 from warp_tiles.tuning.in_place import TunedPlace
-from warp_tiles.tuning.open_store import open_store
 from warp_tiles.tuning.places import Place
 from warp_tiles.tuning.record import Record, Timing
-from warp_tiles.tuning.store import RecordStore
+from warp_tiles.tuning.store import RecordStore, open_store
 
 FAST = timing({"provider": "mma", "tile": {"m": 64}}, 10.0, shared_bytes=8192)
 SLOW = timing({"provider": "mma", "tile": {"m": 16}}, 25.0)
@@ -330,10 +329,6 @@ class TestShow:
             shown = parsed("show", GEMM)
         assert len(shown["timings"]) == 4
         assert shown["winner"]["config"] == {"provider": "scalar"}
-
-    def test_the_picture_is_drawn(self, two: RecordStore, folder: Path) -> None:
-        table("show", GEMM, "--plot", folder / "search.png")
-        assert (folder / "search.png").read_bytes().startswith(b"\x89PNG")
 
     @pytest.mark.parametrize("words", [["show", "f00"], ["export", "out.json", "f00"], ["clear", "f00"]])
     def test_an_unknown_key_is_an_error_that_names_the_known_ones(self, two: RecordStore, words: list[str]) -> None:

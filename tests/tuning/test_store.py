@@ -1,4 +1,4 @@
-"""Records on disk: lookup in several folders, merging, finding, removal and fingerprints."""
+"""Records on disk: lookup in several folders, merging, finding and removal."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from tests.tuning.tuning_records import ENVIRONMENT, key, timing
 from warp_tiles import settings
 from warp_tiles.errors import RecordError
 from warp_tiles.tuning.folder import slug
-from warp_tiles.tuning.open_store import open_store
 from warp_tiles.tuning.record import Record
-from warp_tiles.tuning.store import RecordStore
+from warp_tiles.tuning.store import RecordStore, open_store
 
 
 def test_nothing_is_created_until_something_is_written(records: RecordStore, tmp_path: Path) -> None:
     assert records.load(key()) is None
     assert records.records() == []
-    assert len(records.fingerprint("")) == 64
     assert records.remove() == 0
     assert list(tmp_path.iterdir()) == []
 
@@ -229,37 +227,6 @@ class TestRemove:
             assert records.load(key(m=1)) is None
             assert records.remove() == 1
         assert [path.name for path in records.root.rglob("*") if path.is_file()] == ["store.lock"]
-
-
-class TestFingerprint:
-    def test_it_changes_with_the_records_of_its_subject_alone(self, records: RecordStore) -> None:
-        records.merge(key("gemm"), [A])
-        gemm, kernels = records.fingerprint("gemm"), records.fingerprint("kernel:")
-        records.merge(key("kernel:a"), [A])
-        assert records.fingerprint("gemm") == gemm
-        assert records.fingerprint("kernel:") != kernels
-        records.merge(key("gemm"), [B])
-        assert records.fingerprint("gemm") != gemm
-
-    def test_it_does_not_change_without_a_new_record(self, records: RecordStore) -> None:
-        records.merge(key("gemm"), [A, B])
-        before = records.fingerprint("gemm")
-        records.merge(key("gemm"), [A])
-        records.load(key("gemm"))
-        with records.single_flight(key("gemm")):
-            pass
-        assert RecordStore(records.root).fingerprint("gemm") == before
-
-    def test_it_sees_read_only_folders_and_removals(self, records: RecordStore, tmp_path: Path) -> None:
-        shipped = tmp_path / "shipped"
-        both = RecordStore(records.root, [shipped])
-        empty = both.fingerprint("gemm")
-        RecordStore(shipped).merge(key("gemm"), [A])
-        with_shipped = both.fingerprint("gemm")
-        records.merge(key("gemm"), [A])
-        assert len({empty, with_shipped, both.fingerprint("gemm")}) == 3
-        records.remove()
-        assert both.fingerprint("gemm") == with_shipped
 
 
 def test_the_settings_name_the_folders(tmp_path: Path) -> None:

@@ -109,8 +109,7 @@ def _signed(signer: SigningKey) -> list[tuple[str, str, bytes]]:
     from warp_tiles.remote import ANY_TOOLCHAIN, MODULE, RECORDS, TOOLCHAIN
     from warp_tiles.remote.envelope import pack
     from warp_tiles.settings import current
-    from warp_tiles.tuning.open_store import open_store
-    from warp_tiles.tuning.store import count_of
+    from warp_tiles.tuning.store import count_of, open_store
 
     now = current()
     engine = require_hooks("bundle").engine

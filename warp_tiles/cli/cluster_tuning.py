@@ -27,9 +27,9 @@ from warp_tiles.tuning.answers import source_of
 from warp_tiles.tuning.environment import environment_of
 from warp_tiles.tuning.in_place import Copies, PlacedLaunch, Tuner, compile_arch, launches_of, places_of
 from warp_tiles.tuning.key import Environment
-from warp_tiles.tuning.open_store import open_store
 from warp_tiles.tuning.record import Config, Timing, identity
 from warp_tiles.tuning.search import SearchDevice, SearchResult, search
+from warp_tiles.tuning.store import open_store
 
 FACTS = (CODE, COMPILER, LINKER, DEVICE_SOURCES, CUDA_HEADERS)
 _POLL_S = 1.0

@@ -82,8 +82,7 @@ def push(as_json: bool) -> None:
     vouch for the rest, including imported bundles. A cache that other users can write is refused.
     """
     from warp_tiles.remote import LTOIR, MODULE, transfer
-    from warp_tiles.tuning.open_store import open_store
-    from warp_tiles.tuning.remote_records import push_records
+    from warp_tiles.tuning.store import open_store
 
     with _opened(writes=True) as (context, remote), _progress("pushed") as done:
         if context.settings.cache_shared:
@@ -94,7 +93,7 @@ def push(as_json: bool) -> None:
         digests = {"compiler": context.store.compiler_digest(), "linker": context.store.linker_digest()}
         caches = {LTOIR: context.cache, MODULE: context.modules}
         found = {kind: transfer.push(cache, remote, kind, digests, done) for kind, cache in caches.items()}
-        records = push_records(open_store(context.settings), remote)
+        records = open_store(context.settings).push(remote)
     _print(found, "pushed", records, as_json)
     sys.exit(1 if any(each.failed for each in found.values()) else 0)
 
@@ -104,13 +103,12 @@ def push(as_json: bool) -> None:
 def pull(as_json: bool) -> None:
     """Fetch and verify all entries of the remote store that are for this toolchain, and all tuning records."""
     from warp_tiles.remote import LTOIR, MODULE, transfer
-    from warp_tiles.tuning.open_store import open_store
-    from warp_tiles.tuning.remote_records import pull_records
+    from warp_tiles.tuning.store import open_store
 
     with _opened(writes=False) as (context, remote), _progress("pulled") as done:
         caches = {LTOIR: context.cache, MODULE: context.modules}
         found = {kind: transfer.pull(cache, remote, kind, done) for kind, cache in caches.items()}
-        records = pull_records(open_store(context.settings), remote)
+        records = open_store(context.settings).pull(remote)
     _print(found, "pulled", records, as_json)
     sys.exit(1 if any(each.failed for each in found.values()) else 0)
 

@@ -25,9 +25,8 @@ from warp_tiles.cli.output import (
 from warp_tiles.errors import RecordError, ScriptError, SettingError
 from warp_tiles.settings.values import seconds
 from warp_tiles.tuning.labels import label, microseconds
-from warp_tiles.tuning.open_store import open_store
 from warp_tiles.tuning.record import Record, Timing
-from warp_tiles.tuning.store import RecordStore, StoredRecord
+from warp_tiles.tuning.store import RecordStore, StoredRecord, open_store
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
@@ -273,20 +272,13 @@ def _merged(store: RecordStore, prefix: str) -> tuple[StoredRecord, Record]:
 
 @tune.command()
 @click.argument("key")
-@click.option(
-    "--plot", "picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw the timings to this PNG file."
-)
 @json_option
-def show(key: str, picture: Path | None, as_json: bool) -> None:
+def show(key: str, as_json: bool) -> None:
     """Print every timing and failure of one record. The winner is marked.
 
     A KEY may be shortened to its first digits.
     """
     stored, record = _merged(open_store(), key)
-    if picture is not None:
-        from warp_tiles.tuning.picture import draw
-
-        draw(record, picture)
     if as_json:
         summary = _summary(StoredRecord(stored.path, record, stored.read_only))
         print_json({**summary, "timings": record.to_json()["timings"]})

@@ -1,4 +1,4 @@
-"""Records as bytes: the file of one record, or a bundle of many. They are read as JSON and never unpickled."""
+"""Records as bytes: the file of one record, or an export of many. They are read as JSON and never unpickled."""
 
 from __future__ import annotations
 
@@ -9,13 +9,9 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from warp_tiles.cache.sealed import dump_json
-from warp_tiles.tuning.record import SCHEMA_VERSION, Record
+from warp_tiles.tuning.record import SCHEMA_VERSION, FutureSchemaError, Record, require_schema
 
 _MOST_DIGITS = 19  # of an integer of 64 bits, with its sign
-
-
-class FutureSchemaError(ValueError):
-    """A later release wrote the file, and this release cannot read it."""
 
 
 def encode_record(record: Record) -> bytes:
@@ -45,8 +41,8 @@ def decode_record(data: bytes, digest: str) -> Record:
     return record
 
 
-def encode_bundle(records: Iterable[Record]) -> bytes:
-    """The content of a bundle file.
+def encode_records(records: Iterable[Record]) -> bytes:
+    """Several records, as an export has them.
 
     Raises:
         TypeError, ValueError: See :func:`encode_record`.
@@ -54,33 +50,31 @@ def encode_bundle(records: Iterable[Record]) -> bytes:
     return _encode({"schema": SCHEMA_VERSION, "records": [_with_digest(record) for record in records]})
 
 
-def decode_bundle(data: bytes) -> list[Record]:
-    """Returns the records of a bundle file.
+def decode_records(data: bytes) -> list[Record]:
+    """Returns the records of an export.
 
     Raises:
-        FutureSchemaError: The file, or one of its records, has a later schema.
-        ValueError: The file is not a bundle, or a record is invalid; the message names the first such record.
+        FutureSchemaError: The export, or one of its records, has a later schema.
+        ValueError: It is not an export, or a record is invalid; the message names the first such record.
     """
     content = _decode(data)
-    found = content.get("records") if isinstance(content, dict) else None
-    if found is None or content.get("schema") != SCHEMA_VERSION or not isinstance(found, list):
-        raise ValueError(f"it is not an export of schema {SCHEMA_VERSION}")
+    require_schema(content, "an export")
+    if not isinstance(content.get("records"), list):
+        raise ValueError("not an export, records is not a list")
     records = []
-    for place, item in enumerate(found):
+    for place, item in enumerate(content["records"]):
         try:
-            _refuse_future(item)
             records.append(_checked(item))
-        except FutureSchemaError as error:
-            raise FutureSchemaError(f"record {place}: {error}") from error
         except ValueError as error:
-            raise ValueError(f"record {place}: {error}") from error
+            kind = FutureSchemaError if isinstance(error, FutureSchemaError) else ValueError
+            raise kind(f"record {place}: {error}") from error
     return records
 
 
 def _with_digest(record: Record) -> dict[str, Any]:
     """The record as JSON, with the SHA-256 of the rest, so that a changed byte does not change a timing."""
     data = record.to_json()
-    return {**data, "sha256": _digest(data)}
+    return {**data, "sha256": hashlib.sha256(dump_json(data)).hexdigest()}
 
 
 def _checked(data: Any) -> Record:
@@ -89,11 +83,10 @@ def _checked(data: Any) -> Record:
     Raises:
         ValueError: It is not one, or its digest does not match.
     """
-    if not isinstance(data, dict):
-        raise ValueError("not a tuning record")
-    rest = {name: value for name, value in data.items() if name != "sha256"}
     try:
-        record, digest = Record.from_json(rest), _digest(rest)
+        record = Record.from_json(data)
+        rest = {name: value for name, value in data.items() if name != "sha256"}
+        digest = hashlib.sha256(dump_json(rest)).hexdigest()
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if data.get("sha256") != digest:
@@ -101,29 +94,22 @@ def _checked(data: Any) -> Record:
     return record
 
 
-def _digest(data: dict[str, Any]) -> str:
-    return hashlib.sha256(dump_json(data)).hexdigest()
-
-
 def _encode(data: Any) -> bytes:
     return (json.dumps(data, indent=1, allow_nan=False) + "\n").encode("utf-8")
 
 
 def _decode(data: bytes) -> Any:
-    """Parse JSON of this schema.
+    """Parse JSON without numbers that no use of them can bear.
 
     Raises:
-        FutureSchemaError: The data has a later schema.
-        ValueError: It is not JSON.
+        ValueError: It is not such JSON.
     """
     try:
-        content = json.loads(
+        return json.loads(
             data.decode("utf-8"), parse_constant=_refuse_constant, parse_int=_integer, parse_float=_number
         )
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    _refuse_future(content)
-    return content
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -131,7 +117,6 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _integer(text: str) -> int:
-    """An integer that any use of it can bear."""
     if len(text) > _MOST_DIGITS:
         raise ValueError(f"it contains a number of {len(text)} digits")
     return int(text)
@@ -142,9 +127,3 @@ def _number(text: str) -> float:
     if not math.isfinite(found):
         raise ValueError(f"it contains the number {text:.40}")
     return found
-
-
-def _refuse_future(content: Any) -> None:
-    schema = content.get("schema") if isinstance(content, dict) else None
-    if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA_VERSION:
-        raise FutureSchemaError(f"it has schema {schema}, and this release reads schema {SCHEMA_VERSION}")

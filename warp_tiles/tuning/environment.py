@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -97,23 +98,9 @@ def limits_of(device: Any) -> Limits:
 @lru_cache(maxsize=1)
 def processor() -> str:
     """Name of the processor."""
-    return _cpuinfo().get("model name") or platform.processor() or platform.machine() or "cpu"
-
-
-def instruction_sets() -> str:
-    """Returns the instruction sets of the processor as Linux names them; empty on other systems."""
-    known = _cpuinfo()
-    return known.get("flags") or known.get("Features") or ""
-
-
-def _cpuinfo() -> dict[str, str]:
-    """Returns the entries of ``/proc/cpuinfo`` for the first core."""
-    try:
-        with _CPUINFO.open(encoding="utf-8", errors="replace") as file:
-            lines = [line.partition(":") for line in file.read(_CPUINFO_BYTES).splitlines()]
-    except OSError:
-        return {}
-    found: dict[str, str] = {}
-    for name, _, value in lines:
-        found.setdefault(name.strip(), value.strip())
-    return found
+    with suppress(OSError), _CPUINFO.open(encoding="utf-8", errors="replace") as file:
+        for line in file.read(_CPUINFO_BYTES).splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name" and value.strip():
+                return value.strip()
+    return platform.processor() or platform.machine() or "cpu"

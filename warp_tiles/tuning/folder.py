@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from warp_tiles.cache.paths import is_digest
-from warp_tiles.tuning.encoding import FutureSchemaError, decode_record, encode_record
+from warp_tiles.tuning.encoding import decode_record, encode_record
 from warp_tiles.tuning.key import TuningKey
-from warp_tiles.tuning.record import Record
+from warp_tiles.tuning.record import FutureSchemaError, Record
 from warp_tiles.util.files import FileTooLargeError, read_whole
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
 from warp_tiles.util.warn import WarnedTexts, warn
@@ -36,6 +36,11 @@ def slug(subject: str) -> str:
     return f"-{text[1:]}" if text.startswith(".") else text
 
 
+def lock_name(what: str) -> str:
+    """The lock of a folder's changes (``store``), or of a search for a key, by name below the root."""
+    return f".locks/{what}.lock"
+
+
 class RecordFolder:
     """The files of one folder.
 
@@ -48,9 +53,8 @@ class RecordFolder:
 
     def __init__(self, root: Path, folder: str = "", *, read_only: bool, shared: bool = False) -> None:
         self.root = root / folder
-        self.trusted = TrustedFolder(root, shared=shared)
+        self.trusted = TrustedFolder(root, folder, shared=shared)
         self.read_only = read_only
-        self._folder = folder
 
     def path(self, key: TuningKey) -> Path:
         """The file of a key's record."""
@@ -58,43 +62,30 @@ class RecordFolder:
 
     def name(self, path: Path) -> str:
         """The name of a file below the root."""
-        return path.relative_to(self.trusted.root).as_posix()
+        return path.relative_to(self.root).as_posix()
 
-    def lock_name(self, digest: str) -> str:
-        """The lock of a search for a key, by name below the root."""
-        return self.name(self.root / ".locks" / f"{digest}.lock")
-
-    def files(self, subject_prefix: str = "") -> Iterator[tuple[Path, os.stat_result]]:
+    def files(self, subject_prefix: str = "", suffix: str = ".json") -> Iterator[Path]:
         """Yield the files of subjects that begin with a prefix, sorted by name. Similar subjects may be among them.
 
         Raises:
             OSError: The folder is refused, or cannot be listed.
         """
         wanted = slug(subject_prefix)
-        for path, status in self._shipped() if self.read_only else self._own():
-            subject = path.parent.name
-            if subject.startswith(wanted) and path.suffix == ".json" and is_digest(path.stem):
-                yield path, status
+        for subject in self._names(""):
+            if subject.startswith(wanted) and not subject.startswith("."):
+                for path in (self.root / subject / name for name in self._names(subject)):
+                    if path.suffix == suffix and is_digest(path.stem):
+                        yield path
 
-    def set_aside(self) -> Iterator[str]:
-        """Yield the damaged files that were set aside, by name below the root."""
-        for path, _ in self._own():
-            if path.suffix == DAMAGED_SUFFIX:
-                yield self.name(path)
-
-    def _own(self) -> Iterator[tuple[Path, os.stat_result]]:
-        for subject in self.trusted.folders(self._folder):
-            if not subject.rpartition("/")[2].startswith("."):
-                for name, status in sorted(self.trusted.files(subject), key=lambda found: found[0]):
-                    yield self.trusted.path(name), status
-
-    def _shipped(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """The files of a folder in which package managers may create links, which are followed."""
-        for subject in _entries(self.root):
-            if not subject.name.startswith(".") and subject.is_dir():
-                for file in _entries(subject.path):
-                    with suppress(OSError):  # a link without a target, or one that leads to itself
-                        yield Path(file.path), file.stat()
+    def _names(self, folder: str) -> list[str]:
+        """The names in a folder. In a shipped folder, package managers may create links, which are followed."""
+        if not self.read_only:
+            return sorted(name.rpartition("/")[2] for name, _ in self.trusted.files(folder)) if folder else (
+                self.trusted.folders()
+            )  # fmt: skip
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return sorted(os.listdir(self.root / folder))
+        return []
 
     def read(self, path: Path) -> Record | None:
         """Returns the record of a file; None if there is no readable record.
@@ -111,8 +102,13 @@ class RecordFolder:
         except ValueError as error:
             if self.read_only:
                 warn_once(f"the tuning record {path} is damaged and not used: {error}")
-            else:
-                return self._set_aside(path, error)
+                return None
+            try:
+                with self.changing():
+                    return self.read_for_change(path)
+            except OSError as problem:
+                reason = reason_of(problem)
+                warn_once(f"the tuning record {path} is damaged ({error}) and cannot be set aside: {reason}")
         except RefusedFolderError as error:
             self.warn_of(error)
         except OSError as error:
@@ -136,16 +132,6 @@ class RecordFolder:
             raise ValueError(f"{error.strerror}") from error
         return decode_record(data, path.stem)
 
-    def _set_aside(self, path: Path, error: ValueError) -> Record | None:
-        try:
-            with self.changing():
-                return self.read_for_change(path)
-        except FutureSchemaError:
-            return None
-        except OSError as problem:
-            warn_once(f"the tuning record {path} is damaged ({error}) and cannot be set aside: {reason_of(problem)}")
-            return None
-
     @contextmanager
     def changing(self) -> Iterator[None]:
         """Hold the folder's lock. If the file system has no locks, warn and make the change without one.
@@ -155,7 +141,7 @@ class RecordFolder:
         """
         with ExitStack() as held:
             try:
-                held.enter_context(store_lock(self.trusted, self.lock_name("store")))
+                held.enter_context(store_lock(self.trusted, lock_name("store")))
             except NoLocksError as error:
                 warn_once(f"records in {self.root} can be lost when several processes tune: {reason_of(error)}")
             yield
@@ -164,15 +150,14 @@ class RecordFolder:
         """Returns the record of a file, or None. A damaged file is set aside, so the caller must hold the lock.
 
         Raises:
-            FutureSchemaError: The file has a later schema.
-            OSError: The file cannot be read or set aside.
+            OSError: The file has a later schema, or cannot be read or set aside.
         """
         try:
             return self._decode(path)
         except FileNotFoundError:
             return None
-        except FutureSchemaError:
-            raise
+        except FutureSchemaError as error:
+            raise OSError(errno.EPERM, f"{path} is left alone: {error}") from error
         except ValueError as error:
             aside = path.with_suffix(DAMAGED_SUFFIX)
             self.trusted.move(self.name(path), self.name(aside))
@@ -198,11 +183,3 @@ class RecordFolder:
 def reason_of(error: OSError) -> str:
     """The message of the operating system, without path and number."""
     return error.strerror or str(error) or type(error).__name__
-
-
-def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as found:
-            return sorted(found, key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError):
-        return []

@@ -29,11 +29,10 @@ from warp_tiles.tuning.kernel_search import KernelLaunches
 from warp_tiles.tuning.key import Environment
 from warp_tiles.tuning.maker import Measurement, TunedLaunch, argument_names
 from warp_tiles.tuning.measure import Effort
-from warp_tiles.tuning.open_store import open_store
 from warp_tiles.tuning.places import Place, function_place, loop_place
 from warp_tiles.tuning.record import Config, Record, Timing, identity, settled
 from warp_tiles.tuning.search import SearchResult, search
-from warp_tiles.tuning.store import RecordStore
+from warp_tiles.tuning.store import RecordStore, open_store
 from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from warp_tiles.tuning.arguments import Key, key_values
 from warp_tiles.tuning.environment import environment_of, limits_of
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.maker import Maker, Measurement
-from warp_tiles.tuning.open_store import open_store
 from warp_tiles.tuning.record import Config, Record, Timing, identity
 from warp_tiles.tuning.source import source_digest
 from warp_tiles.tuning.space import Strategy, modules_first
+from warp_tiles.tuning.store import open_store
 
 log = logging.getLogger("warp_tiles")
 SUBJECT = "kernel:"

@@ -20,6 +20,24 @@ GAIN = 0.99  # of the default's time; a winner needs less
 _as_text = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
+class FutureSchemaError(ValueError):
+    """A later release wrote the data, and this release cannot read it."""
+
+
+def require_schema(data: Any, what: str) -> None:
+    """Check that data is an object of this schema.
+
+    Raises:
+        FutureSchemaError: It has a later schema.
+        ValueError: It has another one.
+    """
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if type(schema) is int and schema > SCHEMA_VERSION:
+        raise FutureSchemaError(f"it has schema {schema}, and this release reads schema {SCHEMA_VERSION}")
+    if type(schema) is not int or schema != SCHEMA_VERSION:
+        raise ValueError(f"not {what} of schema {SCHEMA_VERSION}")
+
+
 def identity(config: Config) -> str:
     """Returns a configuration as text. The order of its names does not matter.
 
@@ -207,10 +225,10 @@ class Record:
         """Returns the record that :meth:`to_json` wrote.
 
         Raises:
+            FutureSchemaError: It has a later schema.
             ValueError: The data is not a record of this schema.
         """
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA_VERSION:
-            raise ValueError(f"not a tuning record of schema {SCHEMA_VERSION}")
+        require_schema(data, "a tuning record")
         timings = data.get("timings")
         if not isinstance(timings, list):
             raise ValueError("not a tuning record, timings is not a list")

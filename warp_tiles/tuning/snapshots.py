@@ -70,6 +70,6 @@ def _has_records(root: Path) -> bool:
 
 def _read(now: Settings, store: ToolchainStore) -> Tuned | None:
     from warp_tiles.tuning.answers import snapshot
-    from warp_tiles.tuning.open_store import open_store
+    from warp_tiles.tuning.store import open_store
 
     return snapshot(open_store(now), store, now)

@@ -7,22 +7,26 @@
 
 from __future__ import annotations
 
-import hashlib
+import atexit
+import functools
 import os
+import shutil
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warp_tiles.cache.paths import absolute
+from warp_tiles.cache.paths import absolute, cache_root
 from warp_tiles.errors import BundleError, RecordError
 from warp_tiles.remote import ANY_TOOLCHAIN, RECORDS
-from warp_tiles.tuning.encoding import FutureSchemaError, decode_bundle, encode_bundle, encode_record
-from warp_tiles.tuning.folder import MAX_BYTES, RecordFolder, reason_of, slug, warn_once
+from warp_tiles.settings import Settings, current
+from warp_tiles.tuning.encoding import decode_records, encode_record, encode_records
+from warp_tiles.tuning.folder import DAMAGED_SUFFIX, RecordFolder, lock_name, reason_of, warn_once
 from warp_tiles.tuning.key import TuningKey
-from warp_tiles.tuning.record import Record, Timing
+from warp_tiles.tuning.record import FutureSchemaError, Record, Timing
 from warp_tiles.util.files import open_input, read_whole
 from warp_tiles.util.single_flight import single_flight
 
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from warp_tiles.cache.key import CacheKey
     from warp_tiles.cache.manifest import Entry
     from warp_tiles.remote.keys import PublicKey, SigningKey
+    from warp_tiles.remote.store import RemoteStore
 
 #: Largest export that is read: thousands of records as a search writes them. Any JSON of this size takes 250 MB.
 MAX_EXPORT_BYTES = 8 << 20
@@ -107,21 +112,14 @@ class RecordStore:
                 early = _unwritten[path].timings if path in _unwritten else ()
                 self._own.write(replace(known, key=key).merged((*early, *timings)))
                 _unwritten.pop(path, None)
-        except FutureSchemaError as error:
-            self._keep(key, timings)
-            warn_once(f"nothing is written to the tuning record {path}: {error}; results last as long as this process")
         except OSError as error:
-            self._keep(key, timings)
+            with _unwritten_lock:
+                _unwritten[path] = replace(_unwritten.get(path, Record(key)), key=key).merged(timings)
             warn_once(
                 f"tuning records cannot be written to {self.root} ({reason_of(error)}); "
                 "results last as long as this process"
             )
         return self.load(key) or Record(key).merged(timings)
-
-    def _keep(self, key: TuningKey, timings: Sequence[Timing]) -> None:
-        path = self._own.path(key)
-        with _unwritten_lock:
-            _unwritten[path] = replace(_unwritten.get(path, Record(key)), key=key).merged(timings)
 
     @contextmanager
     def single_flight(self, key: TuningKey, timeout_s: float | None = None) -> Iterator[bool]:
@@ -143,7 +141,7 @@ class RecordStore:
                 f"searches are not coordinated between processes: {self.root} cannot be used ({reason_of(error)})"
             )
 
-        with single_flight(self._own.trusted, self._own.lock_name(key.digest), timeout_s, unusable) as may_search:
+        with single_flight(self._own.trusted, lock_name(key.digest), timeout_s, unusable) as may_search:
             yield may_search
 
     def records(self, subject_prefix: str = "") -> list[StoredRecord]:
@@ -155,7 +153,7 @@ class RecordStore:
                     if path.is_relative_to(self.root):
                         found.append(StoredRecord(path, record, read_only=False))
             try:
-                for path, _ in folder.files(subject_prefix):
+                for path in folder.files(subject_prefix):
                     record_there = folder.read(path)
                     if record_there is not None:
                         found.append(StoredRecord(path, record_there, folder.read_only))
@@ -190,8 +188,7 @@ class RecordStore:
         """Remove records from the user's folder.
 
         Args:
-            digests: Keys; None for all records, and for damaged files that were set aside. Records of a later schema
-                stay.
+            digests: Keys; None for all records, and for damaged files that were set aside.
 
         Returns:
             The number of keys that were removed.
@@ -200,36 +197,24 @@ class RecordStore:
             RecordError: The folder cannot be changed.
         """
         wanted = None if digests is None else set(digests)
-        removed = set()
-        for path in [path for path in _unwritten if path.is_relative_to(self.root)]:
-            if wanted is None or path.stem in wanted:
-                del _unwritten[path]
-                removed.add(path.stem)
+        removed = {path for path in _unwritten if path.is_relative_to(self.root) and _is_in(path, wanted)}
+        for path in removed:
+            del _unwritten[path]
         if not os.path.isdir(self.root):
             return len(removed)
         try:
             with self._own.changing():
-                for path, _ in list(self._own.files()):
-                    if (wanted is None or path.stem in wanted) and not self._is_future(path):
-                        self._own.trusted.remove(self._own.name(path))
-                        removed.add(path.stem)
-                if wanted is None:
-                    for name in list(self._own.set_aside()):
-                        self._own.trusted.remove(name)
+                for path in [path for path in self._own.files() if _is_in(path, wanted)]:
+                    self._own.trusted.remove(self._own.name(path))
+                    removed.add(path)
+                for path in list(self._own.files(suffix=DAMAGED_SUFFIX)) if wanted is None else ():
+                    self._own.trusted.remove(self._own.name(path))
         except OSError as error:
             raise RecordError(
                 f"tuning records in {self.root} cannot be removed: {reason_of(error)}",
                 remedy="check that the folder is yours",
             ) from error
         return len(removed)
-
-    def _is_future(self, path: Path) -> bool:
-        try:
-            self._own.read_for_change(path)
-        except FutureSchemaError as error:
-            warn_once(f"the tuning record {path} is left alone: {error}")
-            return True
-        return False
 
     def export(self, path: Path, records: Iterable[Record] | None = None, signer: SigningKey | None = None) -> int:
         """Write records into a bundle, whole or not at all.
@@ -267,7 +252,7 @@ class RecordStore:
             keys = {stored.record.key.digest: stored.record.key for stored in self.records()}
             records = filter(None, (self.load(key) for _, key in sorted(keys.items())))
         chosen = list(records)
-        data = encode_bundle(chosen)
+        data = encode_records(chosen)
         if len(data) > MAX_EXPORT_BYTES:
             raise RecordError(
                 f"{len(chosen)} tuning records have {len(data)} bytes, and at most {MAX_EXPORT_BYTES} are imported",
@@ -277,9 +262,10 @@ class RecordStore:
         return Entry(key.digest, data, Manifest.describe(key, data, {"records": len(chosen)}))
 
     def import_(self, path: Path, trusted: Mapping[str, PublicKey] | None = None) -> int:
-        """Add the records of an exported file to the user's folder: all of them, or none.
+        """Add the records of an exported file to the user's folder, if all of them are valid.
 
-        Known timings stay. Only timings of configurations that the user's records lack are added.
+        Known timings stay. Only timings of configurations that the user's records lack are added. So an import that a
+        full disk has cut short can be repeated.
 
         Args:
             path: A bundle, signed by a trusted key or unsigned; or the JSON file that earlier versions exported.
@@ -311,21 +297,22 @@ class RecordStore:
         try:
             if len(data) > MAX_EXPORT_BYTES:
                 raise ValueError(f"it has {len(data)} bytes, and at most {MAX_EXPORT_BYTES} are read")
-            incoming = decode_bundle(data)
+            incoming = decode_records(data)
         except FutureSchemaError as error:
             raise RecordError(f"{path} is not imported: {error}", remedy="use the release that wrote it") from error
         except ValueError as error:
             raise RecordError(
                 f"{path} is not imported: {error}", remedy="give a file that warp-tiles tune export wrote"
             ) from error
+        records: dict[Path, Record] = {}
         try:
             with self._own.changing():
-                self._write_all([self._with_known(record) for record in _one_per_key(incoming)])
-        except FutureSchemaError as error:
-            raise RecordError(
-                f"{path} is not imported, a record of its keys in {self.root} would be overwritten: {error}",
-                remedy="use the release that wrote that record, or remove it",
-            ) from error
+                for record in incoming:
+                    place = self._own.path(record.key)
+                    known = records.get(place) or self._own.read_for_change(place)
+                    records[place] = record.merged(() if known is None else known.timings)
+                for record in records.values():
+                    self._own.write(record)
         except OSError as error:
             raise RecordError(
                 f"{path} is not imported, {self.root} cannot be changed: {reason_of(error)}",
@@ -333,41 +320,74 @@ class RecordStore:
             ) from error
         return len(incoming)
 
-    def _with_known(self, record: Record) -> Record:
-        known = self._own.read_for_change(self._own.path(record.key))
-        return record.merged(() if known is None else known.timings)
+    def push(self, remote: RemoteStore) -> int:
+        """Write all records to a remote store, together with those that its signer has written there before.
 
-    def _write_all(self, records: Sequence[Record]) -> None:
-        files, before = self._own.trusted, dict[str, "bytes | None"]()
-        try:
-            for record in records:
-                name = self._own.name(self._own.path(record.key))
-                if name not in before:
-                    before[name] = None
-                    with suppress(FileNotFoundError):
-                        before[name] = files.read(name, MAX_BYTES)[0]
-                self._own.write(record)
-        except BaseException:
-            for name, data in before.items():
-                with suppress(OSError):
-                    if data is None:
-                        files.remove(name)
-                    else:
-                        files.write(name, data)
-            raise
+        Args:
+            remote: The store, with a signing key. It has one object for each signer.
 
-    def fingerprint(self, subject_prefix: str) -> str:
-        """SHA-256 over the records of these subjects: name, size, time and inode of each file."""
-        digest = hashlib.sha256()
-        for place, folder in enumerate(self._folders):
-            with suppress(OSError):
-                for path, status in folder.files(subject_prefix):
-                    identity = f"{path.parent.name}/{path.name} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
-                    digest.update(f"{place} {identity}\n".encode())
-        for path, record in sorted(_unwritten.items()):
-            if path.is_relative_to(self.root) and path.parent.name.startswith(slug(subject_prefix)):
-                digest.update(encode_record(record))
-        return digest.hexdigest()
+        Returns:
+            The number of records that were written; 0 if there are none, or if the store does not answer.
+
+        Raises:
+            RemoteError: There is no signing key.
+            RecordError: The records cannot be read or stored.
+        """
+        signer = remote.given.signer
+        assert signer is not None
+        self._fetch(remote, signer.public.key_id)
+        entry = self.entry(signer=signer)
+        return count_of(entry) if count_of(entry) and remote.push(RECORDS, entry) else 0
+
+    def pull(self, remote: RemoteStore) -> int:
+        """Add the records of all signers that a remote store trusts. Known timings stay.
+
+        Returns:
+            The number of records that were found.
+
+        Raises:
+            RecordError: The records cannot be stored.
+        """
+        return sum(self._fetch(remote, signer) for signer in sorted(remote.given.trusted))
+
+    def _fetch(self, remote: RemoteStore, signer: str) -> int:
+        entry = remote.fetch(RECORDS, records_key(signer).digest, signer=signer, again=True)  # not every signer has any
+        return 0 if entry is None else self.import_bytes(entry.payload, remote.url)
+
+
+def open_store(now: Settings | None = None) -> RecordStore:
+    """Returns the store that the settings name: the folders of ``record_paths``, then ``tuning`` in the cache folder.
+
+    Args:
+        now: The settings; None for the current ones.
+
+    Raises:
+        SettingError: An environment variable is unknown or has an unknown value.
+        BundleError: The bundle of the settings cannot be used.
+    """
+    now = current() if now is None else now
+    if now.bundle is not None:
+        return _bundled_records(now.bundle, now.trusted_keys)
+    for path in now.record_paths:
+        if not os.path.isdir(path):
+            warn_once(f"there is no folder {path} of tuning records, although the setting record_paths names it")
+    return RecordStore(cache_root(now), now.record_paths, folder="tuning", shared=now.cache_shared)
+
+
+@functools.cache
+def _bundled_records(bundle: Path, given: tuple[str, ...]) -> RecordStore:
+    """The records of a deployment bundle, which alone count then. They last as long as the process."""
+    from warp_tiles.remote.bundle import Bundle
+    from warp_tiles.remote.keys import trusted_keys
+
+    folder = tempfile.mkdtemp(prefix="warp_tiles_records_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    store = RecordStore(Path(folder))
+    with Bundle(bundle, trusted_keys(given)) as opened:
+        for key in opened.names(RECORDS):
+            if (entry := opened.fetch(RECORDS, key, ANY_TOOLCHAIN)) is not None:
+                store.import_bytes(entry.payload, bundle)
+    return store
 
 
 def records_key(signer: str) -> CacheKey:
@@ -387,23 +407,14 @@ def _united(key: TuningKey, records: Sequence[Record]) -> Record:
         return replace(records[0], key=key)
     present = key.environment.soft()
     best: dict[str, Timing] = {}
-    for record in records:
-        for timing in record.timings:
-            known = best.get(timing.identity)
-            if known is None or (timing.soft == present, not timing.unfinished) > (
-                known.soft == present,
-                not known.unfinished,
-            ):
-                best[timing.identity] = timing
+    for timing in (timing for record in records for timing in record.timings):
+        first = best.get(timing.identity, timing)
+        best[timing.identity] = max(first, timing, key=lambda one: (one.soft == present, not one.unfinished))
     return Record(key, tuple(best.values()))
 
 
-def _one_per_key(records: Iterable[Record]) -> list[Record]:
-    found: dict[str, Record] = {}
-    for record in records:
-        known = found.get(record.key.digest)
-        found[record.key.digest] = record if known is None else record.merged(known.timings)
-    return list(found.values())
+def _is_in(path: Path, digests: set[str] | None) -> bool:
+    return digests is None or path.stem in digests
 
 
 def _named(records: Iterable[StoredRecord], limit: int = 8) -> str:
