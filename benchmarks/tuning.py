@@ -49,7 +49,7 @@ print(json.dumps({{"total_s": total_s, **vars(gemm.counters)}}))
 """
 _PLAIN = """
 config = {config}
-make = autotune_gemm.tuned_gemm("fp32").maker
+make = autotune_gemm.tuned_gemm("fp32").__wrapped__
 start = time.perf_counter()
 kernel = make(config["tile_m"], config["tile_n"], config["tile_k"])
 wp.launch_tiled(kernel, dim={dim}, block_dim=config["block_dim"], **lists)

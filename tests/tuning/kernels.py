@@ -37,11 +37,11 @@ def dim(config: Config, args: Any) -> tuple[int, ...]:
     return (args.n // config["tile"],)
 
 
-def tuned(store: MemoryStore, configs: Any = None, maker: Callable[..., Any] = scaled_add, **options: Any) -> Any:
+def tuned(store: MemoryStore, configs: Any = None, factory: Callable[..., Any] = scaled_add, **options: Any) -> Any:
     given = {"key": ("a", "n"), "dim": dim, "tiled": True, "effort": QUICK, "store": lambda now: store, **options}
     if "space" not in given:
         given["configs"] = CONFIGS if configs is None else configs
-    return warp_tiles.autotune(**given)(maker)
+    return warp_tiles.autotune(**given)(factory)
 
 
 def arguments(size: int = SIZE) -> dict[str, Any]:

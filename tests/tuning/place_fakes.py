@@ -98,7 +98,7 @@ class Machine:
         *,
         budget_s: float,
         soft: Any,
-        finished: Callable[[Sequence[Timing]], None],
+        finished: Callable[[Sequence[Timing]], object],
     ) -> SearchResult:
         """See :class:`warp_tiles.tuning.in_place.Measure`."""
         return search(

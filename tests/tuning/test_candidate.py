@@ -14,7 +14,7 @@ from tests.tuning.fake_stores import MemoryStore
 from warp_tiles import TuningError
 from warp_tiles.tuning import candidate
 from warp_tiles.tuning.candidate import KernelCandidate, Reference, Workspace
-from warp_tiles.tuning.maker import TunedLaunch
+from warp_tiles.tuning.factory import TunedLaunch
 from warp_tiles.tuning.measure import Effort
 
 SIZE = 8
@@ -72,10 +72,10 @@ def add_indexed(step: int) -> Any:
     return kernel
 
 
-def tuned(maker: Any, **options: Any) -> Any:
+def tuned(factory: Any, **options: Any) -> Any:
     store = MemoryStore()
     given = {"dim": lambda config, args: SIZE, "effort": QUICK, "store": lambda now: store, "key": ("x",), **options}
-    return warp_tiles.autotune([{"step": 1}, {"step": 2}], **given)(maker)
+    return warp_tiles.autotune([{"step": 1}, {"step": 2}], **given)(factory)
 
 
 @pytest.mark.parametrize("where", ["inputs", "outputs", "restore"])
@@ -209,7 +209,7 @@ def test_an_array_that_cannot_be_copied_is_named(monkeypatch: pytest.MonkeyPatch
 
 def test_results_of_another_shape_are_wrong() -> None:
     """NumPy would compare one number with each element."""
-    reference = Reference({"y": np.zeros(1)}, rtol=0.0, atol=1.0)
+    reference = Reference([lambda: {"y": np.zeros(1)}], rtol=0.0, atol=1.0)
     reference.check({"y": np.zeros(1)})
     with pytest.raises(TuningError, match="y has the shape"):
         reference.check({"y": np.zeros(SIZE)})
@@ -217,7 +217,7 @@ def test_results_of_another_shape_are_wrong() -> None:
 
 def test_a_kernel_that_needs_more_shared_memory_than_there_is_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     hooks = SimpleNamespace(forward_smem_bytes=99_000, forward_smem_shortfall="and the device has 48000")
-    monkeypatch.setattr(wp, "launch", lambda *arguments, **named: SimpleNamespace(hooks=hooks))
+    monkeypatch.setattr(wp, "launch", lambda *arguments, **named: SimpleNamespace(hooks=hooks, block_dim=64))
     space = Workspace((), (), frozenset(), wp.get_device("cpu"))
     launch = TunedLaunch({"step": 1}, add(1), 64)
     with pytest.raises(TuningError, match="99000 bytes of shared memory are needed, and the device has 48000"):

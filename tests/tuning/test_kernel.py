@@ -16,7 +16,7 @@ from tests.tuning.fake_stores import MemoryStore
 from tests.tuning.kernels import CONFIGS, SIZE, arguments, dim, lists, scaled_add, tuned
 from warp_tiles import TuningError
 from warp_tiles._warp.intercept import intercepted
-from warp_tiles.tuning import kernel_search
+from warp_tiles.tuning import launches
 from warp_tiles.tuning.space import modules_first
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -92,7 +92,7 @@ def wrong_for_16(tile: int) -> Any:
     ids=["first", "array", "by name"],
 )
 def test_a_wrong_result_is_a_recorded_failure(store: MemoryStore, reference: Any) -> None:
-    add, args = tuned(store, maker=wrong_for_16, reference=reference), arguments()
+    add, args = tuned(store, factory=wrong_for_16, reference=reference), arguments()
     add.launch(**lists(args))
     failed = [timing for timing in add.record(args, "cpu").timings if timing.status == "failed"]
     assert [timing.config["tile"] for timing in failed] == [16]
@@ -113,7 +113,7 @@ def refuses_16(tile: int) -> Any:
 
 
 def test_a_configuration_that_the_maker_refuses(store: MemoryStore) -> None:
-    add, args = tuned(store, maker=refuses_16), arguments()
+    add, args = tuned(store, factory=refuses_16), arguments()
     add.launch(**lists(args))
     timing = add.record(args, "cpu").timing(CONFIGS[1])
     assert timing.status == "failed"
@@ -129,7 +129,7 @@ def does_not_build(tile: int) -> Any:
 
 
 def test_if_all_candidates_fail_the_error_has_each_reason(store: MemoryStore) -> None:
-    add, args = tuned(store, maker=does_not_build), arguments()
+    add, args = tuned(store, factory=does_not_build), arguments()
     for _ in range(2):  # after a search, then from the record
         with pytest.raises(TuningError, match="no configuration of <tuned kernel") as caught:
             add.launch(**lists(args))
@@ -169,7 +169,7 @@ def test_a_kernel_of_a_shared_module_gets_one_of_its_own(store: MemoryStore) -> 
 
         return kernel
 
-    add, args = tuned(store, maker=shared), arguments()
+    add, args = tuned(store, factory=shared), arguments()
     kernels = [add.launch_of(config, args)[0] for config in CONFIGS]
     assert len({kernel.module.name for kernel in kernels}) == 3
     assert __name__ not in {kernel.module.name for kernel in kernels}
@@ -205,9 +205,9 @@ def test_only_gpus_like_the_launchs_own_share_its_search(monkeypatch: pytest.Mon
     present = {device.alias: device for device in (gpu("cuda:0"), gpu("cuda:1"), gpu("cuda:2", 66), gpu("cuda:3"))}
     monkeypatch.setattr(wp, "get_device", present.__getitem__)
     monkeypatch.setattr(wp, "synchronize_device", lambda device: None)
-    places = kernel_search._devices(present["cuda:1"], ["cuda:3", "cuda:2", "cuda:1"])
+    places = launches._devices(present["cuda:1"], ["cuda:3", "cuda:2", "cuda:1"])
     assert [device.alias for device in places] == ["cuda:1", "cuda:3"]
-    assert kernel_search._devices(present["cuda:1"], []) == [present["cuda:1"]], "no other GPU by default"
+    assert launches._devices(present["cuda:1"], []) == [present["cuda:1"]], "no other GPU by default"
 
 
 def test_only_block_dim_varies(store: MemoryStore) -> None:
@@ -225,7 +225,7 @@ def test_generic_kernels(store: MemoryStore) -> None:
 
         return kernel
 
-    add = tuned(store, maker=generic, dim=lambda c, args: args.n, tiled=False)
+    add = tuned(store, factory=generic, dim=lambda c, args: args.n, tiled=False)
     for dtype in (wp.float32, wp.float64):
         arrays = [wp.array(np.arange(1.0, 9.0), dtype=dtype, device="cpu") for _ in range(3)]
         add.launch(inputs=[*arrays[:2], 8], outputs=arrays[2:], device="cpu")
@@ -242,7 +242,7 @@ def test_a_tape_records_the_winning_launch_alone(store: MemoryStore) -> None:
 
         return kernel
 
-    square = tuned(store, maker=squares, dim=lambda c, args: args.n, tiled=False)
+    square = tuned(store, factory=squares, dim=lambda c, args: args.n, tiled=False)
     a = wp.array(np.arange(1.0, 9.0), dtype=float, device="cpu", requires_grad=True)
     c = wp.zeros(8, dtype=float, device="cpu", requires_grad=True)
     with wp.Tape() as tape:
@@ -309,7 +309,7 @@ def test_launches_with_wrong_arguments(store: MemoryStore) -> None:
 
 def test_an_object_that_is_not_a_function(store: MemoryStore) -> None:
     with pytest.raises(TuningError, match="give a function that makes a kernel"):
-        tuned(store, maker=3)  # type: ignore[arg-type]
+        tuned(store, factory=3)  # type: ignore[arg-type]
 
 
 def test_a_maker_that_makes_no_kernel(store: MemoryStore) -> None:
@@ -317,7 +317,7 @@ def test_a_maker_that_makes_no_kernel(store: MemoryStore) -> None:
         return None
 
     with pytest.raises(TuningError, match="accepts no configuration") as caught:
-        tuned(store, maker=nothing).launch(**lists(arguments()))
+        tuned(store, factory=nothing).launch(**lists(arguments()))
     assert "gives None" in caught.value.log
 
 

@@ -60,10 +60,10 @@ def test_a_key_of_a_function(store: MemoryStore) -> None:
 
 def test_constants_that_the_maker_closes_over_count(store: MemoryStore) -> None:
     def closing(factor: float) -> Any:
-        def maker(tile: int) -> Any:
+        def factory(tile: int) -> Any:
             return scaled_add(tile, factor)
 
-        return tuned(store, maker=maker)
+        return tuned(store, factory=factory)
 
     args = arguments()
     assert closing(1.0).key(args, "cpu").source == closing(1.0).key(args, "cpu").source

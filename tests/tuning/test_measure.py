@@ -247,7 +247,7 @@ def test_a_host_that_is_always_late_does_not_hold_up_a_search(monkeypatch: pytes
 def test_a_device_without_memory_says_so_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeStream(monkeypatch, []).memory = False
     with pytest.raises(RuntimeError, match="Failed to allocate"):
-        EventClock("cuda:0").reserve()
+        EventClock("cuda:0")
 
 
 def test_errors_are_described_in_a_line() -> None:

@@ -48,7 +48,7 @@ class Options:
     gain: float
 
 @decorate(1)
-def maker(tile, extra=3):
+def factory(tile, extra=3):
     factor = scale(SIZE)
     table, weights = TABLE, WEIGHTS
 
@@ -78,7 +78,7 @@ def load(folder: Path, text: str = BASE, helper: str = HELPER) -> types.ModuleTy
 
 
 def digest_of(module: types.ModuleType) -> str:
-    return source_digest(module.maker, module.dim)
+    return source_digest(module.factory, module.dim)
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_a_constant_of_another_module_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("@decorate(1)\ndef maker", "@decorate(\n    1,\n    2,\n)\ndef maker"),
+        ("@decorate(1)\ndef factory", "@decorate(\n    1,\n    2,\n)\ndef factory"),
         ("UNUSED = 1", "UNUSED = 2"),
         ("def decorate", "\n\n\ndef decorate"),
         ("return kernel\n", "return kernel\n\n\nMORE = [1,\n]\n"),
     ],
-    ids=["decorator of the maker", "unused global", "lines before", "lines after"],
+    ids=["decorator of the factory", "unused global", "lines before", "lines after"],
 )
 def test_other_text_does_not_count(tmp_path: Path, old: str, new: str) -> None:
     before = digest_of(load(tmp_path / "a"))
@@ -127,20 +127,20 @@ def test_other_text_does_not_count(tmp_path: Path, old: str, new: str) -> None:
 
 def test_the_transcript_names_each_reference(tmp_path: Path) -> None:
     module = load(tmp_path)
-    found = transcript(module.maker)
-    assert found["maker > SIZE"] == "int 4"
-    assert found["maker > scale > helper_module.FACTOR"] == "int 2"
-    assert found["maker > wp"] == "module warp"
-    assert "maker > UNUSED" not in found
-    assert found["maker"].startswith("def maker(")
-    assert "x * 2.0" in found["maker > twice python"]
+    found = transcript(module.factory)
+    assert found["factory > SIZE"] == "int 4"
+    assert found["factory > scale > helper_module.FACTOR"] == "int 2"
+    assert found["factory > wp"] == "module warp"
+    assert "factory > UNUSED" not in found
+    assert found["factory"].startswith("def factory(")
+    assert "x * 2.0" in found["factory > twice python"]
 
 
 def test_another_process_computes_the_same_digest(tmp_path: Path) -> None:
     here = digest_of(load(tmp_path))
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import kernels_under_test as k\n"
-        "from warp_tiles.tuning.source import source_digest; print(source_digest(k.maker, k.dim))"
+        "from warp_tiles.tuning.source import source_digest; print(source_digest(k.factory, k.dim))"
     )
     run = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     assert run.stdout.split()[-1] == here
@@ -158,10 +158,10 @@ class Plan:
 
 
 def closing_over(value: Any) -> Any:
-    def maker() -> Any:
+    def factory() -> Any:
         return value
 
-    return maker
+    return factory
 
 
 @pytest.mark.parametrize(
@@ -205,11 +205,11 @@ def test_members_of_a_set_count_by_their_source() -> None:
 
     members = {one, len}
 
-    def maker(tile: int) -> Any:
+    def factory(tile: int) -> Any:
         return members
 
-    assert "return 1" in "".join(transcript(maker).values())
-    assert " at 0x" not in "".join(transcript(maker).values())
+    assert "return 1" in "".join(transcript(factory).values())
+    assert " at 0x" not in "".join(transcript(factory).values())
 
 
 def test_a_cached_helper_counts_by_its_source() -> None:
@@ -217,44 +217,44 @@ def test_a_cached_helper_counts_by_its_source() -> None:
     def helper(tile: int) -> int:
         return 2 * tile
 
-    def maker(tile: int) -> Any:
+    def factory(tile: int) -> Any:
         return helper(tile)
 
-    assert any("return 2 * tile" in text for text in transcript(maker).values())
+    assert any("return 2 * tile" in text for text in transcript(factory).values())
 
 
 def test_a_constant_of_a_class_counts_by_value() -> None:
     class Sizes:
         tile = SIZE
 
-    def maker(tile: int) -> Any:
+    def factory(tile: int) -> Any:
         return Sizes.tile
 
-    before = source_digest(maker)
+    before = source_digest(factory)
     Sizes.tile = SIZE + 1
-    assert source_digest(maker) != before
+    assert source_digest(factory) != before
 
 
 def test_a_value_that_contains_itself_is_an_error() -> None:
     endless: list[Any] = []
     endless.append(endless)
 
-    def maker(tile: int) -> Any:
+    def factory(tile: int) -> Any:
         return endless
 
     with pytest.raises(TuningError, match="contains itself"):
-        source_digest(maker)
+        source_digest(factory)
 
 
 def test_a_function_that_calls_itself() -> None:
-    def maker(depth: int) -> int:
-        return maker(depth - 1) if depth else 0
+    def factory(depth: int) -> int:
+        return factory(depth - 1) if depth else 0
 
-    assert source_digest(maker) == source_digest(maker)
+    assert source_digest(factory) == source_digest(factory)
 
 
 def test_a_value_without_a_stable_text_is_named() -> None:
-    with pytest.raises(TuningError, match=r"maker > value is <object object at 0x") as caught:
+    with pytest.raises(TuningError, match=r"factory > value is <object object at 0x") as caught:
         source_digest(closing_over(object()))
     assert "__repr__" in caught.value.remedy
 
@@ -275,6 +275,6 @@ def test_functions_without_a_file() -> None:
     digests = []
     for number in (1, 1, 2):
         namespace: dict[str, Any] = {}
-        exec(f"def maker(tile):\n    return tile * {number}\n", namespace)
-        digests.append(source_digest(namespace["maker"]))
+        exec(f"def factory(tile):\n    return tile * {number}\n", namespace)
+        digests.append(source_digest(namespace["factory"]))
     assert digests[0] == digests[1] != digests[2]

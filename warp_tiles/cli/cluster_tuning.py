@@ -390,7 +390,7 @@ def _measure(devices: Sequence[ClusterDevice], script: SentScript) -> Any:
         *,
         budget_s: float,
         soft: Any,
-        finished: Callable[[Sequence[Timing]], None],
+        finished: Callable[[Sequence[Timing]], object],
     ) -> SearchResult:
         live = [device for device in devices if not device.is_lost]
         if not live:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
@@ -11,12 +10,13 @@ from typing import Any
 
 from warp_tiles.errors import TuningError
 from warp_tiles.settings import Settings
+from warp_tiles.tuning.factory import KernelFactory
 from warp_tiles.tuning.kernel import TunedKernel
-from warp_tiles.tuning.kernel_records import Dim, Store
-from warp_tiles.tuning.maker import Maker, Measurement
+from warp_tiles.tuning.launches import Dim, Measurement
 from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.record import Config
 from warp_tiles.tuning.space import Space, checked_configs, strategy_of
+from warp_tiles.tuning.store import RecordStore
 
 
 def autotune(
@@ -38,7 +38,7 @@ def autotune(
     jobs: int = 0,
     effort: Effort | None = None,
     devices: Any = (),
-    store: Callable[[Settings], Store] | None = None,
+    store: Callable[[Settings], RecordStore] | None = None,
 ) -> Callable[[Callable[..., Any]], TunedKernel]:
     """Turn a function that makes a kernel from a configuration into a tuned kernel.
 
@@ -105,10 +105,8 @@ def autotune(
         raise TuningError(f"restore is {restore!r}", remedy="name arguments of the kernel that are arrays")
 
     def decorate(function: Callable[..., Any]) -> TunedKernel:
-        if not inspect.isfunction(function):
-            raise TuningError(f"autotune() was given {function!r}", remedy="give a function that makes a kernel")
-        maker = Maker(function, chosen, default, block_dim, needs_block_dim=tiled)
-        return TunedKernel(maker, key, dim, strategy, measurement, restore=names, wait=wait, store=store)
+        factory = KernelFactory(function, chosen, default, block_dim, needs_block_dim=tiled)
+        return TunedKernel(factory, key, dim, strategy, measurement, restore=names, wait=wait, store=store)
 
     return decorate
 

@@ -5,16 +5,32 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from warp_tiles.errors import TuningError
-from warp_tiles.tuning.arguments import is_array, is_struct, namespace
-from warp_tiles.tuning.maker import TunedLaunch
+from warp_tiles.tuning.arguments import is_array, is_struct
+from warp_tiles.tuning.factory import TunedLaunch
 from warp_tiles.tuning.measure import is_transient
 
 log = logging.getLogger("warp_tiles")
 _SEED = 4
+
+
+@dataclass(eq=False)
+class _Copy:
+    """An array of the user, the values that it had, and the array that launches get in its place.
+
+    Attributes:
+        is_restored: True if the values are restored before each run.
+    """
+
+    name: str
+    original: Any  # kept alive, because its id is used
+    source: Any
+    copy: Any
+    is_restored: bool
 
 
 class Workspace:
@@ -46,19 +62,15 @@ class Workspace:
         self._level = logging.INFO if is_planned else logging.WARNING
         self.names = tuple(names)
         self.device = device
-        self.pristine: list[Any] = []  # in the order of the arguments
-        self.values: list[Any] = []
         self._writes_only_named = writes_only_named
-        self._copies: dict[int, tuple[Any, Any]] = {}  # by the id of the user's array: the copy and its source
-        self._restored: dict[int, tuple[Any, Any]] = {}
-        self._undeclared: dict[int, str] = {}  # copied arrays that are not declared as written
-        self._is_probed = False
+        self._copies: dict[int, _Copy] = {}  # by the id of the user's array
         self._results: dict[str, Any] = {}
-        self._originals: list[Any] = []  # keeps the arrays alive whose ids are used
-        for name, value in zip(names, values):
-            pristine, own = self._duplicated(name, value, written is None or name in written)
-            self.pristine.append(pristine)
-            self.values.append(own)
+        self._is_probed = False
+        pairs = [
+            self._duplicated(name, value, written is None or name in written) for name, value in zip(names, values)
+        ]
+        self.pristine = [pristine for pristine, _ in pairs]  # in the order of the arguments
+        self.values = [own for _, own in pairs]
         self.written = tuple(self._results)
         self.gradients = [_gradient_of(value, device) for value in self.values] if adjoint else None
 
@@ -84,20 +96,16 @@ class Workspace:
             raise TuningError(
                 f"the argument {name} is a {type(value).__name__}", remedy="tune with Warp arrays; wrap it first"
             )
-        self._originals.append(value)
-        if id(value) not in self._copies:
+        known = self._copies.get(id(value))
+        if known is None:
             source = value if value.device == self.device or not value.size else self._copy_of(name, value)
             source = source if is_written else _nonzero_input(name, source, self._level)
-            if not is_written and self._writes_only_named:
-                return source, source
-            self._copies[id(value)] = self._copy_of(name, source), source
-        copy, source = self._copies[id(value)]
+            copy = source if self._writes_only_named and not is_written else self._copy_of(name, source)
+            known = self._copies[id(value)] = _Copy(name, value, source, copy, False)
         if is_written:
-            self._restored[id(value)] = copy, source
-            self._results[name] = copy
-        else:
-            self._undeclared.setdefault(id(value), name)
-        return source, copy
+            known.is_restored = True
+            self._results[name] = known.copy
+        return known.source, known.copy
 
     def _copy_of(self, name: str, array: Any) -> Any:
         try:
@@ -114,8 +122,9 @@ class Workspace:
         """Restore the user's values in every copy that launches change."""
         import warp as wp
 
-        for copy, source in self._restored.values():
-            wp.copy(copy, source)
+        for found in self._copies.values():
+            if found.is_restored:
+                wp.copy(found.copy, found.source)
 
     def find_written(self, run: Callable[[], None]) -> None:
         """Launch once to find arrays that the kernel writes without a declaration. They are restored from then on.
@@ -126,38 +135,58 @@ class Workspace:
         """
         import warp as wp
 
-        undeclared = {key: name for key, name in self._undeclared.items() if key not in self._restored}
+        undeclared = [
+            found for found in self._copies.values() if not found.is_restored and found.copy is not found.source
+        ]
         if not undeclared:
             return
         if self._is_probed:
-            for key in undeclared:
-                wp.copy(*self._copies[key])
+            for found in undeclared:
+                wp.copy(found.copy, found.source)
             return
         self.restore()
         run()
         self._is_probed = True
-        for key, name in undeclared.items():
-            copy, source = self._copies[key]
-            if not _is_equal(copy, source):
+        for found in undeclared:
+            if not _is_same(found.copy.numpy(), found.source.numpy()):
                 log.log(
                     self._level,
                     "tuning: launches write %s; a copy is restored before each run, and yours does not change. "
                     "Name the arrays that the kernel writes with outputs= or autotune(restore=...)",
-                    name,
+                    found.name,
                 )
-                self._restored[key] = copy, source
+                found.is_restored = True
                 if self._is_planned:  # the launch declares no outputs, and these are its results
-                    self._results[name] = copy
+                    self._results[found.name] = found.copy
         self.restore()
 
     def results(self) -> dict[str, Any]:
         """Returns the results of the last launch as NumPy arrays by name; a struct member is ``argument.member``."""
         return {name: array.numpy().copy() for name, array in self._results.items()}
 
+    def expected(self, given: Any) -> dict[str, Any]:
+        """The results that a reference function gives, by name: one, several in order, or several by name.
 
-def _is_equal(array: Any, other: Any) -> bool:
-    """Returns True if two arrays of one shape and dtype hold the same bits."""
-    return _is_same(array.numpy(), other.numpy())
+        Raises:
+            TuningError: They do not fit the arrays that the kernel writes.
+        """
+        written = ", ".join(self.written)
+        if not isinstance(given, Mapping):
+            results = list(given) if isinstance(given, (tuple, list)) else [given]
+            if len(results) != len(self.written):
+                raise TuningError(
+                    f"the reference gives {len(results)} results for {written or 'nothing'}",
+                    remedy="return one for each written array, or a dictionary by name; for a launch without outputs, "
+                    "name the written arrays with autotune(restore=[...])",
+                )
+            given = dict(zip(self.written, results))
+        unknown = [name for name in given if name not in self.written]
+        if unknown:
+            raise TuningError(
+                f"the reference gives {', '.join(unknown)}, which is not written",
+                remedy=f"the written arrays are {written or 'none'}",
+            )
+        return {name: _numpy(value) for name, value in given.items()}
 
 
 def _is_same(array: Any, other: Any) -> bool:
@@ -221,45 +250,29 @@ def _gradient_of(value: Any, device: Any) -> Any:
     return _nonzero_input("gradient", wp.zeros(value.shape, dtype=value.dtype, device=device), logging.DEBUG)
 
 
+def _numpy(value: Any) -> Any:
+    import numpy as np
+
+    return np.array(value.numpy() if hasattr(value, "numpy") else value)
+
+
 class Reference:
     """The expected results, with tolerances.
 
     Args:
-        expected: NumPy arrays by name.
+        sources: Functions that return NumPy arrays by name. The first one that works is called, at the first
+            comparison. If none does, every result passes.
         rtol, atol: Tolerances, as in ``numpy.allclose``.
         is_scaled: True if ``atol`` is a share of the largest expected element of an array.
     """
 
-    def __init__(self, expected: Mapping[str, Any], rtol: float, atol: float, is_scaled: bool = False) -> None:
-        self.expected = expected
-        self.rtol = rtol
-        self.atol = atol
-        self.is_scaled = is_scaled
-
-    @classmethod
-    def from_function(cls, reference: Callable[..., Any], workspace: Workspace, rtol: float, atol: float) -> Reference:
-        """Call a function of the arguments for the expected results: one, several in order, or several by name.
-
-        Raises:
-            TuningError: The results do not fit the arrays that the kernel writes.
-        """
-        given = reference(namespace(workspace.names, workspace.pristine))
-        if not isinstance(given, Mapping):
-            results = list(given) if isinstance(given, (tuple, list)) else [given]
-            if len(results) != len(workspace.written):
-                raise TuningError(
-                    f"the reference gives {len(results)} results for {', '.join(workspace.written) or 'nothing'}",
-                    remedy="return one for each written array, or a dictionary by name; for a launch without outputs, "
-                    "name the written arrays with autotune(restore=[...])",
-                )
-            given = dict(zip(workspace.written, results))
-        unknown = [name for name in given if name not in workspace.written]
-        if unknown:
-            raise TuningError(
-                f"the reference gives {', '.join(unknown)}, which is not written",
-                remedy=f"the written arrays are {', '.join(workspace.written) or 'none'}",
-            )
-        return cls({name: _numpy(value) for name, value in given.items()}, rtol, atol)
+    def __init__(
+        self, sources: Iterable[Callable[[], Mapping[str, Any]]], rtol: float, atol: float, is_scaled: bool = False
+    ) -> None:
+        self._sources = iter(sources)
+        self._expected: Mapping[str, Any] | None = None
+        self._lock = threading.Lock()
+        self._rtol, self._atol, self._is_scaled = rtol, atol, is_scaled
 
     def check(self, results: Mapping[str, Any]) -> None:
         """Compare results with the expected ones.
@@ -269,52 +282,28 @@ class Reference:
         """
         import numpy as np
 
-        for name, expected in self.expected.items():
+        with self._lock:
+            while self._expected is None and (source := next(self._sources, None)) is not None:
+                with contextlib.suppress(Exception):  # the search records why
+                    self._expected = source()
+        for name, expected in (self._expected or {}).items():
             actual = np.asarray(results[name], dtype=np.float64)
             wanted = np.asarray(expected, dtype=np.float64)
             if actual.shape != wanted.shape:
                 raise TuningError(f"wrong result: {name} has the shape {actual.shape}, the reference {wanted.shape}")
-            atol = self.atol
-            if self.is_scaled and wanted.size:
+            atol = self._atol
+            if self._is_scaled and wanted.size:
                 atol *= float(np.max(np.abs(np.where(np.isfinite(wanted), wanted, 0.0))))
-            if not np.allclose(actual, wanted, rtol=self.rtol, atol=atol, equal_nan=True):
+            if not np.allclose(actual, wanted, rtol=self._rtol, atol=atol, equal_nan=True):
                 worst = np.nanmax(np.abs(actual - wanted))
                 raise TuningError(
-                    f"wrong result: {name} differs by up to {worst:.3g} (rtol {self.rtol:g}, atol {atol:g})"
+                    f"wrong result: {name} differs by up to {worst:.3g} (rtol {self._rtol:g}, atol {atol:g})"
                 )
 
 
-def _numpy(value: Any) -> Any:
-    import numpy as np
-
-    return np.array(value.numpy() if hasattr(value, "numpy") else value)
-
-
-class FirstReference:
-    """The results of the first configuration that works, computed at the first comparison.
-
-    Args:
-        candidates: Functions that build the configurations, in order.
-        rtol, atol, is_scaled: See :class:`Reference`.
-    """
-
-    def __init__(
-        self, candidates: Sequence[Callable[[], KernelCandidate]], rtol: float, atol: float, is_scaled: bool = False
-    ) -> None:
-        self._candidates = candidates
-        self._tolerances = rtol, atol, is_scaled
-        self._found: Reference | None = None
-        self._lock = threading.Lock()
-
-    def check(self, results: Mapping[str, Any]) -> None:
-        """See :meth:`Reference.check`. If no configuration works, every result passes."""
-        with self._lock:
-            for build in () if self._found is not None else self._candidates:
-                with contextlib.suppress(Exception):  # the search records why
-                    self._found = Reference(build().results(), *self._tolerances)
-                    break
-        if self._found is not None:
-            self._found.check(results)
+def dimensions(dim: Any) -> tuple[int, ...]:
+    """Launch dimensions as Warp takes them: a number, or several."""
+    return tuple(dim) if isinstance(dim, Sequence) else (dim,)
 
 
 class KernelCandidate:
@@ -325,63 +314,55 @@ class KernelCandidate:
         dim: Launch dimensions.
         tiled: True to launch as ``wp.launch_tiled`` does.
         workspace: The arguments.
+        reference: Checks the result; None for no check.
     """
 
-    def __init__(self, launch: TunedLaunch, dim: Any, tiled: bool, workspace: Workspace) -> None:
+    def __init__(
+        self, launch: TunedLaunch, dim: Any, tiled: bool, workspace: Workspace, reference: Reference | None = None
+    ) -> None:
         self._launch = launch
-        self._dim = dim
+        self._dim = dimensions(dim)
         self._tiled = tiled
         self._workspace = workspace
-        self._command: Any = None
-        gradients = workspace.gradients
-        self._adjoint = {} if gradients is None else {"adjoint": True, "adj_inputs": gradients}
-        self.reference: Reference | FirstReference | None = None
+        self._reference = reference
+        self._packed: Any = None
+        self.shared_bytes = 0  # dynamic shared memory of a block, once it is built
 
     def build(self) -> KernelCandidate:
         """Build and load the kernel, and pack its arguments.
 
         Raises:
-            TuningError: It needs more shared memory than the device has.
+            TuningError: It needs more shared memory than the device has, or the launch is empty.
             Exception: Any error of Warp.
         """
-        import warp as wp
-
+        from warp_tiles._warp.launch import pack_launch
         from warp_tiles._warp.searches import share_precompiled_headers
 
-        if self._workspace.device.is_cpu:
+        if 0 in self._dim:
+            raise TuningError(f"{dict(self._launch.config)} launches nothing, dim is {self._dim}")
+        device, gradients = self._workspace.device, self._workspace.gradients
+        if device.is_cpu:
             share_precompiled_headers()
-        launch = wp.launch_tiled if self._tiled else wp.launch
-        with _lock_of(self._launch, self._workspace.device):
+        with _lock_of(self._launch, device):
             try:
-                self._command = launch(
+                self._packed = pack_launch(
                     self._launch.kernel,
+                    self._workspace.values,
+                    gradients,
                     dim=self._dim,
-                    inputs=self._workspace.values,
-                    device=self._workspace.device,
                     block_dim=self._launch.block_dim,
-                    record_cmd=True,
-                    **self._adjoint,
+                    tiled=self._tiled,
+                    device=device,
                 )
             except Exception as error:
                 if is_transient(error):
                     self._launch.kernel.module.mark_modified()  # otherwise Warp raises it again without a build
                 raise
-        if self._command is None:
-            raise TuningError(f"{dict(self._launch.config)} launches nothing, dim is {self._dim}")
-        shortfall = getattr(self._command.hooks, f"{self._direction}_smem_shortfall", None)
-        if shortfall:
+        hooks, direction = self._packed.launch.hooks, "forward" if gradients is None else "backward"
+        self.shared_bytes = int(getattr(hooks, f"{direction}_smem_bytes", 0))
+        if shortfall := getattr(hooks, f"{direction}_smem_shortfall", None):
             raise TuningError(f"{self.shared_bytes} bytes of shared memory are needed, {shortfall}")
         return self
-
-    @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block; 0 on the CPU."""
-        hooks = None if self._command is None else self._command.hooks
-        return int(getattr(hooks, f"{self._direction}_smem_bytes", 0))
-
-    @property
-    def _direction(self) -> str:
-        return "backward" if self._adjoint else "forward"
 
     def prepare(self) -> None:
         """Find the arrays that launches write, and check the result if there is a reference.
@@ -390,8 +371,8 @@ class KernelCandidate:
             TuningError: The result is wrong.
         """
         self._workspace.find_written(self.run)
-        if self.reference is not None:
-            self.reference.check(self.results())
+        if self._reference is not None:
+            self._reference.check(self.results())
 
     def results(self) -> dict[str, Any]:
         """Launch once and return the results as NumPy arrays by name."""
@@ -401,7 +382,7 @@ class KernelCandidate:
 
     def run(self) -> None:
         """Launch once."""
-        self._command.launch()
+        self._packed.run()
 
     def restore(self) -> None:
         """Restore the user's values in every written array."""

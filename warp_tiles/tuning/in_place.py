@@ -25,9 +25,9 @@ from warp_tiles.settings import Settings
 from warp_tiles.settings.layers import ANSWERS
 from warp_tiles.tuning.answers import Answers, source_of
 from warp_tiles.tuning.environment import environment_of
-from warp_tiles.tuning.kernel_search import KernelLaunches
+from warp_tiles.tuning.factory import TunedLaunch, argument_names
 from warp_tiles.tuning.key import Environment
-from warp_tiles.tuning.maker import Measurement, TunedLaunch, argument_names
+from warp_tiles.tuning.launches import KernelLaunches, Measurement
 from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.places import Place, function_place, loop_place
 from warp_tiles.tuning.record import Config, Record, Timing, identity, settled
@@ -63,7 +63,7 @@ class Measure(Protocol):
         *,
         budget_s: float,
         soft: Any,
-        finished: Callable[[Sequence[Timing]], None],
+        finished: Callable[[Sequence[Timing]], object],
     ) -> SearchResult: ...
 
 
@@ -242,7 +242,7 @@ def local_search(device: Any, others: Sequence[Any] = (), effort: Effort | None 
         *,
         budget_s: float,
         soft: Any,
-        finished: Callable[[Sequence[Timing]], None],
+        finished: Callable[[Sequence[Timing]], object],
     ) -> SearchResult:
         copies = Copies(placed)
         try:

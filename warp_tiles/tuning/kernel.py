@@ -7,27 +7,36 @@ later launch is a dictionary lookup. See docs/tuning.md.
 from __future__ import annotations
 
 import contextlib
+import logging
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from warp_tiles._warp import is_enabled
-from warp_tiles.errors import SettingError, TuningError
+from warp_tiles._warp.intercept import is_planning
+from warp_tiles.errors import LockedError, SettingError, TuningError
 from warp_tiles.launch.recorded import RecordingTarget
 from warp_tiles.settings import Settings, current, on_change, project_file
-from warp_tiles.tuning.arguments import checked_key, hashable, in_order, namespace, refuse_unknown
-from warp_tiles.tuning.kernel_choice import Counters, KernelChooser, LaunchRequest
-from warp_tiles.tuning.kernel_records import Dim, KernelRecords, Store
+from warp_tiles.tuning.arguments import checked_key, hashable, in_order, key_values, namespace, refuse_unknown
+from warp_tiles.tuning.candidate import dimensions
+from warp_tiles.tuning.environment import environment_of, limits_of
+from warp_tiles.tuning.factory import KernelFactory, TunedLaunch
 from warp_tiles.tuning.key import TuningKey
-from warp_tiles.tuning.maker import Maker, Measurement, TunedLaunch
-from warp_tiles.tuning.record import Config, Record, Timing, identity
-from warp_tiles.tuning.space import Strategy, checked_configs
+from warp_tiles.tuning.launches import Dim, KernelLaunches, Measurement
+from warp_tiles.tuning.record import Config, Record, Timing, identity, settled
+from warp_tiles.tuning.source import source_digest
+from warp_tiles.tuning.space import Strategy, checked_configs, modules_first
+from warp_tiles.tuning.store import RecordStore, open_store
 
+log = logging.getLogger("warp_tiles")
+UNTUNED = ("off", "scalar", "fast")  # policies without look-ups and measurements
 _RETRY_AFTER_S = 1.0  # after a launch of the default because another process searches
-
 
 _instances: weakref.WeakSet[TunedKernel] = weakref.WeakSet()
 
@@ -37,16 +46,87 @@ def _settings_changed() -> None:
         tuned.forget()
 
 
-class TunedKernel:
-    """A tuned kernel, as :func:`autotune` returns it. Thread-safe.
+@dataclass
+class Counters:
+    """Counts of the operations of a tuned kernel in this process.
 
     Attributes:
-        maker: The function that makes the kernels.
+        lookups: Number of look-ups of records.
+        searches: Number of searches.
+        builds: Number of builds of candidates, failed ones included.
+        measurements: Number of candidates with at least one timed run.
+        build_s, measure_s: Time in which searches waited for builds, and in which they measured.
     """
+
+    lookups: int = 0
+    searches: int = 0
+    builds: int = 0
+    measurements: int = 0
+    build_s: float = 0.0
+    measure_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Question:
+    """The question of a launch: which of its configurations is the fastest?
+
+    Attributes:
+        values: Arguments, in order.
+        device: Warp's device.
+        key, store: The key of its record, and the store.
+        wanted: The configurations that count, by identity.
+    """
+
+    values: Sequence[Any]
+    device: Any
+    now: Settings
+    key: TuningKey
+    store: RecordStore
+    wanted: Mapping[str, Config]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in self.key.values)
+
+    def record(self) -> Record:
+        """The stored record; empty if there is none."""
+        return self.store.load(self.key) or Record(self.key)
+
+    def winner(self, record: Record) -> Timing | None:
+        """The fastest of the configurations that count."""
+        return record.among(self.wanted).winner()
+
+    def pending(self, record: Record) -> tuple[Config, ...]:
+        """Returns configurations without a timing, then those whose timing cannot be used now.
+
+        A timing cannot be used if it is outdated or unfinished. The timing of a dropped candidate cannot be used if the
+        candidate may have lost to one that does not count now.
+        """
+        known = {timing.identity: timing for timing in record.timings}
+        best, winner, soft = record.winner(), self.winner(record), self.key.environment.soft()
+
+        def is_known(timing: Timing | None) -> bool:
+            if timing is None or timing.unfinished:
+                return False
+            if self.now.record_driver_mismatch == "retune" and dict(timing.soft or {}) != soft:
+                return False
+            if timing.status != "dropped":
+                return True
+            if best is None or winner is None:
+                return False
+            return best.identity in self.wanted or timing.median_us >= winner.median_us
+
+        missing = [name for name in self.wanted if not is_known(known.get(name))]
+        new = [self.wanted[name] for name in missing if name not in known]
+        again = [self.wanted[name] for name in missing if name in known]
+        return (*modules_first(new), *modules_first(again))
+
+
+class TunedKernel:
+    """A tuned kernel, as :func:`autotune` returns it. Thread-safe. ``__wrapped__`` makes its kernels."""
 
     def __init__(
         self,
-        maker: Maker,
+        factory: KernelFactory,
         key: Any,
         dim: Dim,
         strategy: Strategy,
@@ -54,36 +134,36 @@ class TunedKernel:
         *,
         restore: tuple[str, ...] | None = None,
         wait: bool = True,
-        store: Callable[[Settings], Store] | None = None,
+        store: Callable[[Settings], RecordStore] | None = None,
     ) -> None:
-        self.maker = maker.function
-        self._maker = maker
+        self._factory = factory
         self._key = checked_key(key)
         self._dim = dim
+        self._strategy = strategy
         self._measurement = measurement
         self._restore = restore
-        self._records = KernelRecords(maker, measurement, self._key, dim, strategy, store)
-        self._chooser = KernelChooser(maker, self._records, dim, strategy, measurement, restore, wait)
+        self._wait = wait
+        self._open = store or open_store
         self._names: tuple[str, ...] = ()
         self._positions: tuple[int, ...] = ()
+        self._source = ""
+        self._candidates: dict[str, dict[str, Config]] = {}  # by device
         self._chosen: dict[Any, TunedLaunch] = {}
         self._retry_at: dict[Any, float] = {}
         self._lock = threading.RLock()
         self._wp: Any = None
-        self.__doc__ = self.maker.__doc__
-        self.__name__ = self.maker.__name__
+        #: Counts of this kernel's operations in this process.
+        self.counters = Counters()
+        self.__wrapped__ = factory.function
+        self.__doc__ = factory.function.__doc__
+        self.__name__ = factory.function.__name__
         with contextlib.suppress(SettingError):  # parsed here, so that the first launch only checks for changes
             project_file.find()
         on_change(_settings_changed)
         _instances.add(self)
 
     def __repr__(self) -> str:
-        return repr(self._records)
-
-    @property
-    def counters(self) -> Counters:
-        """Counts of this kernel's operations in this process."""
-        return self._chooser.counters
+        return f"<tuned kernel {self.__wrapped__.__module__}.{self.__wrapped__.__qualname__}>"
 
     # ---- launching
 
@@ -131,7 +211,7 @@ class TunedKernel:
             choice_key, chosen = None, None
         if chosen is None:
             written = frozenset(self._names[len(inputs) : len(inputs) + len(outputs)]) if outputs else None
-            chosen = self._choose(choice_key, values, device, written, stream)
+            chosen = self._launch_for(choice_key, values, device, written, stream)
         dim = self._dim(chosen.config, SimpleNamespace(**dict(zip(self._names, values))))
         launch = wp.launch_tiled if self._measurement.tiled else wp.launch
         launch(
@@ -154,26 +234,25 @@ class TunedKernel:
             device: Warp's device.
             outputs: Number of outputs, which are the last arguments.
         """
-        wp = self._wp or self._prepare()
-        device = wp.get_device(device)
         values = self._listed(args)
         written = frozenset(self._names[len(values) - outputs :]) if outputs else None
-        kernel, dim, block_dim = self.launch_of(self._choose(None, values, device, written, None).config, values)
+        chosen = self._launch_for(None, values, self._wp.get_device(device), written, None)
+        kernel, dim, block_dim = self.launch_of(chosen.config, values)
         return RecordingTarget(kernel=kernel, dim=dim, block_dim=block_dim, tiled=self._measurement.tiled)
 
     def launch_of(self, config: Config, args: Any) -> tuple[Any, Any, int | None]:
         """Returns kernel, dimensions and threads per block of a configuration, for a manual launch.
 
         Args:
-            config: Any configuration that the maker accepts.
+            config: Any configuration that the factory accepts.
             args: Arguments by name, or in order.
 
         Raises:
-            TuningError: The maker refuses the configuration.
+            TuningError: The factory refuses the configuration.
         """
-        self._maker.check(config)
+        self._factory.check(config)
         values = self._listed(args)
-        launch = self._maker.launch_of(config)
+        launch = self._factory.launch_of(config)
         return launch.kernel, self._dim(config, namespace(self._names, values)), launch.block_dim
 
     # ---- records
@@ -186,14 +265,14 @@ class TunedKernel:
             device: Warp's device.
 
         Raises:
-            TuningError: A value that the maker refers to, or an argument that the key names, has no stable text.
+            TuningError: A value that the factory refers to, or an argument that the key names, has no stable text.
         """
-        return self._records.key_of(self._listed(args), device, current())
+        return self._ask(args, device).key
 
     def record(self, args: Any, device: Any = None) -> Record | None:
         """The record for these arguments, or None. Nothing is measured."""
-        now = current()
-        return self._records.open(now).load(self._records.key_of(self._listed(args), device, now))
+        question = self._ask(args, device)
+        return question.store.load(question.key)
 
     def best(self, args: Any, device: Any = None) -> Timing | None:
         """The winner among the configurations, or None. Nothing is measured."""
@@ -212,34 +291,42 @@ class TunedKernel:
             again: Also measure the candidates that the record has.
 
         Raises:
-            TuningError: A configuration is not one of the kernel's, or no candidate works.
+            TuningError: A configuration is not one of the kernel's, no candidate works, or a script is only planned.
         """
-        wp = self._wp or self._prepare()
-        device = wp.get_device(device)
-        values = self._listed(args)
-        if configs is None:
-            wanted = self._records.wanted(device)
-        else:
-            wanted = {identity(config): config for config in checked_configs(configs)}
-            for config in wanted.values():
-                self._maker.check(config)
-        request = LaunchRequest(values, device)
+        for config in () if configs is None else checked_configs(configs):
+            self._factory.check(config)
+        question = self._ask(args, device, configs)
+        if is_planning():
+            raise TuningError(
+                f"{self!r} cannot be tuned while the script is planned, because nothing is launched",
+                remedy="ask warp_tiles.is_planning() before",
+            )
+        unstored = Record(question.key)
         try:
-            return self._chooser.tune(request, wanted, current(), force=configs is not None, again=again)
+            with question.store.single_flight(question.key) as may_search:
+                pending = (
+                    tuple(modules_first(question.wanted.values())) if again else question.pending(question.record())
+                )
+                if pending and (may_search or configs is not None or again):
+                    unstored = self._search(question, pending)
+            found = unstored.merged(question.record().timings)
         finally:
             with self._lock:
                 self.forget()
+        if question.winner(found) is None:
+            raise self._all_failed(question, found)
+        return found
 
     def configs(self, device: Any = None) -> tuple[Config, ...]:
         """The configurations; of a space, those that fulfil its constraints on a device."""
-        return self._records.configs(device)
+        return self._factory.configs(limits_of(device))
 
     def forget(self) -> None:
         """Look records up again at the next launch."""
         self._chosen = {}
         self._retry_at = {}
 
-    # ---- the choice of a launch
+    # ---- the question of a launch
 
     def _prepare(self) -> Any:
         """Read the names of the kernel's arguments. Returns Warp."""
@@ -247,7 +334,7 @@ class TunedKernel:
 
         with self._lock:
             wp.init()
-            self._names = self._maker.arguments()
+            self._names = self._factory.arguments()
             if not callable(self._key):
                 refuse_unknown(self._key, self._names, "the key")
                 self._positions = tuple(self._names.index(name) for name in self._key)
@@ -255,6 +342,12 @@ class TunedKernel:
                 refuse_unknown(self._restore, self._names, "restore")
             self._wp = wp
         return wp
+
+    def _listed(self, args: Any) -> list[Any]:
+        if self._wp is None:
+            self._prepare()
+        named = vars(args) if isinstance(args, SimpleNamespace) else args if isinstance(args, Mapping) else None
+        return in_order(self._names, tuple(args) if named is None else (), (), named or {})
 
     def _choice_key(self, values: Sequence[Any], device: Any) -> Any:
         """Returns the values that decide the choice within this process. A later launch only hashes them."""
@@ -271,20 +364,39 @@ class TunedKernel:
                 parts.append(hashable(value))
         return tuple(parts)
 
-    def _choose(
+    def _ask(self, args: Any, device: Any, configs: Sequence[Config] | None = None) -> Question:
+        """The question of a launch, about some configurations or those that a search measures."""
+        values, now = self._listed(args), current()
+        device = self._wp.get_device(device)
+        if not self._source:
+            self._source = source_digest(self.__wrapped__, self._dim)
+        found = key_values(self._key, self._names, values)
+        found |= {"build.products": now.provider if is_enabled() else "warp", "build.mode": str(self._wp.config.mode)}
+        found |= {} if self._factory.block_dim is None else {"launch.block_dim": self._factory.block_dim}
+        found |= self._measurement.key_values()
+        subject = f"kernel:{_module_name(self.__wrapped__)}.{self.__wrapped__.__qualname__}"
+        key = TuningKey.of(subject, found, self._source, environment_of(device))
+        if configs is None and device.alias not in self._candidates:
+            candidates = self._strategy.candidates(self.configs(device))
+            self._candidates[device.alias] = {identity(config): config for config in candidates}
+        wanted = self._candidates[device.alias] if configs is None else {identity(config): config for config in configs}
+        return Question(values, device, now, key, self._open(now), wanted)
+
+    # ---- the choice
+
+    def _launch_for(
         self, choice_key: Any, values: Sequence[Any], device: Any, written: frozenset[str] | None, stream: Any
     ) -> TunedLaunch:
-        values = self._listed(values)
         with self._lock:
             if choice_key is not None:
                 known = self._chosen.get(choice_key)
                 if known is not None:
                     return known
                 if time.monotonic() < self._retry_at.get(choice_key, 0.0):
-                    return self._maker.launch_of(self._maker.default)
+                    return self._factory.launch_of(self._factory.default)
             with self._wp.ScopedStream(stream) if stream is not None else contextlib.nullcontext():
-                config = self._chooser.choose(LaunchRequest(values, device, written))
-            chosen = self._maker.launch_of(config if config is not None else self._maker.default)
+                config = self._choose(self._listed(values), device, written)
+            chosen = self._factory.launch_of(config if config is not None else self._factory.default)
             if choice_key is not None:
                 if config is not None:
                     self._chosen[choice_key] = chosen
@@ -292,11 +404,135 @@ class TunedKernel:
                     self._retry_at[choice_key] = time.monotonic() + _RETRY_AFTER_S
             return chosen
 
-    def _listed(self, args: Any) -> list[Any]:
-        if self._wp is None:
-            self._prepare()
-        if isinstance(args, Mapping):
-            return in_order(self._names, (), (), args)
-        if isinstance(args, SimpleNamespace):
-            return in_order(self._names, (), (), vars(args))
-        return in_order(self._names, tuple(args), (), {})
+    def _choose(self, values: Sequence[Any], device: Any, written: frozenset[str] | None) -> Config | None:
+        """Returns the configuration to launch; None for the default one, after which a later launch looks it up again.
+
+        Raises:
+            TuningError: No configuration works, or a search is needed while a graph is captured.
+            LockedError: The policy is ``locked``, and there is no record.
+        """
+        default = self._factory.default
+        if current().policy in UNTUNED:
+            return default
+        question = self._ask(values, device)
+        self.counters.lookups += 1
+        record = question.record()
+        winner, pending = question.winner(record), question.pending(record)
+        if pending and question.now.policy != "locked":
+            if is_planning():
+                return default if winner is None else winner.config
+            if 0 in dimensions(self._dim(default, namespace(self._names, values))):
+                return None
+            if not device.is_capturing:
+                return self._search_or_wait(question, written)
+        if winner is None:
+            raise self._without_winner(question, record, pending)
+        soft = question.key.environment.soft()
+        if dict(winner.soft or {}) != soft:
+            log.warning(
+                "tuning: the record of %r was measured with %s, and is used with %s (record_driver_mismatch = reuse)",
+                self,
+                dict(winner.soft or {}),
+                soft,
+            )
+        return winner.config
+
+    def _without_winner(self, question: Question, record: Record, pending: Sequence[Config]) -> Exception:
+        """The error of a launch without a winner that must not search."""
+        if question.now.policy == "locked":
+            return LockedError(
+                f"{self!r} has no tuning record for {question}; {question.now.named('policy')} is 'locked', "
+                f"the key is {question.key.digest}",
+                remedy="tune where the policy is not locked, and ship the record (record_paths)",
+            )
+        if pending:
+            return TuningError(
+                f"{self!r} must be tuned for {question} while a graph is captured",
+                remedy="launch it once before the capture",
+            )
+        return self._all_failed(question, record)
+
+    def _all_failed(self, question: Question, record: Record) -> TuningError:
+        """The error for a record without a winner. Its log has each configuration's reason."""
+        failed = [timing for timing in record.timings if timing.identity in question.wanted]
+        return TuningError(
+            f"no configuration of {self!r} works for {question}",
+            remedy="see the reason of each; tune(..., again=True) tries them once more",
+            log="\n".join(f"{dict(timing.config)}: {timing.reason}" for timing in failed),
+        )
+
+    def _search_or_wait(self, question: Question, written: frozenset[str] | None) -> Config | None:
+        """Returns the winner after a search, here or in another process; None if there is none yet."""
+        while True:
+            with question.store.single_flight(question.key, None if self._wait else 0.0) as may_search:
+                record = question.record()
+                pending = question.pending(record)
+                if may_search and pending:
+                    record = self._search(question, pending, written).merged(question.record().timings)
+            if may_search or not pending:
+                break
+            if not self._wait:
+                return None
+        winner = question.winner(record)
+        if winner is not None:
+            return winner.config
+        if not question.wanted.keys() <= {timing.identity for timing in record.timings}:
+            log.warning("tuning %r: the budget of %g s ended before a measurement", self, question.now.tune_budget_s)
+            return None
+        raise self._all_failed(question, record)
+
+    def _search(self, question: Question, pending: Sequence[Config], written: frozenset[str] | None = None) -> Record:
+        """Build and measure configurations, and store each timing when it is final.
+
+        Args:
+            question: The question.
+            pending: The configurations.
+            written: Names of arrays that the launch writes; None if they are not known.
+
+        Returns:
+            Timings of builds that failed for a transient cause. They are not stored, and the next search tries these
+            builds again.
+        """
+        from warp_tiles.tuning.search import search
+
+        options, key, budget_s = self._measurement, question.key, question.now.tune_budget_s
+        self.counters.searches += 1
+        # without this, a small budget would never be enough
+        before = question.record().timings if budget_s else ()
+        launches = KernelLaunches(
+            self._factory,
+            question.values,
+            written if self._restore is None else frozenset(self._restore),
+            self._dim,
+            options,
+            writes_only_named=self._restore is not None,
+            first=self.configs(question.device),
+        )
+        with launches.devices(question.device, pending) as devices:
+            found = search(
+                pending,
+                devices,
+                strategy=self._strategy,
+                effort=options.effort,
+                jobs=options.jobs,
+                budget_s=budget_s,
+                soft=key.environment.soft(),
+                finished=lambda timings: question.store.merge(key, settled(timings, before)),
+                what=self.__name__,
+            )
+        self.counters.builds += found.builds
+        self.counters.measurements += found.measured
+        self.counters.build_s += found.build_s
+        self.counters.measure_s += found.measure_s
+        for timing in found.transient:
+            log.warning("tuning %r: %s is left out until the next search: %s", self, dict(timing.config), timing.reason)
+        return Record(key, found.transient)
+
+
+def _module_name(function: Callable[..., Any]) -> str:
+    """The name of a function's module, the same whether its file is run or imported."""
+    if function.__module__ != "__main__":
+        return function.__module__
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    return str(spec.name) if spec is not None else Path(getattr(main, "__file__", None) or "__main__").stem

@@ -294,6 +294,9 @@ class EventClock:
     Args:
         device: Warp's device.
         flush_l2: Overwrite a buffer larger than L2 before each run.
+
+    Raises:
+        RuntimeError: The device has not enough memory.
     """
 
     def __init__(self, device: Any, *, flush_l2: bool = False) -> None:
@@ -302,24 +305,13 @@ class EventClock:
         self._wp = wp
         self._device = wp.get_device(device)
         self._flush_l2 = flush_l2
-        self._scratch: Any = None
+        self._scratch = wp.empty(L2_SCRATCH_BYTES, dtype=wp.uint8, device=self._device)
         self._events: list[tuple[Any, Any]] = []
         self._fills = _CUSHION_FILLS
-
-    def reserve(self) -> None:
-        """Allocate the memory that measuring needs, so that no candidate is blamed if the device lacks it.
-
-        Raises:
-            RuntimeError: There is not enough memory.
-        """
-        if self._scratch is None:
-            wp = self._wp
-            self._scratch = wp.empty(L2_SCRATCH_BYTES, dtype=wp.uint8, device=self._device)
 
     def sample_us(self, candidate: Candidate, runs: int) -> list[float]:
         """See :class:`Clock`."""
         wp = self._wp
-        self.reserve()
         while len(self._events) < runs:
             start, end = (wp.Event(device=self._device, enable_timing=True) for _ in range(2))
             self._events.append((start, end))

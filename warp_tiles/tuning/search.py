@@ -85,7 +85,7 @@ def search(
     jobs: int = 0,
     budget_s: float = 0.0,
     soft: Mapping[str, Any] | None = None,
-    finished: Callable[[Sequence[Timing]], None] = lambda timings: None,
+    finished: Callable[[Sequence[Timing]], object] = lambda timings: None,
     what: str = "",
     default: Config | None = None,
 ) -> SearchResult:
@@ -189,7 +189,7 @@ class _Search:
         self.deadline = time.monotonic() + budget_s if budget_s else math.inf
         self.soft = soft
         self.progress = progress
-        self.finished: Callable[[Sequence[Timing]], None] = lambda timings: None
+        self.finished: Callable[[Sequence[Timing]], object] = lambda timings: None
         self.config_of: dict[str, Config] = {}
         self.guard_of: dict[str, _Guard] = {}
         self.timings: dict[str, Timing] = {}

@@ -1,4 +1,4 @@
-"""The maker of a tuned kernel: a function that turns configurations into kernels."""
+"""The kernel factory of a tuned kernel: a function that turns configurations into kernels."""
 
 from __future__ import annotations
 
@@ -14,48 +14,11 @@ from typing import Any
 
 from warp_tiles.errors import TuningError
 from warp_tiles.settings import OPTION_PREFIX, from_options
-from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.record import Config, identity
 from warp_tiles.tuning.source import function_text
 from warp_tiles.tuning.space import CPU_LIMITS, Limits, Space, checked_configs
 
 _KERNEL = re.compile(r"^\s+@[\w.]*kernel\b.*(?:\n\s*@.*)*\n\s*def\s+(\w+)", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """Options for launching and measuring candidates; see :func:`warp_tiles.autotune`.
-
-    Attributes:
-        tiled: Launch as ``wp.launch_tiled`` does.
-        reference: ``first``, a function of the arguments, or None.
-        rtol, atol: Tolerances of results.
-        is_scaled: True if ``atol`` is a share of the largest element of an array.
-        flush_l2: Measure with inputs that are not in the L2 cache.
-        jobs: Number of parallel builds; 0 for one per core.
-        effort: Amount of measurement; None for the default.
-        devices: Further GPUs that share the work; GPUs unlike the launch's own are left out.
-    """
-
-    tiled: bool = False
-    reference: Any = None
-    rtol: float = 1e-2
-    atol: float = 1e-3
-    flush_l2: bool = False
-    jobs: int = 0
-    effort: Effort | None = None
-    devices: tuple[Any, ...] = ()
-    is_scaled: bool = False
-
-    def key_values(self) -> dict[str, Any]:
-        """Options that differ from the defaults and affect timings or failures."""
-        found: dict[str, Any] = {"measure.tiled": True} if self.tiled else {}
-        if self.flush_l2:
-            found["measure.flush_l2"] = True
-        if self.reference is not None:
-            kind = "first" if self.reference == "first" else "function"
-            found["measure.reference"] = f"{kind}, rtol {self.rtol:g}, atol {self.atol:g}"
-        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,55 +50,7 @@ def _kernel_arguments(function: types.FunctionType) -> tuple[str, ...]:
     return found.pop() if len(found) == 1 else ()
 
 
-def make_kernel(maker: Callable[..., Any], config: Config) -> Any:
-    """Make the kernel of a configuration, in its own Warp module.
-
-    A kernel of a shared module is made again, because each candidate would also build the other kernels of the module.
-
-    Raises:
-        TuningError: The maker refused the configuration, or did not return a kernel.
-    """
-    import warp as wp
-
-    taken = inspect.signature(maker).parameters.values()
-    every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken)
-    names = {parameter.name for parameter in taken}
-    try:
-        kernel = maker(**{name: value for name, value in config.items() if every or name in names})
-    except Exception as error:
-        raise TuningError(f"{maker.__qualname__} refuses {dict(config)}: {type(error).__name__}: {error}") from error
-    if not isinstance(kernel, wp.Kernel):
-        raise TuningError(
-            f"{maker.__qualname__} gives {kernel!r} for {dict(config)}", remedy="return what @wp.kernel makes"
-        )
-    options = {
-        name: value
-        for name, value in config.items()
-        if name.startswith(OPTION_PREFIX) and not every and name not in names
-    }
-    return _in_own_module(kernel, options)
-
-
-def _in_own_module(kernel: Any, options: Mapping[str, Any]) -> Any:
-    import warp as wp
-
-    changed = dict(options)
-    original = kernel
-    if original.module.name in sys.modules:
-        kernel = wp.kernel(original.func, module="unique", **original.options)
-        own = kernel.module.options
-        changed = {name: value for name, value in original.module.options.items() if own.get(name) != value} | changed
-    if not changed:
-        return kernel
-    digest = hashlib.sha256(repr(sorted(changed.items())).encode()).hexdigest()[:8]
-    name = f"{kernel.module.name}_{digest}"
-    kernel = wp.kernel(kernel.func, module=name, **kernel.options)
-    kernel.module.options.update(changed)
-    kernel.module.mark_modified()
-    return kernel
-
-
-class Maker:
+class KernelFactory:
     """A function that makes kernels, its configurations, and the kernels that it has made. Thread-safe.
 
     Args:
@@ -151,18 +66,22 @@ class Maker:
 
     def __init__(
         self,
-        function: types.FunctionType,
+        function: Callable[..., Any],
         configs: tuple[Config, ...] | Space,
         default: int | Config | None,
         block_dim: int | None,
         needs_block_dim: bool,
     ) -> None:
+        if not isinstance(function, types.FunctionType):
+            raise TuningError(f"autotune() was given {function!r}", remedy="give a function that makes a kernel")
         self.function = function
         self._configs = configs
-        self._block_dim = block_dim
+        self.block_dim = block_dim
         self._needs_block_dim = needs_block_dim
+        self._parameters = inspect.signature(function).parameters
+        self._takes_any = any(item.kind is item.VAR_KEYWORD for item in self._parameters.values())
         self._names = _kernel_arguments(function)  # often known without making a kernel, which takes 0.5 ms
-        self._built: dict[str, TunedLaunch] = {}
+        self._made: dict[str, TunedLaunch] = {}
         self._lock = threading.RLock()
         every = self.configs()
         for config in every[:1] if isinstance(configs, Space) else every:
@@ -176,10 +95,6 @@ class Maker:
             raise TuningError(
                 f"default is {default!r}", remedy=f"give a configuration, or the index of one of {len(every)}"
             )
-
-    def key_values(self) -> dict[str, Any]:
-        """The options that all configurations share."""
-        return {} if self._block_dim is None else {"launch.block_dim": self._block_dim}
 
     def configs(self, limits: Limits = CPU_LIMITS) -> tuple[Config, ...]:
         """The configurations; of a space, those that fulfil its constraints."""
@@ -214,15 +129,13 @@ class Maker:
             SettingError: An option of the module is unknown or has an unknown value.
         """
         checked_configs([config])
-        parameters = inspect.signature(self.function).parameters
-        every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-        known = {"block_dim", *parameters}
-        unknown = [name for name in config if name not in known and not name.startswith(OPTION_PREFIX) and not every]
+        options = {} if self._takes_any else {name: config[name] for name in config if name not in self._parameters}
+        unknown = [name for name in options if name != "block_dim" and not name.startswith(OPTION_PREFIX)]
         missing = [
             name
-            for name, parameter in parameters.items()
-            if parameter.default is parameter.empty
-            and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+            for name, item in self._parameters.items()
+            if item.default is item.empty
+            and item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)
             and name not in config
         ]
         if unknown or missing:
@@ -230,12 +143,10 @@ class Maker:
             problems += [f"lacks {', '.join(missing)}"] if missing else []
             raise TuningError(
                 f"the configuration {dict(config)} of {self.function.__qualname__} {' and '.join(problems)}",
-                remedy=f"it takes {', '.join(parameters) or 'nothing'}, and block_dim goes to the launch",
+                remedy=f"it takes {', '.join(self._parameters) or 'nothing'}, and block_dim goes to the launch",
             )
-        if not every:
-            from_options({name: value for name, value in config.items() if name not in parameters})
-        block_dim = config.get("block_dim", self._block_dim)
-        if self._needs_block_dim and block_dim is None:
+        from_options(options)
+        if self._needs_block_dim and config.get("block_dim", self.block_dim) is None:
             raise TuningError(
                 f"the configuration {dict(config)} has no block_dim", remedy="give it there, or autotune(block_dim=...)"
             )
@@ -244,12 +155,12 @@ class Maker:
         """Returns the launch of a configuration. Its kernel is made once.
 
         Raises:
-            TuningError: The maker refuses the configuration, or makes a kernel with other arguments.
+            TuningError: The function refuses the configuration, or makes no kernel or one with other arguments.
         """
         with self._lock:
             name = identity(config)
-            if name not in self._built:
-                kernel = make_kernel(self.function, config)
+            if name not in self._made:
+                kernel = self._kernel_of(config)
                 names = argument_names(kernel)
                 if self._names and names != self._names:
                     raise TuningError(
@@ -257,5 +168,41 @@ class Maker:
                         remedy=f"let every configuration's kernel take {', '.join(self._names)}",
                     )
                 self._names = names
-                self._built[name] = TunedLaunch(config, kernel, config.get("block_dim", self._block_dim))
-            return self._built[name]
+                self._made[name] = TunedLaunch(config, kernel, config.get("block_dim", self.block_dim))
+            return self._made[name]
+
+    def _kernel_of(self, config: Config) -> Any:
+        import warp as wp
+
+        called = self.function.__qualname__
+        values = {name: value for name, value in config.items() if self._takes_any or name in self._parameters}
+        try:
+            kernel = self.function(**values)
+        except Exception as error:
+            raise TuningError(f"{called} refuses {dict(config)}: {type(error).__name__}: {error}") from error
+        if not isinstance(kernel, wp.Kernel):
+            raise TuningError(f"{called} gives {kernel!r} for {dict(config)}", remedy="return what @wp.kernel makes")
+        options = {name: config[name] for name in config if name.startswith(OPTION_PREFIX) and name not in values}
+        return _in_own_module(kernel, options)
+
+
+def _in_own_module(kernel: Any, options: Mapping[str, Any]) -> Any:
+    """The kernel with more options of its module.
+
+    A kernel of a shared module is made again, because each candidate would also build the other kernels of the module.
+    """
+    import warp as wp
+
+    changed = dict(options)
+    original = kernel
+    if original.module.name in sys.modules:
+        kernel = wp.kernel(original.func, module="unique", **original.options)
+        own = kernel.module.options
+        changed = {name: value for name, value in original.module.options.items() if own.get(name) != value} | changed
+    if not changed:
+        return kernel
+    digest = hashlib.sha256(repr(sorted(changed.items())).encode()).hexdigest()[:8]
+    kernel = wp.kernel(kernel.func, module=f"{kernel.module.name}_{digest}", **kernel.options)
+    kernel.module.options.update(changed)
+    kernel.module.mark_modified()
+    return kernel

@@ -1,4 +1,4 @@
-"""Makers of kernels, and the entries of a key besides source and arguments."""
+"""Kernel factories, and the entries of a key besides source and arguments."""
 
 from __future__ import annotations
 

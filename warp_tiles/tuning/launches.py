@@ -1,0 +1,214 @@
+"""The launches of a search: kernels on copies of their arguments, on one or several devices."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+from warp_tiles.errors import RecordingError, ToolchainError, TuningError
+from warp_tiles.tuning.arguments import namespace
+from warp_tiles.tuning.candidate import KernelCandidate, Reference, Workspace
+from warp_tiles.tuning.environment import alike
+from warp_tiles.tuning.factory import TunedLaunch
+from warp_tiles.tuning.measure import Effort, clock_for, describe_error
+from warp_tiles.tuning.record import Config
+from warp_tiles.tuning.search import SearchDevice
+
+Dim = Callable[[Config, SimpleNamespace], Any]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Options for launching and measuring candidates; see :func:`warp_tiles.autotune`.
+
+    Attributes:
+        reference: ``first``, a function of the arguments, or None.
+        is_scaled: True if ``atol`` is a share of the largest element of an array.
+        effort: Amount of measurement; None for the default.
+        devices: Further GPUs that share the work; GPUs unlike the launch's own are left out.
+    """
+
+    tiled: bool = False
+    reference: Any = None
+    rtol: float = 1e-2
+    atol: float = 1e-3
+    flush_l2: bool = False
+    jobs: int = 0
+    effort: Effort | None = None
+    devices: tuple[Any, ...] = ()
+    is_scaled: bool = False
+
+    def key_values(self) -> dict[str, Any]:
+        """Options that differ from the defaults and affect timings or failures."""
+        found: dict[str, Any] = {"measure.tiled": True} if self.tiled else {}
+        if self.flush_l2:
+            found["measure.flush_l2"] = True
+        if self.reference is not None:
+            kind = "first" if self.reference == "first" else "function"
+            found["measure.reference"] = f"{kind}, rtol {self.rtol:g}, atol {self.atol:g}"
+        return found
+
+
+class Kernels(Protocol):
+    """The kernels of configurations; all of them have the same arguments."""
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The user's function, for messages."""
+
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the kernels' arguments."""
+
+    def launch_of(self, config: Config) -> TunedLaunch:
+        """Returns the launch of a configuration."""
+
+
+@dataclass(frozen=True)
+class KernelLaunches:
+    """The launches of a search. No array of the user changes.
+
+    Attributes:
+        kernels: The kernels of the configurations.
+        values: Arguments, in order.
+        written: Names of arrays that launches write; None if they are not known.
+        dim: Launch dimensions, from a configuration and the arguments.
+        writes_only_named: True if launches write no array besides ``written``. If False, other arrays are copied too.
+        first: With ``reference="first"``, the first of these configurations that works gives the expected results.
+        adjoint: Launch the adjoint kernels, with gradients of their own.
+        is_planned: True if the values of the arrays are not those of a run, so that replacing them is worth no warning.
+    """
+
+    kernels: Kernels
+    values: Sequence[Any]
+    written: frozenset[str] | None
+    dim: Dim
+    measurement: Measurement
+    writes_only_named: bool = False
+    first: Sequence[Config] = ()
+    adjoint: bool = False
+    is_planned: bool = False
+
+    @contextlib.contextmanager
+    def devices(self, device: Any, configs: Sequence[Config]) -> Iterator[list[SearchDevice]]:
+        """Enter a block with the devices of a search: a device of Warp, and those of ``measurement`` that are like it.
+
+        Args:
+            device: Warp's device.
+            configs: The configurations of the search.
+
+        Raises:
+            TuningError: The kernels do not accept an argument, the reference does not fit, or an argument cannot be
+                copied.
+            ToolchainError: A device has not enough memory to measure.
+        """
+        from warp_tiles._warp.searches import without_tape
+
+        self._require_arguments(configs, device)
+        with without_tape():
+            spaces = [
+                Workspace(
+                    self.kernels.arguments(),
+                    self.values,
+                    self.written,
+                    each,
+                    writes_only_named=self.writes_only_named,
+                    adjoint=self.adjoint,
+                    is_planned=self.is_planned,
+                )
+                for each in _devices(device, self.measurement.devices)
+            ]
+            reference = self._reference(spaces[0])
+            yield [
+                SearchDevice(
+                    partial(self._built, space, reference),
+                    _ready_clock(space.device, self.measurement.flush_l2),
+                    str(space.device.alias),
+                    partial(is_usable, space.device),
+                )
+                for space in spaces
+            ]
+
+    def _built(self, space: Workspace, reference: Reference | None, config: Config) -> KernelCandidate:
+        launch = self.kernels.launch_of(config)
+        dim = self.dim(config, namespace(space.names, space.pristine))
+        return KernelCandidate(launch, dim, self.measurement.tiled, space, reference).build()
+
+    def _results(self, space: Workspace, config: Config) -> dict[str, Any]:
+        return self._built(space, None, config).results()
+
+    def _reference(self, space: Workspace) -> Reference | None:
+        options = self.measurement
+        tolerances = options.rtol, options.atol, options.is_scaled
+        if options.reference == "first":
+            return Reference([partial(self._results, space, config) for config in self.first], *tolerances)
+        if options.reference is None:
+            return None
+        found = space.expected(options.reference(namespace(space.names, space.pristine)))
+        return Reference([lambda: found], *tolerances)
+
+    def _require_arguments(self, configs: Sequence[Config], device: Any) -> None:
+        """Raise if no kernel accepts the arguments. A search would record a failure of every configuration.
+
+        Raises:
+            TuningError: The error of the first kernel.
+        """
+        from warp_tiles._warp.launch import check_arguments
+
+        refused: RecordingError | None = None
+        for config in configs:
+            with contextlib.suppress(TuningError):  # the search records why
+                kernel = self.kernels.launch_of(config).kernel
+                try:
+                    check_arguments(kernel, self.values, device)
+                except RecordingError as error:
+                    refused = refused or error
+                else:
+                    return
+        if refused is not None:
+            raise TuningError(
+                f"{self.kernels.function.__qualname__}: {refused.message}",
+                remedy=f"its arguments are {', '.join(self.kernels.arguments())}",
+            ) from refused
+
+
+def _ready_clock(device: Any, flush_l2: bool) -> Any:
+    """The clock of a device with its memory, so that no candidate is blamed for the lack of it.
+
+    Raises:
+        ToolchainError: The device has not enough memory.
+    """
+    try:
+        return clock_for(device, flush_l2=flush_l2)
+    except Exception as error:  # of any class: no candidate caused it
+        raise ToolchainError(
+            f"nothing can be measured on the GPU {device.alias}: {describe_error(error)}",
+            remedy="free its memory, or name other GPUs with `warp-tiles tune --devices` or CUDA_VISIBLE_DEVICES",
+        ) from error
+
+
+def is_usable(device: Any) -> bool:
+    """True if a device still computes. A kernel that reads wrong addresses breaks a GPU for the whole process."""
+    import warp as wp
+
+    try:
+        return bool(wp.ones(1, dtype=wp.int32, device=device).numpy()[0] == 1)
+    except Exception:  # of any class; the candidate's own error is reported
+        return False
+
+
+def _devices(device: Any, others: Sequence[Any]) -> list[Any]:
+    """Returns the launch's own device and those of the others that are like it."""
+    import warp as wp
+
+    wp.synchronize_device(device)
+    try:
+        found = [wp.get_device(other) for other in others]
+    except (RuntimeError, ValueError) as error:
+        raise TuningError(
+            f"devices is {list(others)!r}: {error}", remedy=f"there are {', '.join(map(str, wp.get_devices()))}"
+        ) from error
+    return [device, *alike(device, found)]
