@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -107,15 +106,7 @@ def changelog() -> list[str]:
 def build() -> list[str]:
     """The sdist is built, and the wheel from it, into dist/."""
     shutil.rmtree(DIST, ignore_errors=True)
-    faults = module("hatchling", "build", "-t", "sdist", "-d", str(DIST))
-    if faults:
-        return faults
-    with tempfile.TemporaryDirectory() as folder:
-        (sdist,) = DIST.glob("*.tar.gz")
-        with tarfile.open(sdist) as archive:
-            archive.extractall(folder, filter="data")
-        (unpacked,) = Path(folder).iterdir()
-        wheel.build_wheel(DIST, unpacked)
+    wheel.build(DIST)
     wanted = f"warp_tiles-{version()}"
     return [f"dist/ holds {path.name}" for path in DIST.iterdir() if not path.name.startswith(wanted)]
 

@@ -1,9 +1,11 @@
-"""Builds the wheel, and compares its contents with the sources."""
+"""Builds sdist and wheel, and compares the wheel's contents with the sources."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
+import tempfile
 import zipfile
 from collections.abc import Iterable
 from email.message import Message
@@ -17,24 +19,36 @@ REQUIRED = ("warp_tiles/__init__.py", "warp_tiles/py.typed", "warp_tiles/cmake/C
 METADATA = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
 
 
-def build_wheel(folder: Path, root: Path = ROOT) -> Path:
-    """Build the wheel with the build requirements of this environment. Needs no network.
+def build(folder: Path) -> Path:
+    """Build the sdist, and the wheel from it, with the build requirements of this environment. Needs no network.
 
     Args:
-        folder: Where the wheel is written.
-        root: A checkout or an unpacked sdist.
+        folder: An empty folder, where both are written.
+
+    Returns:
+        The wheel.
 
     Raises:
-        RuntimeError: The build failed; the message is its output.
+        RuntimeError: A build failed; the message is its output.
     """
+    _hatchling("sdist", folder, ROOT)
+    with tempfile.TemporaryDirectory() as unpacked:
+        (sdist,) = folder.glob("*.tar.gz")
+        with tarfile.open(sdist) as archive:
+            archive.extractall(unpacked, filter="data")
+        (root,) = Path(unpacked).iterdir()
+        _hatchling("wheel", folder, root)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def _hatchling(target: str, folder: Path, root: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)],
         cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"hatchling ended with {done.returncode}:\n{done.stdout}")
-    (wheel,) = folder.glob("*.whl")
-    return wheel
 
 
 def names(wheel: Path) -> list[str]:

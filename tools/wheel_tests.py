@@ -1,8 +1,7 @@
 """Runs the tests against an installed wheel: ``python tools/wheel_tests.py SDIST [PYTEST ARGS]``.
 
 The interpreter must have the wheel with its extra ``test``, and no editable installation. A folder gets the files of
-the sdist without the package, so that every import and every subprocess finds the installed one. Without arguments,
-prints the tests that need the sources.
+the sdist without the package, so that every import and every subprocess finds the installed one.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ def unpack(sdist: Path, folder: Path) -> Path:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Unpack the sdist into a new folder and run pytest there. Without an sdist, print the tests that are left out."""
-    if not arguments:
-        print(*NEEDS_SOURCES)
-        return 0
+    """Unpack the sdist into a new folder and run pytest there."""
     sdist = Path(arguments[0]).resolve()
     with tempfile.TemporaryDirectory(prefix="warp_tiles_wheel_") as folder:
         root = unpack(sdist, Path(folder))

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -19,7 +20,17 @@ from tools.project import pyproject, version
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return wheel.build_wheel(tmp_path_factory.mktemp("dist"))
+    return wheel.build(tmp_path_factory.mktemp("dist"))
+
+
+def test_the_sdist_has_every_file_of_the_checkout(built: Path) -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=wheel.ROOT, capture_output=True, text=True)
+    if tracked.returncode:
+        pytest.skip("not a git checkout, so its files are unknown")
+    (sdist,) = built.parent.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        found = {name.partition("/")[2] for name in archive.getnames()}
+    assert [name for name in tracked.stdout.splitlines() if (wheel.ROOT / name).exists() and name not in found] == []
 
 
 def test_it_holds_the_package_and_nothing_else(built: Path) -> None:

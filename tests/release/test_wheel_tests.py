@@ -48,8 +48,3 @@ def test_an_editable_installation_is_refused(
     monkeypatch.setattr(wheel_tests.subprocess, "run", with_the_checkout)
     assert wheel_tests.main([str(sdist)]) == 2
     assert "which is no installed wheel" in capsys.readouterr().err
-
-
-def test_without_an_sdist_it_prints_the_tests_that_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    assert wheel_tests.main([]) == 0
-    assert capsys.readouterr().out.split() == list(wheel_tests.NEEDS_SOURCES)
