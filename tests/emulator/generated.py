@@ -18,9 +18,9 @@ import warp_tiles
 from tests.emulator.memory import Memory, Values, array_argument, bounds_argument, null_array
 from tests.emulator.module import KERNELS, EmulatedModule, Machine, Outcome
 from tests.emulator.native import FOLDER
-from warp_tiles.build.module_build import ModuleBuild
+from tests.integration.helpers import without_compilation
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.plan.planning import ModulePlan, PlannedVariant
+from warp_tiles.plan.planning import PlannedVariant
 from warp_tiles.providers.mma import translation_unit
 from warp_tiles.providers.solver import solver_translation_unit
 from warp_tiles.solver.variant import SolverConfig, SolverVariant
@@ -57,16 +57,10 @@ def generate(module: ModuleType, folder: Path, arch: int, threads: int) -> Gener
         arch: Compute capability.
         threads: Threads per block, the module's ``block_dim``.
     """
-    plans: list[ModulePlan] = []
     kernels = folder.parent / f"{folder.name}_kernels"
     emulated_kernels(kernels)
-
-    def finish(build: ModuleBuild, source: Path, output: Path, *args: object, **keywords: object) -> None:
-        output.touch()
-
     with (
-        patch.object(ModuleBuild, "start", lambda build: plans.append(build.plan)),
-        patch.object(ModuleBuild, "finish", finish),
+        without_compilation() as plans,
         patch.object(sources, "kernels_folder", lambda: kernels),
         warp_tiles.enabled(),
         warp_tiles.override(provider="mma"),

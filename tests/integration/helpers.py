@@ -7,17 +7,20 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import warp as wp
 
 import warp_tiles
 from tests.products import load_kernels
 from warp_tiles._warp.internals import find
+from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.providers.cublasdx import promised
 from warp_tiles.solver.variant import SolverVariant
@@ -92,6 +95,27 @@ def compile_module(
     records = [r for r in warp_tiles.report()["modules"] if r.get("output") == Path(output).name]
     assert records, f"no build record of {output}: {warp_tiles.report()}"
     return Path(output), records[-1]
+
+
+@contextmanager
+def without_compilation() -> Iterator[list[warp_tiles.ModulePlan]]:
+    """Modules are planned and generated, and neither compiled nor linked. Yields their plans."""
+    plans: list[warp_tiles.ModulePlan] = []
+
+    def finish(build: ModuleBuild, source: Path, output: Path, *args: object, **keywords: object) -> None:
+        output.touch()
+
+    start = patch.object(ModuleBuild, "start", lambda build: plans.append(build.plan))
+    with start, patch.object(ModuleBuild, "finish", finish):
+        yield plans
+
+
+def generated_source(module: ModuleType, folder: Path, arch: int = 90) -> str:
+    """The source of a module for a cubin, which is not compiled."""
+    with without_compilation():
+        wp.compile_aot_module(module, arch=arch, module_dir=folder, use_ptx=False)
+    (source,) = folder.glob("*.cu")
+    return source.read_text()
 
 
 def run_python(

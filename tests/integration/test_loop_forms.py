@@ -11,7 +11,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.integration.helpers import compile_module, load
+from tests.integration.helpers import generated_source, load
 from tests.loop_forms import FORMS, RANGE, SPELLINGS, START, STORE, in_half, kernel
 
 pytestmark = pytest.mark.usefixtures("enabled")
@@ -46,8 +46,7 @@ def test_module_options_do_not_matter(name: str, options: str) -> None:
 
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_the_source_agrees_with_the_plan(name: str, tmp_path: Any) -> None:
-    compile_module(load(SPELLINGS[name].text, block_dim=64), tmp_path)
-    (source,) = (path.read_text() for path in tmp_path.glob("*.cu"))
+    source = generated_source(load(SPELLINGS[name].text, block_dim=64), tmp_path)
     staged = SPELLINGS[name].stages > 2
     assert source.count("wt_module::PipelineState wt_state_") == (not staged)
     assert source.count("wt_module::Ring<") == staged
@@ -144,8 +143,7 @@ READ = kernel(START, "d = c + wp.tile_ones(shape=(32, 32), dtype=wp.float32)", R
     ids=["usual", "numbers between", "a condition", "an outer loop", "read", "other values"],
 )
 def test_zeros_that_a_loop_overwrites_are_not_written(text: str, kept: list[bool], tmp_path: Any) -> None:
-    compile_module(load(in_half(text), block_dim=64), tmp_path)
-    (source,) = (path.read_text() for path in tmp_path.glob("*.cu"))
+    source = generated_source(load(in_half(text), block_dim=64), tmp_path)
     fills = re.findall(r"WT_AT_(\d+)\(var_\d+ = wp::tile_zeros", source)
     macros = dict(re.findall(r"#define WT_AT_(\d+)\(\.\.\.\) ?(.*)", source))
     assert [macros[number] == "__VA_ARGS__" for number in dict.fromkeys(fills)] == kept

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.codegen.modules import macros
-from tests.integration.helpers import compile_module, load
+from tests.integration.helpers import generated_source, load
 
 HEAD = """
 @wp.func
@@ -42,8 +42,7 @@ BODIES = {  # True if the adjoints may add to one gradient
 @pytest.mark.parametrize("body", BODIES)
 def test_the_second_adjoint_waits_only_for_a_shared_gradient(tmp_path: Path, body: str) -> None:
     code, shared = BODIES[body]
-    compile_module(load(HEAD.format(code)), tmp_path, 90, use_ptx=True)
-    (source,) = (path.read_text() for path in tmp_path.glob("*.cu"))
+    source = generated_source(load(HEAD.format(code)), tmp_path)
     calls = re.findall(r"^.*\bwp::adj_tile_matmul(?:_acc)?\(.*$", source, re.M)
     assert calls
     names = [macros(source)[name] for call in calls for name in re.findall(r"\bwt_site\d+_adjoint_b\b", call)]
