@@ -15,7 +15,7 @@ from warp_tiles import settings
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.headers import ModuleHeaders
 from warp_tiles.cache.key import CacheKey
-from warp_tiles.cache.paths import HEADERS_FOR_GPU
+from warp_tiles.cache.paths import HEADERS
 from warp_tiles.compile.compiler import Compiled, CompileRequest, HeaderFile
 from warp_tiles.compile.module import ModuleSource
 from warp_tiles.errors import BuildError, ToolchainError
@@ -96,7 +96,7 @@ class Setup:
     @property
     def files(self) -> list[Path]:
         """All files but locks and marks."""
-        folder = self.root / HEADERS_FOR_GPU / "v1"
+        folder = self.root / HEADERS / "v1"
         return [p for p in folder.rglob("*") if p.is_file() and p.parent.name not in ("locks", "marks")]
 
 
@@ -235,9 +235,9 @@ def test_a_missing_toolchain_and_a_refused_folder_get_none(setup: Setup, monkeyp
         raise ToolchainError("NVRTC is missing")
 
     states(setup, 3)
-    os.chmod(setup.root / HEADERS_FOR_GPU, 0o777)
+    os.chmod(setup.root / HEADERS, 0o777)
     assert states(setup, 1) == ["none"]
-    os.chmod(setup.root / HEADERS_FOR_GPU, 0o700)
+    os.chmod(setup.root / HEADERS, 0o700)
     assert states(setup, 1) == ["read"]
     monkeypatch.setattr(setup.store, "toolchain", missing)
     assert states(setup, 1) == ["none"]
@@ -245,7 +245,7 @@ def test_a_missing_toolchain_and_a_refused_folder_get_none(setup: Setup, monkeyp
 
 def test_a_folder_that_cannot_be_written_costs_only_the_headers(setup: Setup) -> None:
     setup.root.mkdir()
-    (setup.root / HEADERS_FOR_GPU).write_text("a file is in the way")
+    (setup.root / HEADERS).write_text("a file is in the way")
     assert states(setup, 3) == ["none"] * 3
 
 
@@ -254,7 +254,7 @@ def test_the_oldest_marks_are_removed(setup: Setup) -> None:
     assert [cache.mark(f"{number:02}", 3) for number in range(5)] == [False] * 5
     assert cache.mark("04", 3)
     assert not cache.mark("00", 3)
-    assert len(list((setup.root / HEADERS_FOR_GPU / "v1" / "marks").iterdir())) <= 3
+    assert len(list((setup.root / HEADERS / "v1" / "marks").iterdir())) <= 3
 
 
 def test_the_file_of_an_unknown_key_is_none(setup: Setup) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from warp_tiles.cache.key import CacheKey
 from warp_tiles.cache.manifest import Entry
-from warp_tiles.cache.store import Cache, Counters
+from warp_tiles.cache.store import Cache
 
 
 def key(name: object, **fields: object) -> CacheKey:
@@ -40,12 +40,6 @@ def files(root: Path) -> list[str]:
     """Sorted relative names of all files except locks."""
     found = (path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
     return sorted(name for name in found if "/locks/" not in name)
-
-
-def counted(cache: Cache) -> dict[str, int]:
-    """The counters that are not zero."""
-    values: Counters = cache.counters
-    return {name: value for name, value in vars(values).items() if value}
 
 
 def flip(path: Path, bit: int, *, keep_times: bool) -> None:

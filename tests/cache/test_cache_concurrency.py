@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from cache_workers import build_all, counted, key, payload
+from cache_workers import build_all, key, payload
 
 from warp_tiles.cache.store import Cache
 from warp_tiles.errors import CacheError
@@ -55,17 +55,19 @@ def test_threads_build_a_key_once(root: Path, usable: bool) -> None:
     assert len(built) == 1
     assert [entry.payload for entry, _ in results] == [payload("a")] * 8
     assert Counter(hit for _, hit in results) == {False: 1, True: 7}
-    assert counted(cache) == {"hits": 7, "misses": 1, "builds": 1, "stores" if usable else "failed_stores": 1}
 
 
 def test_threads_that_wait_for_a_failing_build_get_its_error(cache: Cache) -> None:
+    built = []
+
     def build() -> tuple[bytes, dict[str, object]]:
+        built.append(1)
         time.sleep(0.2)
         raise RuntimeError("no compiler")
 
     results = in_threads(4, lambda: cache.get_or_build(key("a"), build))
     assert [str(error) for error in results] == ["no compiler"] * 4
-    assert cache.counters.builds == 1
+    assert len(built) == 1
     assert cache.get_or_build(key("a"), lambda: (payload("a"), {}))[1] is False
 
 
@@ -103,7 +105,7 @@ def test_a_build_may_request_another_key(cache: Cache) -> None:
         return cache.get_or_build(key("b"), lambda: (payload("b"), {}))[0].payload, {}
 
     assert cache.get_or_build(key("a"), build)[0].payload == payload("b")
-    assert (cache.counters.builds, len(cache.entries())) == (2, 2)
+    assert len(cache.entries()) == 2
 
 
 def test_processes_on_a_cold_cache_build_each_key_once(root: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cache_workers import counted, files, fill, key, payload
+from cache_workers import files, fill, key, key_file_of, payload
 
 import warp_tiles.util.files
 from warp_tiles.cache.paths import default_root
@@ -31,17 +31,16 @@ COMMANDS = {
     "gc": lambda cache: cache.gc(),
     "clear": lambda cache: cache.clear(),
     "export": lambda cache: cache.read_verified("0" * 64),
-    "import": lambda cache: cache.add_entries([]),
     "check_trust": lambda cache: cache.check_trust(),
 }
 
 
 def build_twice(cache: Cache) -> None:
     """Call get_or_build() twice. Both calls run the build and return its result."""
-    for count in (1, 2):
+    for _ in range(2):
         entry, hit = cache.get_or_build(key("a"), lambda: (payload("a"), {"n": 1}))
         assert (hit, entry.payload, entry.manifest.info) == (False, payload("a"), {"n": 1})
-        assert counted(cache) == {"misses": count, "builds": count, "failed_stores": count}
+        assert not entry.is_stored
 
 
 @pytest.mark.parametrize("place", ["file", "below a file", "/proc/warp_tiles-cache", "/dev/null/cache"])
@@ -90,7 +89,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 cache = Cache(Path({str(root)!r}))
 entry, hit = cache.get_or_build(key("big"), lambda: (payload("big", 200_000), {{}}))
 assert entry.payload == payload("big", 200_000) and not hit
-assert counted(cache) == {{"misses": 1, "builds": 1, "failed_stores": 1}}, counted(cache)
+assert not entry.is_stored
 assert "File too large" in cache.problems[0].reason, cache.problems
 assert cache.get(key("a")).payload == payload("a")
 """
@@ -109,7 +108,6 @@ def test_a_read_only_folder_still_gives_hits(cache: Cache, root: Path) -> None:
     try:
         assert cache.get(key("a")) == entry
         assert cache.get_or_build(key("b"), lambda: (payload("b"), {}))[1] is False
-        assert cache.counters.failed_stores == 1
         with pytest.raises(CacheError):
             cache.clear()
     finally:
@@ -131,16 +129,15 @@ def test_hits_need_no_write_access(cache: Cache, root: Path, monkeypatch: pytest
 
 def test_a_damaged_entry_that_cannot_be_moved_is_still_a_miss(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     (entry,) = fill(cache, "a")
-    cache._folder.key_path(entry.key).write_bytes(b"{}")
+    key_file_of(cache, entry).write_bytes(b"{}")
 
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     for call in ("utime", "mkdir", "replace", "unlink"):
         monkeypatch.setattr(os, call, fail)
-    for misses in (1, 2):
+    for _ in range(2):
         assert cache.get(key("a")) is None
-        assert cache.counters.misses == misses
     assert [problem.kind for problem in cache.problems] == ["damage"]
 
 
@@ -167,7 +164,7 @@ def test_a_removed_folder_is_created_again(cache: Cache, root: Path) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX permissions")
 class TestTrust:
     @pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702, 0o1777])
-    @pytest.mark.parametrize("below", ["", "v1", "v1/keys", "v1/objects", "v1/locks", "v1/quarantine"])
+    @pytest.mark.parametrize("below", ["", "v1", "v1/keys", "v1/objects", "v1/locks"])
     def test_a_folder_that_others_can_write_is_refused(self, root: Path, mode: int, below: str) -> None:
         (root / below).mkdir(parents=True)
         for path in ((root / below), *(root / below).parents):

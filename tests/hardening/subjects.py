@@ -16,7 +16,7 @@ from tests.tuning.tuning_records import timing
 from warp_tiles.cache.explain import MissedKeys
 from warp_tiles.cache.key import CacheKey
 from warp_tiles.cache.manifest import Entry, Manifest
-from warp_tiles.cache.paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SUFFIX, MODULES, MODULES_SUFFIX
+from warp_tiles.cache.paths import HEADERS, HEADERS_SUFFIX, MODULES, MODULES_SUFFIX
 from warp_tiles.cache.store import Cache, FileCache
 from warp_tiles.errors import BundleError, LockedError, RecordError
 from warp_tiles.remote import LTOIR, MODULE, TOOLCHAIN
@@ -136,7 +136,7 @@ def _read_inner(name: str, suffix: str) -> Callable[[Path], Any]:
 
 
 def _read_headers(folder: Path) -> Any:
-    cache = FileCache(folder / "cache", HEADERS_FOR_GPU, suffix=HEADERS_SUFFIX)
+    cache = FileCache(folder / "cache", HEADERS, suffix=HEADERS_SUFFIX)
     found = cache.verified_path(KEY, FileDigests(folder / "cache", "toolchain").digest)
     return ABSENT if found is None else found.read_bytes()
 
@@ -246,10 +246,7 @@ SUBJECTS: dict[str, Subject] = {
     "manifest of a linked module": Subject(
         _write_inner(MODULES, MODULES_SUFFIX, "keys"), _read_inner(MODULES, MODULES_SUFFIX)
     ),
-    "precompiled headers": Subject(_write_inner(HEADERS_FOR_GPU, HEADERS_SUFFIX, "objects"), _read_headers),
-    "headers of the tuner": Subject(
-        _write_inner(HEADERS_FOR_CPU, HEADERS_SUFFIX, "objects"), _read_inner(HEADERS_FOR_CPU, HEADERS_SUFFIX)
-    ),
+    "precompiled headers": Subject(_write_inner(HEADERS, HEADERS_SUFFIX, "objects"), _read_headers),
     "asked key": Subject(_write_asked, _read_asked),
     "cubin": Subject(_of("cubin"), _read_output, repaired=False),
     "metadata": Subject(_of("meta"), _read_output, repaired=False),

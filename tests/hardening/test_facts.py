@@ -37,7 +37,7 @@ def test_verify_names_damage_beside_the_store(damaged: list[Path], tmp_path: Pat
     report = cache.verify()
     assert sorted(finding.path for finding in report.damaged) == sorted(damaged)
     assert all(file.exists() for file in damaged)
-    cache.verify(set_aside=True)
+    cache.verify(remove=True)
     assert not any(file.exists() for file in damaged)
     assert cache.verify().ok
 

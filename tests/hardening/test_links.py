@@ -17,7 +17,7 @@ from tests.tuning.tuning_records import timing
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.cache.explain import MissedKeys
 from warp_tiles.cache.key import CacheKey
-from warp_tiles.cache.paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SUFFIX, MODULES
+from warp_tiles.cache.paths import HEADERS, HEADERS_SUFFIX, MODULES
 from warp_tiles.cache.store import Cache, FileCache
 from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.errors import CacheError, RecordError
@@ -50,7 +50,7 @@ def use_inner_caches(root: Path) -> None:
         cache.get(key(0))
         with errors_of_commands():
             cache.entries()
-    marked = FileCache(root, HEADERS_FOR_GPU, suffix=HEADERS_SUFFIX)
+    marked = FileCache(root, HEADERS, suffix=HEADERS_SUFFIX)
     marked.verified_path(key(1), sha256)
     with errors_of_commands():
         marked.mark("mark", 1)
@@ -78,7 +78,7 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "evict": evict,
     "gc": lambda root: Cache(root).gc(0),
     "clear": lambda root: Cache(root).clear(),
-    "verify": lambda root: Cache(root).verify(set_aside=True),
+    "verify": lambda root: Cache(root).verify(remove=True),
     "listing": lambda root: Cache(root).entries(),
     "mark": lambda root: FileCache(root).mark("mark", 1),
     "temporary": lambda root: FileCache(root).temporary_path().write_bytes(b""),
@@ -92,9 +92,9 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "remove records": lambda root: RecordStore(root, folder="tuning").remove(),
 }
 PLACES = (
-    "v1", "v1/keys", "v1/objects", "v1/locks", "v1/quarantine", "v1/marks", "asked", "toolchain",
+    "v1", "v1/keys", "v1/objects", "v1/locks", "v1/marks", "asked", "toolchain",
     "toolchain/v1", "tuning", "tuning/.locks", "tuning/gemm", "statistics", "failed",
-    *(f"{cache}{inner}" for cache in (MODULES, HEADERS_FOR_CPU, HEADERS_FOR_GPU) for inner in ("", "/v1", "/v1/keys")),
+    *(f"{cache}{inner}" for cache in (MODULES, HEADERS) for inner in ("", "/v1", "/v1/keys")),
 )  # fmt: skip
 
 
@@ -244,7 +244,7 @@ def test_an_inner_folder_obeys_the_roots_rule(
     assert everything(root / place) == before
 
 
-@pytest.mark.parametrize("number", range(3), ids=[MODULES, HEADERS_FOR_CPU, HEADERS_FOR_GPU])
+@pytest.mark.parametrize("number", range(2), ids=[MODULES, HEADERS])
 def test_an_inner_cache_below_a_root_that_others_can_write_is_not_used(tmp_path: Path, number: int) -> None:
     root = tmp_path / "cache"
     fill(inner_caches(root)[number])

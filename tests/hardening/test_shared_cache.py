@@ -30,7 +30,7 @@ for place in (root, warm):  # every module is imported while this is root
     if place == root:
         continue
     cache = Cache(place, allow_shared=True)
-    cache.put(KEY, b"x", {}); cache.get(KEY); cache.verify(set_aside=True); cache.gc(); cache.info()
+    cache.put(KEY, b"x", {}); cache.get(KEY); cache.verify(remove=True); cache.gc(); cache.info()
     MissedKeys(place, shared=True).add(KEY)
 os.setgroups([65533]); os.setgid(65533); os.setuid(65534)
 os.umask(0o002)
@@ -38,7 +38,7 @@ cache = Cache(root, allow_shared=True)
 assert cache.get(CacheKey.of({"name": "first"})).payload == b"first"
 cache.put(KEY, b"second", {})
 MissedKeys(root, shared=True).add(KEY)
-assert cache.verify(set_aside=True).ok
+assert cache.verify(remove=True).ok
 cache.gc()
 assert cache.get(KEY).payload == b"second"
 assert cache.problems == (), cache.problems

@@ -18,7 +18,7 @@ from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles.cache.explain import MissedKeys
 from warp_tiles.cache.key import CacheKey
-from warp_tiles.cache.paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SUFFIX, MODULES, MODULES_SUFFIX
+from warp_tiles.cache.paths import HEADERS, HEADERS_SUFFIX, MODULES, MODULES_SUFFIX
 from warp_tiles.cache.store import Cache, FileCache
 from warp_tiles.toolchain.store import FileDigests, ToolchainStore
 from warp_tiles.tuning.store import RecordStore
@@ -35,11 +35,10 @@ def payload(name: object) -> bytes:
 
 
 def inner_caches(root: Path) -> list[Cache]:
-    """The caches of linked modules, and of precompiled headers for CPU and GPU."""
+    """The caches of linked modules, and of precompiled headers."""
     return [
         Cache(root, MODULES, suffix=MODULES_SUFFIX),
-        Cache(root, HEADERS_FOR_CPU, suffix=HEADERS_SUFFIX),
-        FileCache(root, HEADERS_FOR_GPU, suffix=HEADERS_SUFFIX),
+        FileCache(root, HEADERS, suffix=HEADERS_SUFFIX),
     ]
 
 

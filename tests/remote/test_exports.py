@@ -81,7 +81,6 @@ def machine(tmp_path: Path) -> Machine:
 
 def test_a_round_trip(path: Path, source: Machine, machine: Machine) -> None:
     assert machine.import_(path) == BundleReport(3, 0, (), 3000)
-    assert machine.functions.counters.stores == 2
     for name in "abc":
         kind = "modules" if name == "c" else "functions"
         ours, theirs = (getattr(each, kind).get(key(name)) for each in (machine, source))
@@ -137,7 +136,7 @@ def test_an_import_keeps_the_bound(path: Path, tmp_path: Path) -> None:
     machine = Machine(tmp_path / "small", max_bytes=2000)
     assert machine.import_(path).added == 3
     assert machine.functions.info().size_bytes <= 2000
-    assert machine.functions.counters.evictions > 0
+    assert machine.functions.info().entries == 1
 
 
 def test_an_empty_export(tmp_path: Path, machine: Machine) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warp_tiles.cache.key import CacheKey
-from warp_tiles.cache.paths import HEADERS_FOR_GPU, HEADERS_SUFFIX
+from warp_tiles.cache.paths import HEADERS, HEADERS_SUFFIX
 from warp_tiles.cache.store import FileCache
 from warp_tiles.compile.compiler import FIRST_VERSION, Compiled, CompileRequest, HeaderFile, compiler_flags
 from warp_tiles.errors import CacheError, ToolchainError
@@ -42,7 +42,7 @@ class ModuleHeaders:
     """
 
     def __init__(self, root: Path, store: ToolchainStore, later: Callable[[Callable[[], None]], object]) -> None:
-        self._cache = FileCache(root, HEADERS_FOR_GPU, max_bytes=MAX_BYTES, suffix=HEADERS_SUFFIX)
+        self._cache = FileCache(root, HEADERS, max_bytes=MAX_BYTES, suffix=HEADERS_SUFFIX)
         self._store = store
         self._later = later
         self._writing: set[str] = set()

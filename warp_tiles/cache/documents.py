@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from warp_tiles.cache.report import Problem, Problems
+from warp_tiles.cache.report import Problems
 from warp_tiles.cache.sealed import DamagedError, seal, unseal
 from warp_tiles.util.files import FileTooLargeError
 from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
@@ -44,10 +44,7 @@ class Documents:
         try:
             return self._read(name)
         except DamagedError as error:
-            path = self.files.path(self.file(name))
-            self.problems.add(
-                Problem("damage", str(path), f"damaged file removed: {error}", "none needed, it is written again")
-            )
+            self.problems.damage(str(self.files.path(self.file(name))), str(error))
             with suppress(OSError):
                 self.files.remove(self.file(name))
         except RefusedFolderError as error:

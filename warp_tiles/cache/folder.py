@@ -3,7 +3,6 @@
 <root>/v1/keys/ab/<key digest>.json         manifest, sealed
 <root>/v1/objects/ab/<payload sha256>.ltoir raw payload
 <root>/v1/locks/                            one lock per key that is being built, one for changes of the store
-<root>/v1/quarantine/                       damaged files, kept for a week
 """
 
 from __future__ import annotations
@@ -21,14 +20,13 @@ from warp_tiles.cache.report import Problem, Problems
 from warp_tiles.cache.sealed import DamagedError
 from warp_tiles.errors import CacheError
 from warp_tiles.util.files import FileTooLargeError
-from warp_tiles.util.processes import TEMP_PREFIX, temporary_name
+from warp_tiles.util.processes import TEMP_PREFIX
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
 
 STORE_LOCK = "store"
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_PAYLOAD_BYTES = 256 << 20
-KEYS, OBJECTS, LOCKS = f"{LAYOUT}/keys", f"{LAYOUT}/objects", f"{LAYOUT}/locks"
-QUARANTINE, MARKS = f"{LAYOUT}/quarantine", f"{LAYOUT}/marks"
+KEYS, OBJECTS, LOCKS, MARKS = f"{LAYOUT}/keys", f"{LAYOUT}/objects", f"{LAYOUT}/locks", f"{LAYOUT}/marks"
 
 
 class Folder:
@@ -58,25 +56,6 @@ class Folder:
         """Name of a payload below the root."""
         return f"{OBJECTS}/{sha256[:2]}/{sha256}{self._suffix}"
 
-    def key_path(self, digest: str) -> Path:
-        """Path of a key's manifest."""
-        return self.files.path(self.key_name(digest))
-
-    def temporary_path(self) -> Path:
-        """An unused path for a file that :meth:`each_temporary` finds. Its folder is created."""
-        folder = f"{OBJECTS}/00"
-        self.files.make(folder)
-        return self.files.path(f"{folder}/{temporary_name()}")
-
-    def mark(self, name: str, most: int) -> bool:
-        """Leave an empty file as a mark, and remove the oldest marks above a number. Returns True if it existed."""
-        if not self.files.create_empty(f"{MARKS}/{name}"):
-            return True
-        marks = sorted((status.st_mtime_ns, mark) for mark, status in self.files.files(MARKS))
-        for _, mark in marks[: max(0, len(marks) - most)]:
-            self.files.remove(mark)
-        return False
-
     def check_trust(self) -> None:
         """Refuse folders that others can write, and links in their place. Missing folders pass.
 
@@ -85,7 +64,7 @@ class Folder:
             OSError: A folder cannot be examined.
         """
         self.files.check()
-        for folder in (KEYS, OBJECTS, LOCKS, QUARANTINE, MARKS):
+        for folder in (KEYS, OBJECTS, LOCKS, MARKS):
             self.files.folders(folder)
 
     def lock(
@@ -116,25 +95,8 @@ class Folder:
             DamagedError: It is damaged.
             FileNotFoundError: The key is not stored.
         """
-        try:
-            data, _ = self.files.read(self.key_name(digest), MAX_MANIFEST_BYTES)
-        except FileTooLargeError as error:
-            raise DamagedError(f"{error.strerror}") from error
+        data, _ = self._read(self.key_name(digest), MAX_MANIFEST_BYTES)
         return Manifest.decode(data, digest)
-
-    def read_payload(self, manifest: Manifest, *, full: bool = False) -> bytes:
-        """Read and verify a payload.
-
-        Length and CRC-32 are always checked. The SHA-256 is checked too if ``full`` is set or if the file's
-        modification time is not the one of the manifest.
-
-        Raises:
-            DamagedError: It is damaged.
-            FileNotFoundError: The payload is missing.
-        """
-        payload, status = self.read_object(manifest.payload_sha256)
-        manifest.check_payload(payload, full=full or status.st_mtime_ns != manifest.payload_mtime_ns)
-        return payload
 
     def read_object(self, sha256: str) -> tuple[bytes, os.stat_result]:
         """Read a payload without verifying it, and return it with its file's status.
@@ -143,44 +105,43 @@ class Folder:
             DamagedError: It is larger than a payload can be.
             FileNotFoundError: It is missing.
         """
+        return self._read(self.object_name(sha256), MAX_PAYLOAD_BYTES)
+
+    def _read(self, name: str, most_bytes: int) -> tuple[bytes, os.stat_result]:
         try:
-            return self.files.read(self.object_name(sha256), MAX_PAYLOAD_BYTES)
+            return self.files.read(name, most_bytes)
         except FileTooLargeError as error:
             raise DamagedError(f"{error.strerror}") from error
 
     def read_entry(self, digest: str, *, full: bool = False) -> Entry | None:
-        """Read and verify an entry. A damaged entry is set aside and reported.
+        """Read and verify an entry. A damaged entry is removed and reported.
+
+        Length and CRC-32 of the payload are always checked. Its SHA-256 is checked too if ``full`` is set, or if the
+        file's modification time is not the one of the manifest.
 
         Returns:
             The entry, or ``None`` if it is missing or incomplete.
         """
+        name = self.key_name(digest)
         try:
             manifest = self.read_manifest(digest)
+            name = self.object_name(manifest.payload_sha256)
+            payload, status = self.read_object(manifest.payload_sha256)
+            manifest.check_payload(payload, full=full or status.st_mtime_ns != manifest.payload_mtime_ns)
         except FileNotFoundError:
             return None
         except DamagedError as error:
-            self.set_aside(self.key_name(digest), str(error))
-            return None
-        try:
-            return Entry(digest, self.read_payload(manifest, full=full), manifest)
-        except FileNotFoundError:
-            return None
-        except DamagedError as error:
-            self.set_aside(self.object_name(manifest.payload_sha256), str(error))
-            self.set_aside(self.key_name(digest), None)
-            return None
-
-    def set_aside(self, name: str, reason: str | None) -> None:
-        """Move a damaged file to the quarantine, or remove it if that fails. Report it if there is a reason."""
-        if reason is not None:
-            self.problems.damage(str(self.files.path(name)), reason)
-        target = f"{QUARANTINE}/{time.time_ns():x}-{name.rpartition('/')[2]}"
-        try:
-            self.files.move(name, target)
-            self.files.touch(target)
-        except OSError:
+            self.remove_damaged(name, str(error))
             with suppress(OSError):
-                self.files.remove(name)
+                self.files.remove(self.key_name(digest))
+            return None
+        return Entry(digest, payload, manifest)
+
+    def remove_damaged(self, name: str, reason: str) -> None:
+        """Remove and report a damaged file."""
+        self.problems.damage(str(self.files.path(name)), reason)
+        with suppress(OSError):
+            self.files.remove(name)
 
     def touch(self, digest: str) -> None:
         """Record a use of a key for the order of eviction, as far as permissions allow."""
@@ -198,48 +159,39 @@ class Folder:
         Returns:
             The stored manifest.
         """
-        status = self._same_payload(manifest.payload_sha256, payload)
+        name = self.object_name(manifest.payload_sha256)
+        status = None
+        with suppress(OSError, DamagedError):
+            known, status = self.read_object(manifest.payload_sha256)
+            if known != payload:
+                self.remove_damaged(name, "payload does not match its name")
+                status = None
         if status is None:
-            status = self.files.write(self.object_name(manifest.payload_sha256), payload)
+            status = self.files.write(name, payload)
         stored = replace(manifest, payload_mtime_ns=status.st_mtime_ns)
         self.files.write(self.key_name(manifest.key.digest), stored.encode())
         self.touch(manifest.key.digest)
         return stored
 
-    def _same_payload(self, sha256: str, payload: bytes) -> os.stat_result | None:
-        try:
-            found, status = self.read_object(sha256)
-        except (OSError, DamagedError):
-            return None
-        if found == payload:
-            return status
-        self.set_aside(self.object_name(sha256), "payload does not match its name")
-        return None
-
     def each_key(self) -> Iterator[tuple[str, os.stat_result]]:
         """Digests and file status of the stored keys."""
-        for name, status in self._sharded(KEYS):
-            digest, _, suffix = name.rpartition("/")[2].partition(".")
-            if suffix == "json" and is_digest(digest):
-                yield digest, status
+        return self._each(KEYS, ".json")
 
     def each_object(self) -> Iterator[tuple[str, os.stat_result]]:
         """Digests and file status of the stored payloads."""
-        for name, status in self._sharded(OBJECTS):
-            digest, _, suffix = name.rpartition("/")[2].partition(".")
-            if f".{suffix}" == self._suffix and is_digest(digest):
+        return self._each(OBJECTS, self._suffix)
+
+    def _each(self, folder: str, suffix: str) -> Iterator[tuple[str, os.stat_result]]:
+        for name, status in self._sharded(folder):
+            digest = name.rpartition("/")[2].removesuffix(suffix)
+            if name.endswith(suffix) and is_digest(digest):
                 yield digest, status
 
     def each_temporary(self) -> Iterator[tuple[str, os.stat_result]]:
         """Temporary files of running and of interrupted writers, by name below the root."""
-        for folder in (KEYS, OBJECTS):
-            for name, status in self._sharded(folder):
-                if name.rpartition("/")[2].startswith(TEMP_PREFIX):
-                    yield name, status
-
-    def each_quarantined(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Damaged files in the quarantine, by name below the root."""
-        yield from self.files.files(QUARANTINE)
+        for name, status in (*self._sharded(KEYS), *self._sharded(OBJECTS)):
+            if name.rpartition("/")[2].startswith(TEMP_PREFIX):
+                yield name, status
 
     def each_lock(self) -> Iterator[tuple[str, os.stat_result]]:
         """Lock files of keys, by name below the root."""
@@ -248,9 +200,8 @@ class Folder:
                 yield name, status
 
     def size_bytes(self) -> int:
-        """Bytes of all stored, temporary and quarantined files."""
-        parts = (self._sharded(KEYS), self._sharded(OBJECTS), self.files.files(QUARANTINE))
-        return sum(status.st_size for part in parts for _, status in part)
+        """Bytes of all stored and temporary files."""
+        return sum(status.st_size for folder in (KEYS, OBJECTS) for _, status in self._sharded(folder))
 
     def _sharded(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
         for shard in self.files.folders(folder):

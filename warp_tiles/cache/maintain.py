@@ -8,20 +8,19 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from warp_tiles.cache.documents import Documents
-from warp_tiles.cache.folder import KEYS, OBJECTS, Folder
+from warp_tiles.cache.folder import KEYS, Folder
 from warp_tiles.cache.manifest import Manifest
-from warp_tiles.cache.paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SUFFIX, LAYOUT, MODULES, MODULES_SUFFIX
+from warp_tiles.cache.paths import HEADERS, HEADERS_SUFFIX, LAYOUT, MODULES, MODULES_SUFFIX
 from warp_tiles.cache.sealed import DamagedError
 from warp_tiles.util.processes import is_leftover
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 DAY_S = 86400.0
-QUARANTINE_DAYS = 7
 DOCUMENTS = ("toolchain", f"toolchain/{LAYOUT}", "asked", "statistics")
 LOCKS_OF_SEARCHES = "tuning/.locks"
 
@@ -35,7 +34,6 @@ class CacheInfo:
         entries: Number of stored keys.
         payloads: Number of stored payloads; keys with the same payload share one.
         size_bytes: Size of everything that counts towards the bound.
-        quarantined: Number of damaged files in the quarantine.
     """
 
     root: Path
@@ -45,7 +43,6 @@ class CacheInfo:
     payload_bytes: int
     size_bytes: int
     max_bytes: int
-    quarantined: int
 
 
 @dataclass(frozen=True)
@@ -96,23 +93,23 @@ class VerifyReport:
         return not self.damaged
 
 
-@dataclass(frozen=True)
+@dataclass
 class GcReport:
     """The result of a collection.
 
     Attributes:
         evicted: Removed keys, in the order of eviction.
         payloads: Number of removed payloads.
-        leftovers: Number of removed temporary and quarantined files.
+        leftovers: Number of removed temporary files.
         freed_bytes: Size of all removed files.
         size_bytes: Size of the remaining files.
     """
 
-    evicted: tuple[str, ...]
-    payloads: int
-    leftovers: int
-    freed_bytes: int
-    size_bytes: int
+    evicted: list[str] = field(default_factory=list)
+    payloads: int = 0
+    leftovers: int = 0
+    freed_bytes: int = 0
+    size_bytes: int = 0
 
 
 def summary(folder: Folder, max_bytes: int) -> CacheInfo:
@@ -126,58 +123,54 @@ def summary(folder: Folder, max_bytes: int) -> CacheInfo:
         payload_bytes=sum(objects),
         size_bytes=folder.size_bytes(),
         max_bytes=max_bytes,
-        quarantined=sum(1 for _ in folder.each_quarantined()),
     )
 
 
-def listing(folder: Folder, only: Iterable[str] | None = None) -> tuple[EntryInfo, ...]:
+def listing(folder: Folder) -> tuple[EntryInfo, ...]:
     """The entries with a sound manifest, the most recently used first."""
-    wanted = None if only is None else set(only)
     items = []
     for digest, status in folder.each_key():
-        if wanted is None or digest in wanted:
-            with suppress(DamagedError, FileNotFoundError):  # verify reports the damage
-                items.append(EntryInfo(digest, folder.read_manifest(digest), status.st_mtime_ns))
+        with suppress(DamagedError, FileNotFoundError):  # verify reports the damage
+            items.append(EntryInfo(digest, folder.read_manifest(digest), status.st_mtime_ns))
     return tuple(sorted(items, key=lambda item: (-item.used_at_ns, item.key)))
 
 
-def verify(folder: Folder, *, set_aside: bool) -> VerifyReport:
+def verify(folder: Folder, *, remove: bool) -> VerifyReport:
     """Check every manifest and payload by SHA-256."""
     missing: list[Finding] = []
     referenced: set[str] = set()
-    checked = sound = 0
+    damaged: dict[str, str] = {}  # the faults, by name of the file
     state: dict[str, str | None] = {}
+    checked = sound = 0
     for digest, _ in folder.each_object():
         with suppress(FileNotFoundError):  # removed meanwhile
             state[digest] = _payload_damage(folder, digest)
-    aside = {folder.object_name(name): reason for name, reason in state.items() if reason}
     for digest, _ in folder.each_key():
         try:
-            manifest = folder.read_manifest(digest)
+            payload = folder.read_manifest(digest).payload_sha256
         except FileNotFoundError:
             continue  # removed meanwhile
         except DamagedError as error:
             checked += 1
-            aside[folder.key_name(digest)] = str(error)
+            damaged[folder.key_name(digest)] = str(error)
             continue
         checked += 1
-        name = manifest.payload_sha256
-        referenced.add(name)
+        referenced.add(payload)
         try:
-            if name not in state:  # stored meanwhile, or missing
-                state[name] = _payload_damage(folder, name)
+            if payload not in state:  # stored meanwhile, or missing
+                state[payload] = _payload_damage(folder, payload)
+            sound += state[payload] is None
         except FileNotFoundError:
-            missing.append(Finding(folder.key_path(digest), f"its payload {name} is not stored"))
-            continue
-        if state[name] is None:
-            sound += 1
-    if set_aside:
-        for name, reason in aside.items():
-            folder.set_aside(name, reason)
+            place = folder.files.path(folder.key_name(digest))
+            missing.append(Finding(place, f"its payload {payload} is not stored"))
+    damaged |= {folder.object_name(payload): reason for payload, reason in state.items() if reason}
+    if remove:
+        for name, reason in damaged.items():
+            folder.remove_damaged(name, reason)
     return VerifyReport(
         checked=checked,
         sound=sound,
-        damaged=tuple(Finding(folder.files.path(name), reason) for name, reason in aside.items()),
+        damaged=tuple(Finding(folder.files.path(name), reason) for name, reason in damaged.items()),
         missing=tuple(missing),
         unreferenced=len(set(state) - referenced),
         unfinished=sum(1 for _ in folder.each_temporary()),
@@ -192,147 +185,110 @@ def _payload_damage(folder: Folder, sha256: str) -> str | None:
     return None if hashlib.sha256(payload).hexdigest() == sha256 else "payload does not match its SHA-256"
 
 
-class _Sweep:
-    """Counts the files that one collection removes."""
-
-    def __init__(self, folder: Folder) -> None:
-        self.folder = folder
-        self.size_bytes = folder.size_bytes()
-        self.freed_bytes = 0
-        self.evicted: list[str] = []
-        self.payloads = 0
-        self.leftovers = 0
-
-    def drop(self, name: str, size: int) -> None:
-        self.folder.files.remove(name)
-        self.size_bytes -= size
-        self.freed_bytes += size
-
-    def report(self) -> GcReport:
-        return GcReport(tuple(self.evicted), self.payloads, self.leftovers, self.freed_bytes, self.size_bytes)
-
-
 def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport:
     """Remove leftovers and unreferenced payloads, then the least recently used keys. The caller holds the store lock.
 
     Args:
         folder: The cache's files.
-        max_bytes: Keys are removed until the size is at most this.
+        max_bytes: Keys are removed until the size is at most this; -1 to remove all.
         keep: A key that stays in any case.
     """
-    sweep = _Sweep(folder)
-    now = time.time()
+    report = GcReport(size_bytes=folder.size_bytes())
+
+    def drop(name: str, size: int) -> int:
+        folder.files.remove(name)
+        report.size_bytes -= size
+        report.freed_bytes += size
+        return 1
+
     for name, status in list(folder.each_temporary()):
         if is_leftover(name.rpartition("/")[2], status.st_mtime):
-            sweep.drop(name, status.st_size)
-            sweep.leftovers += 1
-    for name, status in list(folder.each_quarantined()):
-        if now - status.st_mtime > QUARANTINE_DAYS * DAY_S or sweep.size_bytes > max_bytes:
-            sweep.drop(name, status.st_size)
-            sweep.leftovers += 1
-    drop_idle_locks(folder.files, folder.each_lock(), now)
+            report.leftovers += drop(name, status.st_size)
+    drop_idle_locks(folder.files, folder.each_lock())
 
     keys: list[tuple[int, str, int, str]] = []  # used_at_ns, key, size of its manifest, payload
     complete = True
     for digest, status in folder.each_key():
+        payload = ""
         try:
-            manifest = folder.read_manifest(digest)
+            payload = folder.read_manifest(digest).payload_sha256
         except FileNotFoundError:
             continue
         except DamagedError as error:
-            folder.set_aside(folder.key_name(digest), str(error))
+            folder.remove_damaged(folder.key_name(digest), str(error))
             continue
         except OSError:
             complete = False  # this key may refer to any payload
-            continue
-        keys.append((status.st_mtime_ns, digest, status.st_size, manifest.payload_sha256))
+        keys.append((status.st_mtime_ns, digest, status.st_size, payload))
     references = Counter(payload for *_, payload in keys)
     sizes = {digest: status.st_size for digest, status in folder.each_object()}
-    if complete:
-        for payload, size in sizes.items():
-            if not references[payload]:
-                sweep.drop(folder.object_name(payload), size)
-                sweep.payloads += 1
+
+    def drop_unreferenced(payloads: Iterable[str]) -> None:
+        for payload in payloads:
+            if (complete or max_bytes < 0) and not references[payload] and payload in sizes:
+                report.payloads += drop(folder.object_name(payload), sizes[payload])
+
+    drop_unreferenced(sizes)
     for _, digest, size, payload in sorted(keys):
-        if sweep.size_bytes <= max_bytes:
+        if report.size_bytes <= max_bytes:
             break
-        if digest == keep:
-            continue
-        sweep.drop(folder.key_name(digest), size)
-        folder.files.sync(f"{KEYS}/{digest[:2]}")  # never a durable key without its payload
-        sweep.evicted.append(digest)
-        references[payload] -= 1
-        if complete and not references[payload] and payload in sizes:
-            sweep.drop(folder.object_name(payload), sizes[payload])
-            sweep.payloads += 1
-    return sweep.report()
+        if digest != keep:
+            drop(folder.key_name(digest), size)
+            folder.files.sync(f"{KEYS}/{digest[:2]}")  # never a durable key without its payload
+            report.evicted.append(digest)
+            references[payload] -= 1
+            drop_unreferenced([payload])
+    return report
 
 
-def drop_idle_locks(files: TrustedFolder, found: Iterable[tuple[str, os.stat_result]], now: float) -> None:
+def drop_idle_locks(files: TrustedFolder, found: Iterable[tuple[str, os.stat_result]]) -> None:
     """Remove the files of locks that were not taken for a day, and the names of killed holders."""
     for name, status in list(found):
         # a held lock stays, and one without file locking
         lock, is_lock = f"{name.rpartition('.')[0]}.lock", name.endswith(".lock")
-        if not is_lock or now - status.st_mtime > DAY_S:
+        if not is_lock or time.time() - status.st_mtime > DAY_S:
             with suppress(OSError), files.lock(lock, 0.0):
                 files.remove(name)
-
-
-def clear(folder: Folder) -> GcReport:
-    """Remove every entry and leftover. The caller holds the store lock."""
-    sweep = _Sweep(folder)
-    for digest, status in list(folder.each_key()):
-        sweep.drop(folder.key_name(digest), status.st_size)
-        sweep.evicted.append(digest)
-    for digest, status in list(folder.each_object()):
-        sweep.drop(folder.object_name(digest), status.st_size)
-        sweep.payloads += 1
-    old = time.time() - 60.0
-    quarantined = list(folder.each_quarantined())
-    # a young temporary file may belong to a writer that runs without the lock
-    for name, status in [*(item for item in folder.each_temporary() if item[1].st_mtime < old), *quarantined]:
-        sweep.drop(name, status.st_size)
-        sweep.leftovers += 1
-    for place in (KEYS, OBJECTS):
-        for shard in folder.files.folders(place):
-            folder.files.sync(shard)
-    return sweep.report()
 
 
 # ---- what lies beside the store: sealed files, precompiled headers, and leftovers of killed processes
 
 
-def verify_beside(folder: Folder, *, set_aside: bool) -> Iterator[Finding]:
-    """Yield the damage of sealed files and precompiled headers. Damaged files can be removed or set aside.
+def _beside(folder: Folder) -> list[Folder]:
+    """The caches beside the cache of functions: linked modules, and precompiled headers, which are never shared."""
+    beside = [(MODULES, MODULES_SUFFIX), *([] if folder.files.shared else [(HEADERS, HEADERS_SUFFIX)])]
+    return [
+        Folder(folder.files.root, folder.files.shared, folder.problems, suffix, name)
+        for name, suffix in beside
+        if not folder.files.folder  # nothing lies beside an inner cache
+    ]
+
+
+@contextmanager
+def _others_of_shared(folder: Folder) -> Iterator[None]:
+    """Skip a folder that is refused or of another user, if the cache is shared: it belongs to the first user."""
+    try:
+        yield
+    except PermissionError:
+        if not folder.files.shared:
+            raise
+
+
+def verify_beside(folder: Folder, *, remove: bool) -> Iterator[Finding]:
+    """Yield the damage of sealed files, linked modules and precompiled headers. Damaged files can be removed.
 
     Raises:
         OSError: A folder is refused or cannot be read.
     """
-    if folder.files.folder:
-        return  # nothing lies beside an inner cache
-    for name in DOCUMENTS:
+    for name in () if folder.files.folder else DOCUMENTS:
         documents = Documents(folder.root, name, shared=folder.files.shared)
-        try:
-            damaged = documents.damage()
-        except PermissionError:  # a folder that is refused, or of another user
-            if not folder.files.shared:  # in a shared cache, they belong to the first user
-                raise
-            continue
-        for path, reason in damaged:
-            if set_aside:
-                documents.read(path.stem)
-            yield Finding(path, reason)
-    for cache in _caches_beside(folder):
-        yield from verify(cache, set_aside=set_aside).damaged
-
-
-def _caches_beside(folder: Folder) -> Iterator[Folder]:
-    """The caches beside the cache of functions: linked modules, and precompiled headers, which are never shared."""
-    beside = [(MODULES, MODULES_SUFFIX)]
-    if not folder.files.shared:
-        beside += [(HEADERS_FOR_CPU, HEADERS_SUFFIX), (HEADERS_FOR_GPU, HEADERS_SUFFIX)]
-    for name, suffix in beside:
-        yield Folder(folder.files.root, folder.files.shared, folder.problems, suffix, name)
+        with _others_of_shared(folder):
+            for path, reason in documents.damage():
+                if remove:
+                    documents.read(path.stem)
+                yield Finding(path, reason)
+    for cache in _beside(folder):
+        yield from verify(cache, remove=remove).damaged
 
 
 def clear_modules(folder: Folder) -> None:
@@ -341,10 +297,10 @@ def clear_modules(folder: Folder) -> None:
     Raises:
         OSError: The folder is refused or cannot be changed.
     """
-    modules = Folder(folder.files.root, folder.files.shared, folder.problems, MODULES_SUFFIX, MODULES)
-    if modules.files.folders(LAYOUT):
-        with modules.changing():
-            clear(modules)
+    for modules in _beside(folder)[:1]:
+        if modules.files.folders(LAYOUT):
+            with modules.changing():
+                collect(modules, -1)
 
 
 def sweep_beside(folder: Folder) -> int:
@@ -356,28 +312,20 @@ def sweep_beside(folder: Folder) -> int:
     Raises:
         OSError: A folder is refused or cannot be read.
     """
-    if folder.files.folder:
-        return 0
-    removed, pending = 0, [*DOCUMENTS, "tuning", "failed"]
+    removed, pending = 0, [] if folder.files.folder else [*DOCUMENTS, "tuning", "failed"]
     while pending:
         place = pending.pop()
-        try:
+        with _others_of_shared(folder):
             pending += [inner for inner in folder.files.folders(place) if inner not in DOCUMENTS]
             for name, status in folder.files.files(place):
                 if is_leftover(name.rpartition("/")[2], status.st_mtime):
                     folder.files.remove(name)
                     removed += 1
-        except PermissionError:
-            if not folder.files.shared:
-                raise
-    drop_idle_locks(folder.files, folder.files.files(LOCKS_OF_SEARCHES), time.time())
-    for cache in _caches_beside(folder):
-        try:
+    drop_idle_locks(folder.files, folder.files.files(LOCKS_OF_SEARCHES))
+    for cache in _beside(folder):
+        with _others_of_shared(folder):
             if cache.files.folders(LAYOUT):
                 with cache.changing():
                     report = collect(cache, max_bytes=sys.maxsize)
                 removed += report.payloads + report.leftovers
-        except PermissionError:
-            if not folder.files.shared:
-                raise
     return removed

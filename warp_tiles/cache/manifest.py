@@ -146,6 +146,11 @@ class Entry:
     payload: bytes
     manifest: Manifest
 
+    @property
+    def is_stored(self) -> bool:
+        """True if it is stored in a cache of this machine."""
+        return self.manifest.payload_mtime_ns > 0
+
     def with_info(self, facts: Mapping[str, object]) -> Entry:
         """The entry with more facts."""
         return replace(self, manifest=replace(self.manifest, info={**self.manifest.info, **facts}))

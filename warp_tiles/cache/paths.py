@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 LAYOUT = "v1"
 #: The cache of linked modules, below the root, and the suffix of its payloads.
 MODULES, MODULES_SUFFIX = "modules", ".cubin"
-#: The caches of precompiled headers: of modules for a GPU, and of the tuner's builds for the CPU.
-HEADERS_FOR_GPU, HEADERS_FOR_CPU, HEADERS_SUFFIX = "cuda_headers", "headers", ".pch"
+#: The cache of precompiled headers of modules.
+HEADERS, HEADERS_SUFFIX = "cuda_headers", ".pch"
 _NO_FOLDER = Path(os.devnull) / "warp_tiles"
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 

@@ -19,7 +19,7 @@ class Problem:
     """A problem that prevented caching, but not the build.
 
     Attributes:
-        kind: ``folder`` (unusable), ``damage`` (an entry set aside), ``lock`` (not obtained) or ``size`` (too large).
+        kind: ``folder`` (unusable), ``damage`` (an entry removed), ``lock`` (not obtained) or ``size`` (too large).
         path: The folder or file.
         remedy: The user's way to solve it.
     """
@@ -69,5 +69,5 @@ class Problems:
         )
 
     def damage(self, path: str, reason: str) -> None:
-        """Add the problem that an entry was damaged and is set aside."""
-        self.add(Problem("damage", path, f"damaged entry set aside: {reason}", "none needed, it is built again"))
+        """Add the problem that a file was damaged and is removed."""
+        self.add(Problem("damage", path, f"damaged file removed: {reason}", "none needed, it is made again"))

@@ -3,50 +3,27 @@
 from __future__ import annotations
 
 import stat
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from warp_tiles.cache import maintain
 from warp_tiles.cache.explain import Explanation, explain_among
-from warp_tiles.cache.folder import Folder, lock_problem, refused
+from warp_tiles.cache.folder import MARKS, OBJECTS, Folder, lock_problem, refused
 from warp_tiles.cache.key import CacheKey
 from warp_tiles.cache.manifest import Entry, Manifest
 from warp_tiles.cache.paths import LAYOUT, absolute, is_digest
 from warp_tiles.cache.report import Problem, Problems, logger
 from warp_tiles.cache.sealed import DamagedError
 from warp_tiles.errors import CacheError
+from warp_tiles.util.processes import temporary_name
 from warp_tiles.util.single_flight import Flights, ReentrantFlightError
 from warp_tiles.util.trusted_folder import RefusedFolderError
 
 DEFAULT_MAX_BYTES = 4 * 1024**3
 #: An automatic eviction frees a tenth more than needed, so that the next stores need no eviction.
 LOW_WATER = 0.9
-
-
-@dataclass(frozen=True)
-class Counters:
-    """Counts of the operations of one :class:`Cache` object.
-
-    Attributes:
-        hits: Lookups answered from the store or by another thread's build.
-        misses: Lookups that found no sound entry.
-        builds: Builds started by :meth:`Cache.get_or_build`.
-        stores: Entries written.
-        failed_stores: Entries that could not be written.
-        fetches: Entries that another place had.
-        evictions: Keys removed to keep the bound.
-    """
-
-    hits: int = 0
-    misses: int = 0
-    builds: int = 0
-    stores: int = 0
-    failed_stores: int = 0
-    fetches: int = 0
-    evictions: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,8 +94,6 @@ class Cache:
         self._folder = Folder(absolute(root), allow_shared, self._problems, suffix, folder)
         self.root = self._folder.root
         self._flights: Flights[str, tuple[Entry, bool]] = Flights()
-        self._counters = Counters()
-        self._counting = threading.Lock()
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -129,11 +104,6 @@ class Cache:
     def shared(self) -> bool:
         """True if the folder may be one that others can write."""
         return self._folder.files.shared
-
-    @property
-    def counters(self) -> Counters:
-        """Counts of its operations so far."""
-        return self._counters
 
     def check_trust(self) -> None:
         """Refuse a folder that others can write, unless ``allow_shared`` is set. A missing or unreadable one passes.
@@ -160,9 +130,7 @@ class Cache:
         Raises:
             CacheError: ``key`` is not a digest.
         """
-        entry = self._look_up(digest_of(key))
-        self._count(hits=int(entry is not None), misses=int(entry is None))
-        return entry
+        return self._look_up(digest_of(key))
 
     def manifest(self, key: CacheKey | str) -> Manifest | None:
         """Look up the manifest of an entry, for display. The payload is not read and the use is not recorded.
@@ -178,7 +146,7 @@ class Cache:
         except FileNotFoundError:
             return None
         except DamagedError as error:
-            self._folder.set_aside(self._folder.key_name(digest), str(error))
+            self._folder.remove_damaged(self._folder.key_name(digest), str(error))
             return None
         except OSError as error:
             self._unusable(error)
@@ -199,8 +167,15 @@ class Cache:
             TypeError: The payload is not bytes or ``info`` has no JSON form.
             ValueError: The payload is empty or ``info`` holds a number that is not finite.
         """
-        manifest = Manifest.describe(key, payload, info)
-        size = len(payload) + len(manifest.encode())
+        return self.add(Entry(key.digest, payload, Manifest.describe(key, payload, info)))
+
+    def add(self, entry: Entry) -> Entry:
+        """Store a verified entry, e.g. of another machine; see :meth:`put`.
+
+        Returns:
+            The entry; :attr:`Entry.is_stored` is False if it could not be stored.
+        """
+        size = len(entry.payload) + len(entry.manifest.encode())
         if size > self.max_bytes:
             self._problems.add(
                 Problem(
@@ -210,20 +185,15 @@ class Cache:
                     "raise the bound: WARP_TILES_CACHE_MAX_BYTES",
                 )
             )
-            self._count(failed_stores=1)
-            return Entry(key.digest, payload, manifest)
+            return entry
         try:
             with self._folder.changing():
-                manifest = self._folder.store(manifest, payload)
-                self._count(stores=1)
+                entry = replace(entry, manifest=self._folder.store(entry.manifest, entry.payload))
                 if self._folder.size_bytes() > self.max_bytes:
-                    report = maintain.collect(self._folder, int(self.max_bytes * LOW_WATER), keep=key.digest)
-                    self._count(evictions=len(report.evicted))
+                    maintain.collect(self._folder, int(self.max_bytes * LOW_WATER), keep=entry.key)
         except OSError as error:
             self._unusable(error)
-            if not manifest.payload_mtime_ns:
-                self._count(failed_stores=1)
-        return Entry(key.digest, payload, manifest)
+        return entry
 
     def get_or_build(
         self,
@@ -248,7 +218,6 @@ class Cache:
         """
         entry = self._look_up(key.digest)
         if entry is not None:
-            self._count(hits=1)
             return entry, True
         try:
             (entry, hit), led = self._flights.run(key.digest, lambda: self._build(key, build, upstream))
@@ -257,8 +226,6 @@ class Cache:
                 f"the build of key {key.digest} requested its own key from the cache",
                 remedy="a build must not depend on its own result",
             ) from error
-        if hit or not led:
-            self._count(hits=1)
         return entry, hit or not led
 
     def _build(
@@ -270,7 +237,6 @@ class Cache:
         with self.lease(key, upstream) as lease:
             if lease.found is not None:
                 return lease.found, True
-            self._count(misses=1, builds=1)
             return lease.keep(*build()), False
 
     @contextmanager
@@ -281,29 +247,20 @@ class Cache:
             key: The inputs of the payload.
             upstream: Asks another place if the entry is not stored here.
         """
-        with self._build_lock(key):
-            entry = self._look_up(key.digest)
-            if entry is not None:
-                yield BuildLease(entry, self._refuse_second)
-                return
-            with upstream() if upstream is not None else nullcontext(Upstream()) as other:
-                if other.found is not None:
-                    found = other.found
-                    self._count(fetches=1)
-                    yield BuildLease(self.put(key, found.payload, found.manifest.info), self._refuse_second)
-                    return
+        with ExitStack() as held:
+            held.enter_context(self._build_lock(key))
+            found, push = self._look_up(key.digest), None
+            if found is None and upstream is not None:
+                other = held.enter_context(upstream())
+                found, push = other.found and self.add(other.found), other.push
 
-                def keep(payload: bytes, info: Mapping[str, object]) -> Entry:
-                    entry = self.put(key, payload, info)
-                    if other.push is not None:
-                        other.push(entry)
-                    return entry
+            def keep(payload: bytes, info: Mapping[str, object]) -> Entry:
+                entry = self.put(key, payload, info)
+                if push is not None:
+                    push(entry)
+                return entry
 
-                yield BuildLease(None, keep)
-
-    @staticmethod
-    def _refuse_second(payload: bytes, info: Mapping[str, object]) -> Entry:
-        raise AssertionError("the entry was found, so nothing is built")
+            yield BuildLease(found, keep)
 
     def _look_up(self, digest: str) -> Entry | None:
         try:
@@ -335,12 +292,6 @@ class Cache:
             str(self._folder.files.unusable(error)), error
         )  # the root has one message for all its caches
 
-    def _count(self, **steps: int) -> None:
-        with self._counting:
-            self._counters = replace(
-                self._counters, **{name: getattr(self._counters, name) + step for name, step in steps.items()}
-            )
-
     # ---- commands of a user, for which an unusable folder is an error
 
     @contextmanager
@@ -366,11 +317,9 @@ class Cache:
         Raises:
             CacheError: No stored key or several have this prefix, or the folder is refused or unreadable.
         """
-        with self._command("looking up a key"):
-            found = sorted(digest for digest, _ in self._folder.each_key() if digest.startswith(prefix))
-            if len(found) == 1:
-                for item in maintain.listing(self._folder, found):
-                    return item.manifest
+        found = [item.manifest for item in self.entries() if item.key.startswith(prefix)]
+        if len(found) == 1:
+            return found[0]
         raise CacheError(
             f"{len(found)} stored keys begin with {prefix!r}", remedy="give more digits, or list the cache for its keys"
         )
@@ -405,18 +354,18 @@ class Cache:
         with self._command("listing"):
             return maintain.listing(self._folder)
 
-    def verify(self, *, set_aside: bool = False) -> maintain.VerifyReport:
+    def verify(self, *, remove: bool = False) -> maintain.VerifyReport:
         """Check every manifest and payload by SHA-256, and the sealed files and the other caches beside them.
 
         Args:
-            set_aside: Also move damaged files to the quarantine.
+            remove: Also remove damaged files.
 
         Raises:
             CacheError: The folder is refused or unreadable.
         """
-        with self._command("verify", change=set_aside):
-            found = maintain.verify(self._folder, set_aside=set_aside)
-            return replace(found, damaged=(*found.damaged, *maintain.verify_beside(self._folder, set_aside=set_aside)))
+        with self._command("verify", change=remove):
+            found = maintain.verify(self._folder, remove=remove)
+            return replace(found, damaged=(*found.damaged, *maintain.verify_beside(self._folder, remove=remove)))
 
     def gc(self, max_bytes: int | None = None) -> maintain.GcReport:
         """Remove unreferenced payloads, then the least recently used keys until the size is within a bound.
@@ -433,19 +382,18 @@ class Cache:
             raise ValueError(f"max_bytes must not be negative, got {bound}")
         with self._command("gc", change=True):
             report = maintain.collect(self._folder, bound)
-            report = replace(report, leftovers=report.leftovers + maintain.sweep_beside(self._folder))
-        self._count(evictions=len(report.evicted))
+            report.leftovers += maintain.sweep_beside(self._folder)
         return report
 
     def clear(self) -> maintain.GcReport:
-        """Remove every entry and the quarantine, and every linked module. The folder and its locks stay.
+        """Remove every entry and every linked module. The folder and its locks stay.
 
         Raises:
             CacheError: The folder is refused, or cannot be changed.
         """
         with self._command("clear", change=True):
             maintain.clear_modules(self._folder)
-            return maintain.clear(self._folder)
+            return maintain.collect(self._folder, -1)
 
     def read_verified(self, key: str) -> Entry | None:
         """An entry for another machine, verified by SHA-256. The use is not recorded.
@@ -454,7 +402,7 @@ class Cache:
             key: Hex digest.
 
         Returns:
-            The entry; None if it is missing, or damaged and set aside.
+            The entry; None if it is missing, or damaged and removed.
 
         Raises:
             CacheError: The folder is refused or unreadable.
@@ -462,32 +410,6 @@ class Cache:
         with self._command("reading"):
             found = self._folder.read_entry(digest_of(key), full=True)
             return found and replace(found, manifest=replace(found.manifest, payload_mtime_ns=0))
-
-    def add_entries(self, entries: Iterable[Entry]) -> tuple[int, int, int]:
-        """Add entries of another machine. A stored key keeps its entry.
-
-        Args:
-            entries: Verified entries. Entries are code: take them only from a source whose programs you would run.
-
-        Returns:
-            The numbers of entries that were added and that were there, and the bytes of the added payloads.
-
-        Raises:
-            CacheError: The folder is refused, or an entry cannot be stored. The entries before it are stored.
-        """
-        added = present = size = 0
-        with self._command("import"), self._folder.changing():
-            for entry in entries:
-                if self._folder.read_entry(entry.key) is not None:
-                    present += 1
-                    continue
-                self._folder.store(entry.manifest, entry.payload)
-                added += 1
-                size += len(entry.payload)
-            if added and self._folder.size_bytes() > self.max_bytes:
-                self._count(evictions=len(maintain.collect(self._folder, self.max_bytes).evicted))
-        self._count(stores=added)
-        return added, present, size
 
 
 def digest_of(key: CacheKey | str) -> str:
@@ -507,7 +429,7 @@ class FileCache(Cache):
     """A cache whose payloads are read by path."""
 
     def verified_path(self, key: CacheKey, digest: Callable[[Path], str]) -> Path | None:
-        """Look up the file of an entry, verify it by SHA-256 and record its use. A damaged file is set aside.
+        """Look up the file of an entry, verify it by SHA-256 and record its use. A damaged file is removed.
 
         The file exists until the entry is removed, which another process can do at any time.
 
@@ -529,7 +451,7 @@ class FileCache(Cache):
             return None
         except (DamagedError, OSError):
             pass
-        self.get(key)  # sets damaged files aside, and reports them
+        self.get(key)  # removes damaged files, and reports them
         return None
 
     def temporary_path(self) -> Path:
@@ -538,7 +460,9 @@ class FileCache(Cache):
         Raises:
             OSError: The folder cannot be created, or is refused.
         """
-        return self._folder.temporary_path()
+        folder = f"{OBJECTS}/00"
+        self._folder.files.make(folder)
+        return self._folder.files.path(f"{folder}/{temporary_name()}")
 
     def mark(self, name: str, most: int) -> bool:
         """Leave a mark beside the entries.
@@ -553,4 +477,10 @@ class FileCache(Cache):
         Raises:
             OSError: The mark cannot be left, or the folder is refused.
         """
-        return self._folder.mark(name, most)
+        files = self._folder.files
+        if not files.create_empty(f"{MARKS}/{name}"):
+            return True
+        marks = sorted((status.st_mtime_ns, mark) for mark, status in files.files(MARKS))
+        for _, mark in marks[: max(0, len(marks) - most)]:
+            files.remove(mark)
+        return False

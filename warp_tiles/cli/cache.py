@@ -84,8 +84,8 @@ def list_(as_json: bool) -> None:
 @cache.command()
 @json_option
 def verify(as_json: bool) -> None:
-    """Verify every entry, and set damaged ones aside. Exit with 1 if there are any."""
-    report = _open_cache().verify(set_aside=True)
+    """Verify every entry, and remove damaged ones. Exit with 1 if there are any."""
+    report = _open_cache().verify(remove=True)
     _report(report, as_json)
     sys.exit(0 if report.ok else 1)
 

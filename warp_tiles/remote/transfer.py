@@ -109,8 +109,7 @@ def pull(cache: Cache, remote: RemoteStore, kind: str, done: Callable[[], None])
             entry = remote.fetch(kind, digest)
             if entry is None:
                 return Transfer(skipped=1)
-            stored = cache.put(entry.manifest.key, entry.payload, entry.manifest.info)
-            if not stored.manifest.payload_mtime_ns:
+            if not cache.add(entry).is_stored:
                 return Transfer(failed=1)
             return Transfer(moved=1, moved_bytes=len(entry.payload))
         finally:
@@ -184,10 +183,18 @@ def import_bundle(caches: Mapping[str, Cache], path: Path, trusted: Mapping[str,
         BundleError: It cannot be read, is malformed, or names a signer who is not trusted. The caches are unchanged.
         CacheError: A folder is refused, or the entries cannot be stored.
     """
+    added = present = size = 0
     with Bundle(path, trusted, unsigned=True) as bundle:
         bundle.check()
-        counts = [
-            cache.add_entries(bundle.read(kind, key) for key in bundle.names(kind)) for kind, cache in caches.items()
-        ]
-    added, present, size = map(sum, zip(*counts))
+        for kind, cache in caches.items():
+            cache.check_trust()
+            for entry in (bundle.read(kind, key) for key in bundle.names(kind)):
+                if cache.get(entry.key) is not None:
+                    present += 1
+                    continue
+                if not cache.add(entry).is_stored:
+                    raise CacheError(
+                        f"an entry of {path} cannot be stored: {cache.problems[-1].reason}", cache.problems[-1].remedy
+                    )
+                added, size = added + 1, size + len(entry.payload)
     return BundleReport(added, present, (), size)

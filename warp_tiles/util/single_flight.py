@@ -14,14 +14,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from warp_tiles.util.threads import wait_all, wait_result
+from warp_tiles.util.threads import wait_result
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 log = logging.getLogger("warp_tiles")
@@ -134,15 +133,7 @@ def _interrupted(future: Future[T]) -> bool:
     return error is not None and not isinstance(error, Exception)
 
 
-class _Searches(Flights[Path, None]):
-    """The :func:`single_flight` blocks of this process by lock file, and those that ended with an exception."""
-
-    def _reset(self) -> None:
-        super()._reset()
-        self.unfinished: set[Path] = set()
-
-
-_searches = _Searches()
+_searching = threading.local()  # the locks of the searches of this thread
 
 
 @contextmanager
@@ -151,94 +142,37 @@ def single_flight(
 ) -> Iterator[bool]:
     """Hold a lock for a search, or wait until the thread or process that holds it has ended its search.
 
-    A search leaves a mark beside its lock, and removes it when its block ends without an exception. If a search is
-    killed or interrupted, a waiting process sees the mark and searches in its place.
-
     Args:
         files: The folder of the lock.
         name: The lock's file, which ends in ``.lock``. Its folder is created.
         timeout_s: Seconds to wait; None for no limit, 0 for no waiting.
-        unusable: Called with the reason if processes cannot be coordinated. Threads are coordinated in any case.
+        unusable: Called with the reason if searches cannot be coordinated.
 
     Yields:
-        True if this thread holds the lock for the block. False if another search has ended meanwhile or still runs, or
-        if this thread already searches for the key.
+        True if this thread holds the lock for the block, or nobody can. False if another search has ended meanwhile or
+        still runs, or if this thread already searches for the key.
     """
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    mark, lock = f"{name.removesuffix('.lock')}.searching", files.path(name)
+    mine: set[Path] = vars(_searching).setdefault("mine", set())
+    lock = files.path(name)
     with ExitStack() as held:
-        waited = _enter_in_process(held, lock, deadline)
-        if waited is None:
-            yield False
-            return
-        try:
-            waited = _enter_among_processes(held, files, name, deadline) or waited
-            interrupted = _exists(files, mark)
-        except TimeoutError:
-            held.close()
-            yield False
-            return
-        except OSError as error:
-            unusable(error)
-            interrupted = False
-        if waited and not interrupted and lock not in _searches.unfinished:
-            held.close()
-            yield False
-            return
-        _searches.unfinished.add(lock)
-        with suppress(OSError):
-            files.create_empty(mark)
-        yield True
-        _searches.unfinished.discard(lock)
-        with suppress(OSError):
-            files.remove(mark)
+        may_search = lock not in mine
+        if may_search:
+            try:
+                held.enter_context(files.lock(name, 0.0))
+            except TimeoutError:
+                may_search = False
+                with (
+                    suppress(TimeoutError, OSError),
+                    files.lock(name, -1.0 if timeout_s is None else timeout_s, POLL_S, _say_waiting),
+                ):
+                    pass
+            except OSError as error:
+                unusable(error)
+        if may_search:
+            mine.add(lock)
+            held.callback(mine.discard, lock)
+        yield may_search
 
 
-def _exists(files: TrustedFolder, name: str) -> bool:
-    try:
-        files.status(name)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _enter_in_process(held: ExitStack, lock: Path, deadline: float | None) -> bool | None:
-    """Returns True if this thread waited for another, False if it did not, None if it must not search."""
-    waited = False
-    while True:
-        future, leader = _searches.enter(lock)
-        if leader is None:
-            held.callback(_leave_in_process, lock, future)
-            return waited
-        if leader == threading.get_ident():
-            return None
-        waited = True
-        left_s = None if deadline is None else deadline - time.monotonic()
-        if left_s is not None and left_s <= 0:
-            return None
-        wait_all([future], left_s)
-
-
-def _leave_in_process(lock: Path, future: Future[None]) -> None:
-    _searches.leave(lock, future)
-    future.set_result(None)
-
-
-def _enter_among_processes(held: ExitStack, files: TrustedFolder, name: str, deadline: float | None) -> bool:
-    """Take the file lock. Returns True if this process waited for another.
-
-    Raises:
-        TimeoutError: Another process still holds it.
-        OSError: The lock cannot be created.
-    """
-
-    def waiting(holder: str) -> None:
-        log.warning("waiting for %s, which searches for the same configuration", holder)
-
-    try:
-        held.enter_context(files.lock(name, 0.0, waiting=waiting))
-    except TimeoutError:
-        left_s = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
-        held.enter_context(files.lock(name, left_s, POLL_S, waiting))
-        return True
-    return False
+def _say_waiting(holder: str) -> None:
+    log.warning("waiting for %s, which searches for the same configuration", holder)

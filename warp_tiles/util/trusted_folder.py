@@ -11,7 +11,6 @@ import errno
 import logging
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -41,6 +40,10 @@ WAIT_AGAIN_S = 0.5
 
 log = logging.getLogger("warp_tiles")
 _timeouts: dict[Path, str] = {}  # the error of each lock that was not obtained; a forked child inherits them
+
+
+class NoLocksError(OSError):
+    """The file system has no locks."""
 
 
 class RefusedFolderError(PermissionError):
@@ -224,48 +227,61 @@ class TrustedFolder:
     def lock(
         self, name: str, timeout_s: float, poll_s: float = 0.02, waiting: Callable[[str], None] | None = None
     ) -> Iterator[None]:
-        """Hold a lock across processes. Its file and its folder are created.
+        """Hold a lock across processes and threads. Its file and its folder are created, and may stay.
 
         Args:
             name: The lock's file, which ends in ``.lock``. A file that ends in ``.holder`` names the holder.
             timeout_s: Seconds to wait; negative for no limit.
             poll_s: Seconds between two attempts.
-            waiting: Called with the holder's name if the lock is not free after a few seconds.
+            waiting: Called once with the holder's name if the lock is not free after :data:`PATIENCE_S`.
 
         Raises:
-            TimeoutError: Another process holds it for too long.
+            TimeoutError: Another thread or process still holds it after ``timeout_s``.
             NoLocksError: The file system has no locks.
             OSError: The lock cannot be created.
         """
-        folder, _, _ = name.rpartition("/")
+        from filelock import FileLock, SoftFileLock, Timeout
+
+        self.make(name.rpartition("/")[0])  # filelock opens the file by its path, and follows no link at its end
+        # if flock() fails with ENOSYS, filelock takes a lock that outlives a killed process; 4.0 has an option
+        options: dict[str, Any] = {"fallback_to_soft": False} if hasattr(FileLock, "fallback_to_soft") else {}
+        held = FileLock(str(self.path(name)), mode=self.modes()[1], **options)
         holder = name.removesuffix(".lock") + ".holder"
-
-        def name_of_holder() -> str:
-            found = b""
-            with suppress(OSError):
-                found, _ = self.read(holder, _HOLDER_BYTES)
-            return described(found)
-
-        def report() -> None:
-            if waiting is not None:
-                waiting(name_of_holder())
-
-        self.make(folder)  # filelock opens the file by its path, and follows no link at its end
-        with ExitStack() as held:
+        try:
             try:
-                held.enter_context(file_lock(self.path(name), timeout_s, self.modes()[1], poll_s, report))
-            except TimeoutError as error:
-                raise TimeoutError(f"{error} by {name_of_holder()}" if waiting is not None else str(error)) from None
-            if waiting is None:
-                yield
-                return
+                held.acquire(timeout=timeout_s if 0 <= timeout_s < PATIENCE_S else PATIENCE_S, poll_interval=poll_s)
+            except Timeout:
+                if 0 <= timeout_s <= PATIENCE_S:
+                    raise
+                if waiting is not None:
+                    waiting(self._holder(holder))
+                held.acquire(timeout=max(-1.0, timeout_s - PATIENCE_S), poll_interval=poll_s)
+        except Timeout:
+            text = f"the lock {held.lock_file} was held for {timeout_s:g} s by {self._holder(holder)}"
+            raise TimeoutError(text) from None
+        except OSError as error:
+            if error.errno in _UNSUPPORTED:
+                raise NoLocksError(error.errno, f"no lock on this file system: {error}") from error
+            raise
+        if isinstance(held, SoftFileLock):  # ENOSYS in filelock 3.24 to 3.29
+            held.release()
+            raise NoLocksError(errno.ENOSYS, "no lock on this file system: flock() is missing")
+        try:
             with suppress(OSError):
                 self._note(holder, this_process())
-            try:
-                yield
-            finally:
-                with suppress(OSError):
-                    self.remove(holder)
+            yield
+        finally:
+            with suppress(OSError):
+                self.remove(holder)
+            with suppress(OSError):
+                held.release()
+
+    def _holder(self, name: str) -> str:
+        """The process that holds a lock, for a message."""
+        try:
+            return described(self.read(name, _HOLDER_BYTES)[0])
+        except OSError:
+            return described(b"")
 
     def _note(self, name: str, data: bytes) -> None:
         """Write a small file in place, without syncing it."""
@@ -368,67 +384,6 @@ def _shown(status: os.stat_result) -> str:
 def _sync(descriptor: int) -> None:
     with suppress(OSError):
         os.fsync(descriptor)
-
-
-# ---- locks between processes; the system releases those of a process that dies
-
-
-class NoLocksError(OSError):
-    """The file system has no locks."""
-
-
-@contextmanager
-def file_lock(
-    path: Path,
-    timeout_s: float,
-    mode: int = 0o600,
-    poll_s: float = 0.02,
-    waiting: Callable[[], None] | None = None,
-) -> Iterator[None]:
-    """Hold a lock across processes and threads.
-
-    Args:
-        path: The lock's file; its folder exists. It may stay when the lock is released.
-        timeout_s: Seconds to wait; negative for no limit.
-        mode: Permissions of the file.
-        poll_s: Seconds between two attempts.
-        waiting: Called once if the lock is not free after :data:`PATIENCE_S`.
-
-    Raises:
-        TimeoutError: Another thread or process still holds it after ``timeout_s``.
-        NoLocksError: The file system has no locks.
-        OSError: The file cannot be opened.
-    """
-    from filelock import FileLock, SoftFileLock, Timeout
-
-    # if flock() fails with ENOSYS, filelock takes a lock that outlives a killed process; 4.0 has an option
-    options: dict[str, Any] = {"fallback_to_soft": False} if hasattr(FileLock, "fallback_to_soft") else {}
-    until = time.monotonic() + timeout_s
-    try:
-        held = FileLock(str(path), mode=mode, **options)
-        try:
-            held.acquire(timeout=timeout_s if 0 <= timeout_s < PATIENCE_S else PATIENCE_S, poll_interval=poll_s)
-        except Timeout:
-            if 0 <= timeout_s <= PATIENCE_S:
-                raise
-            if waiting is not None:
-                waiting()
-            left_s = max(0.0, until - time.monotonic()) if timeout_s >= 0 else -1
-            held.acquire(timeout=left_s, poll_interval=poll_s)
-    except Timeout:
-        raise TimeoutError(f"the lock {path.stem} was held elsewhere for {timeout_s:g} s") from None
-    except OSError as error:
-        if error.errno in _UNSUPPORTED:
-            raise NoLocksError(error.errno, f"no lock on this file system: {error}") from error
-        raise
-    if isinstance(held, SoftFileLock):  # ENOSYS in filelock 3.24 to 3.29
-        held.release()
-        raise NoLocksError(errno.ENOSYS, "no lock on this file system: flock() is missing")
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            held.release()
 
 
 @contextmanager
