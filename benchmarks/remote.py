@@ -31,7 +31,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.compile_time import ARCH, EIGHT, ONE, THREADS
 from benchmarks.machine import cpu_record
 from benchmarks.measure import Job, build
-from warp_tiles.remote.statistics import StatisticsFile
 
 MODULES = {"one module": (ONE,), "eight modules": tuple(EIGHT)}
 SIDES = ("local", "store", "closed port", "silent")
@@ -84,8 +83,7 @@ def run(modules: tuple[Any, ...], settings: dict[str, str]) -> dict[str, Any]:
         texts = tuple(kernel.source(None) for kernel in modules)
         caches = (str(top / "warp"), str(top / "tiles"), str(top / "out"))
         environment = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", **settings}
-        result = build(Job(texts, True, ARCH, THREADS, *caches, tuple(environment.items())))
-        return {**result, "waited_s": StatisticsFile(top / "tiles").read().waited_s}
+        return build(Job(texts, True, ARCH, THREADS, *caches, tuple(environment.items())))
 
 
 def main() -> int:
@@ -123,19 +121,16 @@ def main() -> int:
         record["cases"] = []
         for name, modules in MODULES.items():
             times: dict[str, list[float]] = {side: [] for side in SIDES}
-            waits: dict[str, list[float]] = {side: [] for side in SIDES}
             for _ in range(arguments.repeats):
                 for side in SIDES:
                     result = run(modules, {**trust, **remotes[side]})
                     assert (result["lto_builds"] == 0) == (side == "store"), result
                     times[side].append(result["seconds"])
-                    waits[side].append(result["waited_s"])
             medians = {side: statistics.median(found) for side, found in times.items()}
             case = {
                 "modules": name,
                 "seconds": medians,
                 "all_seconds": times,
-                "waited_s": {side: round(statistics.median(found), 4) for side, found in waits.items()},
                 "store_to_local": round(medians["store"] / medians["local"], 3),
                 "away_s": {side: round(medians[side] - medians["local"], 3) for side in ("closed port", "silent")},
             }

@@ -23,7 +23,6 @@ from warp_tiles.remote import LTOIR, MODULE, TOOLCHAIN
 from warp_tiles.remote.bundle import Bundle, write_bundle
 from warp_tiles.remote.envelope import pack
 from warp_tiles.remote.keys import SigningKey, TrustedKeys, trusted_keys
-from warp_tiles.remote.statistics import Statistics, StatisticsFile
 from warp_tiles.remote.transfer import export, import_bundle
 from warp_tiles.toolchain.store import FileDigests, ToolchainStore
 from warp_tiles.tuning.store import RecordStore
@@ -200,17 +199,6 @@ def _read_export(folder: Path) -> Any:
     return store.load(record_key("gemm")).timings  # type: ignore[union-attr]
 
 
-def _write_statistics(folder: Path) -> Path:
-    file = StatisticsFile(folder / "cache")
-    file.add(Statistics(hits=3, waited_s=0.25))
-    file.write()
-    return next((folder / "cache/statistics").glob("*.json"))
-
-
-def _read_statistics(folder: Path) -> Any:
-    return StatisticsFile(folder / "cache").read() or ABSENT
-
-
 def _write_signed(folder: Path) -> Path:
     entry = Entry(KEY.digest, PAYLOAD, Manifest.describe(KEY, PAYLOAD, {}))
     objects = [(kind, KEY.digest, pack(kind, entry, "NVRTC 12.9", SIGNER)) for kind in (MODULE, TOOLCHAIN)]
@@ -241,7 +229,6 @@ SUBJECTS: dict[str, Subject] = {
     "shipped record": Subject(_write_record, _read_shipped, repaired=False),
     "toolchain": Subject(_write_fact, _read_fact),
     "digests": Subject(_write_digests, _read_digests),
-    "statistics": Subject(_write_statistics, _read_statistics),
     "linked module": Subject(_write_inner(MODULES, MODULES_SUFFIX, "objects"), _read_inner(MODULES, MODULES_SUFFIX)),
     "manifest of a linked module": Subject(
         _write_inner(MODULES, MODULES_SUFFIX, "keys"), _read_inner(MODULES, MODULES_SUFFIX)

@@ -21,7 +21,6 @@ from warp_tiles.cache.paths import HEADERS, HEADERS_SUFFIX, MODULES
 from warp_tiles.cache.store import Cache, FileCache
 from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.errors import CacheError, RecordError
-from warp_tiles.remote.statistics import Statistics, StatisticsFile
 from warp_tiles.settings import Settings
 from warp_tiles.toolchain.store import FileDigests, ToolchainStore
 from warp_tiles.tuning.store import RecordStore
@@ -56,12 +55,6 @@ def use_inner_caches(root: Path) -> None:
         marked.mark("mark", 1)
 
 
-def count(root: Path) -> None:
-    file = StatisticsFile(root)
-    file.add(Statistics(hits=1))
-    file.write()
-
-
 def reproduce(root: Path) -> None:
     context = BuildContext(Resources(None, None), Settings(cache_dir=root))
     context._reproduction(CompileRequest("f.cu", "text", (), "a function"))
@@ -87,13 +80,12 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "digests": lambda root: FileDigests(root, "toolchain").digest(__file__),
     "records": lambda root: RecordStore(root, folder="tuning").merge(record_key("gemm"), [timing({"x": 1})]),
     "inner caches": use_inner_caches,
-    "statistics": count,
     "failed": reproduce,
     "remove records": lambda root: RecordStore(root, folder="tuning").remove(),
 }
 PLACES = (
     "v1", "v1/keys", "v1/objects", "v1/locks", "v1/marks", "asked", "toolchain",
-    "toolchain/v1", "tuning", "tuning/.locks", "tuning/gemm", "statistics", "failed",
+    "toolchain/v1", "tuning", "tuning/.locks", "tuning/gemm", "failed",
     *(f"{cache}{inner}" for cache in (MODULES, HEADERS) for inner in ("", "/v1", "/v1/keys")),
 )  # fmt: skip
 

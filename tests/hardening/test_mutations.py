@@ -104,7 +104,7 @@ def test_a_mutation_is_not_served(
 def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the cache of a launch on the CPU and of a build for a GPU, and with other sound files in it."""
     folder = tmp_path_factory.mktemp("used")
-    for kind in ("record", "asked key", "statistics", "precompiled headers"):
+    for kind in ("record", "asked key", "precompiled headers"):
         SUBJECTS[kind].write(folder)
     assert launched(folder)
     return folder

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from warp_tiles.remote.statistics import Statistics
-
 
 @pytest.fixture(autouse=True)
 def direct(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -13,9 +11,3 @@ def direct(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.setenv(name, "127.0.0.1")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
-
-
-@pytest.fixture
-def counts() -> list[Statistics]:
-    """A list for the counts of stores."""
-    return []

@@ -9,8 +9,7 @@ from warp_tiles.cache.manifest import Entry, Manifest
 from warp_tiles.remote import LTOIR, object_name
 from warp_tiles.remote.envelope import pack
 from warp_tiles.remote.keys import SigningKey
-from warp_tiles.remote.statistics import Statistics
-from warp_tiles.remote.store import RemoteSettings, RemoteStore
+from warp_tiles.remote.store import RemoteStore
 
 TOOLCHAIN = "NVRTC 12.9 0123456789ab, nvJitLink 12.9 ba9876543210"
 SIGNER = SigningKey.generate()
@@ -34,8 +33,7 @@ def signed(what: Entry, kind: str = LTOIR, toolchain: str = TOOLCHAIN, signer: S
 def connect(url: str | Path, *, wait_s: float = 5.0, signer: SigningKey | None = None, **given: object) -> RemoteStore:
     """A store at a URL or in a folder."""
     address = url.as_uri() if isinstance(url, Path) else url
-    made = RemoteSettings(address, TRUSTED, wait_s, lambda kind: TOOLCHAIN, signer)
-    return RemoteStore(made, **given)  # type: ignore[arg-type]
+    return RemoteStore(address, TRUSTED, wait_s, lambda kind: TOOLCHAIN, signer, **given)  # type: ignore[arg-type]
 
 
 def write_object(folder: Path, what: Entry, data: bytes, kind: str = LTOIR) -> Path:
@@ -50,8 +48,3 @@ def ready(store: RemoteStore) -> RemoteStore:
     """The store, after it has answered."""
     store.require()
     return store
-
-
-def total(counts: list[Statistics]) -> Statistics:
-    """The sum of some counts."""
-    return sum(counts, Statistics())

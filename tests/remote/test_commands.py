@@ -64,9 +64,6 @@ def test_push_pull_and_status(filled_cache: Path, pair: tuple[Path, str], tmp_pa
 
     state = json_of(command("cache", "status", cache=tmp_path / "fleet", **store))
     assert (state["state"], state["functions"], state["writes"]) == ("it answers", 3, False)
-    assert (state["counts"]["hits"], state["counts"]["fetched_bytes"]) == (3, pulled["ltoir"]["moved_bytes"])
-    zeros = json_of(command("cache", "status", "--zero", cache=tmp_path / "fleet", **store))["counts"]
-    assert set(zeros.values()) == {0}
 
     # what was fetched is left to those who signed it
     (tmp_path / "second").mkdir()

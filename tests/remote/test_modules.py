@@ -88,10 +88,6 @@ def test_only_the_module_is_fetched(built: bytes, store: Path, signing: Path, tm
         hooks = installed()
         assert hooks is not None
         assert hooks.engine.cache.entries() == ()
-    import json
-
-    stored = json.loads((tmp_path / "cache" / "statistics" / "remote.json").read_text())["body"]["counts"]
-    assert (stored["hits"], stored["misses"], stored["fetched_bytes"]) == (1, 0, len(built))
 
 
 def test_functions_of_another_machine_serve_a_new_module(

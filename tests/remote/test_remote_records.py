@@ -49,7 +49,7 @@ def test_records_of_a_stranger_are_not_read(tmp_path: Path) -> None:
     assert machine.push(connection(remote, STRANGER)) == 1
     (path,) = (path for path in (remote / "v1" / RECORDS).rglob("*") if path.is_file())
     reader = connection(remote)
-    assert set(reader.given.trusted) == set(TRUSTED)
+    assert set(reader.trusted) == set(TRUSTED)
     assert RecordStore(tmp_path / "fleet").pull(reader) == 0
     # under the name of a trusted signer
     machine.push(connection(tmp_path / "other", SIGNER))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import subprocess
 import sys
 import threading
@@ -15,31 +16,26 @@ from pathlib import Path
 import pytest
 
 from tests.remote.server import Answer, files, send, serving, silent
-from tests.remote.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, ready, signed, total, write_object
+from tests.remote.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, ready, signed, write_object
 from warp_tiles.errors import RemoteError
 from warp_tiles.remote import LTOIR, MODULE
 from warp_tiles.remote.connection import MOST_FAILURES
-from warp_tiles.remote.statistics import Statistics, StatisticsFile
-from warp_tiles.remote.store import RemoteSettings, RemoteStore
+from warp_tiles.remote.store import RemoteStore
 
 ENTRY = entry()
 OVERHEAD_S = 0.05  # at most, of a store that does not answer
 
 
-def test_an_entry_goes_through_a_folder(tmp_path: Path, counts: list[Statistics]) -> None:
-    writer = ready(connect(tmp_path, signer=SIGNER, record=counts.append))
+def test_an_entry_goes_through_a_folder(tmp_path: Path) -> None:
+    writer = ready(connect(tmp_path, signer=SIGNER))
     assert writer.fetch(LTOIR, ENTRY.key) is None
     assert writer.push(LTOIR, ENTRY)
     assert writer.has(LTOIR, ENTRY.key)
     assert not writer.has(MODULE, ENTRY.key)
-    found = ready(connect(tmp_path, record=counts.append)).fetch(LTOIR, ENTRY.key)
+    found = ready(connect(tmp_path)).fetch(LTOIR, ENTRY.key)
     assert found is not None
     assert (found.payload, found.key) == (ENTRY.payload, ENTRY.key)
     assert found.manifest.info == {**ENTRY.manifest.info, "signed_by": SIGNER.public.key_id}
-    sums = total(counts)
-    assert (sums.hits, sums.misses, sums.pushed) == (1, 1, 1)
-    assert sums.fetched_bytes == sums.pushed_bytes == len(ENTRY.payload)
-    assert 2.0 < sums.saved_s < 2.5
     assert writer.names("ltoir/") == [f"v1/ltoir/{ENTRY.key[:2]}/{ENTRY.key}"]
 
 
@@ -56,7 +52,7 @@ def test_an_entry_comes_over_http(tmp_path: Path) -> None:
 
 def test_without_trusted_keys_nothing_is_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with serving(send(signed(ENTRY))) as server:
-        store = RemoteStore(RemoteSettings(server.url, {}, 5.0, lambda kind: TOOLCHAIN))
+        store = RemoteStore(server.url, {}, 5.0, lambda kind: TOOLCHAIN)
         assert [store.fetch(LTOIR, ENTRY.key) for _ in range(3)] == [None] * 3
         assert server.requests == []
     assert [record.message for record in caplog.records if "no key is trusted" in record.message] == [
@@ -107,18 +103,18 @@ WRONG: dict[str, tuple[Answer, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_answer_is_a_miss(name: str, counts: list[Statistics], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_answer_is_a_miss(name: str, caplog: pytest.LogCaptureFixture) -> None:
     answer, kind = WRONG[name]
     with serving(answer) as server:
-        store = ready(connect(server.url, record=counts.append))
+        store = ready(connect(server.url))
         start = time.perf_counter()
         for _ in range(2):
             assert store.fetch(LTOIR, ENTRY.key) is None
         assert time.perf_counter() - start < 2.0
-    assert getattr(total(counts), kind) == 2
-    assert total(counts).hits == 0
     said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(said) == (kind != "misses"), said
+    texts = {"misses": [], "refused": ["is refused"], "failures": ["a request failed|refuses a request"]}
+    assert len(said) == len(texts[kind])
+    assert all(re.search(text, message) for text, message in zip(texts[kind], said))
 
 
 def test_the_first_failure_of_each_kind_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -253,7 +249,7 @@ def test_a_slow_store_costs_its_budget_and_no_more(status: int, caplog: pytest.L
             assert store.fetch(LTOIR, entry(number).key) is None
         assert len(server.requests) == 3
     assert "it is slow" in store.off
-    assert "builds have waited" in caplog.text
+    assert "more than it saved" in caplog.text
 
 
 @pytest.mark.parametrize(("build_s", "hits"), [(0.05, 2), (0.3, 4), (2.5, 10)])
@@ -277,8 +273,6 @@ def test_what_an_entry_saves_pays_for_slow_ones(tmp_path: Path) -> None:
         write_object(tmp_path, item, signed(item))
     store = ready(connect(tmp_path, wait_s=0.5, clock=itertools.count(step=0.45).__next__))
     assert all(store.fetch(LTOIR, item.key) is not None for item in entries)
-    missing = [store.fetch(LTOIR, entry(f"missing {number}").key) for number in range(3)]
-    assert (missing, "for entries that it lacks" in store.off) == ([None] * 3, True)
 
 
 def test_without_cryptography_the_store_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,23 +312,3 @@ def test_a_forked_process_leaves_the_store_alone(tmp_path: Path) -> None:
         cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.stdout == "sound\n", (done.returncode, done.stderr[-2000:])
-
-
-# ---- counts
-
-
-def test_counts_add_up_over_processes(tmp_path: Path) -> None:
-    for _ in range(2):
-        file = StatisticsFile(tmp_path)
-        file.add(Statistics(hits=1, saved_s=0.5))
-        file.add(Statistics(misses=2))
-        file.write()
-        file.write()
-    assert StatisticsFile(tmp_path).read() == Statistics(hits=2, misses=4, saved_s=1.0)
-    StatisticsFile(tmp_path).clear()
-    assert not StatisticsFile(tmp_path).read()
-
-
-@pytest.mark.parametrize("data", [None, [], {"hits": 1}, {"hits": -1}])
-def test_other_data_are_zeros(data: object) -> None:
-    assert Statistics.from_json(data) == Statistics()

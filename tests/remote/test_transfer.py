@@ -8,7 +8,7 @@ from tests.remote.subjects import SIGNER, TRUSTED, connect
 from warp_tiles.cache.key import CacheKey
 from warp_tiles.cache.store import Cache
 from warp_tiles.remote import LTOIR
-from warp_tiles.remote.store import RemoteSettings, RemoteStore
+from warp_tiles.remote.store import RemoteStore
 from warp_tiles.remote.transfer import Transfer, is_built_by, pull, push
 
 TOOLCHAIN = {"compiler": "c" * 64, "linker": "d" * 64}
@@ -60,7 +60,7 @@ def test_only_entries_for_this_toolchain_are_pulled(tmp_path: Path) -> None:
     store = connect(tmp_path / "store", signer=SIGNER)
     store.require()
     push(fill(tmp_path / "cache"), store, LTOIR, TOOLCHAIN, lambda: None)
-    other = RemoteStore(RemoteSettings((tmp_path / "store").as_uri(), TRUSTED, 5.0, lambda kind: "another toolchain"))
+    other = RemoteStore((tmp_path / "store").as_uri(), TRUSTED, 5.0, lambda kind: "another toolchain")
     other.require()
     assert pull(Cache(tmp_path / "other"), other, LTOIR, lambda: None) == Transfer(skipped=1)
     fleet = Cache(tmp_path / "fleet")

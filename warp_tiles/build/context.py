@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from warp_tiles.compile.module import ModuleSource
     from warp_tiles.compile.pool import CompilerPool, Compilers
     from warp_tiles.remote.bundle import Bundle
-    from warp_tiles.remote.statistics import StatisticsFile
     from warp_tiles.remote.store import RemoteStore
 
 log = logging.getLogger("warp_tiles")
@@ -55,7 +54,7 @@ class Resources:
         self._headers: dict[Path, ModuleHeaders] = {}
         self._pools: dict[int, Compilers] = {}
         self._bundles: dict[tuple[Path, tuple[str, ...], Path | None], Bundle] = {}
-        self._remotes: dict[tuple[object, ...], tuple[RemoteStore, StatisticsFile] | None] = {}
+        self._remotes: dict[tuple[object, ...], RemoteStore | None] = {}
         self._waiters: DaemonThreads | None = None
 
     def cache(self, settings: Settings, folder: str = "", suffix: str = ".ltoir") -> Cache:
@@ -94,12 +93,11 @@ class Resources:
             if identity not in self._remotes:
                 context = BuildContext(self, settings)
                 try:
-                    self._remotes[identity] = open_store(settings, context.root, context.toolchain_text)
+                    self._remotes[identity] = open_store(settings, context.toolchain_text)
                 except Exception as error:  # a store must not fail a launch
                     log.warning("the remote store is not used: %s", error)
                     self._remotes[identity] = None
-            made = self._remotes[identity]
-        return made[0] if made is not None else None
+            return self._remotes[identity]
 
     def bundle(self, settings: Settings) -> Bundle | None:
         """The deployment bundle that the settings name.
@@ -117,13 +115,6 @@ class Resources:
             if identity not in self._bundles:
                 self._bundles[identity] = open_bundle(settings)
             return self._bundles[identity]
-
-    def write_counts(self) -> None:
-        """Write the counts of the remote stores beside the cache."""
-        with self._lock:
-            made = [pair for pair in self._remotes.values() if pair is not None]
-        for _, counting in made:
-            counting.write()
 
     def store(self, settings: Settings) -> ToolchainStore:
         """The toolchain and digests under the settings."""
@@ -198,10 +189,8 @@ class Resources:
             bundles, self._bundles = list(self._bundles.values()), {}
         for bundle in bundles:
             bundle.close()
-        for pair in remotes:
-            if pair is not None:
-                pair[0].close()
-                pair[1].write()
+        for remote in filter(None, remotes):
+            remote.close()
         if waiters is not None:
             waiters.shutdown(wait=False, cancel_futures=True)
         for pool in pools:

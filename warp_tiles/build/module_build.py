@@ -156,8 +156,6 @@ class ModuleBuild:
         log.info("%s", record.summary())
         for loop in record.loops:
             log.info("%s", loop.summary())
-        if self._settings.remote:
-            self._engine.resources.write_counts()
         if not self._settings.rules.builds and not record.found:
             log.warning(
                 "module %s was linked in %.1f s: the policy is 'locked' and all of its LTO-IR was cached, but "

@@ -21,7 +21,7 @@ from warp_tiles.util.processes import is_leftover
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 DAY_S = 86400.0
-DOCUMENTS = ("toolchain", f"toolchain/{LAYOUT}", "asked", "statistics")
+DOCUMENTS = ("toolchain", f"toolchain/{LAYOUT}", "asked")
 LOCKS_OF_SEARCHES = "tuning/.locks"
 
 

@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def _opened(*, writes: bool, counts: bool = True) -> Iterator[tuple[BuildContext, RemoteStore]]:
+def _opened(*, writes: bool) -> Iterator[tuple[BuildContext, RemoteStore]]:
     """The build context and the remote store of the settings.
 
     Args:
         writes: True to sign and write entries.
-        counts: True to count the entries.
 
     Raises:
         RemoteError: There is none, or it does not answer.
@@ -35,14 +34,12 @@ def _opened(*, writes: bool, counts: bool = True) -> Iterator[tuple[BuildContext
     from warp_tiles.settings import current
 
     context = Engine().build_context(current())
-    remote, counting = open_store(context.settings, context.root, context.toolchain_text, writes=writes)
+    remote = open_store(context.settings, context.toolchain_text, writes=writes)
     try:
         remote.require()
         yield context, remote
     finally:
         remote.close()
-        if counts:
-            counting.write()
 
 
 @contextlib.contextmanager
@@ -114,29 +111,23 @@ def pull(as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--zero", is_flag=True, help="Set the counts to zero.")
 @json_option
-def status(zero: bool, as_json: bool) -> None:
-    """Print the state of the remote store, the trusted keys, and the counts of its use."""
+def status(as_json: bool) -> None:
+    """Print the state of the remote store, and the trusted keys."""
     from warp_tiles.build.engine import Engine
     from warp_tiles.remote.connect import trusted_by
-    from warp_tiles.remote.statistics import StatisticsFile
     from warp_tiles.settings import current
     from warp_tiles.util.urls import without_password
 
     now = current()
     context = Engine().build_context(now)
-    file = StatisticsFile(context.root, shared=now.cache_shared)
-    if zero:
-        file.clear()
     state = "there is none"
     if now.remote:
         try:
-            with _opened(writes=False, counts=False):
+            with _opened(writes=False):
                 state = "it answers"
         except RemoteError as error:
             state = error.message
-    counts = file.read()
     data: dict[str, Any] = {
         "remote": without_password(now.remote),
         "state": state,
@@ -144,13 +135,10 @@ def status(zero: bool, as_json: bool) -> None:
         "trusted": sorted(trusted_by(now)),
         "functions": context.cache.info().entries,
         "modules": context.modules.info().entries,
-        "counts": asdict(counts),
     }
     if as_json:
         print_json(data)
         return
-    asked = counts.hits + counts.misses + counts.refused + counts.failures
-    share = f"{counts.hits / asked:.0%} of {asked}" if asked else "none asked"
     rows = [
         ("remote store", data["remote"] or "none"),
         ("state", state),
@@ -158,13 +146,5 @@ def status(zero: bool, as_json: bool) -> None:
         ("trusted keys", " ".join(data["trusted"]) or "none"),
         ("functions in the cache", data["functions"]),
         ("modules in the cache", data["modules"]),
-        ("hits", f"{counts.hits} ({share})"),
-        ("misses", counts.misses),
-        ("refused", counts.refused),
-        ("failures", counts.failures),
-        ("fetched", human_bytes(counts.fetched_bytes)),
-        ("pushed", f"{counts.pushed} ({human_bytes(counts.pushed_bytes)})"),
-        ("waited", f"{counts.waited_s:.1f} s"),
-        ("saved", f"{counts.saved_s:.1f} s"),
     ]
     print_table("", ("what", "value"), rows)

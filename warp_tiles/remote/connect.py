@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from warp_tiles.errors import RemoteError
 from warp_tiles.remote.keys import PublicKey, SigningKey, trusted_keys
-from warp_tiles.remote.statistics import StatisticsFile
-from warp_tiles.remote.store import RemoteSettings, RemoteStore
+from warp_tiles.remote.store import RemoteStore
 from warp_tiles.settings import Settings
 from warp_tiles.util.warn import WarnedTexts, warn
 
@@ -57,19 +55,12 @@ def signer_if_any(settings: Settings) -> SigningKey | None:
     return None if settings.signing_key is None or settings.cache_shared else signer_of(settings)
 
 
-def open_store(
-    settings: Settings,
-    root: Path,
-    toolchain: Callable[[str], str],
-    *,
-    writes: bool | None = None,
-) -> tuple[RemoteStore, StatisticsFile]:
-    """Connect to the store that the settings name, and count its use.
+def open_store(settings: Settings, toolchain: Callable[[str], str], *, writes: bool | None = None) -> RemoteStore:
+    """Connect to the store that the settings name.
 
     Args:
         settings: The settings.
-        root: Folder of the cache.
-        toolchain: See :class:`RemoteSettings`.
+        toolchain: See :class:`RemoteStore`.
         writes: True to write entries; None for the setting ``remote_push``.
 
     Raises:
@@ -78,6 +69,4 @@ def open_store(
     if not settings.remote:
         raise RemoteError("there is no remote store", remedy="set WARP_TILES_REMOTE to its URL")
     signer = signer_of(settings) if (settings.remote_push if writes is None else writes) else None
-    counting = StatisticsFile(root, shared=settings.cache_shared)
-    given = RemoteSettings(settings.remote, trusted_by(settings), settings.remote_wait_s, toolchain, signer)
-    return RemoteStore(given, counting.add), counting
+    return RemoteStore(settings.remote, trusted_by(settings), settings.remote_wait_s, toolchain, signer)

@@ -10,15 +10,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import TypeVar
 
 from warp_tiles.errors import RemoteError
 from warp_tiles.remote.client import Client
 from warp_tiles.remote.keys import require_cryptography
-from warp_tiles.remote.statistics import Statistics
-from warp_tiles.util.threads import DaemonThreads
+from warp_tiles.util.threads import DaemonThreads, wait_all
 from warp_tiles.util.urls import without_password
 
 log = logging.getLogger("warp_tiles")
@@ -27,7 +26,7 @@ T = TypeVar("T")
 PATIENCE_S = 0.02
 #: A process asks no more after so many failures in a row.
 MOST_FAILURES = 3
-#: An answer without an entry that takes longer counts as lost time.
+#: An answer that takes longer counts as lost time.
 SLOW_S = 0.2
 _THREADS = 32
 
@@ -39,19 +38,16 @@ class Connection:
         url: URL of the store.
         probe: Name of an object that is asked for first.
         wait_s: The longest time to wait for an answer.
-        record: Receives counts.
     """
 
-    def __init__(self, url: str, probe: str, wait_s: float, record: Callable[[Statistics], None]) -> None:
-        self.url = without_password(url)
-        self._given_url, self._probe, self._wait_s = url, probe, wait_s
-        self._record = record
+    def __init__(self, url: str, probe: str, wait_s: float) -> None:
+        self.url = without_password(url)  # for messages
+        self._given_url, self._probe, self.wait_s = url, probe, wait_s
         self._threads = DaemonThreads(_THREADS, "warp_tiles_remote")
         self._lock = threading.Lock()
         self._patience_s = PATIENCE_S
         self._failures = 0
-        self._missed_s = 0.0  # waits for answers without an entry
-        self._overspent_s = 0.0  # waits for entries, less the builds that they replace
+        self._overspent_s = 0.0  # waits for answers, less the builds that they replace
         self._off = ""
         self._said: set[str] = set()
         self._opened: Future[Client] = self._threads.submit(self._open)
@@ -84,59 +80,41 @@ class Connection:
             future = self._threads.submit(request)
         except RuntimeError:  # it was closed meanwhile
             return None
-        try:
-            found = future.result(self._wait_s)
-        except (FutureTimeoutError, CancelledError):
+        wait_all([future], self.wait_s)
+        if not future.done() or future.cancelled():
             future.cancel()
-            self._give_up_late_answer()
+            self._turn_off(f"it did not answer within {self.wait_s:g} s")
             return None
-        except PermissionError as error:  # of an object; S3 also says so of a missing one
-            self._record(Statistics(failures=1))
+        error = future.exception()
+        if error is None:
+            self._failures = 0
+            return future.result()
+        if isinstance(error, PermissionError):  # of an object; S3 also says so of a missing one
             self.say(f"it refuses a request: {error}", about="permission")
-            return None
-        except Exception as error:  # a store must not fail a build
-            if time.perf_counter() - start >= self._wait_s:  # the client's own timer ended first
-                self._give_up_late_answer()
-                return None
-            self._record(Statistics(failures=1))
+        elif time.perf_counter() - start >= self.wait_s:  # the client's own timer ended first
+            self._turn_off(f"it did not answer within {self.wait_s:g} s")
+        else:
             with self._lock:
                 self._failures += 1
-                many = self._failures >= MOST_FAILURES
-            if many:
+            if self._failures >= MOST_FAILURES:
                 self._turn_off(f"{MOST_FAILURES} requests in a row failed: {error}")
             else:
                 self.say(f"a request failed: {error}", about=f"failure: {type(error).__name__}")
-            return None
-        with self._lock:
-            self._failures = 0
-        return found
+        return None
 
-    def _give_up_late_answer(self) -> None:
-        self._record(Statistics(failures=1))
-        self._turn_off(f"it did not answer within {self._wait_s:g} s")
-
-    def count_miss(self, waited_s: float) -> None:
-        """Count the wait for an answer without an entry, and ask no more if such waits have cost too much."""
-        if waited_s < SLOW_S:
-            return
-        with self._lock:
-            self._missed_s += waited_s
-            missed_s = self._missed_s
-        if missed_s >= self._wait_s:
-            self._turn_off(f"it is slow, and builds have waited {missed_s:.1f} s for entries that it lacks")
-
-    def count_hit(self, waited_s: float, saved_s: float) -> None:
-        """Count the wait for an entry and the build that it replaces. If entries cost more than they save, ask no more.
+    def count_wait(self, waited_s: float, saved_s: float = 0.0) -> None:
+        """Count a slow answer and the build that it replaces. If answers cost more than they save, ask no more.
 
         Args:
             waited_s: Seconds until the answer. Those of requests side by side are added.
-            saved_s: Seconds of the build.
+            saved_s: Seconds of the build; 0 without an entry.
         """
+        if waited_s < SLOW_S:
+            return
         with self._lock:
             self._overspent_s += waited_s - saved_s
-            overspent_s = self._overspent_s
-        if overspent_s >= self._wait_s:
-            self._turn_off(f"it is slow, and its entries have cost {overspent_s:.1f} s more than they save")
+        if self._overspent_s >= self.wait_s:
+            self._turn_off(f"it is slow, and has cost {self._overspent_s:.1f} s more than it saved")
 
     def require(self) -> None:
         """Wait until the store answers.
@@ -145,7 +123,7 @@ class Connection:
             RemoteError: It does not answer in time.
         """
         with self._lock:
-            self._patience_s = self._wait_s
+            self._patience_s = self.wait_s
         if not self._becomes_up():
             raise RemoteError(
                 f"the remote store {self.url} is not usable: {self._off or 'no answer in time'}",
@@ -154,8 +132,9 @@ class Connection:
 
     def _open(self) -> Client:
         require_cryptography()
-        client = Client(self._given_url, self._wait_s)
-        client.exists(self._probe)
+        client = Client(self._given_url, self.wait_s)
+        with suppress(PermissionError):  # it answers, and an object may be readable all the same
+            client.exists(self._probe)
         return client
 
     def _becomes_up(self) -> bool:
@@ -164,21 +143,14 @@ class Connection:
             return False
         with self._lock:
             patience_s, self._patience_s = self._patience_s, 0.0
-        try:
-            self._opened.result(patience_s)
-        except FutureTimeoutError:
+        if not wait_all([self._opened], patience_s):
             if patience_s:
                 self.say("it has not answered yet, so that builds go on without it", about="slow")
             return False
-        except PermissionError:  # it answers, and an object may be readable all the same
-            self._opened = _done(Client(self._given_url, self._wait_s))
-        except RemoteError as error:
-            self._turn_off(str(error))
-            return False
-        except Exception as error:
-            self._turn_off(f"it does not answer: {error}")
-            return False
-        return True
+        error = RemoteError("it was closed") if self._opened.cancelled() else self._opened.exception()
+        if error is not None:
+            self._turn_off(str(error) if isinstance(error, RemoteError) else f"it does not answer: {error}")
+        return error is None
 
     def _turn_off(self, reason: str) -> None:
         with self._lock:
@@ -193,9 +165,3 @@ class Connection:
             self._said.add(about or text)
         if new:
             log.log(level, "the remote store %s: %s", self.url, text)
-
-
-def _done(value: T) -> Future[T]:
-    future: Future[T] = Future()
-    future.set_result(value)
-    return future

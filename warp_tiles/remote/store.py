@@ -10,11 +10,10 @@ import functools
 import json
 import logging
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from warp_tiles.cache.manifest import Entry
 from warp_tiles.cache.store import Upstream
@@ -24,7 +23,6 @@ from warp_tiles.remote.client import MissingObjectError, NotSupportedError, firs
 from warp_tiles.remote.connection import Connection
 from warp_tiles.remote.envelope import OtherToolchainError, RefusedError, Wanted, check_statement, pack, unpack
 from warp_tiles.remote.keys import PublicKey, SigningKey
-from warp_tiles.remote.statistics import Statistics
 from warp_tiles.util.processes import described, this_process
 
 log = logging.getLogger("warp_tiles")
@@ -35,24 +33,6 @@ CLAIMS_S = 120.0
 CLAIM_VALID_S, CLAIM_PATIENCE_S = 60.0, 5.0
 _CLAIM_BYTES = 4096
 _POLL_S = 0.25
-
-
-@dataclass(frozen=True)
-class RemoteSettings:
-    """The settings of a remote store.
-
-    Attributes:
-        trusted: The keys whose signatures count, by key id.
-        wait_s: The longest time to wait for an entry.
-        toolchain: Returns the compiler of a kind of entries, and for modules the linker, as text.
-        signer: Signs entries that are written; None to write none.
-    """
-
-    url: str
-    trusted: Mapping[str, PublicKey]
-    wait_s: float
-    toolchain: Callable[[str], str]
-    signer: SigningKey | None = None
 
 
 @dataclass(frozen=True)
@@ -89,110 +69,65 @@ class Claim:
             return described(b"")
 
 
-class RemoteStore:
+class RemoteStore(Connection):
     """A store of signed entries. It connects in the background as soon as it is made.
 
     Args:
-        given: Its settings.
-        record: Receives counts.
+        url: Its URL.
+        trusted: The keys whose signatures count, by key id.
+        wait_s: The longest time to wait for an entry.
+        toolchain: Returns the compiler of a kind of entries, and for modules the linker, as text.
+        signer: Signs entries that are written; None to write none.
         clock: Returns seconds. The differences are the waits for entries.
     """
 
     def __init__(
         self,
-        given: RemoteSettings,
-        record: Callable[[Statistics], None] = lambda counts: None,
+        url: str,
+        trusted: Mapping[str, PublicKey],
+        wait_s: float,
+        toolchain: Callable[[str], str],
+        signer: SigningKey | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.given = given
-        self._record, self._clock = record, clock
-        self._connection = Connection(given.url, PROBE, given.wait_s, record)
-        self._lock = threading.Lock()
+        super().__init__(url, PROBE, wait_s)
+        self.trusted, self.signer = trusted, signer
+        self._toolchain, self._clock = toolchain, clock
         self._claims_left_s = CLAIMS_S
-
-    @property
-    def url(self) -> str:
-        """Its URL without a password, for messages."""
-        return self._connection.url
-
-    @property
-    def trusted(self) -> Mapping[str, PublicKey]:
-        """The keys whose signatures count, by key id."""
-        return self.given.trusted
-
-    @property
-    def writes(self) -> bool:
-        """True if builds are written to the store."""
-        return self.given.signer is not None
-
-    @property
-    def off(self) -> str:
-        """The reason why this process asks no more; empty while it does."""
-        return self._connection.off
-
-    @property
-    def is_up(self) -> bool:
-        """True if the store has answered, and is asked."""
-        return self._connection.is_up
-
-    def close(self) -> None:
-        """End the threads. Requests in flight are abandoned."""
-        self._connection.close()
-
-    def require(self) -> None:
-        """Wait until the store answers.
-
-        Raises:
-            RemoteError: It does not answer in time.
-        """
-        self._connection.require()
 
     # ---- reading
 
-    def fetch(self, kind: str, key: str, *, signer: str = "", again: bool = False) -> Entry | None:
+    def fetch(self, kind: str, key: str, *, signer: str = "") -> Entry | None:
         """Fetch and verify an entry. Its info names the key that signed it, as ``signed_by``.
 
         Args:
             kind: ``ltoir``, ``module`` or ``records``.
             key: Hex digest of the key.
             signer: Key id that has to have signed it; empty for any trusted one.
-            again: True if it was asked for before, so that another miss does not count.
 
         Returns:
             The entry, or None if the store does not answer with it in time.
         """
-        if not self.given.trusted:
-            self._connection.say(
-                "no key is trusted, so nothing is loaded from it; `warp-tiles keys trust PUBLIC` adds one"
-            )
+        if not self.trusted:
+            self.say("no key is trusted, so nothing is loaded from it; `warp-tiles keys trust PUBLIC` adds one")
             return None
-        trusted = {name: key for name, key in self.given.trusted.items() if signer in ("", name)}
+        trusted = {name: key for name, key in self.trusted.items() if signer in ("", name)}
         start = self._clock()
-        found = self._connection.answer(functools.partial(self._fetch, kind, key, trusted, again))
-        waited_s = self._clock() - start
-        if found is None:
-            self._record(Statistics(waited_s=waited_s))
-            self._connection.count_miss(waited_s)
-            return None
-        build_s = _build_seconds(found)
-        counts = Statistics(hits=1, fetched_bytes=len(found.payload), waited_s=waited_s)
-        self._record(replace(counts, saved_s=max(0.0, build_s - waited_s)))
-        self._connection.count_hit(waited_s, build_s)
+        found = self.answer(functools.partial(self._fetch, kind, key, trusted))
+        self.count_wait(self._clock() - start, 0.0 if found is None else _build_seconds(found))
         return found
 
-    def _fetch(self, kind: str, key: str, trusted: Mapping[str, PublicKey], again: bool) -> Entry | None:
-        wanted = Wanted(kind, key, self.given.toolchain(kind))
-        client = self._connection.client()
+    def _fetch(self, kind: str, key: str, trusted: Mapping[str, PublicKey]) -> Entry | None:
+        wanted = Wanted(kind, key, self._toolchain(kind))
+        client = self.client()
         try:
             entry, signer = unpack(client.read(object_name(kind, key)), wanted, trusted)
         except (MissingObjectError, OtherToolchainError) as error:
-            self._record(Statistics(misses=int(not again)))
             what = "no entry" if isinstance(error, MissingObjectError) else "an entry of another toolchain"
-            self._connection.say(f"it has {what} for {kind} {key[:12]}", about=what, level=logging.INFO)
+            self.say(f"it has {what} for {kind} {key[:12]}", about=what, level=logging.INFO)
             return None
         except RefusedError as error:
-            self._record(Statistics(refused=int(not again)))
-            self._connection.say(f"its answer for {kind} {key[:12]} is refused: {error}", about="refused")
+            self.say(f"its answer for {kind} {key[:12]} is refused: {error}", about="refused")
             return None
         assert signer is not None
         return entry.with_info({SIGNED_BY: signer.key_id})
@@ -205,24 +140,21 @@ class RemoteStore:
         Raises:
             RemoteError: There is no signing key.
         """
-        signer = self.given.signer
+        signer = self.signer
         if signer is None:
             raise RemoteError("nothing can be written without a signing key", remedy="set WARP_TILES_SIGNING_KEY")
-        data = pack(kind, entry, self.given.toolchain(kind), signer)
+        data = pack(kind, entry, self._toolchain(kind), signer)
         name = object_name(kind, entry.key)
-        written = self._connection.answer(lambda: self._connection.client().write(name, data))
-        if written:
-            self._record(Statistics(pushed=1, pushed_bytes=len(entry.payload)))
-        return bool(written)
+        return bool(self.answer(lambda: self.client().write(name, data)))
 
     def has(self, kind: str, key: str) -> bool:
         """Returns True if the store has an entry with a sound, trusted statement. Its payload is not read."""
-        return bool(self._connection.answer(functools.partial(self._has, kind, key)))
+        return bool(self.answer(functools.partial(self._has, kind, key)))
 
     def _has(self, kind: str, key: str) -> bool:
-        wanted = Wanted(kind, key, self.given.toolchain(kind))
+        wanted = Wanted(kind, key, self._toolchain(kind))
         try:
-            check_statement(self._connection.client().read(object_name(kind, key)), wanted, self.given.trusted)
+            check_statement(self.client().read(object_name(kind, key)), wanted, self.trusted)
         except (MissingObjectError, RefusedError):
             return False
         return True
@@ -234,7 +166,7 @@ class RemoteStore:
             RemoteError: The store does not answer, or cannot be listed.
         """
         try:
-            client = self._connection.client(self.given.wait_s)
+            client = self.client(self.wait_s)
             return sorted(client.names(f"{LAYOUT}/{prefix}"))
         except (FutureTimeoutError, NotSupportedError, OSError) as error:
             raise RemoteError(
@@ -257,21 +189,21 @@ class RemoteStore:
             The entry if there is one, and the function that receives a new one.
         """
         found = self.fetch(kind, key)
-        if found is not None or not self.writes:
+        if found is not None or self.signer is None:
             yield Upstream(found)
             return
         claim, name = Claim.new(), object_name("claims", key)
         holder = self._claim(name, claim)
         if holder is not None:
             found, holder = self._wait_for(kind, key, claim, holder, wait_s)
-        elif not self._connection.off:
+        elif not self.off:
             # its last builder may have ended since the first question
-            found = self.fetch(kind, key, again=True)
+            found = self.fetch(kind, key)
         try:
             yield Upstream(found, None if found is not None else functools.partial(self.push, kind))
         finally:
             if holder is None:
-                self._connection.answer(functools.partial(self._release, name, claim))
+                self.answer(functools.partial(self._release, name, claim))
 
     def _wait_for(
         self, kind: str, key: str, claim: Claim, holder: Claim, wait_s: float
@@ -288,12 +220,12 @@ class RemoteStore:
             with self._lock:
                 self._claims_left_s -= _POLL_S
                 left_s = self._claims_left_s
-            found = self.fetch(kind, key, again=True)
-            if found is not None or self._connection.off:
+            found = self.fetch(kind, key)
+            if found is not None or self.off:
                 return found, holder
             other = self._claim(object_name("claims", key), claim)
             if other is None:
-                return self.fetch(kind, key, again=True), None
+                return self.fetch(kind, key), None
             waited_s = time.monotonic() - start
             if waited_s > CLAIM_PATIENCE_S and not said:
                 said = True
@@ -306,7 +238,7 @@ class RemoteStore:
         """Take the lead for a build. Returns the claim of another machine that has it; None if this one has it now."""
 
         def write() -> Claim | None:
-            client = self._connection.client()
+            client = self.client()
             try:
                 if client.write(name, claim.data, only_new=True):
                     return None
@@ -318,10 +250,10 @@ class RemoteStore:
             client.write(name, claim.data)  # its machine has died
             return None
 
-        return self._connection.answer(write)
+        return self.answer(write)
 
     def _release(self, name: str, claim: Claim) -> None:
-        client = self._connection.client()
+        client = self.client()
         with contextlib.suppress(MissingObjectError):
             if first_bytes(client.read(name), _CLAIM_BYTES) == claim.data:  # no other process has taken it over
                 client.remove(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from warp_tiles.cache.key import CacheKey
@@ -14,7 +14,6 @@ from warp_tiles.remote import ANY_TOOLCHAIN, SIGNED_BY
 from warp_tiles.remote.bundle import Bundle, write_bundle
 from warp_tiles.remote.envelope import pack
 from warp_tiles.remote.keys import PublicKey, SigningKey
-from warp_tiles.remote.statistics import summed
 from warp_tiles.remote.store import RemoteStore
 from warp_tiles.util.threads import side_by_side
 
@@ -40,7 +39,7 @@ class Transfer:
     moved_bytes: int = 0
 
     def __add__(self, other: Transfer) -> Transfer:
-        return summed(self, other)
+        return Transfer(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other))))
 
 
 def is_built_by(key: CacheKey, toolchain: Mapping[str, str]) -> bool:

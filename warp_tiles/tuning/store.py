@@ -333,7 +333,7 @@ class RecordStore:
             RemoteError: There is no signing key.
             RecordError: The records cannot be read or stored.
         """
-        signer = remote.given.signer
+        signer = remote.signer
         assert signer is not None
         self._fetch(remote, signer.public.key_id)
         entry = self.entry(signer=signer)
@@ -348,10 +348,10 @@ class RecordStore:
         Raises:
             RecordError: The records cannot be stored.
         """
-        return sum(self._fetch(remote, signer) for signer in sorted(remote.given.trusted))
+        return sum(self._fetch(remote, signer) for signer in sorted(remote.trusted))
 
     def _fetch(self, remote: RemoteStore, signer: str) -> int:
-        entry = remote.fetch(RECORDS, records_key(signer).digest, signer=signer, again=True)  # not every signer has any
+        entry = remote.fetch(RECORDS, records_key(signer).digest, signer=signer)  # not every signer has any
         return 0 if entry is None else self.import_bytes(entry.payload, remote.url)
 
 
