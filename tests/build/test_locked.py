@@ -29,7 +29,7 @@ def plan_of(*variants: Variant) -> ModulePlan:
 
 def missing(bench: Bench, *variants: Variant) -> LockedError:
     with settings.override(policy="locked"), pytest.raises(LockedError) as caught:
-        bench.engine.require_cached(plan_of(*variants))
+        bench.engine.start_cached(plan_of(*variants))
     return caught.value
 
 
@@ -50,7 +50,7 @@ def test_the_error_names_all_missing_functions_and_their_keys(bench: Bench) -> N
 def test_a_cached_function_is_used(bench: Bench) -> None:
     built = bench.build(ALIGNED)
     with settings.override(policy="locked"):
-        bench.engine.require_cached(plan_of(ALIGNED))
+        bench.engine.start_cached(plan_of(ALIGNED))
         found = bench.build(ALIGNED)
     assert (found.payload, found.hit) == (built.payload, True)
 
@@ -69,14 +69,14 @@ def test_the_weaker_recipe_of_the_same_provider_is_accepted(bench: Bench) -> Non
         with pytest.warns(RuntimeWarning, match="without alignment"):
             built = bench.build(half)
         with settings.override(policy="locked"):
-            bench.engine.require_cached(plan_of(half))
+            bench.engine.start_cached(plan_of(half))
             assert bench.build(half).symbol == built.symbol != first.symbol
 
 
 def test_a_function_of_another_provider_is_not_accepted(bench: Bench) -> None:
     with settings.override(provider="cublasdx"):
         bench.build(ALIGNED)
-    assert "mma" in missing(bench, ALIGNED).message
+    assert "the mma function" in missing(bench, ALIGNED).message
     with settings.override(policy="locked"), pytest.raises(LockedError):
         bench.build(ALIGNED)
 
@@ -92,23 +92,23 @@ def test_builds_of_libmathdx_are_not_cached(bench: Bench) -> None:
 def test_the_scalar_path_needs_nothing(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
     with settings.override(policy="locked"):
-        bench.engine.require_cached(plan_of(FEW))
+        bench.engine.start_cached(plan_of(FEW))
         assert bench.build(FEW).provider == "scalar"
 
 
 def test_a_solver_is_looked_up_for_its_own_provider(bench: Bench) -> None:
-    assert f"{FACTOR.describe()}: mma, " in missing(bench, FACTOR).message
+    assert f"the mma function {FACTOR.describe()} is not" in missing(bench, FACTOR).message
     built = bench.build(FACTOR)
     with settings.override(policy="locked"):
-        bench.engine.require_cached(plan_of(FACTOR, FEW))
+        bench.engine.start_cached(plan_of(FACTOR, FEW))
         assert bench.build(FACTOR).key == built.key
 
 
 def test_a_variant_that_mma_cannot_serve_is_looked_up_for_cublasdx(bench: Bench) -> None:
-    assert "cublasdx, " in missing(bench, ODD).message
+    assert "the cublasdx function" in missing(bench, ODD).message
     built = bench.build(ODD)
     with settings.override(policy="locked"):
-        bench.engine.require_cached(plan_of(ODD))
+        bench.engine.start_cached(plan_of(ODD))
         assert bench.build(ODD).key == built.key
 
 

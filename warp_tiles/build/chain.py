@@ -174,37 +174,27 @@ class Chain:
             raise TypeError(f"In '{planned.function}': {text} Here {error.message}.") from error
         raise error
 
-    def require_cached(self, plan: ModulePlan, context: ProviderContext) -> None:
-        """Check that the cache holds the LTO-IR of all functions of a module, as the policy ``locked`` demands.
+    def require_cached(self, plan: ModulePlan, errors: Sequence[BaseException | None]) -> None:
+        """Check that the functions of a module were found, as the policy ``locked`` demands.
+
+        Args:
+            plan: The plan of the module.
+            errors: The errors of its functions.
 
         Raises:
             LockedError: Some are missing, and the message names each of them and its key; or there is no toolchain.
         """
-        needed = dict.fromkeys(planned.variant for planned in plan.needed if planned.variant is not None)
-        missing = [text for variant in needed if (text := self._missing(variant, context))]
+        missing = [error for error in errors if isinstance(error, LockedError)]
+        for error in missing:
+            if error.remedy:  # the toolchain is missing, and without its digest there is no key
+                raise error
         if missing:
-            lines = "\n".join(f"  {text}" for text in missing)
+            lines = "\n".join(f"  {text}" for text in dict.fromkeys(error.message for error in missing))
             raise LockedError(
                 f"{self.settings.named('policy')} is 'locked', and module {plan.name} needs "
                 f"{len(missing)} device function{'s' * (len(missing) > 1)} not in the cache:\n{lines}",
                 remedy=_REMEDY.format(arch=plan.arch),
             )
-
-    def _missing(self, variant: Variant, context: ProviderContext) -> str:
-        for provider in self.order(variant):
-            match = self.match(provider, variant, context)
-            if isinstance(match.reason_unsupported, ToolchainError):  # without the compiler's digest there is no key
-                self.require_fallback(match.reason_unsupported)
-            if match.reason_unsupported is not None:
-                continue
-            if not any(recipe.symbol for recipe in match.recipes):  # the scalar path has no function
-                return ""
-            keys = [provider.key_of(recipe) for recipe in match.recipes]
-            if any(key is not None and context.is_cached(key) for key in keys):
-                return ""
-            key = keys[0].digest if keys[0] is not None else "its builds are not cached"
-            return f"{variant.describe()}: {provider.name}, {key}"
-        return ""  # the plan already says that no provider supports it
 
     def fingerprint(self, context: BuildContext, *, trust: str, code: str) -> str:
         """Text for Warp's module hash: everything of warp_tiles that the code of a module depends on.

@@ -35,6 +35,7 @@ from warp_tiles.toolchain.search import Version
 from warp_tiles.toolchain.sources import code_files
 from warp_tiles.util.nvtx import marked
 from warp_tiles.util.single_flight import Flights
+from warp_tiles.util.threads import wait_all
 from warp_tiles.util.warn import WarnedTexts, warn
 
 if TYPE_CHECKING:
@@ -253,10 +254,6 @@ class Engine:
             MissedKeys(context.root, shared=context.settings.cache_shared).add(key)
         return replace(found, key=key.digest, cached=cached)
 
-    def require_cached(self, plan: ModulePlan) -> None:
-        """Check that all functions of a module are cached. Raises a LockedError that names the missing ones."""
-        self.chain(plan.settings).require_cached(plan, self.build_context(plan.settings))
-
     # ---- building
 
     def start(self, variants: Iterable[Variant], resolved: Settings | None = None) -> dict[Variant, Future[Artifact]]:
@@ -273,6 +270,17 @@ class Engine:
             submit = functools.partial(self.resources.waiters.submit, self._build, variant, resolved)
             future, started = self._in_flight.start(identity, submit)
             futures[variant] = future if started else _share(future)
+        return futures
+
+    def start_cached(self, plan: ModulePlan) -> dict[Variant, Future[Artifact]]:
+        """Look up the functions of a module under the policy ``locked``, and wait for all.
+
+        Raises:
+            LockedError: Some are missing. The message names all of them.
+        """
+        futures = self.start((v.variant for v in plan.needed if v.variant is not None), plan.settings)
+        wait_all(futures.values())
+        self.chain(plan.settings).require_cached(plan, [future.exception() for future in futures.values()])
         return futures
 
     def _build(self, variant: Variant, resolved: Settings) -> Artifact:
@@ -335,7 +343,7 @@ class Engine:
         started = now_s()
         context = replace(context, compiled=[])
         if recipe.symbol and not context.settings.rules.builds and provider.key_of(recipe) is None:
-            raise LockedError(f"{recipe.title} builds {variant.describe()}, and its builds are not cached")
+            raise LockedError(f"{variant.describe()}: {provider.name}, its builds are not cached")
         choice = context.settings.progress
         what = recipe.variant.describe()
         with (

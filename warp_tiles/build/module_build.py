@@ -91,12 +91,10 @@ class ModuleBuild:
     def _start_functions(self) -> None:
         if self._futures:
             return
-        locked = not self._settings.rules.builds
-        if locked and not self._settings.remote:  # a bundle has modules, and no functions
-            self._engine.require_cached(self.plan)
-        self._futures = self._engine.start(self._variants(), self._settings)
-        if locked:
-            self._artifacts()  # the remote store may lack one, and then nothing is compiled
+        if self._settings.rules.builds:
+            self._futures = self._engine.start(self._variants(), self._settings)
+        else:
+            self._futures = self._engine.start_cached(self.plan)
 
     def _artifacts(self) -> list[Artifact]:
         return [wait_result(future) for future in self._futures.values()]
