@@ -38,9 +38,9 @@ from warp_tiles.toolchain.store import ToolchainStore
 
 pytest.importorskip("cuda.core", reason="cuda-core compiles")
 
-OPTIONS = (("arch", "sm_90"), ("std", "c++17"))
-GOOD = CompileRequest("good.cu", "__device__ int good() { return 1; }", OPTIONS, "the function good")
-BAD = CompileRequest("bad.cu", "__device__ int bad() { return nothing; }", OPTIONS, "the function bad")
+FLAGS = ("-arch=sm_90", "--std=c++17")
+GOOD = CompileRequest("good.cu", "__device__ int good() { return 1; }", FLAGS, (), "the function good")
+BAD = CompileRequest("bad.cu", "__device__ int bad() { return nothing; }", FLAGS, (), "the function bad")
 LTO_IR = b"\xedCN\x7f"
 
 
@@ -90,18 +90,13 @@ def compiled_with(facts: Any = None, **fields: Any) -> Callable[[Job], Answer]:
 # ---- what travels
 
 
-def include_path(request: CompileRequest | LinkRequest) -> list[str]:
-    assert isinstance(request, CompileRequest)
-    return list(dict(request.options)["include_path"])
-
-
 def test_requests_travel_without_paths_of_this_machine_and_get_them_back(
     store: ToolchainStore, installation: Installation
 ) -> None:
     variant = variant_of(16, "float16", threads=64)
     native = warp_headers_folder()
     assert native is not None
-    module = replace(GOOD, options=(*OPTIONS, ("include_path", [os.fspath(native)])))
+    module = replace(GOOD, include_dirs=(os.fspath(native),))
     expected = [
         (MmaProvider(store).request(variant), (CODE, COMPILER, DEVICE_SOURCES)),
         (CublasdxProvider(store).request(variant), (CODE, COMPILER, DEVICE_SOURCES, CUDA_HEADERS)),
@@ -112,7 +107,8 @@ def test_requests_travel_without_paths_of_this_machine_and_get_them_back(
         assert portable is not None
         sent, names = portable
         assert names == needed
-        assert not any(os.path.isabs(folder) for folder in include_path(sent))
+        assert isinstance(sent, CompileRequest)
+        assert not any(map(os.path.isabs, sent.include_dirs))
         assert installation.localized(sent) == request
         assert sent.text.splitlines()[1:] == request.text.splitlines()[1:]
         assert os.fspath(Path(__file__).resolve().parents[2]) not in repr(sent)
@@ -126,7 +122,7 @@ def test_a_link_needs_the_same_linker(installation: Installation) -> None:
 
 def test_a_request_with_a_folder_of_the_user_is_compiled_here(installation: Installation, tmp_path: Path) -> None:
     (tmp_path / "mine.cuh").write_text("__device__ int mine() { return 1; }")
-    request = replace(GOOD, source='#include "mine.cuh"', options=(*OPTIONS, ("include_path", [str(tmp_path)])))
+    request = replace(GOOD, source='#include "mine.cuh"', include_dirs=(str(tmp_path),))
     executor = Fake(compiled_with())
     pool = ExecutorPool(executor, installation, lambda: CompilerPool(1))
     assert pool.submit(request).result(60).payload.startswith(LTO_IR)
@@ -155,7 +151,7 @@ def test_equal_requests_are_different_jobs_because_dask_remembers_errors(install
 
 def test_an_unknown_folder_name_is_an_error(installation: Installation) -> None:
     with pytest.raises(ToolchainError, match="/etc"):
-        installation.localized(replace(GOOD, options=(("include_path", ["/etc"]),)))
+        installation.localized(replace(GOOD, include_dirs=("/etc",)))
 
 
 # ---- facts

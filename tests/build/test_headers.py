@@ -25,8 +25,8 @@ from warp_tiles.toolchain.store import FileDigests
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="headers are precompiled on Linux only")
 
 PREFIX = '#define WP_TILE_BLOCK_DIM 128\n#include "builtin.h"\nextern "C" {\n'
-OPTIONS = (("arch", "sm_90"), ("std", "c++17"))
-REQUEST = CompileRequest("module.cu", PREFIX + "}", OPTIONS, "module m")
+FLAGS = ("-arch=sm_90", "--std=c++17")
+REQUEST = CompileRequest("module.cu", PREFIX + "}", FLAGS, (), "module m")
 CONTENT = b"an image of a heap" * 1000
 
 
@@ -121,7 +121,7 @@ def test_the_second_module_writes_the_headers_and_later_ones_read_them(setup: Se
     header = setup.pool.headers[-1]
     assert header is not None
     assert Path(header.path).read_bytes() == CONTENT
-    assert header.flags == [f"--use-pch={header.path}"]
+    assert header.flag == f"--use-pch={header.path}"
 
 
 def test_processes_share_the_headers(setup: Setup) -> None:
@@ -180,7 +180,7 @@ def _another_prefix(setup: Setup) -> HeaderFile | None:
 
 
 def _another_option(setup: Setup) -> HeaderFile | None:
-    return setup.compile(replace(REQUEST, options=(("arch", "sm_80"), ("std", "c++17"))))
+    return setup.compile(replace(REQUEST, flags=("-arch=sm_80", "--std=c++17")))
 
 
 def _another_compiler(setup: Setup) -> HeaderFile | None:

@@ -157,7 +157,7 @@ def test_a_module_is_compiled_and_linked_by_warp_tiles(case: Case) -> None:
     (compiled,), (linked,) = case.engine.pool.compiled, case.engine.pool.linked
     assert compiled.source == case.intended
     assert compiled.name == "module.cu"
-    assert dict(compiled.options)["include_path"] == ["/warp/native"]
+    assert compiled.include_dirs == ("/warp/native",)
     assert linked.inputs == (b"module LTO-IR", f"LTO-IR of {BIG[Role.FORWARD].symbol}".encode())
     assert (linked.arch, linked.output) == ("sm_90", "cubin")
     assert case.engine.recorder.records == (record,)
@@ -165,9 +165,7 @@ def test_a_module_is_compiled_and_linked_by_warp_tiles(case: Case) -> None:
 
 def test_warps_options_reach_the_compiler(case: Case) -> None:
     case.build(fast_math=True, arch_suffix="a")
-    options = dict(case.engine.pool.compiled[0].options)
-    assert options["use_fast_math"] is True
-    assert options["arch"] == "sm_90a"
+    assert {"--use_fast_math", "-arch=sm_90a"} <= set(case.engine.pool.compiled[0].flags)
     assert case.engine.pool.linked[0].arch == "sm_90a"
 
 

@@ -30,13 +30,13 @@ from warp_tiles.toolchain.store import ToolchainStore
 
 psutil = pytest.importorskip("psutil", reason="Dask brings psutil")
 
-OPTIONS = (("arch", "sm_90"), ("std", "c++17"))
-GOOD = CompileRequest("good.cu", "__device__ int good() { return 1; }", OPTIONS, "the function good")
+FLAGS = ("-arch=sm_90", "--std=c++17")
+GOOD = CompileRequest("good.cu", "__device__ int good() { return 1; }", FLAGS, (), "the function good")
 _FUNCTIONS = "\n".join(
     f"__device__ float f{n}(float* x) {{ float s = 0; for (int i = 0; i < {n}; ++i) s += x[i] * {n}.5f; return s; }}"
     for n in range(9000)
 )
-SLOW = CompileRequest("slow.cu", _FUNCTIONS, OPTIONS, "9000 functions")  # a second or more
+SLOW = CompileRequest("slow.cu", _FUNCTIONS, FLAGS, (), "9000 functions")  # a second or more
 
 
 def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
@@ -123,7 +123,9 @@ def test_a_worker_that_held_all_requests_can_be_killed(workers: Any, installatio
     victim, pid = next(iter(workers.run(os.getpid).items()))
     executor = workers.get_executor(workers=[victim], allow_other_workers=True)
     pool = ExecutorPool(executor, installation, no_local)
-    requests = [GOOD.__class__(f"f{n}.cu", f"__device__ int f{n}() {{ return {n}; }}", OPTIONS, "f") for n in range(5)]
+    requests = [
+        GOOD.__class__(f"f{n}.cu", f"__device__ int f{n}() {{ return {n}; }}", FLAGS, (), "f") for n in range(5)
+    ]
     futures = [pool.submit(SLOW), *(pool.submit(request) for request in requests)]
     until(lambda: workers.processing().get(victim))
     os.kill(pid, signal.SIGKILL)

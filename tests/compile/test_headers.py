@@ -41,9 +41,9 @@ print(json.dumps([reserved, new, len(list(compiler._mappings())) - len(before)])
 def request_with_header(tmp_path: Path) -> CompileRequest:
     """A translation unit with a header, and a file for precompiled headers."""
     (tmp_path / "shapes.h").write_text("__device__ inline int corners(int n) { return n == 4 ? 4 : 3; }\n")
-    options = (("arch", "sm_90"), ("std", "c++17"), ("include_path", [os.fspath(tmp_path)]))
     source = '#include "shapes.h"\nextern "C" __global__ void kernel(int* out) { *out = corners(4); }\n'
-    return CompileRequest("kernel.cu", source, options, "kernel", HeaderFile(os.fspath(tmp_path / "shapes.pch"), True))
+    header = HeaderFile(os.fspath(tmp_path / "shapes.pch"), True)
+    return CompileRequest("kernel.cu", source, ("-arch=sm_90", "--std=c++17"), (os.fspath(tmp_path),), "kernel", header)
 
 
 def cubin(request: CompileRequest) -> tuple[bytes, bool]:

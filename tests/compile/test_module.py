@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from warp_tiles.compile.compiler import LTO_FLAGS, CompileRequest
 from warp_tiles.compile.module import (
     KNOWN_KEYWORDS,
     ModuleSource,
-    module_options,
+    module_flags,
     warp_link_reason,
 )
 from warp_tiles.errors import LinkError
@@ -30,40 +31,11 @@ def module(output: str = "cubin", arch: int = 90, **keywords: Any) -> ModuleSour
     return ModuleSource("module.cu", arch, output, "/warp/native", keywords)
 
 
-def macros(options: dict[str, Any]) -> set[object]:
-    return set(options["define_macro"])
+# ---- flags
 
 
-# ---- options
-
-
-def test_options_of_a_plain_module() -> None:
-    options = module_options(module(), NVRTC_12_9)
-    assert options["arch"] == "sm_90"
-    assert options["std"] == "c++17"
-    assert options["fma"] is True
-    assert options["ofast_compile"] == "0"
-    assert options["include_path"] == ["/warp/native"]
-    assert options["diag_suppress"] == [177, 550]
-    assert options["undefine_macro"] == "WP_VERIFY_FP"
-    assert {"NDEBUG", ("WP_ENABLE_MATHDX", "1")} <= macros(options)
-    assert not {"lineinfo", "use_fast_math"} & set(options)
-
-
-@pytest.mark.parametrize(("keyword", "option"), [("lineinfo", "lineinfo"), ("fast_math", "use_fast_math")])
-def test_switches(keyword: str, option: str) -> None:
-    assert module_options(module(**{keyword: True}), NVRTC_12_9)[option] is True
-    assert option not in module_options(module(**{keyword: False}), NVRTC_12_9)
-
-
-def test_fused_multiply_add_can_be_off() -> None:
-    assert module_options(module(fuse_fp=False), NVRTC_12_9)["fma"] is False
-
-
-def test_verify_fp_defines_a_macro_that_is_otherwise_undefined() -> None:
-    options = module_options(module(verify_fp=True), NVRTC_12_9)
-    assert "WP_VERIFY_FP" in macros(options)
-    assert "undefine_macro" not in options
+def flags_of(nvrtc: tuple[int, int] = NVRTC_12_9, output: str = "cubin", arch: int = 90, **keywords: Any) -> set[str]:
+    return set(module_flags(module(output, arch, **keywords), nvrtc))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +54,8 @@ def test_verify_fp_defines_a_macro_that_is_otherwise_undefined() -> None:
     ],
 )
 def test_optimization_levels(level: int, nvrtc: tuple[int, int], expected: str | None) -> None:
-    assert module_options(module(optimization_level=level), nvrtc).get("ofast_compile") == expected
+    found = [flag for flag in flags_of(nvrtc, optimization_level=level) if flag.startswith("--Ofast-compile")]
+    assert found == ([f"--Ofast-compile={expected}"] if expected else [])
 
 
 @pytest.mark.parametrize(
@@ -99,8 +72,8 @@ def test_optimization_levels(level: int, nvrtc: tuple[int, int], expected: str |
     ],
 )
 def test_the_texture_workaround(output: str, arch: int, level: int, nvrtc: tuple[int, int], expected: bool) -> None:
-    options = module_options(module(output, arch, optimization_level=level), nvrtc)
-    assert ("WP_WORKAROUND_CUDA_TEXTURE_CUBIN" in macros(options)) is expected
+    found = flags_of(nvrtc, output, arch, optimization_level=level)
+    assert ("--define-macro=WP_WORKAROUND_CUDA_TEXTURE_CUBIN" in found) is expected
 
 
 @pytest.mark.parametrize(
@@ -108,14 +81,12 @@ def test_the_texture_workaround(output: str, arch: int, level: int, nvrtc: tuple
     [("cubin", "", "sm_90"), ("ptx", "", "compute_90"), ("cubin", "a", "sm_90a"), ("ptx", "f", "compute_90f")],
 )
 def test_targets(output: str, suffix: str, target: str) -> None:
-    made = module(output, arch_suffix=suffix)
-    assert made.target == target
-    assert module_options(made, NVRTC_12_9)["arch"] == target
+    assert module(output, arch_suffix=suffix).target == target
+    assert f"-arch={target}" in flags_of(output=output, arch_suffix=suffix)
 
 
 def test_extra_include_folders_follow_warps_own() -> None:
-    options = module_options(module(extra_include_dirs=[Path("/b"), "/a"]), NVRTC_12_9)
-    assert options["include_path"] == ["/warp/native", "/b", "/a"]
+    assert module(extra_include_dirs=[Path("/b"), "/a"]).include_dirs == ("/warp/native", "/b", "/a")
 
 
 # ---- compared with Warp itself
@@ -150,7 +121,7 @@ print("#toolkit", json.dumps(context.runtime.toolkit_version))
 print("#native", Path(build.warp_home) / "native", flush=True)
 for name, case in json.loads(sys.argv[2]).items():
     arch, output = case.pop("arch", 90), case.pop("output", "cubin")
-    request = CompileRequest("f.cu", code, (("arch", f"sm_{arch}" + case.get("arch_suffix", "")),), "f")
+    request = CompileRequest("f.cu", code, (f"-arch=sm_{arch}" + case.get("arch_suffix", ""),), (), "f")
     inputs = [compile_to_ltoir(request).payload]
     print("#case", name, flush=True)
     build.build_cuda(str(source), arch, str(folder / f"out.{output}"), pch_dir=None, ltoirs=inputs, **case)
@@ -197,7 +168,7 @@ def warps_options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-# options that Warp gives to NVRTC and module_options() omits
+# flags that Warp gives to NVRTC and module_flags() omits
 OMITTED = ("-pch", "--pch-dir=")  # precompiled headers change the time, not the code
 
 
@@ -219,14 +190,10 @@ def normalized(flags: list[str]) -> list[str]:
 
 
 def own_flags(case: dict[str, Any], toolkit: tuple[int, int], native: str) -> list[str]:
-    from cuda.core import ProgramOptions
-
     keywords = {name: value for name, value in case.items() if name not in ("arch", "output")}
     source = ModuleSource("module.cu", case.get("arch", 90), case.get("output", "cubin"), native, keywords)
-    options = ProgramOptions(
-        link_time_optimization=True, relocatable_device_code=True, **module_options(source, toolkit)
-    )
-    return [flag.decode() for flag in options.as_bytes("nvrtc")]
+    request = CompileRequest("module.cu", "", module_flags(source, toolkit), source.include_dirs, "m")
+    return [*LTO_FLAGS, *request.all_flags]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -318,12 +285,11 @@ def test_invalid_lto_ir_is_a_link_error() -> None:
 @pytest.mark.parametrize(("output", "magic"), [("cubin", b"\x7fELF"), ("ptx", b".version")])
 def test_a_module_and_a_function_are_linked(output: str, magic: bytes) -> None:
     pytest.importorskip("cuda.core", reason="cuda-core compiles and links")
-    from warp_tiles.compile.compiler import CompileRequest, LinkRequest, compile_to_ltoir, link_module
+    from warp_tiles.compile.compiler import LinkRequest, compile_to_ltoir, link_module
 
-    options = (("arch", "sm_90"),)
-    function = compile_to_ltoir(CompileRequest("f.cu", "__device__ int f() { return 1; }", options, "f"))
+    function = compile_to_ltoir(CompileRequest("f.cu", "__device__ int f() { return 1; }", ("-arch=sm_90",), (), "f"))
     text = 'extern __device__ int f(); extern "C" __global__ void k(int* p) { *p = f(); }'
-    kernel = compile_to_ltoir(CompileRequest("k.cu", text, options, "k"))
+    kernel = compile_to_ltoir(CompileRequest("k.cu", text, ("-arch=sm_90",), (), "k"))
     arch = "sm_90" if output == "cubin" else "compute_90"
     linked = link_module(LinkRequest("m", (kernel.payload, function.payload), arch, output, 64))
     assert magic in linked.payload

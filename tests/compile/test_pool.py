@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,9 @@ pytest.importorskip("cuda.core", reason="cuda-core compiles")
 
 LTO_IR = b"\xedCN\x7f"  # the first bytes of NVRTC's LTO-IR
 ROOT = Path(__file__).resolve().parents[2]
-OPTIONS = (("arch", "sm_90"), ("std", "c++17"))
-GOOD = CompileRequest("good.cu", "__device__ int good() { return 1; }", OPTIONS, "the function good")
-BAD = CompileRequest("bad.cu", "__device__ int bad() { return nothing; }", OPTIONS, "the function bad")
+FLAGS = ("-arch=sm_90", "--std=c++17")
+GOOD = CompileRequest("good.cu", "__device__ int good() { return 1; }", FLAGS, (), "the function good")
+BAD = CompileRequest("bad.cu", "__device__ int bad() { return nothing; }", FLAGS, (), "the function bad")
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ def test_a_process_is_reused(shared: CompilerPool) -> None:
 
 def test_both_kinds_of_requests_are_accepted(shared: CompilerPool) -> None:
     text = 'extern __device__ int good(); extern "C" __global__ void k(int* p) { *p = good(); }'
-    kernel = shared.submit(CompileRequest("k.cu", text, OPTIONS, "k")).result(60)
+    kernel = shared.submit(CompileRequest("k.cu", text, FLAGS, (), "k")).result(60)
     function = shared.submit(GOOD).result(60)
     linked = shared.submit(LinkRequest("m", (kernel.payload, function.payload), "sm_90", "cubin")).result(60)
     assert linked.payload.startswith(b"\x7fELF")
@@ -115,13 +116,15 @@ def test_a_compile_error_can_be_reproduced_alone(shared: CompilerPool, tmp_path:
 def test_reproduce_compiles_with_the_options_of_the_first_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = {**dict(OPTIONS), "define_macro": [("VALUE", "1")], "include_path": [str(tmp_path)]}
-    (tmp_path / "header.cuh").write_text("__device__ int f() { return VALUE; }\n")
+    folder = tmp_path / "own headers"
+    folder.mkdir()
+    good = CompileRequest("good.cu", '#include "header.cuh"\n', (*FLAGS, "--define-macro=VALUE=1"), (str(folder),), "f")
+    (folder / "header.cuh").write_text("__device__ int f() { return VALUE; }\n")
     path = tmp_path / "good.cu"
-    path.write_text(f'// options: {options!r}\n#include "header.cuh"\n')
+    path.write_text(good.text)
     assert worker.main(["--reproduce", str(path)]) == 0
     assert re.search(r"good\.cu: \d+ bytes of LTO-IR in [\d.]+ s with NVRTC", capsys.readouterr().out)
-    path.write_text(f'// options: {dict(OPTIONS)!r}\n#include "header.cuh"\n')
+    path.write_text(replace(good, include_dirs=()).text)
     assert worker.main(["--reproduce", str(path)]) == 1
     assert "header.cuh" in capsys.readouterr().err
 
@@ -130,7 +133,7 @@ def test_reproduce_without_options_names_the_expected_line(tmp_path: Path, capsy
     path = tmp_path / "bare.cu"
     path.write_text(GOOD.source)
     assert worker.main(["--reproduce", str(path)]) == 2
-    assert "// options: " in capsys.readouterr().err
+    assert "// flags: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["--bogus"], ["--reproduce"], ["--reproduce", "a", "b"]])
@@ -235,7 +238,7 @@ def test_processes_end_with_their_owner() -> None:
         "import sys; from warp_tiles.compile.pool import CompilerPool\n"
         "from warp_tiles.compile.compiler import CompileRequest\n"
         "pool = CompilerPool(1)\n"
-        f"pool.submit(CompileRequest('good.cu', {GOOD.source!r}, {OPTIONS!r}, 'good')).result(60)\n"
+        f"pool.submit(CompileRequest('good.cu', {GOOD.source!r}, {FLAGS!r}, (), 'good')).result(60)\n"
         "print(pool._processes[0]._process.pid, flush=True)\n"
         "import os; os._exit(0)\n"
     )
@@ -336,11 +339,12 @@ def test_an_unexpected_error_of_a_pool_is_a_worker_error() -> None:
 def test_a_forked_child_starts_its_own_processes() -> None:
     code = """
 import os, sys
-from warp_tiles.api import enable, engine as engine_of
+from warp_tiles._warp import installed
+from warp_tiles.api import enable
 from warp_tiles.compile.compiler import CompileRequest
-good = CompileRequest("f.cu", "__device__ int f() { return 1; }", (("arch", "sm_90"),), "f")
+good = CompileRequest("f.cu", "__device__ int f() { return 1; }", ("-arch=sm_90",), (), "f")
 enable()
-engine = engine_of()
+engine = installed().engine
 from warp_tiles.settings import current
 engine_settings = current()
 assert engine.build_context(engine_settings).pool.submit(good).result(60).payload

@@ -92,8 +92,7 @@ from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.toolchain.search import find_toolchain
 
 with CompilerPool(1) as pool:
-    options = (("arch", "sm_90"),)
-    request = CompileRequest("f.cu", 'extern "C" __global__ void f(int* x) { *x = 1; }', options, "f")
+    request = CompileRequest("f.cu", 'extern "C" __global__ void f(int* x) { *x = 1; }', ("-arch=sm_90",), (), "f")
     compiled = pool.submit(request).result()
     linked = pool.submit(LinkRequest("f", (compiled.payload,), "sm_90", "cubin")).result()
     maps = Path(f"/proc/{pool._processes[0]._process.pid}/maps").read_text()

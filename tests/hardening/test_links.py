@@ -57,7 +57,7 @@ def use_inner_caches(root: Path) -> None:
 
 def reproduce(root: Path) -> None:
     context = BuildContext(Resources(None, None), Settings(cache_dir=root))
-    context._reproduction(CompileRequest("f.cu", "text", (), "a function"))
+    context._reproduction(CompileRequest("f.cu", "text", (), (), "a function"))
 
 
 def evict(root: Path) -> None:

@@ -19,7 +19,7 @@ from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.compile.worker import send
 from warp_tiles.errors import WorkerError
 
-REQUEST = CompileRequest("a.cu", 'extern "C" __device__ int f() { return 1; }', (("arch", "sm_90"),), "f")
+REQUEST = CompileRequest("a.cu", 'extern "C" __device__ int f() { return 1; }', ("-arch=sm_90",), (), "f")
 
 
 def kill(monkeypatch: pytest.MonkeyPatch, kind: str, most: int) -> list[str]:

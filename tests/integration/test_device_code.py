@@ -21,7 +21,7 @@ from tests.products import Case, make_kernel
 from warp_tiles import enabled, plan
 from warp_tiles._warp.internals import toolkit_version
 from warp_tiles.build.engine import Engine
-from warp_tiles.compile.compiler import CompileRequest, LinkRequest, compile_to_ltoir, link_module
+from warp_tiles.compile.compiler import LinkRequest, compile_to_ltoir, link_module
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.providers.mma import MmaProvider
@@ -95,15 +95,15 @@ def linked_ptx(name: str, variant: GemmProblem, source_arch: int | None = None) 
     """PTX of a kernel that calls a provider's function. The function's source is that for ``source_arch``."""
     recipe = provider(name).recipes(replace(variant, arch=source_arch or variant.arch))[0]
     request = provider(name).request(recipe.variant, recipe.tile_config)
-    options = {**dict(request.options), "arch": f"sm_{variant.arch}"}
-    product = compile_to_ltoir(replace(request, options=tuple(options.items()))).payload
+    request = replace(request, flags=(f"-arch=sm_{variant.arch}", *request.flags[1:]))
+    product = compile_to_ltoir(request).payload
     caller = f"""
 extern "C" __device__ void {recipe.symbol}(void*, void*, void*, void*, void*);
 extern "C" __global__ void caller(double* alpha, double* beta, double* c)
 {{ extern __shared__ char shared[]; {recipe.symbol}(alpha, shared, shared + 8192, beta, shared + 16384);
   *c = *(double*)(shared + 16384); }}
 """
-    main = compile_to_ltoir(CompileRequest("caller.cu", caller, tuple(options.items()), "a caller")).payload
+    main = compile_to_ltoir(replace(request, name="caller.cu", source=caller)).payload
     linked = link_module(LinkRequest("module", (main, product), f"compute_{variant.arch}", "ptx"))
     return linked.payload.decode("ascii", "replace")
 

@@ -29,7 +29,7 @@ from warp_tiles.toolchain.search import Toolchain
 from warp_tiles.toolchain.store import ToolchainStore
 
 PROVIDERS: dict[str, type[NvrtcProvider]] = {"mma": MmaProvider, "cublasdx": CublasdxProvider}
-OPTIONS = {name: provider(ToolchainStore(Path("unused"))).options(BASE) for name, provider in PROVIDERS.items()}
+FLAGS = {name: provider(ToolchainStore(Path("unused"))).flags(BASE) for name, provider in PROVIDERS.items()}
 both_providers = pytest.mark.parametrize("name", PROVIDERS)
 
 
@@ -88,7 +88,7 @@ LABELS = {
     "k": {"variant.k"},
     "precision": {"variant.precision"},
     "threads": {"variant.threads"},
-    "arch": {"variant.arch", "option.arch"},
+    "arch": {"variant.arch", "flags"},
     **{
         f"{name}.{field}": {label}
         for name in "abc"
@@ -153,23 +153,15 @@ def test_keys_of_providers_differ(installation: FakeInstallation) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "option"), [(name, option) for name, options in OPTIONS.items() for option in sorted(options)]
+    ("name", "place"), [(name, place) for name, flags in FLAGS.items() for place in range(len(flags) + 1)]
 )
-def test_every_option_is_in_the_key(
-    name: str, option: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
+def test_every_flag_is_in_the_key(
+    name: str, place: int, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = installation.provider(name).key(BASE)
-    monkeypatch.setattr(PROVIDERS[name], "options", lambda provider, variant: {**OPTIONS[name], option: "other"})
-    assert differing(before, installation.provider(name).key(BASE)) == {f"option.{option}"}
-
-
-@both_providers
-def test_a_new_option_changes_the_key(
-    name: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = installation.provider(name).key(BASE)
-    monkeypatch.setattr(PROVIDERS[name], "options", lambda provider, variant: {**OPTIONS[name], "use_fast_math": True})
-    assert differing(before, installation.provider(name).key(BASE)) == {"option.use_fast_math"}
+    before, flags = installation.provider(name).key(BASE), FLAGS[name]
+    changed = (*flags[:place], "--use_fast_math", *flags[place + 1 :])
+    monkeypatch.setattr(PROVIDERS[name], "flags", lambda provider, variant: changed)
+    assert differing(before, installation.provider(name).key(BASE)) == {"flags"}
 
 
 @pytest.mark.parametrize(
@@ -241,16 +233,13 @@ def test_the_compile_request_agrees_with_the_key(name: str, installation: FakeIn
     request = provider.request(BASE)
     found = {field.label: field for field in provider.key(BASE).fields}
     assert found["translation_unit"] == KeyField.of("translation_unit", request.source)
-    given = dict(request.options)
-    folders = given.pop("include_path")  # paths are not in the key; "source" has the content of the headers
+    folders = request.include_dirs  # paths are not in the key; "source" has the content of the headers
     if name == "mma":
-        assert folders == [str(installation.folder / "kernels")], "only own headers"
+        assert folders == (str(installation.folder / "kernels"),), "only own headers"
     else:
-        assert folders == [str(installation.sources[name].parent), str(installation.header.parent)]
-    assert {label.removeprefix("option."): field.shown for label, field in found.items() if "option." in label} == {
-        option: str(value) for option, value in given.items()
-    }
-    assert given["arch"] == "sm_90"
+        assert folders == (str(installation.sources[name].parent), str(installation.header.parent))
+    assert found["flags"] == KeyField.of("flags", request.flags)
+    assert request.flags[0] == "-arch=sm_90"
     assert request.name == f"{BASE.symbol}_{name}.cu"
     assert BASE.describe() in request.subject
 

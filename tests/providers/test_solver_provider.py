@@ -80,7 +80,7 @@ def test_an_unsupported_variant_is_refused_with_the_field(changes: dict[str, int
 
 LABELS = {
     "function": {"variant.solver"},
-    "arch": {"variant.arch", "option.arch"},
+    "arch": {"variant.arch", "flags"},
     **{
         f"{name}.{field}": {label}
         for name in OPERANDS["lower_solve"]
@@ -116,7 +116,7 @@ def test_the_compile_request_agrees_with_the_key(kernels: Path) -> None:
     request = provider(kernels).request(BASE, LANES)
     found = {field.label: field for field in provider(kernels).key(BASE, LANES).fields}
     assert found["translation_unit"] == KeyField.of("translation_unit", request.source)
-    assert dict(request.options) == {"arch": "sm_90", "std": "c++17", "include_path": [str(kernels)]}
+    assert (request.flags, request.include_dirs) == (("-arch=sm_90", "--std=c++17"), (str(kernels),))
     assert request.name == f"{BASE.symbol}_mma.cu"
     assert BASE.describe() in request.subject
 

@@ -9,7 +9,7 @@ from warp_tiles.errors import BuildError
 from warp_tiles.toolchain import sources
 from warp_tiles.toolchain.sources import flatten
 
-OPTIONS = (("arch", "sm_80"), ("std", "c++17"))
+FLAGS = ("-arch=sm_80", "--std=c++17")
 MEMBERS = {
     "start(Sums&), ": "static __device__ void start(Sums&);",
     "start(Sums&, const Sum* c)": "static __device__ void start(Sums&, const Sum*);",
@@ -36,7 +36,7 @@ using Named = wt_module::Product<Candidate>;
 __device__ Named::Sums kept;
 """
     try:
-        compile_to_ltoir(CompileRequest("product.cu", text, OPTIONS, "a product"))
+        compile_to_ltoir(CompileRequest("product.cu", text, FLAGS, (), "a product"))
     except BuildError as error:
         return error.log
     return ""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from warp_tiles.cache.key import CacheKey
 from warp_tiles.cache.paths import HEADERS, HEADERS_SUFFIX
 from warp_tiles.cache.store import FileCache
-from warp_tiles.compile.compiler import FIRST_VERSION, Compiled, CompileRequest, HeaderFile, compiler_flags
+from warp_tiles.compile.compiler import FIRST_VERSION, Compiled, CompileRequest, HeaderFile
 from warp_tiles.errors import CacheError, ToolchainError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class ModuleHeaders:
                 "headers": self._store.digests.digest_many(files),
                 "headers_folder": os.fspath(native),
                 "kind": "precompiled headers of CUDA modules",
-                "options": compiler_flags(request.options),
+                "options": request.all_flags,
                 "prefix": prefix,
             })  # fmt: skip
         except (OSError, ToolchainError):

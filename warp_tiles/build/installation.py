@@ -144,8 +144,8 @@ class Installation:
         if isinstance(request, LinkRequest):
             return request, (CODE, LINKER)
         names: list[str] = []
-        for path in dict(request.options).get("include_path", ()):
-            if (name := self._name_of(str(path))) is None:
+        for path in request.include_dirs:
+            if (name := self._name_of(path)) is None:
                 return None
             if name not in names:  # the folders of the CUDA headers have one name together
                 names.append(name)
@@ -153,7 +153,7 @@ class Installation:
         needed += [DEVICE_SOURCES] if any(name.startswith(_KERNELS) for name in names) else []
         needed += [CUDA_HEADERS] if _CUDA in names else []
         needed += [WARP_HEADERS] if _WARP in names else []
-        return _with_include_path(request, names), tuple(needed)
+        return replace(request, include_dirs=tuple(names)), tuple(needed)
 
     def _name_of(self, path: str) -> str | None:
         if path in map(os.fspath, self._store.toolchain().include_dirs):
@@ -171,8 +171,8 @@ class Installation:
         """
         if isinstance(request, LinkRequest):
             return request
-        folders = [folder for name in dict(request.options).get("include_path", ()) for folder in self._folders(name)]
-        return _with_include_path(request, folders)
+        folders = (folder for name in request.include_dirs for folder in self._folders(name))
+        return replace(request, include_dirs=tuple(folders))
 
     def _folders(self, name: str) -> list[str]:
         if name == _CUDA:
@@ -190,8 +190,3 @@ def _warp_version() -> str:
         return importlib.metadata.version("warp-lang")
     except importlib.metadata.PackageNotFoundError:  # a checkout
         return "unknown"
-
-
-def _with_include_path(request: CompileRequest, folders: list[str]) -> CompileRequest:
-    options = [(name, folders if name == "include_path" else value) for name, value in request.options]
-    return replace(request, options=tuple(options))

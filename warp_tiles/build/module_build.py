@@ -26,7 +26,7 @@ from warp_tiles.build.records import Artifact, ModuleRecord
 from warp_tiles.cache.manifest import Entry
 from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
-from warp_tiles.compile.module import ModuleSource, module_options, warp_link_reason
+from warp_tiles.compile.module import ModuleSource, module_flags, warp_link_reason
 from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import BuildError, LinkError, RefusedWorkerError, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem
@@ -247,8 +247,8 @@ class ModuleBuild:
         return self._phases.of_process(COMPILE, self._context.compile_module(request, module, self._generated.prefix))
 
     def _compile_request(self, module: ModuleSource, text: str) -> CompileRequest:
-        options = module_options(module, self._context.toolchain().nvrtc_version)
-        return CompileRequest(module.name, text, tuple(options.items()), f"module {self.plan.name}")
+        flags = module_flags(module, self._context.toolchain().nvrtc_version)
+        return CompileRequest(module.name, text, flags, module.include_dirs, f"module {self.plan.name}")
 
     def _link_request(self, module: ModuleSource, inputs: tuple[bytes, ...]) -> LinkRequest:
         registers = self.plan.register_limit if module.output == "cubin" else None

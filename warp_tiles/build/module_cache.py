@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from warp_tiles.build.phases import FETCH, LOOK_UP, Phases, now_s
 from warp_tiles.cache.key import CacheKey
-from warp_tiles.compile.compiler import compiler_flags, linker_flags
-from warp_tiles.compile.module import ModuleSource, module_options
+from warp_tiles.compile.compiler import linker_flags
+from warp_tiles.compile.module import ModuleSource, module_flags
 from warp_tiles.errors import ToolchainError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.remote import MODULE
@@ -44,8 +44,6 @@ def module_key(context: BuildContext, plan: ModulePlan, module: ModuleSource, te
         toolchain, store = context.toolchain(), context.store
         if toolchain.nvjitlink is None:
             return None
-        options = module_options(module, toolchain.nvrtc_version)
-        options["include_path"] = []  # a folder of this machine; its content counts
         native = Path(module.native_dir)
         headers = {path.relative_to(native).as_posix(): path for path in native.rglob("*.h")}
         return CacheKey.of({
@@ -55,7 +53,7 @@ def module_key(context: BuildContext, plan: ModulePlan, module: ModuleSource, te
             "kind": "linked module",
             "link_options": linker_flags(module.target, module.output, plan.register_limit),
             "linker": store.linker_digest(),
-            "options": compiler_flags(tuple(options.items())),
+            "options": module_flags(module, toolchain.nvrtc_version),  # of the folders, the content counts
             "source": text,
             "target": module.target,
         })  # fmt: skip

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,30 +21,13 @@ from warp_tiles.toolchain.packages import load_library
 T = TypeVar("T")
 #: First version of NVRTC with precompiled headers.
 FIRST_VERSION = (12, 8)
+REPRODUCE = "// flags: "  # begins the first line of a source that is kept after an error
 HEAP_END = 0x6000_0000_0000  # below every library, above every executable
 _PROT_NONE = 0
 _LEFT_FREE = 64 << 20  # bytes of each large range, for the other memory that NVRTC allocates meanwhile
 _MAP_FLAGS = 0x02 | 0x20 | 0x4000 | 0x10_0000  # private, anonymous, no reserve, fixed without replacement
 _reserved: bool | None = None
-_VALUES = {  # keywords with a value, or several
-    "arch": "-arch",
-    "std": "--std",
-    "include_path": "--include-path",
-    "define_macro": "--define-macro",
-    "undefine_macro": "--undefine-macro",
-    "ofast_compile": "--Ofast-compile",
-    "diag_suppress": "--diag-suppress",
-}
-_SWITCHES = {  # keywords that are on or off
-    "debug": "--device-debug",
-    "lineinfo": "--generate-line-info",
-    "use_fast_math": "--use_fast_math",
-    "gen_opt_lto": "--gen-opt-lto",
-    "restrict": "--restrict",
-    "extra_device_vectorization": "--extra-device-vectorization",
-    "device_as_default_execution_space": "--device-as-default-execution-space",
-}
-_BOOLEANS = {"fma": "--fmad"}  # keywords whose flag has the value true or false
+LTO_FLAGS = ("--relocatable-device-code=true", "--dlink-time-opt")
 
 
 @dataclass(frozen=True)
@@ -59,9 +43,9 @@ class HeaderFile:
     create: bool = False
 
     @property
-    def flags(self) -> list[str]:
-        """The flags of NVRTC."""
-        return [f"--{'create' if self.create else 'use'}-pch={self.path}"]
+    def flag(self) -> str:
+        """The flag of NVRTC."""
+        return f"--{'create' if self.create else 'use'}-pch={self.path}"
 
 
 @dataclass(frozen=True)
@@ -71,21 +55,40 @@ class CompileRequest:
     Attributes:
         name: File name that the compiler's messages show.
         source: C++ text.
-        options: Keyword arguments of ``cuda.core.ProgramOptions``, as pairs.
+        flags: The flags of NVRTC that affect the code, without those for relocatable LTO-IR.
+        include_dirs: The folders of its includes, in the order in which they are searched.
         subject: Name of the compiled function or module, for messages.
         header: Precompiled headers to read or to write, or None.
     """
 
     name: str
     source: str
-    options: tuple[tuple[str, Any], ...]
+    flags: tuple[str, ...]
+    include_dirs: tuple[str, ...]
     subject: str
     header: HeaderFile | None = None
 
     @property
+    def all_flags(self) -> tuple[str, ...]:
+        """The flags, and those of the include folders."""
+        return (*self.flags, *(f"--include-path={folder}" for folder in self.include_dirs))
+
+    @property
     def text(self) -> str:
-        """The source after a line with the options, in the format of ``worker --reproduce``."""
-        return f"// options: {dict(self.options)!r}\n{self.source}"
+        """The source after a line with the flags, in the format of ``worker --reproduce``."""
+        return f"{REPRODUCE}{shlex.join(self.all_flags)}\n{self.source}"
+
+    @classmethod
+    def from_text(cls, text: str, name: str) -> CompileRequest:
+        """Rebuild the request of a :attr:`text`.
+
+        Raises:
+            ValueError: Its first line has no flags.
+        """
+        first = text.partition("\n")[0]
+        if not first.startswith(REPRODUCE):
+            raise ValueError(f"the first line must be '{REPRODUCE}...', as in the error")
+        return cls(name, text, tuple(shlex.split(first.removeprefix(REPRODUCE))), (), name)
 
 
 @dataclass(frozen=True)
@@ -139,15 +142,14 @@ def compile_to_ltoir(request: CompileRequest) -> Compiled:
     from cuda.bindings import nvrtc
 
     start = time.perf_counter()
-    flags = compiler_flags(request.options)
     if request.header is not None and reserve_heap(nvrtc):
         with contextlib.suppress(BuildError):  # the file may be gone by now
-            return _compile(nvrtc, request, [*flags, *request.header.flags], start)
-    return _compile(nvrtc, request, flags, start)
+            return _compile(nvrtc, request, start, request.header.flag)
+    return _compile(nvrtc, request, start)
 
 
-def _compile(nvrtc: Any, request: CompileRequest, options: list[str], start: float) -> Compiled:
-    flags = [option.encode("utf-8") for option in options]
+def _compile(nvrtc: Any, request: CompileRequest, start: float, *more: str) -> Compiled:
+    flags = [flag.encode("utf-8") for flag in (*LTO_FLAGS, *request.all_flags, *more)]
     program = _checked(
         nvrtc, nvrtc.nvrtcCreateProgram(request.source.encode("utf-8"), request.name.encode(), 0, [], [])
     )
@@ -247,38 +249,6 @@ def guarded(function: Callable[[Any], T], request: object) -> T:
             f"the compiler process failed: {type(error).__name__}: {error}",
             remedy="`warp-tiles doctor` names what is missing",
         ) from error
-
-
-# ---- command-line flags of NVRTC and nvJitLink
-#
-# The keywords are those of cuda.core.ProgramOptions. Importing cuda-core takes 0.2 s in each compiler process, so the
-# processes call the bindings below it; a test compares the flags with those of cuda-core.
-# https://docs.nvidia.com/cuda/nvrtc/#supported-compile-options
-
-
-def compiler_flags(options: Iterable[tuple[str, Any]]) -> list[str]:
-    """The flags of NVRTC for relocatable LTO-IR.
-
-    Raises:
-        ValueError: A keyword has no flag here.
-    """
-    flags = ["--relocatable-device-code=true", "--dlink-time-opt"]
-    for name, value in options:
-        if name in _VALUES:
-            values = value if isinstance(value, list) else [value]
-            flags += [f"{_VALUES[name]}={_text(one)}" for one in values]
-        elif name in _BOOLEANS:
-            flags.append(f"{_BOOLEANS[name]}={str(bool(value)).lower()}")
-        elif name in _SWITCHES:
-            flags += [_SWITCHES[name]] if value else []
-        else:
-            raise ValueError(f"the compiler option {name!r} has no flag")
-    return flags
-
-
-def _text(value: object) -> str:
-    """A value, or a macro's name and value as a pair."""
-    return "=".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def linker_flags(arch: str, output: str, max_registers: int | None) -> list[str]:

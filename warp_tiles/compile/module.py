@@ -1,4 +1,4 @@
-"""Options for compiling and linking a whole Warp module: Warp's own, and one more for the link.
+"""Flags for compiling and linking a whole Warp module: Warp's own, and one more for the link.
 
 Warp's own link has no option that drops unused variables. With the constants of the cuBLASDx
 headers it takes seconds and writes cubins of megabytes. So warp_tiles compiles a module's source to
@@ -43,49 +43,43 @@ class ModuleSource:
     suffix: str = ""
 
     @property
+    def include_dirs(self) -> tuple[str, ...]:
+        """The folders of Warp's headers and those of the user."""
+        return (self.native_dir, *map(str, self.keywords.get("extra_include_dirs", ())))
+
+    @property
     def target(self) -> str:
         """``sm_90`` for a cubin, ``compute_90`` for PTX, with Warp's suffix."""
         kind = "compute" if self.output == "ptx" else "sm"
         return f"{kind}_{self.arch}{self.suffix or self.keywords.get('arch_suffix', '')}"
 
 
-def module_options(module: ModuleSource, nvrtc_version: Version) -> dict[str, Any]:
-    """Warp's NVRTC options for a module, as ``cuda.core.ProgramOptions`` names them.
+def module_flags(module: ModuleSource, nvrtc_version: Version) -> tuple[str, ...]:
+    """Warp's flags of NVRTC for a module.
 
     Source: ``wp_cuda_compile_program`` and ``append_common_nvrtc_compile_options`` of Warp's
     ``native/warp.cu``. Precompiled headers are omitted, because they change the time and not the code.
     """
     keywords = module.keywords
     level = int(keywords.get("optimization_level", 3))
-    define: list[str | tuple[str, str]] = ["NDEBUG", ("WP_ENABLE_MATHDX", "1")]
+    flags = [
+        f"-arch={module.target}", "--std=c++17", f"--fmad={str(bool(keywords.get('fuse_fp', True))).lower()}",
+        "--device-as-default-execution-space", "--extra-device-vectorization", "--restrict",
+        "--diag-suppress=177", "--diag-suppress=550", "--define-macro=NDEBUG", "--define-macro=WP_ENABLE_MATHDX=1",
+    ]  # fmt: skip
     # NVRTC 12.8 and 12.9 miscompile texture sampling for these targets; this macro makes Warp's headers avoid it
     affected = module.output == "cubin" and module.arch >= 90 and (12, 8) <= nvrtc_version < (13, 0)
     if affected and (level > 0 or nvrtc_version < (12, 9)):
-        define.append("WP_WORKAROUND_CUDA_TEXTURE_CUBIN")
-    options: dict[str, Any] = {
-        "arch": module.target,
-        "include_path": [module.native_dir, *map(str, keywords.get("extra_include_dirs", ()))],
-        "std": "c++17",
-        "fma": bool(keywords.get("fuse_fp", True)),
-        "device_as_default_execution_space": True,
-        "extra_device_vectorization": True,
-        "restrict": True,
-        "diag_suppress": [177, 550],
-    }
+        flags.append("--define-macro=WP_WORKAROUND_CUDA_TEXTURE_CUBIN")
     if nvrtc_version >= (12, 9):
-        options["ofast_compile"] = _OFAST.get(level, "0")
-        if level == 0 and nvrtc_version >= (13, 1):
-            options["ofast_compile"] = "mid"  # as Warp does: 13.1 and newer corrupt later builds at "max"
-    if keywords.get("verify_fp"):
-        define.append("WP_VERIFY_FP")
-    else:
-        options["undefine_macro"] = "WP_VERIFY_FP"
+        is_broken = level == 0 and nvrtc_version >= (13, 1)  # as Warp does: they corrupt later builds at "max"
+        flags.append(f"--Ofast-compile={'mid' if is_broken else _OFAST.get(level, '0')}")
+    flags.append(f"--{'define' if keywords.get('verify_fp') else 'undefine'}-macro=WP_VERIFY_FP")
     if keywords.get("lineinfo"):
-        options["lineinfo"] = True
+        flags.append("--generate-line-info")
     if keywords.get("fast_math"):
-        options["use_fast_math"] = True
-    options["define_macro"] = define
-    return options
+        flags.append("--use_fast_math")
+    return tuple(flags)
 
 
 def warp_link_reason(

@@ -10,7 +10,6 @@ user is never unpickled.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import os
 import pickle
@@ -108,16 +107,12 @@ def serve(parent: int | None = None) -> None:
 
 
 def reproduce(path: Path) -> int:
-    """Compile a source from a BuildError, with the options of its first line."""
-    text = path.read_text("utf-8")
-    marker = "// options: "
-    first = text.partition("\n")[0]
-    if not first.startswith(marker):
-        print(f"{path}: the first line must be '{marker}...', as in the error", file=sys.stderr)
-        return 2
-    options = tuple(ast.literal_eval(first.removeprefix(marker)).items())
+    """Compile a source from a BuildError, with the flags of its first line."""
     try:
-        result = compile_to_ltoir(CompileRequest(path.name, text, options, str(path)))
+        result = compile_to_ltoir(CompileRequest.from_text(path.read_text("utf-8"), path.name))
+    except ValueError as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        return 2
     except WarpTilesError as error:
         print(error.log or error, file=sys.stderr)
         return 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
 from warp_tiles.gemm.hardware import LANES, MIN_ARCH
@@ -72,20 +71,6 @@ def source_text(variant: GemmProblem) -> str:
     return "\n".join(["#include <cuda_fp16.h>", "#include <cuda_bf16.h>", *lines, '#include "gemm.cuh"', ""])
 
 
-def options(variant: GemmProblem) -> dict[str, Any]:
-    """The compiler options that affect the code, with the names of ``cuda.core.ProgramOptions``.
-
-    ``gen_opt_lto`` runs the optimizer once, when the variant is built, instead of at every link. It reduces the LTO-IR
-    to a third.
-    """
-    return {
-        "arch": f"sm_{variant.arch}",
-        "std": "c++17",
-        "device_as_default_execution_space": True,
-        "gen_opt_lto": True,
-    }
-
-
 class CublasdxProvider(NvrtcProvider[GemmProblem, TileConfig]):
     """Builds variants from the cuBLASDx headers.
 
@@ -105,9 +90,13 @@ class CublasdxProvider(NvrtcProvider[GemmProblem, TileConfig]):
         """See :class:`NvrtcProvider`."""
         return source_text(variant)
 
-    def options(self, variant: GemmProblem) -> dict[str, Any]:
-        """See :class:`NvrtcProvider`."""
-        return options(variant)
+    def flags(self, variant: GemmProblem) -> tuple[str, ...]:
+        """See :class:`NvrtcProvider`.
+
+        ``--gen-opt-lto`` runs the optimizer once, when the variant is built, instead of at every link. It reduces the
+        LTO-IR to a third.
+        """
+        return (f"-arch=sm_{variant.arch}", "--std=c++17", "--device-as-default-execution-space", "--gen-opt-lto")
 
     def details(self, config: TileConfig | None) -> dict[str, object]:
         """See :class:`NvrtcProvider`."""

@@ -7,7 +7,7 @@ import hashlib
 import os
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, cast
 
 from warp_tiles.providers.base import Built, Provider, ProviderContext, Recipe, V
 from warp_tiles.solver.variant import Config
@@ -17,7 +17,7 @@ from warp_tiles.toolchain.sources import DeviceSource
 from warp_tiles.toolchain.store import ToolchainStore
 
 if TYPE_CHECKING:
-    from warp_tiles.cache.key import CacheKey
+    from warp_tiles.cache.key import CacheKey, KeyValue
     from warp_tiles.compile.compiler import Compiled, CompileRequest
 
 C = TypeVar("C", bound=Config)
@@ -55,8 +55,8 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
         """The translation unit of a variant."""
 
     @abstractmethod
-    def options(self, variant: V) -> dict[str, Any]:
-        """The compiler options that affect the code, with the names of ``cuda.core.ProgramOptions``."""
+    def flags(self, variant: V) -> tuple[str, ...]:
+        """The flags of the compiler that affect the code."""
 
     def resolved_config(self, variant: V, config: C | None) -> C | None:
         """The tile configuration to use: ``config``, or the default for None. None if the provider has none."""
@@ -77,11 +77,11 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
         from warp_tiles.compile.compiler import CompileRequest
 
         config = self.resolved_config(variant, config)
-        paths = [os.fspath(folder) for folder in self.source().include_dirs]
         return CompileRequest(
             f"{variant.symbol}_{self.name}.cu",
             self.text(variant, config),
-            (*self.options(variant).items(), ("include_path", paths)),
+            self.flags(variant),
+            tuple(map(os.fspath, self.source().include_dirs)),
             f"the {self.name} function {variant.describe()}",
         )
 
@@ -123,11 +123,11 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
         from warp_tiles.cache.key import CacheKey
 
         config = self.resolved_config(variant, config)
-        fields: dict[str, str] = dict(self.identity())
+        fields: dict[str, KeyValue] = dict(self.identity())
         fields.update({f"variant.{name}": str(value) for name, value in variant.to_json().items()})
         if config is not None:
             fields.update({f"tile_config.{name}": str(value) for name, value in config.to_json().items()})
-        fields.update({f"option.{name}": str(value) for name, value in self.options(variant).items()})
+        fields["flags"] = self.flags(variant)
         fields["translation_unit"] = self.text(variant, config)
         return CacheKey.of(fields)
 
@@ -165,12 +165,12 @@ class OwnProvider(NvrtcProvider[V, C]):
         kernels = sources.kernels_folder()
         return DeviceSource(kernels / self.header, kernels, (kernels,))
 
-    def options(self, variant: V) -> dict[str, Any]:
+    def flags(self, variant: V) -> tuple[str, ...]:
         """See :class:`NvrtcProvider`.
 
         ``gen_opt_lto`` is not set: the optimizer runs at the link, and an earlier run would take longer than it saves.
         """
-        return {"arch": f"sm_{variant.arch}", "std": "c++17"}
+        return (f"-arch=sm_{variant.arch}", "--std=c++17")
 
     def details(self, config: C | None) -> dict[str, object]:
         """See :class:`NvrtcProvider`."""
