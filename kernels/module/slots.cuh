@@ -261,23 +261,23 @@ template <template <typename> class Loader> struct LoadSlotOnce {
     template <typename Tile> inline __device__ Destination<Tile> operator<<(Tile&) const { return {address}; }
 };
 
-// The stages of a loop, as a ring. A turn is the loads of one iteration. It is multiplied LAG turns after it was loaded,
-// while the products of IN_FLIGHT earlier turns may be in progress. The block waits once for PER_BARRIER turns. After the
-// last iteration, the program jumps to the products until no turn is left.
+// The stages of a loop, as a ring. The tiles of a K-iteration are multiplied PREFETCH_DISTANCE K-iterations after they were
+// loaded, while the products of IN_FLIGHT earlier ones may be in progress. The block waits once for PER_BARRIER K-iterations.
+// After the last iteration of the loop, the program jumps to the products until none is pending.
 template <int STAGES, int IN_FLIGHT, int PER_BARRIER, int STAGE_BYTES> struct Ring {
-    static constexpr int LAG = STAGES - PER_BARRIER - IN_FLIGHT;
+    static constexpr int PREFETCH_DISTANCE = STAGES - PER_BARRIER - IN_FLIGHT;
 
-    static_assert(LAG >= PER_BARRIER, "the turns that a barrier waits for are loaded before it");
-    static_assert(PER_BARRIER == 1 || (PER_BARRIER == 2 && STAGES % 2 == 0), "the first of two turns has an even stage");
+    static_assert(PREFETCH_DISTANCE >= PER_BARRIER, "what a barrier waits for is loaded before it");
+    static_assert(PER_BARRIER == 1 || (PER_BARRIER == 2 && STAGES % 2 == 0), "the first of two K-iterations has an even stage");
 
     unsigned start, to, from;  // addresses of the first stage, of the next load, and of the next products
-    int turns;                 // number of turns that are loaded and not yet multiplied
+    int pending;               // number of K-iterations that are loaded and not yet multiplied
     int more;                  // true if another iteration may follow
 
     inline __device__ void begin(unsigned memory)
     {
         start = to = from = uniform((memory + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT);
-        turns = 0;
+        pending = 0;
         more = true;
         WP_TILE_SYNC();  // the stages lie in memory that other threads may still read
     }
@@ -287,17 +287,17 @@ template <int STAGES, int IN_FLIGHT, int PER_BARRIER, int STAGE_BYTES> struct Ri
         return stage == start + (STAGES - 1) * STAGE_BYTES ? start : stage + STAGE_BYTES;
     }
 
-    // Returns true if a turn is to be multiplied now.
-    inline __device__ bool due() const { return turns == LAG || !more; }
+    // Returns true if a K-iteration is to be multiplied now.
+    inline __device__ bool due() const { return pending == PREFETCH_DISTANCE || !more; }
 
-    // Waits until the next PER_BARRIER turns have arrived, and until all threads have multiplied the stages that are loaded
-    // during these turns. GROUPS: of asynchronous products in a turn
+    // Waits until the next PER_BARRIER K-iterations have arrived, and until all threads have multiplied the stages that are
+    // loaded meanwhile. GROUPS: of asynchronous products in a K-iteration
     template <int GROUPS> inline __device__ void wait()
     {
         if (PER_BARRIER == 2 && more && (from - start) / STAGE_BYTES % 2 != 0)
             return;
         if (more)
-            wt::arch::wait_for_copy_groups<LAG - PER_BARRIER>();
+            wt::arch::wait_for_copy_groups<PREFETCH_DISTANCE - PER_BARRIER>();
         else
             wt::arch::wait_for_copies();
         if constexpr (GROUPS != 0) {
@@ -310,13 +310,13 @@ template <int STAGES, int IN_FLIGHT, int PER_BARRIER, int STAGE_BYTES> struct Ri
     inline __device__ void multiplied()
     {
         from = next(from);
-        --turns;
+        --pending;
     }
 
     inline __device__ void loaded()
     {
         to = next(to);
-        ++turns;
+        ++pending;
     }
 };
 

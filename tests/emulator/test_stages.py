@@ -165,10 +165,19 @@ def test_fma_with_eight_lanes_along_n(machine: Machine, tmp_path: Path) -> None:
 
 
 FAULTS = {
-    "it waits for one load too few": ("groups<LAG - PER_BARRIER>", "groups<LAG - PER_BARRIER + 1>"),
-    "pairs: it waits for one load too few": ("groups<LAG - PER_BARRIER>", "groups<LAG - PER_BARRIER + 1>"),
-    "pairs: a load comes too early": ("LAG = STAGES - PER_BARRIER - IN_FLIGHT", "LAG = STAGES - 1 - IN_FLIGHT"),
-    "pairs: it waits in the second turn only": ("/ STAGE_BYTES % 2 != 0", "/ STAGE_BYTES % 2 == 0"),
+    "it waits for one load too few": (
+        "groups<PREFETCH_DISTANCE - PER_BARRIER>",
+        "groups<PREFETCH_DISTANCE - PER_BARRIER + 1>",
+    ),
+    "pairs: it waits for one load too few": (
+        "groups<PREFETCH_DISTANCE - PER_BARRIER>",
+        "groups<PREFETCH_DISTANCE - PER_BARRIER + 1>",
+    ),
+    "pairs: a load comes too early": (
+        "PREFETCH_DISTANCE = STAGES - PER_BARRIER - IN_FLIGHT",
+        "PREFETCH_DISTANCE = STAGES - 1 - IN_FLIGHT",
+    ),
+    "pairs: it waits in the second K-iteration only": ("/ STAGE_BYTES % 2 != 0", "/ STAGE_BYTES % 2 == 0"),
     "no barrier": (
         "IN_FLIGHT * GROUPS : MOST)>();\n        }\n        WP_TILE_SYNC();",
         "IN_FLIGHT * GROUPS : MOST)>();\n        }",
@@ -221,7 +230,7 @@ def test_a_shorter_pipeline_is_an_error(machine: Machine, tmp_path: Path, fault:
     main_loop = "auto"
     if "pairs" in fault:
         main_loop = "stages=6,in_flight=1,per_barrier=2"
-        cases = {"eleven turns": Case(64, 64, 16, 64, 64, 176)}
+        cases = {"eleven K-iterations": Case(64, 64, 16, 64, 64, 176)}
     emulated, kernels, _ = compile_cases(machine, tmp_path / "m", cases, 90, 128, main_loop, edit=edit)
     errors = []
     for name, case in cases.items():

@@ -131,7 +131,10 @@ def test_one_barrier_for_two_iterations(machine: Machine, tmp_path: Path) -> Non
 
 
 FAULTS = {
-    "a copy is not waited for": ("groups<LAG - PER_BARRIER>", "groups<LAG - PER_BARRIER + 1>"),
+    "a copy is not waited for": (
+        "groups<PREFETCH_DISTANCE - PER_BARRIER>",
+        "groups<PREFETCH_DISTANCE - PER_BARRIER + 1>",
+    ),
     "a stage is missing": ("start + (STAGES - 1) * STAGE_BYTES", "start + (STAGES - 2) * STAGE_BYTES"),
 }
 

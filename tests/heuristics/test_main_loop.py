@@ -157,13 +157,13 @@ def test_wgmma_only_if_it_may_be_used() -> None:
 
 def test_a_block_that_is_alone_keeps_products_in_flight() -> None:
     loop = loop_of(128, 256, 64, 256)
-    assert (loop.stages, loop.in_flight, loop.lag, loop.blocks) == (4, 1, 2, 1)
+    assert (loop.stages, loop.in_flight, loop.per_barrier, loop.blocks) == (4, 1, 1, 1)
     assert loop.extra_bytes == 4 * loop.stage_bytes + STAGE_ALIGNMENT - (loop.stage_bytes + 4 * 128 * 256)
 
 
 def test_two_blocks_come_before_a_fourth_stage() -> None:
     loop = loop_of(128, 128, 64, 128)
-    assert (loop.stages, loop.in_flight, loop.lag, loop.blocks) == (3, 0, 2, 2)
+    assert (loop.stages, loop.in_flight, loop.per_barrier, loop.blocks) == (3, 0, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -230,12 +230,12 @@ def test_sums_of_all_products_decide_about_resident_blocks() -> None:
 
 def test_an_iteration_of_two_steps_stays_in_flight() -> None:
     loop = loop_of(128, 128, 32, 128)
-    assert (loop.stages, loop.in_flight, loop.lag, loop.blocks) == (4, 1, 2, 2)
+    assert (loop.stages, loop.in_flight, loop.per_barrier, loop.blocks) == (4, 1, 1, 2)
 
 
 def test_mma_has_nothing_in_flight() -> None:
     loop = loop_of(128, 128, 32, 128, 80)
-    assert (loop.in_flight, loop.lag) == (0, loop.stages - 1)
+    assert (loop.in_flight, loop.per_barrier) == (0, 1)
 
 
 def test_stages_that_leave_few_warps_are_refused() -> None:
@@ -341,7 +341,8 @@ def test_two_iterations_can_share_a_barrier(stages: int | None, in_flight: int |
         assert isinstance(found, PipelineConfig)
         assert found.stages == (stages or 6)
         assert found.in_flight == (int(found.stages >= 6) if in_flight is None else in_flight)
-        assert found.lag == found.stages - 2 - found.in_flight >= 2
+        assert found.per_barrier == 2
+        assert found.stages - 2 - found.in_flight >= 2
 
 
 def test_products_in_flight_take_the_stages_that_they_need() -> None:

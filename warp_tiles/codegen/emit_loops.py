@@ -282,7 +282,7 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
         _replace_product(macros, product, "")
     _replace_product(macros, products[-1], f"{after_loads}{name}.loaded();")
     end = partial(macros.add, Hook.END, loop)
-    end(f"{name}.more = false; {drain}:; if ({name}.turns) goto {multiply};")
+    end(f"{name}.more = false; {drain}:; if ({name}.pending) goto {multiply};")
     summed = {product.array: product for product in products}
     completions = " ".join(f"{staged_name(product)}::complete(wt_sums_{number});" for number, product in summed.items())
     end(f"{completions} {_SYNC}")

@@ -128,11 +128,6 @@ class PipelineConfig:
     registers: int
     obstacle: str = ""
 
-    @property
-    def lag(self) -> int:
-        """Iterations between the loads of tiles and their products."""
-        return self.stages - self.per_barrier - self.in_flight
-
 
 @dataclass(frozen=True)
 class PlannedLoop:
