@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.filesize import decimal
 
 from warp_tiles.cli.compile_ import as_archs
 from warp_tiles.cli.output import (
-    human_bytes,
     json_option,
     kernel_errors,
     note,
@@ -83,7 +83,7 @@ def bundle(
     if as_json:
         print_json({"bundle": str(file), "bytes": file.stat().st_size, "signer": str(signer.public), "modules": rows})
         return
-    table = [(row["module"], f"sm_{row['arch']}", row["block_dim"], human_bytes(row["cubin_bytes"])) for row in rows]
+    table = [(row["module"], f"sm_{row['arch']}", row["block_dim"], decimal(row["cubin_bytes"])) for row in rows]
     print_table(str(file), ("module", "target", "threads", "cubin"), table)
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.filesize import decimal
 
 from warp_tiles.cache.explain import MissedKeys
 from warp_tiles.cache.maintain import EntryInfo
 from warp_tiles.cache.store import Cache
 from warp_tiles.cli import remote
-from warp_tiles.cli.output import human_bytes, json_option, print_json, print_table, print_text
+from warp_tiles.cli.output import echo, json_option, print_json, print_table
 from warp_tiles.errors import CacheError
 
 
@@ -73,7 +74,7 @@ def list_(as_json: bool) -> None:
         (
             e.key[:12],
             e.manifest.info.get("symbol", ""),
-            human_bytes(e.manifest.payload_bytes),
+            decimal(e.manifest.payload_bytes),
             e.manifest.info.get("compiler", ""),
         )
         for e in entries
@@ -114,7 +115,7 @@ def explain(key: str, as_json: bool) -> None:
         return
     rows = [(field.label, field.kind, field.shown) for field in found.key.fields]
     print_table(f"key {found.key.digest}", ("input", "kind", "value"), rows)
-    print_text(str(found))
+    echo(str(found))
 
 
 @cache.command()

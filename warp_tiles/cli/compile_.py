@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.filesize import decimal
 
 from warp_tiles.cli.cluster import connected, require_same_installation, scheduler_option
 from warp_tiles.cli.depfile import write_depfile
 from warp_tiles.cli.output import (
     bundle_option,
-    human_bytes,
     json_option,
     kernel_errors,
     output_errors,
@@ -139,10 +139,10 @@ def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
             row["name"],
             row["target"] or f"sm_{row['arch']}",
             row["cubin"],
-            human_bytes(row["cubin_bytes"]),
+            decimal(row["cubin_bytes"]),
             row["lto_builds"],
             row["lto_hits"],
-            human_bytes(row["lto_bytes"]),
+            decimal(row["lto_bytes"]),
             f"{row['seconds']:.1f}",
         )
         for row in rows

@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -93,54 +93,38 @@ def note(text: str) -> None:
     click.echo(printable(text, lines=True), err=True)
 
 
+_NARROWEST = 24  # columns of text that wraps; shorter lines are hard to read
+
+
 def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table as wide as the terminal. Outside a terminal it is up to 200 columns wide.
 
-    In a narrow terminal some columns follow below their row.
+    If a terminal is too narrow for the columns, each row becomes a list of its cells. No word is broken.
 
     Raises:
         OSError: Standard output cannot be written; the command ends with a message.
     """
-    title = printable(title)
+    console = Console(width=None if sys.stdout.isatty() else 200)
     cells = [[printable(str(cell), lines=True).expandtabs() for cell in row] for row in rows]
-    if not sys.stdout.isatty():
-        _print_columns(Console(width=200), title, headings, cells, [None] * len(headings))
-        return
-    console = Console()
-    columns = [[heading, *(row[number] for row in cells)] for number, heading in enumerate(headings)]
-    widths = column_widths(columns, console.width)
-    _print_lines(console, [Text(line, "italic") for line in wrap(title, console.width) if line])
-    if widths is not None:
-        _print_columns(console, "", headings, cells, widths)
-    else:
-        rule = "-" if console.options.ascii_only else "─"
-        _print_lines(console, stacked(headings, cells, console.width, rule))
-
-
-def print_text(text: str) -> None:
-    """Print sentences. In a terminal, their lines end between words.
-
-    Raises:
-        OSError: Standard output cannot be written; the command ends with a message.
-    """
-    echo("\n".join(wrap(printable(text, lines=True), Console().width)) if sys.stdout.isatty() else text)
-
-
-def _print_lines(console: Console, lines: Iterable[Text]) -> None:
-    for line in lines:
-        console.print(line, soft_wrap=True)  # a longer word is left to the terminal
-    sys.stdout.flush()
-
-
-def _print_columns(
-    console: Console, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int | None]
-) -> None:
-    table = Table(title=Text(title) if title else None, title_justify="left")
-    for heading, width in zip(headings, widths):
-        table.add_column(heading, overflow="fold", width=width)
-    for row in rows:
+    table = Table()
+    needed = 1
+    for number, heading in enumerate(headings):
+        texts = [heading, *(row[number] for row in cells)]
+        width, word = (
+            max(map(cell_len, parts), default=0) for parts in ("\n".join(texts).split("\n"), " ".join(texts).split())
+        )
+        wraps = width > _NARROWEST >= word
+        table.add_column(heading, overflow="fold", no_wrap=not wraps and sys.stdout.isatty())
+        needed += (_NARROWEST if wraps else width) + 3  # and a space, a line and a space
+    for row in cells:
         table.add_row(*map(Text, row))  # not markup, because a cell may hold brackets
-    console.print(table)
+    if title:
+        print(printable(title))
+    if needed <= console.width or not sys.stdout.isatty():
+        console.print(table)
+    else:
+        lists = ["\n".join(f"{name}: {cell}" for name, cell in zip(headings, row) if cell.strip()) for row in cells]
+        print("\n\n".join(lists))
     sys.stdout.flush()
 
 
@@ -158,16 +142,6 @@ def output_errors(path: Path) -> Iterator[None]:
             f"{error.filename or path} cannot be written: {error.strerror or error}",
             remedy="name a place in an existing folder that you may write, on a disk with space",
         ) from error
-
-
-def human_bytes(count: int) -> str:
-    """A size for display, in powers of ten."""
-    size = float(count)
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.2f} GB"
 
 
 _json_stream: TextIO | None = None  # standard output, once its descriptor leads to standard error
@@ -225,112 +199,3 @@ def print_stopped(script: Path, reason: str) -> None:
     """Print the reason why a script ended early. Its launches were recorded, not executed."""
     note(f"warp-tiles: {script} stopped early, nothing was computed: {reason}")
     note("            (where it needs results, a script can ask warp_tiles.is_planning())")
-
-
-NARROWEST = 24  # columns of text that wraps; shorter lines are hard to read
-BORDERS = 3  # columns beside each cell: a space, a line and a space
-GAP, INDENT = "  ", "  "  # between the cells of a line, and before the cells below it
-
-
-def wrap(text: str, width: int) -> list[str]:
-    """The lines of a text in a width, broken between words only."""
-    lines: list[str] = []
-    for paragraph in text.expandtabs().splitlines() or [""]:
-        line, *words = paragraph.split(" ")
-        for word in words:
-            longer = f"{line} {word}"
-            if line.strip() and cell_len(longer) > width:
-                lines.append(line.rstrip())
-                line = word
-            else:
-                line = longer
-        lines.append(line.rstrip())
-    return lines
-
-
-def column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """The widths in which columns fit side by side with borders, or None if text would have to be broken or squeezed.
-
-    Args:
-        columns: The cells of each column, its heading among them.
-        width: The columns of the screen.
-    """
-    available = width - BORDERS * len(columns) - 1
-    natural = [_widest(cells) for cells in columns]
-    least = [max(_longest_word(cells), min(full, NARROWEST)) for cells, full in zip(columns, natural)]
-    if sum(least) > available:
-        return None
-    widths = least
-    for limit in range(NARROWEST, max(natural, default=0) + 1):  # columns of long texts become equally wide
-        wider = [max(low, min(full, limit)) for low, full in zip(least, natural)]
-        if sum(wider) > available:
-            break
-        widths = wider
-    return widths
-
-
-def stacked(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, rule: str = "─") -> Iterator[Text]:
-    """The lines of a table whose columns do not fit side by side.
-
-    Args:
-        headings: The name of each column; it may be empty.
-        rows: The cells of each row, one for each heading.
-        width: The columns of the screen.
-        rule: The character of the line below the headings.
-    """
-    chosen = _columns_that_fit([[heading, *cells] for heading, *cells in zip(headings, *rows)], width)
-    if chosen:
-        yield Text(_side_by_side(headings, chosen), "bold")
-        yield Text(_side_by_side([rule * chosen.get(number, 0) for number in range(len(headings))], chosen))
-    for row in rows:
-        if chosen:
-            yield Text(_side_by_side(row, chosen))
-        others = [(heading, cell) for number, (heading, cell) in enumerate(zip(headings, row)) if number not in chosen]
-        yield from _below(others, width, INDENT if chosen else "")
-
-
-def _columns_that_fit(columns: Sequence[Sequence[str]], width: int) -> dict[int, int]:
-    """The columns in the first line of each row, with their widths: the first one and each that fits beside it."""
-    chosen: dict[int, int] = {}
-    for number, cells in enumerate(columns):
-        if number and not chosen:
-            break
-        needed = _widest(cells)
-        if sum(chosen.values()) + len(GAP) * len(chosen) + needed <= width and not any("\n" in cell for cell in cells):
-            chosen[number] = needed
-    return chosen
-
-
-def _side_by_side(cells: Sequence[str], widths: dict[int, int]) -> str:
-    padded = [cells[number] + " " * (size - cell_len(cells[number])) for number, size in widths.items()]
-    return GAP.join(padded).rstrip()
-
-
-def _below(cells: Iterable[tuple[str, str]], width: int, indent: str) -> Iterator[Text]:
-    """Lines of ``heading: value``, several on a line if they fit. A value that wraps has lines of its own."""
-    line = Text(indent)
-    for heading, cell in cells:
-        if not cell.strip():
-            continue
-        label = f"{heading}: " if heading else ""
-        first, *more = wrap(label + cell, width - len(indent + INDENT))
-        pair = Text(first)
-        pair.stylize("bold", 0, len(label))
-        if line.plain != indent and (more or line.cell_len + len(GAP) + pair.cell_len > width):
-            yield line
-            line = Text(indent)
-        line.append("" if line.plain == indent else GAP).append_text(pair)
-        if more:
-            yield line
-            yield from (Text(indent + INDENT + part) for part in more[:-1])
-            line = Text(indent + INDENT + more[-1])
-    if line.plain != indent:
-        yield line
-
-
-def _widest(cells: Iterable[str]) -> int:
-    return max((cell_len(line) for cell in cells for line in cell.splitlines()), default=0)
-
-
-def _longest_word(cells: Iterable[str]) -> int:
-    return max((cell_len(word) for cell in cells for word in cell.split()), default=0)

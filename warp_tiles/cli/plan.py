@@ -14,7 +14,6 @@ from warp_tiles.cli.output import (
     print_json,
     print_notes,
     print_table,
-    print_text,
     script_output_to_stderr,
 )
 from warp_tiles.cli.outputs import facts_of, require_folders, write_page
@@ -124,8 +123,6 @@ def print_plan(item: ModulePlan) -> None:
     if item.loops_reason:
         print_table("loops of products", ("reason",), [[f"loops stay as Warp generates them: {item.loops_reason}"]])
     for problem in item.launch_problems:
-        print_text(problem)
+        echo(problem)
     if item.register_limit is not None:
-        print_text(
-            f"at most {item.register_limit} registers per thread if warp_tiles links: {item.register_limit_reason}"
-        )
+        echo(f"at most {item.register_limit} registers per thread if warp_tiles links: {item.register_limit_reason}")

@@ -9,8 +9,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.filesize import decimal
 
-from warp_tiles.cli.output import human_bytes, json_option, print_json, print_table
+from warp_tiles.cli.output import json_option, print_json, print_table
 from warp_tiles.errors import RemoteError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def _print(found: dict[str, Transfer], verb: str, records: int, as_json: bool) -
         print_json({**{kind: asdict(transfer) for kind, transfer in found.items()}, "records": records})
         return
     rows: list[tuple[object, ...]] = [
-        (kind, t.moved, t.present, t.skipped, t.failed, human_bytes(t.moved_bytes)) for kind, t in found.items()
+        (kind, t.moved, t.present, t.skipped, t.failed, decimal(t.moved_bytes)) for kind, t in found.items()
     ]
     rows.append(("tuning records", records, "", "", "", ""))
     print_table("", ("entries", verb, "present", "skipped", "failed", "size"), rows)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.filesize import decimal
 
 from warp_tiles.build import progress
 from warp_tiles.cli.cluster import connected, require_same_installation, scheduler_option
 from warp_tiles.cli.output import (
     echo,
-    human_bytes,
     json_option,
     note,
     print_json,
@@ -307,7 +307,7 @@ def _row(timing: Timing, wins: bool) -> tuple[object, ...]:
         microseconds(timing.median_us),
         f"{microseconds(timing.low_us)} to {microseconds(timing.high_us)}" if measured else "-",
         timing.samples or "-",
-        human_bytes(timing.shared_bytes) if measured else "-",
+        decimal(timing.shared_bytes) if measured else "-",
         timing.reason,
     )
 
