@@ -14,7 +14,18 @@ PLAN_FIELDS = {
     "role", "m", "n", "k", "a_dtype", "b_dtype", "c_dtype", "precision", "arrangement", "leading_dimensions",
     "threads", "arch", "needed", "reason", "provider", "key", "cached",
 }  # fmt: skip
-MORE_PLAN_FIELDS = {"alignments", "symbol", "call", "function", "kernels", "tile_config", "choice"}
+MORE_PLAN_FIELDS = {
+    "alignments",
+    "symbol",
+    "call",
+    "function",
+    "kernels",
+    "tile_config",
+    "tile",
+    "size",
+    "dtypes",
+    "choice",
+}
 COMPILE_FIELDS = {"name", "cubin", "cubin_bytes", "lto_builds", "lto_hits", "lto_bytes", "seconds"}
 
 MAIN = (

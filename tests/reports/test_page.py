@@ -219,10 +219,3 @@ def test_many_modules_are_closed_at_first() -> None:
         return sum(tag == "details" and "open" in given for tag, given in read(page(document, "t", {})).elements)
 
     assert (opened(6), opened(7)) == (6, 0)
-
-
-def test_a_record_of_another_version_still_gives_a_page() -> None:
-    document = {
-        "modules": [{"name": "old", "variants": [{"role": "forward", "needed": True, "tile_config": {"x": 1}}]}]
-    }
-    assert "x=1" in read(page(document, "title", FACTS)).text

@@ -59,6 +59,7 @@ class Artifact:
             "variant": self.variant.to_json(),
             "provider": self.provider,
             "tile_config": self.tile_config.to_json() if self.tile_config else None,
+            "tile": self.tile_config.describe() if self.tile_config else "",
             "key": self.key,
             "hit": self.hit,
             "lto_bytes": self.lto_bytes or len(self.payload),

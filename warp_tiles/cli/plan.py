@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,6 +21,7 @@ from warp_tiles.cli.output import (
 from warp_tiles.cli.outputs import facts_of, require_folders, write_page
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.plan.products import TABLE_HEADINGS, table_rows
+from warp_tiles.reports.functions import LOOP_HEADINGS, functions, loop_rows, module_notes, module_title
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
@@ -69,60 +72,35 @@ def plan(
     if as_json:
         print_json(document)
         return
-    shown = [item for item in plans if item.variants or _is_left_to_warp(item)]
+    shown = [item for item in plans if item.variants or not item.settings.providers]  # none: left to Warp
     for item in shown:
-        print_plan(item)
+        print_plan(item.to_json())
     if found.products:
         print_table("products of warp_tiles.matmul", TABLE_HEADINGS, table_rows(document["matmul"]))
     if others := len({item.name for item in plans} - {item.name for item in shown}):
         echo(f"{others} {'module' if others == 1 else 'modules'} without tile functions")
 
 
-def _is_left_to_warp(item: ModulePlan) -> bool:
-    """True if the settings leave a module to Warp, so that nothing is known about its tile functions."""
-    return not item.settings.providers
-
-
-def print_plan(item: ModulePlan) -> None:
+def print_plan(module: Mapping[str, Any]) -> None:
     """Print the plan of a module as tables."""
-    title = f"module {item.name}, {item.target}, {item.block_dim} threads, kernels: {', '.join(item.kernels)}"
-    if item.settings.policy != "auto":
-        title += f"; {item.settings.named('policy')} is {item.settings.policy!r}"
-    rows: list[list[object]] = []
-    for planned in item.variants:
-        variant = planned.variant
-        size = planned.call if variant is None else variant.size
-        dtypes = "-" if variant is None else variant.dtypes
-        state = "cached" if planned.cached else "to build" if planned.needed and planned.key else ""
-        rows.append(
-            [
-                planned.role.value,
-                size,
-                dtypes,
-                ", ".join(planned.kernels),
-                "yes" if planned.needed else "no",
-                planned.reason,
-                planned.provider,
-                planned.tile_config.describe() if planned.tile_config else "",
-                planned.key[:12],
-                state,
-            ]
+    rows = [
+        (
+            each.title,
+            each.variant["dtypes"],
+            ", ".join(each.variant["kernels"]),
+            each.state,
+            each.provider,
+            each.reason,
+            each.variant["key"][:12],
         )
-    headings = ("role", "size", "dtypes", "kernels", "needed", "reason", "provider", "tile", "key", "cache")
-    print_table(title, headings, rows)
-    if item.loops:
-        cells = [
-            [loop.kernel, f"{loop.file}:{loop.line}", loop.products, loop.describe(), loop.explanation]
-            for loop in item.loops
-        ]
-        print_table("loops of products", ("kernel", "line", "products", "what is done", "reason"), cells)
-    if gradients := [
-        [loop.kernel, f"{loop.file}:{loop.line}", loop.gradients, loop.reverse] for loop in item.loops if loop.gradients
-    ]:
-        print_table("gradients of loops", ("kernel", "line", "on a tape", "the adjoint kernel's products"), gradients)
-    if item.loops_reason:
-        print_table("loops of products", ("reason",), [[f"loops stay as Warp generates them: {item.loops_reason}"]])
-    for problem in item.launch_problems:
-        echo(problem)
-    if item.register_limit is not None:
-        echo(f"at most {item.register_limit} registers per thread if warp_tiles links: {item.register_limit_reason}")
+        for each in functions(module)
+    ]
+    print_table(
+        f"module {module_title(module)}, kernels: {', '.join(module['kernels'])}",
+        ("function", "dtypes", "kernels", "state", "provider, tile", "reason", "key"),
+        rows,
+    )
+    if loops := loop_rows(module):
+        print_table("loops of products", LOOP_HEADINGS, loops)
+    for text in module_notes(module):
+        echo(text)

@@ -124,8 +124,8 @@ class GemmProblem:
 
     @property
     def dtypes(self) -> str:
-        """Element types of A, B and C, for tables."""
-        return f"{self.a.dtype} {self.b.dtype} {self.c.dtype}"
+        """Element types of A, B and C, e.g. ``float32 x float32 -> float32 (tf32)``."""
+        return f"{self.a.dtype} x {self.b.dtype} -> {self.c.dtype}{' (tf32)' * (self.precision == 'tf32')}"
 
     def without_alignment(self) -> GemmProblem:
         """The same product, with only the alignment of an element promised."""
@@ -136,11 +136,7 @@ class GemmProblem:
 
     def describe(self) -> str:
         """A line for messages, e.g. ``64x64x64 float16 x float16 -> float32, 128 threads, sm_90``."""
-        tf32 = " (tf32)" if self.precision == "tf32" else ""
-        return (
-            f"{self.m}x{self.n}x{self.k} {self.a.dtype} x {self.b.dtype} -> {self.c.dtype}{tf32}, "
-            f"{self.threads} threads, sm_{self.arch}"
-        )
+        return f"{self.size} {self.dtypes}, {self.threads} threads, sm_{self.arch}"
 
     def to_json(self) -> dict[str, Any]:
         """The fields under the names that ``warp-tiles plan --json`` prints."""

@@ -127,6 +127,8 @@ class PlannedVariant:
         return {
             "role": self.role.value,
             **sizes,
+            "size": self.call if self.variant is None else self.variant.size,
+            "dtypes": self.variant.dtypes if self.variant else "",
             "symbol": self.symbol or (self.variant.symbol if self.variant else ""),
             "call": self.call,
             "function": self.function,
@@ -135,6 +137,7 @@ class PlannedVariant:
             "reason": self.reason,
             "provider": self.provider,
             "tile_config": self.tile_config.to_json() if self.tile_config else None,
+            "tile": self.tile_config.describe() if self.tile_config else "",
             "choice": self.choice,
             "key": self.key,
             "cached": self.cached,

@@ -1,13 +1,12 @@
-"""The device functions of a module: each planned variant beside its build."""
+"""The device functions and loops of a module in words, for the page and for the tables of ``warp-tiles plan``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.solver.variant import SolverConfig
+from warp_tiles.gemm.pipeline import PlannedLoop
 
 Json = Mapping[str, Any]
 
@@ -20,7 +19,8 @@ TO_BUILD = "to build"
 IN_CACHE = "in the cache"
 NOT_BUILT = "not built"
 BY_WARP = "built by Warp"
-_CHOICES = {"tuned": "chosen from a tuning record", "default": "chosen by default"}
+_CHOICES = {"": "", "tuned": "chosen from a tuning record", "default": "chosen by default"}
+LOOP_HEADINGS = ("kernel", "line", "products", "what is done", "reason", "gradients")
 
 
 @dataclass(frozen=True)
@@ -38,100 +38,93 @@ class Function:
     is_plan: bool
 
     @property
-    def size(self) -> str:
-        """Its sizes, e.g. ``64x64x32``, or the name of its call if it has none."""
-        return size_text(self.variant)
-
-    @property
-    def dtypes(self) -> str:
-        """Its element types, e.g. ``float16 x float16 -> float32 (tf32)``; empty if it has none."""
-        variant = self.variant
-        if variant.get("solver"):
-            return str(variant.get("dtype") or "")
-        if not variant.get("a_dtype"):
-            return ""
-        tf32 = " (tf32)" if variant.get("precision") == "tf32" else ""
-        return f"{variant['a_dtype']} x {variant['b_dtype']} -> {variant['c_dtype']}{tf32}"
+    def title(self) -> str:
+        """Its role and sizes, e.g. ``forward 64x64x32``."""
+        return f"{self.variant['role']} {self.variant['size']}"
 
     @property
     def provider(self) -> str:
-        """The provider that built it, or that will."""
-        return str((self.build or self.variant).get("provider") or "")
+        """The provider that built it, or that will, and its tile configuration."""
+        of = self.build or self.variant
+        return ", ".join(filter(None, (of["provider"], of["tile"])))
 
     @property
     def state(self) -> str:
         """What was done, or what will be done, in one or two words."""
-        if not self.variant.get("needed"):
+        variant, build = self.variant, self.build
+        if not variant["needed"]:
             return SKIPPED
-        if self.provider in ("", "scalar"):
+        if (build or variant)["provider"] in ("", "scalar"):
             return SCALAR
-        if self.build is not None:
-            if not self.build.get("hit"):
-                return BUILT
-            return SHARED if self.build.get("shared") else CACHED
+        if build is not None:
+            return BUILT if not build["hit"] else SHARED if build["shared"] else CACHED
         if not self.is_plan:
             return NOT_BUILT
-        if not self.variant.get("key"):
-            return BY_WARP
-        return IN_CACHE if self.variant.get("cached") else TO_BUILD
-
-    @property
-    def tile(self) -> str:
-        """Its tile configuration in words; empty without one."""
-        return tile_text((self.build or self.variant).get("tile_config"))
+        return BY_WARP if not variant["key"] else IN_CACHE if variant["cached"] else TO_BUILD
 
     @property
     def choice(self) -> str:
         """What decided about provider and tile configuration, in words; empty if there was no choice."""
-        return _CHOICES.get(str(self.variant.get("choice") or ""), "")
+        return _CHOICES[self.variant["choice"]]
 
     @property
     def fallback(self) -> str:
         """How the build differs from the plan; empty if it is as planned."""
-        build = self.build
+        build, variant = self.build, self.variant
         if build is None:
             return ""
-        if build.get("provider") != self.variant.get("provider"):
-            return f"planned with {self.variant.get('provider') or 'no provider'}, built with {build.get('provider')}"
-        if build.get("tile_config") != self.variant.get("tile_config"):
-            return f"planned with the tile {tile_text(self.variant.get('tile_config')) or 'of the provider'}"
-        return ""
+        if build["provider"] != variant["provider"]:
+            return f"planned with {variant['provider'] or 'no provider'}, built with {build['provider']}"
+        return "" if build["tile"] == variant["tile"] else f"planned with the tile {variant['tile']}"
+
+    @property
+    def reason(self) -> str:
+        """Why it was built as it was."""
+        return "; ".join(filter(None, (self.variant["reason"], self.fallback)))
+
+
+def module_title(module: Json) -> str:
+    """Name, target and block size of a module, e.g. ``gemm, sm_90, 128 threads``."""
+    target = module.get("target") or ("the CPU" if module["arch"] is None else f"sm_{module['arch']}")
+    return f"{module.get('name')}, {target}, {module.get('block_dim')} threads"
 
 
 def functions(module: Json) -> list[Function]:
     """Every planned variant of a module, needed or not, in the order of the plan."""
-    builds = [build for build in module.get("builds") or () if isinstance(build.get("variant"), Mapping)]
+    builds = module.get("builds", ())
+
+    def build_of(variant: Json) -> Json | None:
+        equal = (b for b in builds if all(variant.get(name) == value for name, value in b["variant"].items()))
+        return next(equal, None) if variant["needed"] else None
+
+    return [Function(variant, build_of(variant), "builds" not in module) for variant in module.get("variants", ())]
+
+
+def loop_rows(module: Json) -> list[tuple[str, ...]]:
+    """The cells below :data:`LOOP_HEADINGS` of a module's loops."""
+    loops = [PlannedLoop(**loop) for loop in module.get("loops", ())]
     return [
-        Function(variant, _build_of(variant, builds), "builds" not in module)
-        for variant in module.get("variants") or ()
+        (
+            loop.kernel,
+            f"{loop.file}:{loop.line}",
+            str(loop.products),
+            loop.describe(),
+            "; ".join(filter(None, (loop.explanation, loop.loads))),
+            "; ".join(filter(None, (loop.gradients, loop.reverse))),
+        )
+        for loop in loops
     ]
 
 
-def _build_of(variant: Json, builds: Sequence[Json]) -> Json | None:
-    if not variant.get("needed"):
-        return None
-    for build in builds:
-        if all(variant.get(name) == value for name, value in build["variant"].items()):
-            return build
-    return None
-
-
-def size_text(variant: Json) -> str:
-    """The sizes of a variant, e.g. ``64x64x32`` or ``cholesky 32x32``; the name of its call if it has none."""
-    if variant.get("solver"):
-        columns = f", {variant.get('columns')} columns" if "solve" in str(variant["solver"]) else ""
-        return f"{variant['solver']} {variant.get('n')}x{variant.get('n')}{columns}"
-    if variant.get("m") is None:
-        return str(variant.get("call") or "")
-    return f"{variant['m']}x{variant.get('n')}x{variant.get('k')}"
-
-
-def tile_text(config: Json | None) -> str:
-    """A tile configuration in words; empty without one."""
-    if not config:
-        return ""
-    try:
-        found = TileConfig.from_json(dict(config)) if "instruction" in config else SolverConfig.from_json(dict(config))
-    except (TypeError, ValueError, KeyError):  # a record of another version
-        return ", ".join(f"{name}={value}" for name, value in config.items())
-    return found.describe()
+def module_notes(module: Json) -> list[str]:
+    """What a plan says about a module as a whole."""
+    found = []
+    if module["policy"] != "auto" or module["provider"] != "auto":
+        found.append(f"policy {module['policy']}, provider {module['provider']}")
+    found += [memory["problem"] for memory in module["memory"] if memory["problem"]]
+    if module["loops_reason"]:
+        found.append(f"loops stay as Warp generates them: {module['loops_reason']}")
+    if module["register_limit"]:
+        limit = f"at most {module['register_limit']} registers per thread if warp_tiles links"
+        found.append(f"{limit}: {module['register_limit_reason']}")
+    return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rich.filesize import decimal
+
 from warp_tiles.plan.products import TABLE_HEADINGS, table_rows
 from warp_tiles.reports.chart import chart
 from warp_tiles.reports.functions import (
@@ -12,6 +14,7 @@ from warp_tiles.reports.functions import (
     BY_WARP,
     CACHED,
     IN_CACHE,
+    LOOP_HEADINGS,
     NOT_BUILT,
     SCALAR,
     SHARED,
@@ -20,9 +23,12 @@ from warp_tiles.reports.functions import (
     Function,
     Json,
     functions,
+    loop_rows,
+    module_notes,
+    module_title,
 )
 from warp_tiles.reports.html import STYLE, Content, Markup, content_security_policy, element, joined, table
-from warp_tiles.reports.timeline import module_title, timeline
+from warp_tiles.reports.timeline import timeline
 
 _KINDS = {
     BUILT: "compile",
@@ -44,16 +50,6 @@ _COUNTED = (
     (SCALAR, "on the scalar path"),
     (NOT_BUILT, "not built in this run"),
 )
-_LOOPS = {"register_sums": "sums in registers", "as_warp": "as Warp does it"}
-
-
-def size(count: float) -> str:
-    """A number of bytes for people, in powers of ten."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.2f} GB"
 
 
 def is_built(module: Json) -> bool:
@@ -81,8 +77,8 @@ def cards(modules: Sequence[Json]) -> Markup:
     values.append((str(states.count(SKIPPED)), "adjoints skipped"))
     if built:
         values += [
-            (size(sum(module.get("lto_bytes") or 0 for module in built)), "of LTO-IR"),
-            (size(sum(module.get("cubin_bytes") or 0 for module in built)), "of cubins"),
+            (decimal(sum(module["lto_bytes"] for module in built)), "of LTO-IR"),
+            (decimal(sum(module["cubin_bytes"] for module in built)), "of cubins"),
             (f"{_covered_s(built):.1f} s", "in which modules were built"),
         ]
     return element("ul", *(element("li", element("b", value), text) for value, text in values), class_="cards")
@@ -90,9 +86,8 @@ def cards(modules: Sequence[Json]) -> Markup:
 
 def _covered_s(modules: Sequence[Json]) -> float:
     """The seconds in which at least one module was built."""
-    starts = [(float(module.get("started_at_s") or 0), float(module.get("seconds") or 0)) for module in modules]
     covered = end = 0.0
-    for start, seconds in sorted(starts):
+    for start, seconds in sorted((module["started_at_s"], module["seconds"]) for module in modules):
         covered += max(0.0, start + seconds - max(start, end))
         end = max(end, start + seconds)
     return covered
@@ -102,16 +97,13 @@ def notes(modules: Sequence[Json]) -> list[str]:
     """Every warning, fallback and link by Warp, once, with the module's name."""
     found: list[str] = []
     for module in modules:
-        name = f"Module {module.get('name')}: "
-        for function in functions(module):
-            if function.fallback:
-                found.append(f"{name}{function.variant.get('role')} {function.size}: {function.fallback}")
-        for build in module.get("builds") or ():
-            found += [f"{name}{text}" for text in build.get("warnings") or ()]
-        if module.get("linker") == "warp" and module.get("linker_reason"):
-            found.append(f"{name}linked by Warp: {module['linker_reason']}")
+        texts = [f"{each.title}: {each.fallback}" for each in functions(module) if each.fallback]
+        texts += [text for build in module.get("builds", ()) for text in build["warnings"]]
+        if module.get("linker") == "warp":
+            texts.append(f"linked by Warp: {module['linker_reason']}")
         if module.get("loops_reason"):
-            found.append(f"{name}loops stay as Warp generates them: {module['loops_reason']}")
+            texts.append(f"loops stay as Warp generates them: {module['loops_reason']}")
+        found += [f"Module {module['name']}: {text}" for text in texts]
     return list(dict.fromkeys(found))
 
 
@@ -120,9 +112,10 @@ def module_section(module: Json, *, is_open: bool) -> Markup:
     found = functions(module)
     parts: list[Markup] = [_facts(_module_facts(module))]
     if found:
-        parts.append(_functions_table(found, on_cpu=module.get("arch") is None))
-    if module.get("loops"):
-        parts.append(_loops_table(module["loops"]))
+        parts.append(_functions_table(found, on_cpu=module["arch"] is None))
+    if rows := loop_rows(module):
+        cells: list[list[Content]] = [[element("code", row[0]), element("code", row[1]), *row[2:]] for row in rows]
+        parts.append(table(LOOP_HEADINGS, cells, "loops of products", _SHORT))
     counts = "up to date" if is_up_to_date(module) else _counts(found)
     title = element("summary", module_title(module), " ", element("span", counts, class_="muted"))
     return element("details", title, *parts, open="" if is_open else None)
@@ -134,43 +127,39 @@ def _counts(found: Iterable[Function]) -> str:
 
 
 def _module_facts(module: Json) -> list[tuple[str, Content]]:
+    file: Content = ""
+    if "output" in module:
+        state = (
+            "up to date"
+            if is_up_to_date(module)
+            else "found linked"
+            if module["found"]
+            else f"linked by {module['linker']}"
+        )
+        file = joined((element("code", module["output"]), f": {decimal(module['cubin_bytes'])}, {state}"))
     if is_up_to_date(module):
-        output = (element("code", str(module.get("output"))), f": {size(module.get('cubin_bytes') or 0)}, up to date")
-        return [("file", joined(output)), ("build", "none in this run: the folder holds the files of an earlier one")]
-    facts: list[tuple[str, Content]] = [("kernels", _codes(module.get("kernels") or ()))]
-    if module.get("policy") not in (None, "auto") or module.get("provider") not in (None, "auto"):
-        facts.append(("settings", f"policy {module.get('policy')}, provider {module.get('provider')}"))
+        return [("file", file), ("build", "none in this run: the folder holds the files of an earlier one")]
+    facts: list[tuple[str, Content]] = [("kernels", _codes(module["kernels"]))]
     if is_built(module):
-        made = f"{module.get('lto_builds', 0)} built, {module.get('lto_hits', 0)} from the cache or shared"
-        facts.append(("functions", f"{made}, {size(module.get('lto_bytes') or 0)} of LTO-IR"))
-        linker = ", found linked" if module.get("found") else f", linked by {module.get('linker')}"
-        output = (element("code", str(module.get("output"))), f": {size(module.get('cubin_bytes') or 0)}{linker}")
-        facts.append(("file", joined(output)))
-        facts.append(("time", f"{float(module.get('seconds') or 0):.2f} s from the end of code generation to the file"))
+        made = f"{module['lto_builds']} built, {module['lto_hits']} from the cache or shared"
+        facts.append(("functions", f"{made}, {decimal(module['lto_bytes'])} of LTO-IR"))
+        facts.append(("file", file))
+        facts.append(("time", f"{module['seconds']:.2f} s from the end of code generation to the file"))
     elif "builds" in module:
         facts.append(("build", "none in this run: Warp loaded the module from its own cache, or it was only planned"))
-    facts += [("memory", str(memory["problem"])) for memory in module.get("memory") or () if memory.get("problem")]
-    if module.get("register_limit"):
-        limit = f"at most {module['register_limit']} per thread if warp_tiles links"
-        facts.append(("registers", f"{limit}: {module.get('register_limit_reason')}"))
-    return facts
+    return facts + [("note", text) for text in module_notes(module)]
 
 
-def _facts(facts: Sequence[tuple[str, Content]]) -> Markup:
+def _facts(facts: Iterable[tuple[str, Content]]) -> Markup:
     pairs = [part for name, value in facts for part in (element("dt", name), element("dd", value))]
     return element("dl", *pairs, class_="facts")
 
 
-def facts_list(facts: Iterable[tuple[str, str]]) -> Markup:
-    """Names and values as a list of definitions."""
-    return _facts([(name, value) for name, value in facts])
-
-
-def _codes(names: Iterable[Any]) -> Markup:
+def _codes(names: Iterable[str]) -> Markup:
     parts: list[Content] = []
     for name in names:
         parts += [", "] if parts else []
-        parts.append(element("code", str(name)))
+        parts.append(element("code", name))
     return joined(parts)
 
 
@@ -184,19 +173,17 @@ def _functions_table(found: Sequence[Function], on_cpu: bool) -> Markup:
 
 
 def _function_cells(function: Function, has_builds: bool, on_cpu: bool) -> list[Content]:
-    variant, build = function.variant, function.build
-    kind = "wait" if on_cpu else _KINDS.get(function.state, "wait")
-    provider = ", ".join(text for text in (function.provider, function.tile) if text)
-    reason = str(variant.get("reason") or "")
+    build, state = function.build, function.state
+    kind = "wait" if on_cpu else _KINDS.get(state, "wait")
     cells: list[Content] = [
-        _with_more(f"{variant.get('role')} {function.size}", function.dtypes),
-        _codes(variant.get("kernels") or ()),
-        element("span", function.state, class_=f"state {kind}"),
-        _with_more(provider, function.choice),
-        f"{reason}; {function.fallback}" if function.fallback else reason,
+        _with_more(function.title, function.variant["dtypes"]),
+        _codes(function.variant["kernels"]),
+        element("span", state, class_=f"state {kind}"),
+        _with_more(function.provider, function.choice),
+        function.reason,
     ]
     if has_builds:
-        cells += [size(build.get("lto_bytes") or 0), f"{build.get('seconds') or 0:.2f}"] if build else ["", ""]
+        cells += [decimal(build["lto_bytes"]), f"{build['seconds']:.2f}"] if build else ["", ""]
     return cells
 
 
@@ -205,34 +192,6 @@ def _with_more(text: str, more: str) -> Content:
     if not text:
         return more
     return element("span", text, *([element("span", more, class_="muted more")] if more else []))
-
-
-def _loops_table(loops: Sequence[Json]) -> Markup:
-    headings = ("kernel", "line", "products", "what is done", "reason", "gradients")
-    rows = [
-        (
-            element("code", str(loop.get("kernel"))),
-            element("code", f"{loop.get('file')}:{loop.get('line')}"),
-            str(loop.get("products")),
-            _treatment(loop),
-            _with_more(str(loop.get("reason") or ""), "; ".join(filter(None, (loop.get("store"), loop.get("loads"))))),
-            _with_more(str(loop.get("gradients") or ""), str(loop.get("reverse") or "")),
-        )
-        for loop in loops
-    ]
-    return table(headings, rows, "loops of products", _SHORT)
-
-
-def _treatment(loop: Json) -> str:
-    state = str(loop.get("state") or "")
-    if state == "pipelined":
-        return f"pipelined, {loop.get('stages')} stages"
-    return _LOOPS.get(state, state)
-
-
-def products_table(products: Sequence[Json]) -> Markup:
-    """How ``warp_tiles.matmul`` computes products, and why so."""
-    return table(TABLE_HEADINGS, table_rows(products), "products of warp_tiles.matmul", _SHORT)
 
 
 _MOST_OPEN = 6  # with more modules, each is closed at first
@@ -250,10 +209,10 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
     Returns:
         The HTML text. Each text of the document is escaped.
     """
-    modules = list(document.get("modules") or ())
+    modules = document["modules"]
     body = [
         element("h1", title),
-        facts_list(facts.items()),
+        _facts(facts.items()),
         cards(modules),
         *_warnings(notes(modules), any(map(is_built, modules))),
     ]
@@ -264,7 +223,8 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
             chart(rows),
         ]
     if products := document.get("matmul"):
-        body += [element("h2", "Products of warp_tiles.matmul"), products_table(products)]
+        body += [element("h2", "Products of warp_tiles.matmul")]
+        body.append(table(TABLE_HEADINGS, table_rows(products), "products of warp_tiles.matmul", _SHORT))
     body.append(element("h2", "Modules"))
     body += [module_section(module, is_open=len(modules) <= _MOST_OPEN) for module in modules]
     if not modules:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from warp_tiles.reports.functions import Json, functions, size_text
+from warp_tiles.reports.functions import Json, functions, module_title
 
 COMPILE, LINK, WAIT, SHARED, CACHED = "compile", "link", "wait", "shared", "cache"
 _LOOKUPS = {  # steps of a build that fetch the linked module
@@ -25,7 +25,6 @@ class Span:
         kind: ``compile``, ``link``, ``wait``, ``shared`` (built for another module) or ``cache`` (a lookup, also in
             the remote store).
         start_s: Its start, in seconds of the process's clock.
-        text: What it was.
     """
 
     kind: str
@@ -43,9 +42,7 @@ class Span:
 class Row:
     """The spans of one function, of a module's source or of its link. They do not overlap, except lookups.
 
-    Attributes:
-        note: Its times in words.
-        spans: The spans, sorted by start.
+    ``note`` has its times in words. The spans are sorted by start.
     """
 
     label: str
@@ -57,23 +54,14 @@ class Row:
 class ModuleRows:
     """The rows of one module.
 
-    Attributes:
-        name: Its name, target and threads.
-        start_s: The end of its code generation, in seconds of the process's clock.
-        end_s: The time at which its file was finished.
-        rows: The rows: the lookup of the linked module; if it was not found, functions, the module's source, its link.
+    Its rows are the lookup of the linked module; if it was not found, functions, the module's source, its link. It
+    begins at the end of its code generation and ends when its file was finished, in seconds of the process's clock.
     """
 
     name: str
     start_s: float
     end_s: float
     rows: tuple[Row, ...]
-
-
-def module_title(module: Json) -> str:
-    """Name, target and block size of a module, e.g. ``gemm, sm_90, 128 threads``."""
-    target = module.get("target") or ("the CPU" if module.get("arch") is None else f"sm_{module['arch']}")
-    return f"{module.get('name')}, {target}, {module.get('block_dim')} threads"
 
 
 def timeline(modules: Sequence[Json]) -> list[ModuleRows]:
@@ -99,25 +87,22 @@ def sessions(rows: Sequence[ModuleRows]) -> list[list[ModuleRows]]:
 def _builders(modules: Sequence[Json]) -> dict[tuple[Any, Any], str]:
     """The module that each function was built for, by its name and the start of the build."""
     return {
-        (build.get("symbol"), build.get("started_at_s")): str(module.get("name"))
+        (build["symbol"], build["started_at_s"]): module["name"]
         for module in modules
-        for build in module.get("builds") or ()
-        if not build.get("shared")
+        for build in module["builds"]
+        if not build["shared"]
     }
 
 
 def _module_rows(module: Json, builders: dict[tuple[Any, Any], str]) -> ModuleRows:
-    start = float(module["started_at_s"])
-    end = start + float(module.get("seconds") or 0.0)
+    start, end = _times(module)
     # the functions of a linked module that was found were neither built nor looked up
-    builds = [build for build in module.get("builds") or () if build.get("symbol") and not module.get("found")]
+    builds = [build for build in module["builds"] if build["symbol"] and not module["found"]]
     labels = {id(build): _label(module, build) for build in builds}
-    cached = [build for build in builds if build.get("hit") and not build.get("shared")]
+    cached = [build for build in builds if build["hit"] and not build["shared"]]
     rows = _lookup_rows(module)
     rows += [
-        _shared_row(build, labels[id(build)], start, builders)
-        if build.get("shared")
-        else _row(build, labels[id(build)])
+        _shared_row(build, labels[id(build)], start, builders) if build["shared"] else _row(build, labels[id(build)])
         for build in builds
         if build not in cached
     ]
@@ -138,13 +123,15 @@ def _lookup_rows(module: Json) -> list[Row]:
     if not spans:
         return []
     place = "from the remote store or the bundle" if "fetch_module" in found else "from the cache"
-    result = place if module.get("found") else "not found"
+    result = place if module["found"] else "not found"
     return [Row("linked module", f"{result}, {spans[-1].end_s - spans[0].start_s:.3f} s", spans)]
 
 
 def _label(module: Json, build: Json) -> str:
-    roles = [str(f.variant.get("role")) for f in functions(module) if f.build is build]
-    return f"{', '.join(dict.fromkeys(roles))} {size_text(build.get('variant') or {})}".strip()
+    found = [each.variant for each in functions(module) if each.build is build]
+    return (
+        f"{', '.join(dict.fromkeys(each['role'] for each in found))} {found[0]['size'] if found else build['symbol']}"
+    )
 
 
 def _span(kind: str, start: float, end: float, text: str) -> list[Span]:
@@ -152,17 +139,17 @@ def _span(kind: str, start: float, end: float, text: str) -> list[Span]:
 
 
 def _times(build: Json) -> tuple[float, float]:
-    start = float(build.get("started_at_s") or 0.0)
-    return start, start + float(build.get("seconds") or 0.0)
+    """Start and end of a build, a module or a step."""
+    return build["started_at_s"], build["started_at_s"] + build["seconds"]
 
 
 def _row(build: Json, label: str) -> Row:
     start, end = _times(build)
-    compiled = build.get("compiled")
+    compiled = build["compiled"]
     if not compiled:  # libmathdx builds in this process
         return Row(label, f"built in {end - start:.2f} s", tuple(_span(COMPILE, start, end, f"builds {label}")))
-    begin = max(start, float(compiled["started_at_s"]))
-    done = min(end, begin + float(compiled["seconds"]))
+    begin = max(start, compiled["started_at_s"])
+    done = min(end, begin + compiled["seconds"])
     spans = _span(WAIT, start, begin, "waits for a compiler process, or for another process that builds it")
     spans += _span(COMPILE, begin, done, f"compiles {label}")
     spans += _span(WAIT, done, end, "stores it in the cache")
@@ -171,7 +158,7 @@ def _row(build: Json, label: str) -> Row:
 
 def _shared_row(build: Json, label: str, module_start: float, builders: dict[tuple[Any, Any], str]) -> Row:
     start, end = _times(build)
-    owner = builders.get((build.get("symbol"), build.get("started_at_s")))
+    owner = builders.get((build["symbol"], build["started_at_s"]))
     source = f"module {owner}" if owner else "a build in the background"
     begin = max(start, module_start)
     waited = max(0.0, end - begin)
