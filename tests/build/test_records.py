@@ -49,6 +49,7 @@ def test_a_build_is_printed_without_its_bytes() -> None:
         "variant": BIG[Role.FORWARD].to_json(),
         "provider": "cublasdx",
         "tile_config": None,
+        "tile": "",
         "key": "ab" * 32,
         "hit": False,
         "lto_bytes": 100,
