@@ -136,11 +136,10 @@ def difference(found: Any, expected: Any) -> float:
 
 def config_of(a: Any, b: Any, out: Any, **options: Any) -> dict[str, int]:
     """The configuration that a product of Warp arrays has."""
-    from warp_tiles.array_products.arguments import checked_call
+    from warp_tiles.array_products.arguments import checked
     from warp_tiles.array_products.prepared import prepared
 
-    given = {"alpha": 1.0, "beta": 0.0, "bias": None, "epilogue": None, "precision": "default", **options}
-    return prepared(checked_call(a, b, out, **given), out.device).config.to_json()
+    return prepared(checked(a, b, out, **options).call, out.device).config.to_json()
 
 
 def operands(torch: Any, row: Row) -> tuple[Any, Any, Any]:

@@ -1,22 +1,20 @@
-"""Measures configurations of warp_tiles.matmul on a GPU, and writes the fastest of each tier.
+"""Measures configurations of warp_tiles.matmul on a GPU, and keeps them as tuning records.
 
-    python benchmarks/tune_matmul.py --json warp_tiles/array_products/records/h200.json  # on an H200
-    python benchmarks/tune_matmul.py --json /tmp/records.json --only "float16 nn 16x" "tf32 nn"
+    python benchmarks/tune_matmul.py --store /tmp/records --only "float16 nn 16x" "tf32 nn"
+    python benchmarks/tune_matmul.py --store /tmp/records --json warp_tiles/array_products/records/h200.json
 
-A tier is a type, a layout, and sizes rounded to powers of two. The chooser's candidates are sorted by their estimated
+A bucket is a type, a layout, and sizes rounded to powers of two. The chooser's candidates are sorted by their estimated
 time, and the first ones are measured by the tuner's search (warp_tiles.tuning.search). torch's product runs before each
-launch, as in benchmarks/matmul.py, so that each candidate finds its operands in the same parts of the L2 cache. A tier
-is recorded if the interval of a candidate lies below that of the chooser's choice, and if it is faster by more than
-2 %, with its GPU and date. The records of tiers that are not measured are kept. Other GPUs of sm_90 with 132
-multiprocessors have the file sm_90_132.json.
+launch, as in benchmarks/matmul.py, so that each candidate finds its operands in the same parts of the L2 cache. Each
+bucket has a record in the store, and configurations that it holds are not measured again. --json writes the winner and
+the default of each bucket whose default lost, in the form that the package ships and "warp-tiles tune import" reads.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
+import hashlib
 import importlib
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,15 +23,18 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.machine import gpu_record
 from warp_tiles.gemm.dtypes import DType
-from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, candidates, choose_matmul, cost_us
+from warp_tiles.heuristics.matmul import candidates, choose_matmul, cost_us
+from warp_tiles.heuristics.matmul_question import MatmulConfig, MatmulProblem
+from warp_tiles.tuning.encoding import encode_bundle
+from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.measure import Clock, EventClock
-from warp_tiles.tuning.record import Config, Timing
+from warp_tiles.tuning.record import DEFAULTS, Config, Record
 from warp_tiles.tuning.search import SearchDevice, search
+from warp_tiles.tuning.store import RecordStore
 
-MEASURED = 12  # candidates of a tier
-GAIN = 0.98  # of the choice's time
+MEASURED = 12  # candidates of a bucket
+DEFAULT = DEFAULTS["matmul"]  # the chooser's choice
 GROUPS = (4, 8, 16)  # of the fastest candidate
 TYPES: tuple[tuple[DType, bool], ...] = (  # and whether they are rounded to tf32
     *(("float16", False), ("float32", True), ("float32", False), ("float64", False)),
@@ -41,7 +42,7 @@ TYPES: tuple[tuple[DType, bool], ...] = (  # and whether they are rounded to tf3
 
 
 def problems() -> Iterator[MatmulProblem]:
-    """One problem of each tier."""
+    """One problem of each bucket."""
     sizes = [(size, size, size) for size in (256, 512, 1024, 2048, 4096, 8192)]
     for side in (16, 32, 64, 128, 256):
         for k in (1024, 2048, 4096, 8192, 16384):
@@ -65,15 +66,6 @@ def considered(problem: MatmulProblem, arch: int, multiprocessors: int, most: in
     return [choice, *(config for config in found if config != choice)][:most]
 
 
-def fastest(timings: Sequence[Timing], choice: MatmulConfig) -> Timing | None:
-    """The fastest configuration, if it gains enough over the choice."""
-    known = {timing.identity: timing for timing in timings if timing.samples}
-    default = next(timing for timing in known.values() if timing.config == choice.to_json())
-    best = min((timing for timing in known.values() if timing.status == "ok"), key=lambda timing: timing.median_us)
-    gains = best.high_us < default.low_us and best.median_us < GAIN * default.median_us
-    return best if gains else None
-
-
 @dataclass(frozen=True)
 class Product:
     """A configuration's product as a candidate of a search. ``restore`` runs torch's product."""
@@ -92,7 +84,7 @@ class Bench:
     def __init__(self, torch: Any, problem: MatmulProblem) -> None:
         import warp as wp
 
-        from warp_tiles.array_products.arguments import checked_call
+        from warp_tiles.array_products.arguments import checked
 
         dtype = getattr(torch, problem.a)
         batch = (problem.batch,) if problem.batch > 1 else ()
@@ -112,26 +104,30 @@ class Bench:
         torch.backends.cuda.matmul.allow_tf32 = problem.tf32
         self.peer: Callable[[], Any] = lambda: torch.matmul(left, right, out=out)
         precision = "tf32" if problem.tf32 else "default"
-        self._call = checked_call(*self.arrays, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision=precision)
+        a, b, c = self.arrays
+        self._call = checked(a, b, c, precision=precision).call
         self.device = self.arrays[0].device
+        self._choice = choose_matmul(problem, self.device.arch, self.device.sm_count).config
 
-    def prefetch(self, configs: list[MatmulConfig]) -> None:
+    def _config(self, config: Config) -> MatmulConfig:
+        return self._choice if config == DEFAULT else MatmulConfig.from_json(config)
+
+    def prefetch(self, configs: Sequence[Config]) -> None:
         """Compile the kernels side by side. The first runs wait for them."""
         import warp_tiles
-        from warp_tiles.array_products.call import canonicalize
         from warp_tiles.array_products.kernels import tile_kernel
-        from warp_tiles.array_products.prepared import kernel_of, planned_product
+        from warp_tiles.array_products.prepared import answered, kernel_of
 
-        call, _ = canonicalize(self._call)
-        for config in configs:
-            kernel = tile_kernel(kernel_of(call, planned_product(call, self.device, config).choice))
+        for config in map(self._config, configs):
+            call, _, answer = answered(self._call, self.device, config)
+            kernel = tile_kernel(kernel_of(call, answer))
             warp_tiles.prefetch(kernel.module, device=self.device, block_dim=config.threads)
 
     def build(self, config: Config) -> Product:
         """A configuration's product; its kernel is compiled."""
         from warp_tiles.array_products.prepared import prepare
 
-        prepared = prepare(self._call, self.device, MatmulConfig.from_json(config))
+        prepared = prepare(self._call, self.device, self._config(config))
         a, b, out = (array.ptr for array in self.arrays)
 
         def run() -> None:
@@ -141,68 +137,77 @@ class Bench:
         return Product(run, self.peer)
 
 
-def tuned(torch: Any, problem: MatmulProblem, arch: int, multiprocessors: int, most: int = MEASURED) -> dict[str, Any]:
-    """The measurements of a tier, of so many candidates."""
-    bench = Bench(torch, problem)
-    configs = considered(problem, arch, multiprocessors, most)
-    bench.prefetch(configs)
-    choice = configs[0]
-    times = measured(bench, configs, choice)
-    best = fastest(times, choice)
-    first = choice if best is None else MatmulConfig.from_json(best.config)
-    times = measured(bench, [*dict.fromkeys((choice, first, *(replace(first, group=one) for one in GROUPS)))], choice)
-    found = fastest(times, choice)
-    default = next(timing for timing in times if timing.config == choice.to_json())
-    return {
-        "name": problem.text,
-        "tier": list(problem.bucket),
-        "config": None if found is None else dict(found.config),
-        "us": round((found or default).median_us, 2),
-        "choice_us": round(default.median_us, 2),
-        "gpu": torch.cuda.get_device_name(),
-        "date": datetime.date.today().isoformat(),
-    }
+def tuned(bench: Any, store: RecordStore, key: TuningKey, configs: Sequence[MatmulConfig], clock: Clock) -> Record:
+    """The record of a bucket: the choice, which comes first, the others, and the fastest in groups of other sizes.
+
+    One that cannot win is dropped, but the choice is measured to the end.
+    """
+    choice, *others = configs
+    record = _measured(bench, store, key, [config.to_json() for config in others], clock)
+    winner = record.winner()
+    first = choice if winner is None or winner is record.default else MatmulConfig.from_json(winner.config)
+    grouped = dict.fromkeys((first, *(replace(first, group=one) for one in GROUPS)))
+    return _measured(bench, store, key, [config.to_json() for config in grouped if config != choice], clock)
 
 
-def measured(
-    bench: Bench, configs: Sequence[MatmulConfig], choice: MatmulConfig, clock: Clock | None = None
-) -> tuple[Timing, ...]:
-    """The times of configurations. One that cannot win is dropped, but the choice is measured to the end."""
-    device = SearchDevice(bench.build, clock or EventClock(bench.device))
-    return search([config.to_json() for config in configs], [device], jobs=1, default=choice.to_json()).timings
+def _measured(bench: Any, store: RecordStore, key: TuningKey, configs: Sequence[Config], clock: Clock) -> Record:
+    record = store.load(key) or Record(key)
+    missing = [config for config in configs if record.timing(config) is None]
+    if not missing:
+        return record
+    bench.prefetch([DEFAULT, *missing])
+    found = search(
+        [DEFAULT, *missing],
+        [SearchDevice(bench.build, clock)],
+        jobs=1,
+        soft=key.environment.soft(),
+        default=DEFAULT,
+    )
+    return store.merge(key, found.timings)
 
 
-def merged(earlier: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records with a configuration. A new measurement of a tier replaces the earlier one."""
-    by_tier = {tuple(record["tier"]): record for record in [*earlier, *found]}
-    return [record for record in by_tier.values() if record["config"] is not None]
+def shipped(records: Sequence[Record]) -> list[Record]:
+    """The records whose default lost, with the timings of the winner and of the default."""
+    pairs = [(record, record.winner(), record.default) for record in records]
+    return [
+        record.among({winner.identity, default.identity})
+        for record, winner, default in pairs
+        if winner is not None and default is not None and winner is not default
+    ]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure all tiers, and write the file after each."""
+    """Measure all buckets, and store each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--only", nargs="*", default=[""], help="measure only tiers whose names contain one of these")
-    parser.add_argument("--candidates", type=int, default=MEASURED, help="candidates of each tier")
+    parser.add_argument("--store", type=Path, required=True, help="folder of the records")
+    parser.add_argument("--json", type=Path, help="file for the records that the package ships")
+    parser.add_argument("--only", nargs="*", default=[""], help="measure only buckets whose names contain one of these")
+    parser.add_argument("--candidates", type=int, default=MEASURED, help="candidates of each bucket")
     options = parser.parse_args(arguments)
     import warp as wp
 
     import warp_tiles
+    from warp_tiles.array_products import kernels
+    from warp_tiles.array_products.answers import key_of
+    from warp_tiles.tuning.environment import environment_of
 
     torch = importlib.import_module("torch")
     wp.config.quiet = True
     warp_tiles.enable()
     wp.set_stream(wp.stream_from_torch(torch.cuda.current_stream()))
     device = wp.get_device("cuda:0")
-    earlier = json.loads(options.json.read_text())["records"] if options.json.exists() else []
-    data = {**gpu_record("auto"), "arch": device.arch, "multiprocessors": device.sm_count}
-    found: list[dict[str, Any]] = []
+    store, environment, records = RecordStore(options.store), environment_of(device), []
+    source = hashlib.sha256(Path(kernels.__file__).read_bytes()).hexdigest()
     for problem in problems():
         if any(text in problem.text for text in options.only):
-            record = tuned(torch, problem, device.arch, device.sm_count, options.candidates)
-            print(f"{record['name']}: {record['us']} us, {record['choice_us']} us by the chooser", flush=True)
-            found.append(record)
-            options.json.write_text(json.dumps({**data, "records": merged(earlier, found)}, indent=1) + "\n")
+            bench, key = Bench(torch, problem), key_of(problem, source, environment)
+            configs = considered(problem, device.arch, device.sm_count, options.candidates)
+            records.append(record := tuned(bench, store, key, configs, EventClock(device)))
+            winner, default = record.winner(), record.default
+            times = " and ".join(f"{one.median_us:.2f}" for one in (winner, default) if one is not None)
+            print(f"{problem.text}: {times} us by the winner and by the chooser", flush=True)
+    if options.json:
+        options.json.write_bytes(encode_bundle(shipped(records)))
     return 0
 
 

@@ -11,10 +11,9 @@ import warp as wp
 
 from tests.array_products.cases import CPU, LAYOUTS, integers, on, values_of
 from tests.array_products.test_split import run
-from warp_tiles.array_products.arguments import MatmulCall
-from warp_tiles.array_products.call import View, contiguous, operand_view, view_of
+from warp_tiles.array_products.call import MatmulCall, View, contiguous, operand_views, view_of
 from warp_tiles.array_products.prepared import padded_copy, prepare
-from warp_tiles.heuristics.matmul import MatmulConfig
+from warp_tiles.heuristics.matmul_question import MatmulConfig
 
 TYPES = {"float16": wp.float16, "bfloat16": wp.bfloat16, "float32": wp.float32, "float64": wp.float64}
 
@@ -66,7 +65,7 @@ def test_the_alignment_of_the_first_element(gap: int) -> None:
     whole = wp.zeros(64 + gap, dtype=wp.float16, device=CPU)
     assert whole.ptr % 16 == 0
     part = wp.array(ptr=whole.ptr + 2 * gap, dtype=wp.float16, shape=(8, 8), device=CPU)
-    assert operand_view(part, "float16").line_alignment == (min(16, 2 * gap) if gap else 16)
+    assert operand_views(part, part, "float16", 1)[0].line_alignment == (min(16, 2 * gap) if gap else 16)
     assert view_of(part, "float16").line_alignment == 16
 
 

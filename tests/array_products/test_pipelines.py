@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,25 +15,23 @@ import warp as wp
 import warp_tiles
 from tests.array_products.test_loops import loop_of
 from warp_tiles.array_products import prepared
-from warp_tiles.array_products.arguments import checked_call
+from warp_tiles.array_products.arguments import checked
 from warp_tiles.array_products.kernels import Epilogue, TileKernel, tile_kernel
 from warp_tiles.gemm.pipeline import PipelineOverrides
-from warp_tiles.heuristics.matmul import MatmulConfig
+from warp_tiles.heuristics.matmul_question import MatmulConfig
 
 CONFIG = MatmulConfig(64, 64, 64, 128)
 KEY = TileKernel("float16", "float16", (64, 64, 64), False, True, False, Epilogue("float16", bias="float16"))
 STAGES = {"auto": 4, "blocks=1": 12, "blocks=2": 6, "stages=3": 3}
 
 
-@pytest.fixture
-def planned_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "_gpu", lambda device: prepared.PLANNED_GPU)
+GPU: Any = SimpleNamespace(is_cuda=True, arch=90, sm_count=132, name="NVIDIA H200")
 
 
 def main_loop() -> str:
     arrays = (wp.empty(shape, dtype=wp.float16, device="cpu") for shape in ((256, 4096), (4096, 256), (256, 256)))
-    call = checked_call(*arrays, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision="default")
-    return prepared.planned_product(call, wp.get_device("cpu"), CONFIG).choice.main_loop.text
+    call = checked(*arrays).call
+    return prepared.answered(call, GPU, CONFIG)[2].main_loop.text
 
 
 @pytest.mark.usefixtures("enabled")
@@ -50,12 +50,11 @@ def test_a_hash_does_not_depend_on_the_kernels_made_before() -> None:
     assert len({kernel.module.name for kernel in kernels}) == 2
 
 
-@pytest.mark.usefixtures("enabled", "planned_gpu")
+@pytest.mark.usefixtures("enabled")
 def test_a_product_of_few_blocks_asks_for_it() -> None:
     assert main_loop() == "blocks=1"
 
 
-@pytest.mark.usefixtures("planned_gpu")
 @pytest.mark.parametrize(("always_loops", "largest"), [(False, 128), (True, 64)])
 def test_float64_has_smaller_tiles_if_warp_always_writes_a_loop(
     always_loops: bool, largest: int, monkeypatch: pytest.MonkeyPatch
@@ -63,12 +62,12 @@ def test_float64_has_smaller_tiles_if_warp_always_writes_a_loop(
     monkeypatch.setattr(prepared, "always_loops", lambda: always_loops)
     a = wp.empty((2048, 2048), dtype=wp.float64, device="cpu")
     out = wp.empty_like(a)
-    call = checked_call(a, a, out, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision="default")
-    config = prepared.planned_product(call, out.device).choice.config
+    call = checked(a, a, out).call
+    config = prepared.answered(call, GPU)[2].config
     assert max(config.tile_m, config.tile_n) == largest
 
 
-@pytest.mark.usefixtures("enabled", "planned_gpu")
+@pytest.mark.usefixtures("enabled")
 @pytest.mark.parametrize("chosen", ["auto", "mma", "stages=3"])
 def test_the_users_choice_counts(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with warp_tiles.override(main_loop=chosen):
@@ -77,7 +76,6 @@ def test_the_users_choice_counts(chosen: str, monkeypatch: pytest.MonkeyPatch) -
     assert main_loop() == "auto"
 
 
-@pytest.mark.usefixtures("planned_gpu")
 def test_without_enable_no_setting_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARP_TILES_PROVIDR", "mma")  # an error where settings are read
     assert not warp_tiles.is_enabled()

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from warp_tiles.array_products.call import Bias, MatmulCall, View, canonicalize
 from warp_tiles.array_products.prepared import epilogue_of, kernel_of
-from warp_tiles.heuristics.matmul import MatmulChoice, MatmulConfig
+from warp_tiles.heuristics.matmul_question import MatmulAnswer, MatmulConfig, MatmulProblem
 
-CHOICE = MatmulChoice(MatmulConfig(64, 64, 32, 128), is_recorded=False)
+CHOICE = MatmulAnswer(MatmulProblem(6, 8, 7), MatmulConfig(64, 64, 32, 128))
 
 
 def view(values: np.ndarray[Any, Any]) -> View:
@@ -67,14 +67,14 @@ def call(a: Any, b: Any, c: Any, **options: Any) -> MatmulCall:
 
 def test_a_batch_with_a_shared_matrix_is_one_product() -> None:
     found, is_swapped = canonicalize(call(matrices(5, 6, 7), matrices(5, 7, 8, is_shared=True), matrices(5, 6, 8)))
-    assert (found.problem().m, found.problem().batch) == (30, 1)
+    assert (found.problem.m, found.problem.batch) == (30, 1)
     assert not is_swapped
 
 
 def test_the_gradient_of_a_shared_matrix_is_one_product() -> None:
     a, g = matrices(5, 6, 7).transpose(0, 2, 1), matrices(5, 6, 8)
     found, _ = canonicalize(call(a, g, matrices(1, 7, 8), summed=True))
-    assert (found.problem().k, found.summed) == (30, False)
+    assert (found.problem.k, found.summed) == (30, False)
     assert found.a.is_transposed
 
 
@@ -93,7 +93,7 @@ def test_a_transposed_result_exchanges_the_operands() -> None:
 @pytest.mark.parametrize("is_transposed", [False, True])
 def test_contiguous_columns_are_loaded_transposed(is_transposed: bool) -> None:
     found = call(matrices(1, 6, 7, is_transposed=is_transposed), matrices(1, 7, 8), matrices(1, 6, 8))
-    assert found.problem().a_transposed is is_transposed
+    assert found.problem.a_transposed is is_transposed
     assert kernel_of(found, CHOICE).a_transposed is is_transposed
 
 

@@ -9,19 +9,19 @@ import pytest
 import warp as wp
 
 from tests.array_products.cases import CPU, integers, on, square, transposed
-from warp_tiles.array_products.arguments import checked_call
+from warp_tiles.array_products.arguments import checked
 from warp_tiles.array_products.prepared import prepare
-from warp_tiles.heuristics.matmul import MatmulConfig
+from warp_tiles.heuristics.matmul_question import MatmulConfig
 
 SPLIT = MatmulConfig(16, 32, 16, 1, split_k=3, group=2)
 
 
 def run(config: MatmulConfig, a: Any, b: Any, out: Any, **options: Any) -> Any:
     """A product with a given configuration."""
-    given = {"alpha": 1.0, "beta": 0.0, "bias": None, "epilogue": None, "precision": "default", **options}
-    product = prepare(checked_call(a, b, out, **given), wp.get_device(CPU), config)
-    bias = given["bias"]
-    product.run(a.ptr, b.ptr, out.ptr, None if bias is None else bias.ptr, given["alpha"], given["beta"])
+    product = prepare(checked(a, b, out, **options).call, wp.get_device(CPU), config)
+    bias = options.get("bias")
+    factors = options.get("alpha", 1.0), options.get("beta", 0.0)
+    product.run(a.ptr, b.ptr, out.ptr, None if bias is None else bias.ptr, *factors)
     return out.numpy()
 
 

@@ -80,7 +80,7 @@ def _without_hash(text: str) -> str:
 
 
 def _without_digests(text: str) -> str:
-    return re.sub(r"_[0-9a-f]{8}\b", "", text)  # in names of matmul's modules
+    return re.sub(r"_[0-9a-f]{8}\b|(?<=\bline )\d+", "", text)  # in names of matmul's modules, and of its kernels' file
 
 
 def header_texts() -> dict[str, str]:

@@ -13,11 +13,12 @@ import warp as wp
 
 import warp_tiles
 from tests.array_products.cases import LAYOUTS, Values, integers, on, square, values_of
-from warp_tiles.array_products.arguments import checked_call
+from warp_tiles.array_products.arguments import checked
 from warp_tiles.array_products.call import canonicalize
-from warp_tiles.array_products.prepared import planned_product, prepare, prepared
+from warp_tiles.array_products.prepared import answered, prepare, prepared
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
-from warp_tiles.heuristics.matmul import MatmulConfig, candidates
+from warp_tiles.heuristics.matmul import candidates
+from warp_tiles.heuristics.matmul_question import MatmulConfig
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 TYPES = {"float16": wp.float16, "bfloat16": wp.bfloat16, "float32": wp.float32, "float64": wp.float64}
@@ -72,9 +73,9 @@ def test_lines_of_every_alignment(dtype: str, gap: int, copies: tuple[bool, bool
     for a_columns, b_columns in itertools.product((False, True), repeat=2):
         x, y = inside_nan(a, stored, gap, a_columns, gpu), inside_nan(b, stored, gap, b_columns, gpu)
         out = wp.empty((m, n), dtype=stored, device=gpu)
-        call = checked_call(x, y, out, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision=precision)
+        call = checked(x, y, out, precision=precision).call
         assert call.a.line_alignment == call.b.line_alignment == min(16, gap * DTYPE_BYTES[call.a.dtype])
-        chosen = planned_product(canonicalize(call)[0], device).choice.config
+        chosen = answered(call, device)[2].config
         config = replace(chosen, copies_a=copies[0], copies_b=copies[1])
         prepare(call, device, config).run(x.ptr, y.ptr, out.ptr, None, 1.0, 0.0)
         assert np.array_equal(values_of(out), a @ b), (a_columns, b_columns)
@@ -97,7 +98,7 @@ def test_more_blocks_than_one_dimension_of_a_grid_has(gpu: str) -> None:
     m, config = 64 * (2**24 // 128 + 3), MatmulConfig(64, 16, 16, 128)
     a, b = np.arange(m)[:, None] % 7 - np.arange(8), integers(1, 8, 16, most=1)
     x, y, out = on(a, wp.float16, gpu), on(b, wp.float16, gpu), wp.empty((m, 16), dtype=wp.float16, device=gpu)
-    call = checked_call(x, y, out, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision="default")
+    call = checked(x, y, out).call
     prepare(call, out.device, config).run(x.ptr, y.ptr, out.ptr, None, 1.0, 0.0)
     assert np.array_equal(out.numpy(), a.astype(np.float32) @ b.astype(np.float32))
 
@@ -106,7 +107,7 @@ def test_the_default_copies_lines_that_vectors_cannot_read(gpu: str) -> None:
     a, b = integers(1, 1000, 1001, most=1), integers(2, 1001, 1003, most=1)
     x, y = on(a, wp.float16, gpu), on(b, wp.float16, gpu)
     out = wp.empty((1000, 1003), dtype=wp.float32, device=gpu)
-    call = checked_call(x, y, out, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision="default")
+    call = checked(x, y, out).call
     config = prepared(call, out.device).config
     assert config.copies_a
     assert config.copies_b
@@ -140,10 +141,10 @@ def test_every_tile_and_slice(dtype: str, gpu: str) -> None:
     )
     x, y, device = on(a, TYPES[dtype], gpu), on(b, TYPES[dtype], gpu), wp.get_device(gpu)
     out = on(c, TYPES[dtype], gpu)
-    call = checked_call(x, y, out, alpha=2.0, beta=1.0, bias=None, epilogue=None, precision="default")
+    call = checked(x, y, out, 2.0, 1.0).call
     expected = in_type(2 * (a @ b) + in_type(c, dtype), dtype)
     tiles = {}
-    for config in candidates(canonicalize(call)[0].problem(), device.arch, device.sm_count):
+    for config in candidates(canonicalize(call)[0].problem, device.arch, device.sm_count):
         tiles[config.tile_m, config.tile_n, config.split_k > 1] = config
     for config in tiles.values():
         out.assign(on(c, TYPES[dtype], gpu))
@@ -283,7 +284,7 @@ def test_without_the_hooks(gpu: str) -> None:
 def test_the_chosen_configuration_is_that_of_the_device(gpu: str) -> None:
     device = wp.get_device(gpu)
     a, b, out = (on(np.zeros((4096, 4096)), wp.float16, gpu) for _ in range(3))
-    call = checked_call(a, b, out, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision="default")
-    config = planned_product(call, device).choice.config
+    call = checked(a, b, out).call
+    config = answered(call, device)[2].config
     assert isinstance(config, MatmulConfig)
     assert config.tile_m * config.tile_n >= 128 * 128

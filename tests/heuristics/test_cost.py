@@ -16,7 +16,8 @@ from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.heuristics.choose import candidates, choose
 from warp_tiles.heuristics.cost import cost
 from warp_tiles.heuristics.limits import registers, sums_per_thread, transposed
-from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, cost_us
+from warp_tiles.heuristics.matmul import cost_us
+from warp_tiles.heuristics.matmul_question import MatmulConfig, MatmulProblem
 
 HALF: tuple[DType, DType, DType] = ("float16", "float16", "float16")
 MIXED: tuple[DType, DType, DType] = ("float16", "float16", "float32")

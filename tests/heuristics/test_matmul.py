@@ -11,16 +11,8 @@ from hypothesis import strategies as st
 
 from warp_tiles.gemm.hardware import BLOCK_THREADS, LANES, multiprocessor
 from warp_tiles.gemm.pipeline import PipelineOverrides
-from warp_tiles.heuristics.matmul import (
-    MatmulConfig,
-    MatmulProblem,
-    blocks_of,
-    candidates,
-    choose_matmul,
-    completed,
-    cost_us,
-    shared_bytes,
-)
+from warp_tiles.heuristics.matmul import answer_of, blocks_of, candidates, choose_matmul, cost_us, shared_bytes
+from warp_tiles.heuristics.matmul_question import MatmulConfig, MatmulProblem
 
 ARCHS = [75, 80, 86, 90, 100, 120]
 MULTIPROCESSORS = 132  # of an H200
@@ -211,7 +203,7 @@ SQUARE, DEEP, LARGE = (MatmulConfig(*tile) for tile in ((64, 64, 64, 128), (64, 
 def test_what_a_launch_fixes_of_its_pipeline(
     question: MatmulProblem, config: MatmulConfig, arch: int | None, pipeline: str
 ) -> None:
-    assert completed(question, config, arch, MULTIPROCESSORS).main_loop == PipelineOverrides.parse(pipeline or "auto")
+    assert answer_of(question, config, arch, MULTIPROCESSORS).main_loop == PipelineOverrides.parse(pipeline or "auto")
 
 
 @pytest.mark.parametrize(
@@ -316,7 +308,7 @@ def test_a_configuration_survives_json() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_block_that_is_alone_computes_several_whole_tiles(dtype: str) -> None:
     config = MatmulConfig(128, 256, 64, 256)
-    assert completed(problem(4096, 4096, 4096, dtype), config, 90, MULTIPROCESSORS).max_blocks == MULTIPROCESSORS
+    assert answer_of(problem(4096, 4096, 4096, dtype), config, 90, MULTIPROCESSORS).max_blocks == MULTIPROCESSORS
 
 
 @pytest.mark.parametrize(
@@ -334,4 +326,4 @@ def test_a_block_that_is_alone_computes_several_whole_tiles(dtype: str) -> None:
 def test_otherwise_each_tile_and_slice_has_a_block(
     question: MatmulProblem, config: MatmulConfig, arch: int | None
 ) -> None:
-    assert completed(question, config, arch, MULTIPROCESSORS).max_blocks == 0
+    assert answer_of(question, config, arch, MULTIPROCESSORS).max_blocks == 0

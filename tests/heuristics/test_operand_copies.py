@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from warp_tiles.heuristics.matmul import STRIDED, MatmulConfig, MatmulProblem, choose_matmul, is_copied
+from warp_tiles.heuristics.matmul import choose_matmul, is_copied
+from warp_tiles.heuristics.matmul_question import STRIDED, MatmulConfig, MatmulProblem
 
 HALF = MatmulProblem(4096, 64, 4096, a="float16", b="float16", a_alignment=2)
 

@@ -91,7 +91,7 @@ def test_a_plan_says_how_matmul_computes_products_and_why(tmp_path: Path) -> Non
     script = REPOSITORY / "examples" / "matmul.py"
     page = tmp_path / "plan.html"
     products = json_of(command("plan", "--html", page, script))["matmul"]
-    assert {product["is_recorded"] for product in products} == {True, False}
+    assert {product["decided_by"] for product in products} == {"record", "heuristic"}
     shown = command("plan", script, as_json=False).stdout
     for product in products:
         assert product["product"] in page.read_text()

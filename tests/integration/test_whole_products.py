@@ -17,7 +17,7 @@ from tests.array_products.cases import CPU, Values, integers, on
 from tests.integration.helpers import load
 from tests.whole_kernels import OTHERS, WHOLE, Whole, kernel
 from warp_tiles._warp.tapes import RecordedProduct, Tapes
-from warp_tiles.array_products import backward as backward_module
+from warp_tiles.array_products import prepared as prepared_module
 from warp_tiles.array_products.backward import Backward, gemm_gradients
 from warp_tiles.cli.plan import print_plan
 from warp_tiles.codegen.module import WHOLE_GRADIENTS
@@ -287,7 +287,7 @@ def test_products_that_are_not_prepared_run_the_adjoint_kernel(monkeypatch: pyte
     assert isinstance(backward, Backward)
     tape.launches[-1] = RecordedProduct(tape.launches[-1], tape, backward)
     monkeypatch.setattr(Backward, "__call__", lambda self: pytest.fail("the products were launched"))
-    monkeypatch.setattr(backward_module, "_prepared", set())
+    monkeypatch.setattr(prepared_module, "_prepared", {})
     tape.backward(grads={values[3]: on(g)})
     assert np.array_equal(values[0].grad.numpy(), g @ b.T)
     assert np.array_equal(values[1].grad.numpy(), a.T @ g)

@@ -10,21 +10,22 @@ from tests.codegen.modules import BIG, SMALL, session
 from warp_tiles.build.phases import COMPILE, FETCH, LINK, LOOK_UP, WAIT, WARP_LINK, WRITE, Phase
 from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
 from warp_tiles.gemm.pipeline import PlannedLoop
-from warp_tiles.gemm.problem import GemmProblem, Role
+from warp_tiles.gemm.problem import DType, GemmProblem, Role
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.heuristics.matmul import MatmulChoice, MatmulConfig, MatmulProblem
+from warp_tiles.heuristics.matmul import answer_of
+from warp_tiles.heuristics.matmul_question import DecidedBy, MatmulConfig, MatmulProblem
 from warp_tiles.plan.planning import FunctionUse, ModulePlan, resolve
-from warp_tiles.plan.products import PlannedProduct
 from warp_tiles.solver.variant import Variant
 
 HOSTILE = "<script>alert('x')</script>&\"\x1b[31m"
 CONFIG = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
 WARNING = "mma failed; using cuBLASDx"
+_DECIDED: tuple[tuple[DType, DecidedBy], ...] = (("float16", "record"), ("float32", "heuristic"))
 PRODUCTS = tuple(
-    PlannedProduct(
-        MatmulProblem(64, 64, 64, a=dtype, b=dtype), MatmulChoice(MatmulConfig(32, 64, 16, 128), recorded), "GPU"
+    answer_of(
+        MatmulProblem(64, 64, 64, a=dtype, b=dtype), MatmulConfig(32, 64, 16, 128), 90, 132, gpu="GPU", decided_by=who
     )
-    for dtype, recorded in (("float16", True), ("float32", False))
+    for dtype, who in _DECIDED
 )
 LOOP = PlannedLoop("k", "train.py", 12, 1, "pipelined", 4, "wgmma multiplies 4 stages of 8192 bytes", "wgmma", 64)
 

@@ -146,7 +146,8 @@ def test_every_product_and_loop_of_the_record_has_a_row(name: str) -> None:
             assert any(f"{loop['file']}:{loop['line']}" in row and loop["reason"] in row for row in rows)
     products = document.get("matmul", ())
     for product in products:
-        assert [product["product"], "32x64x16", "128", "1", product["reason"]] in rows
+        numbers = [str(product[name]) for name in ("instruction", "stages", "resident_blocks")]
+        assert [product["product"], "32x64x16", "128", "1", *numbers, product["reason"]] in rows
     count = len(products) + sum(len(module["variants"]) + len(module["loops"]) for module in document["modules"])
     tables = bool(products) + sum(1 + bool(module["loops"]) for module in document["modules"])
     assert len(rows) == count + tables

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from warp_tiles.array_products.arguments import check_operands, check_overlap, checked_call
+import warp as wp
+
+from warp_tiles.array_products.arguments import check_overlap, checked
 from warp_tiles.array_products.call import MatmulCall, View, are_distinct, contiguous, view_of
 from warp_tiles.array_products.elementwise import (
     CHUNK,
@@ -18,15 +20,13 @@ from warp_tiles.array_products.elementwise import (
     scale_kernel,
 )
 from warp_tiles.array_products.kernels import types
-from warp_tiles.array_products.prepared import PreparedMatmul, add_rows, elementwise, prepared
+from warp_tiles.array_products.prepared import PreparedMatmul, add_rows, elementwise, is_prepared, prepared
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.dtypes import DType
-from warp_tiles.heuristics.matmul import Operand
+from warp_tiles.heuristics.matmul_question import Operand
 from warp_tiles.plan.expressions import Argument
 from warp_tiles.plan.whole import LEAST_WORK, WholeOperand, WholeProduct
 
-_MOST_PREPARED = 1024
-_prepared: set[tuple[str, MatmulCall | None, MatmulCall | None]] = set()  # by Backward.prepare()
 _NUMBER = contiguous("float32", (1, 1, 1))
 
 
@@ -78,8 +78,6 @@ class Backward:
 
     def _before_epilogue(self, view: View, gradient: Any) -> tuple[View, Any]:
         """The gradient before the epilogue, in an array of its own."""
-        import warp as wp
-
         call, device = self.call, self.out.device
         sums, value = types(call.accumulator, view.dtype)
         total = wp.empty(view.shape, dtype=sums, device=device)
@@ -114,8 +112,6 @@ class Backward:
 
     def with_copy_of_out(self) -> Backward:
         """The same with a copy of C that no tape records."""
-        import warp as wp
-
         view = self.call.out
         copy = wp.empty(view.shape, dtype=self.out.dtype, device=self.out.device)
         kernel = scale_kernel(view.dtype, view.dtype, self.call.accumulator)
@@ -131,24 +127,19 @@ class Backward:
         tape.record_func(self, [])
 
     def is_prepared(self) -> bool:
-        """True if :meth:`prepare` was called for the same layouts, and for gradients of the same operands."""
-        return self._products(self.call.out) in _prepared
+        """True if the kernels of a backward pass without epilogue and bias are built and loaded."""
+        return all(is_prepared(call, self.out.device) for call in self._products())
 
     def prepare(self) -> None:
-        """Builds and loads the kernels of a backward pass without epilogue and bias."""
-        device, view = self.out.device, self.call.out  # Warp demands gradients with the strides of their arrays
-        _split_launches(view, self.call.a.dtype, device)
-        products = self._products(view)
-        for call in products[1:]:
-            if call is not None:
-                prepared(call, device)
-        if len(_prepared) >= _MOST_PREPARED:
-            _prepared.clear()
-        _prepared.add(products)
+        """Builds and loads these kernels."""
+        _split_launches(self.call.out, self.call.a.dtype, self.out.device)
+        for call in self._products():
+            prepared(call, self.out.device)
 
-    def _products(self, view: View) -> tuple[str, MatmulCall | None, MatmulCall | None]:
-        """The device, and the products that add to A's and B's gradients. ``view`` is the gradient of C."""
-        return self.out.device.alias, self._product(view, is_a=True), self._product(view, is_a=False)
+    def _products(self) -> list[MatmulCall]:
+        """The products that add to the gradients. Warp demands gradients with the strides of their arrays."""
+        found = [self._product(self.call.out, is_a=is_a) for is_a in (True, False)]
+        return [call for call in found if call is not None]
 
     def _product(self, view: View, *, is_a: bool) -> MatmulCall | None:
         """A.grad += alpha * G @ B^T, or B.grad += alpha * A^T @ G, summed over the batch if it shares the operand."""
@@ -199,8 +190,6 @@ class Backward:
 
     def _add_to_bias(self, before: View, array: Any) -> None:
         """bias.grad += the sums of the gradient's columns, of chunks of rows first."""
-        import warp as wp
-
         device, call = self.out.device, self.call
         batch, rows, columns = before.shape
         chunks = -(-rows // CHUNK)
@@ -229,8 +218,6 @@ def _split(view: View, array: Any, operands: DType, device: Any) -> tuple[Any, A
         operands: Element type of the operands.
         device: Warp's device.
     """
-    import warp as wp
-
     if view.dtype == operands:
         return array, None
     batch, rows, columns = view.shape
@@ -288,8 +275,7 @@ def gemm_gradients(
     try:
         operands = _as_operand(whole.a, a), _as_operand(whole.b, b)
         precision = "tf32" if whole.tf32 else "default"
-        check_operands(*operands)
-        call = checked_call(*operands, c, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision=precision)
+        call = checked(*operands, c, precision=precision).call
         for name, operand in zip("ab", operands):
             check_overlap(name, operand, c)
         found = Backward(

@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import warp as wp
+
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
-from warp_tiles.heuristics.matmul import ALIGNED, STRIDED, MatmulProblem, Operand
+from warp_tiles.heuristics.matmul_question import ALIGNED, STRIDED, MatmulProblem, Operand
 
 
 @dataclass(frozen=True)
@@ -88,15 +90,14 @@ def view_of(array: Any, dtype: DType) -> View:
     return View(dtype, array.shape, array.strides)
 
 
-def operand_view(array: Any, dtype: DType) -> View:
-    """The view of an operand, with the alignment of its first element."""
-    return replace(view_of(array, dtype), alignment=math.gcd(ALIGNED, array.ptr or 0))
+def operand_views(a: Any, b: Any, dtype: DType, batch: int) -> tuple[View, View]:
+    """The views of A and B with the alignments of their first elements. A single matrix becomes a batch of it."""
+    a, b = (replace(view_of(array, dtype), alignment=math.gcd(ALIGNED, array.ptr or 0)) for array in (a, b))
+    return a.shared(batch), b.shared(batch)
 
 
 def are_distinct(array: Any) -> bool:
     """True if each element of a Warp array has memory of its own, as far as its strides show."""
-    import warp as wp
-
     if 0 in array.shape:
         return True
     reach = wp.types.type_size_in_bytes(array.dtype)
@@ -165,7 +166,8 @@ class MatmulCall:
         """True if C has no elements."""
         return 0 in self.out.shape
 
-    def problem(self, *, always_loops: bool = False) -> MatmulProblem:
+    @property
+    def problem(self) -> MatmulProblem:
         """The question to the chooser, of a canonical call."""
         (batch, m, k), n = self.a.shape, self.b.shape[2]
         return MatmulProblem(
@@ -181,7 +183,7 @@ class MatmulCall:
             _alignment(self.b, self.split_operand == "b"),
             batch > 1 and self.a.strides[0] == 0,
             batch > 1 and self.b.strides[0] == 0,
-            always_loops,
+            bias=None if self.bias is None else self.bias.dtype,
         )
 
 
@@ -196,18 +198,15 @@ def canonicalize(call: MatmulCall) -> tuple[MatmulCall, bool]:
     Returns:
         The product, and True if A and B were exchanged, so that C is the transpose of the caller's.
     """
-    joined = _joined(call)
-    if joined is not None:
+    if (joined := _joined(call)) is not None:
         return canonicalize(joined)
-    if call.bias is None:
-        swapped = _swapped(call)
-        joined = _joined(swapped)
-        if joined is not None:
-            found, is_swapped = canonicalize(joined)
-            return found, not is_swapped
-        if call.out.is_transposed:
-            return swapped, True
-    return call, False
+    if call.bias is not None:
+        return call, False
+    swapped = _swapped(call)
+    if (joined := _joined(swapped)) is not None:
+        found, is_swapped = canonicalize(joined)
+        return found, not is_swapped
+    return (swapped, True) if call.out.is_transposed else (call, False)
 
 
 def _swapped(call: MatmulCall) -> MatmulCall:

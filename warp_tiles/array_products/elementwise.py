@@ -6,6 +6,8 @@
 import functools
 from typing import Any
 
+import warp as wp
+
 from warp_tiles.array_products.kernels import forward_only, types
 from warp_tiles.gemm.dtypes import DType
 
@@ -18,8 +20,6 @@ def gradient_kernel(function: Any, dtype: DType, sums: DType) -> Any:
 
     ``Before`` are the values that the epilogue gets. All arrays are (batch, m, n).
     """
-    import warp as wp
-
     value, total = types(dtype, sums)
 
     @wp.kernel(enable_backward=False, module="unique")
@@ -39,8 +39,6 @@ def gradient_kernel(function: Any, dtype: DType, sums: DType) -> Any:
 @functools.cache
 def scale_kernel(source: DType, result: DType, sums: DType) -> Any:
     """A kernel of ``factor, Source, Result``: a scaled copy. Both arrays are (batch, m, n)."""
-    import warp as wp
-
     source_type, result_type, total = types(source, result, sums)
 
     @wp.kernel(enable_backward=False, module="unique")
@@ -60,7 +58,6 @@ def largest_kernel() -> Any:
     ``Values`` is (batch, m, n). ``Largest`` has one element, which is zero at first. The launch has a thread for each
     column of ``height`` rows.
     """
-    import warp as wp
 
     @wp.kernel(enable_backward=False, module="unique")
     def largest_magnitude(
@@ -87,8 +84,6 @@ def parts_kernel(half: DType) -> Any:
     less than 2^15 (less if it is below 2^-112). ``Factor`` gets the inverse. So magnitudes from 2^-18 of the largest
     keep 22 bits or more. Those of bfloat16 have the exponents of float32, and keep 16 bits.
     """
-    import warp as wp
-
     (value,) = types(half)
     is_scaled = half == "float16"
 
@@ -125,8 +120,6 @@ def column_sums_kernel(dtype: DType, sums: DType) -> Any:
 
     ``Gradient`` is (batch, m, n). ``Sums`` is (batch * chunks, 1, n). The launch has a thread for each of its elements.
     """
-    import warp as wp
-
     value, total = types(dtype, sums)
 
     @wp.kernel(enable_backward=False, module="unique")
@@ -167,8 +160,6 @@ def padding_kernel(dtype: DType) -> Any:
     Lines of ``Result`` are aligned, and followed by zeros up to a multiple of 16 bytes. The launch has a thread for
     each 16 bytes.
     """
-    import warp as wp
-
     (value,) = types(dtype)
 
     @wp.func_native(_COPY)

@@ -13,6 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import warp as wp
+
 from warp_tiles.gemm.dtypes import DType
 from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
 
@@ -95,8 +97,6 @@ class TileKernel:
 
 def types(*names: DType) -> list[Any]:
     """Warp's scalar types."""
-    import warp as wp
-
     return [getattr(wp, name) for name in names]
 
 
@@ -116,7 +116,6 @@ def block_number_function() -> Any:
     It returns its argument, ``wp.tid()``. On a GPU it reads the same number from the block's coordinates. So the
     compiler knows that all threads have the same number, and what follows from it takes fewer registers.
     """
-    import warp as wp
 
     @wp.func_native(_BLOCK_NUMBER)
     def block_number(index: int) -> int: ...
@@ -131,7 +130,6 @@ def quotient_function() -> Any:
     A division takes about a hundred cycles, for which each block would wait before its first load. ``inverse`` is that
     of :func:`inverse`; with it, the first quotient is at most one too small.
     """
-    import warp as wp
 
     @wp.func
     def quotient(number: int, divisor: int, inverse: wp.uint32):
@@ -148,8 +146,6 @@ def quotient_function() -> Any:
 @functools.cache
 def raster_function() -> Any:
     """A Warp function of the tile of a block. Consecutive blocks go down the columns of a group, and share loads."""
-    import warp as wp
-
     quotient = quotient_function()
 
     @wp.func
@@ -195,7 +191,6 @@ def arrival_function() -> Any:
 
     Blocks call it after they stored their sums. This follows ``threadFenceReduction`` of the CUDA samples.
     """
-    import warp as wp
 
     @wp.func_native(_ARRIVE)
     def arrive(arrived: wp.array(dtype=wp.int32, ndim=1), tile: int, slices: int) -> int: ...
@@ -245,8 +240,6 @@ def addition_function(key: TileKernel) -> Any:
 
     A thread has several loads under way, because too few blocks run to hide their latency.
     """
-    import warp as wp
-
     (sums,) = types(key.sums)
     TILE_M, TILE_N, _ = key.tile
 
@@ -277,8 +270,6 @@ _PREFETCH = """
 @functools.cache
 def prefetch_function(out: DType) -> Any:
     """A Warp function that fetches a tile of C into the L2 cache, and does not wait for it."""
-    import warp as wp
-
     (dtype,) = types(out)
 
     @wp.func_native(_PREFETCH)
@@ -312,8 +303,6 @@ def raster_arguments(rows: int, columns: int, group: int, slices: int) -> list[i
 
 def forward_only(kernel: Any) -> Any:
     """Turns adjoints off for a kernel's own module, as Warp demands for products of bfloat16. Returns the kernel."""
-    import warp as wp
-
     if kernel.module.options["enable_backward"]:
         wp.set_module_options({"enable_backward": False}, module=kernel.module)
     return kernel
@@ -322,16 +311,12 @@ def forward_only(kernel: Any) -> Any:
 @functools.cache
 def always_loops() -> bool:
     """True if Warp is older than 1.19: it writes a loop over tiles into each kernel."""
-    import warp as wp
-
     return "grid_stride" not in inspect.signature(wp.kernel).parameters
 
 
 @functools.cache
 def finish_function(epilogue: Epilogue) -> Any:
     """A Warp function that computes an element of C from its sum."""
-    import warp as wp
-
     sums, out, bias_type = types(epilogue.sums, epilogue.out, epilogue.bias or epilogue.out)
     has_beta, has_bias, has_function = epilogue.has_beta, epilogue.bias is not None, epilogue.function is not None
     function = epilogue.function
@@ -368,8 +353,6 @@ def tile_kernel(key: TileKernel) -> Any:
 
     A split operand has twice the batch: the first parts of all matrices, and then the second ones.
     """
-    import warp as wp
-
     stored = key.stored
     a_type, b_type, out, bias_type, sums = types(key.a, key.b, stored.out, stored.bias or stored.out, stored.sums)
     TILE_M, TILE_N, TILE_K = key.tile
@@ -506,8 +489,6 @@ def reduce_kernel(epilogue: Epilogue) -> Any:
 
     ``Sums`` is (batch * slices, m, n) and ``C`` (batch, m, n). Each thread computes one element of C.
     """
-    import warp as wp
-
     sums, out, bias_type = types(epilogue.sums, epilogue.out, epilogue.bias or epilogue.out)
     has_beta, has_bias, has_factor = epilogue.has_beta, epilogue.bias is not None, epilogue.has_factor
     finish = finish_function(epilogue)

@@ -4,42 +4,34 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import warp as wp
+
+from warp_tiles._warp.intercept import is_planning
+from warp_tiles._warp.launch import runtime
 from warp_tiles.array_products import arguments
-from warp_tiles.array_products.call import MatmulCall
 from warp_tiles.array_products.prepared import PreparedMatmul, prepared
-from warp_tiles.heuristics.matmul import ALIGNED
+from warp_tiles.heuristics.matmul_question import ALIGNED
 
 _MOST_CALLS = 1024  # that are remembered
 
 
 @dataclass
 class _Known:
-    """A call whose arguments were checked.
+    """A call whose arguments were checked, and its prepared product; None if C is empty."""
 
-    Attributes:
-        call: The call.
-        product: Its prepared product; None if C is empty.
-        spans: First and last bytes of out, a, b and bias, relative to their pointers.
-        shape: The shape of the result.
-    """
-
-    call: MatmulCall
+    checked: arguments.CheckedCall
     product: PreparedMatmul | None
-    spans: tuple[tuple[int, int], ...]
-    shape: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class _Repeat:
+class _Repeat(NamedTuple):
     """The last call without a bias that had these arrays. If it is repeated, nothing is checked again.
 
     Attributes:
         arrays: References to a, b and out, which keep no array alive.
         memory: Their pointers.
         options: Whether there are an alpha and a beta, the epilogue and the precision.
-        known: The call.
     """
 
     arrays: tuple[Any, Any, Any]
@@ -47,19 +39,9 @@ class _Repeat:
     options: tuple[bool, bool, Any, str]
     known: _Known
 
-    def product(self, a: Any, b: Any, out: Any, options: tuple[bool, bool, Any, str]) -> PreparedMatmul | None:
-        """The prepared product, if the call is the same and the kernels are current."""
-        first, second, third = self.arrays
-        if first() is a and second() is b and third() is out and (a.ptr, b.ptr, out.ptr) == self.memory:
-            product = self.known.product
-            if options == self.options and product is not None and product.is_current():
-                return product
-        return None
-
 
 _known: dict[Any, _Known] = {}
 _repeats: dict[tuple[int, int, int], _Repeat] = {}  # by the identities of a, b and out
-_runtime: Any = None
 
 
 def matmul(
@@ -108,15 +90,50 @@ def matmul(
     if beta.__class__ is not float:
         beta = arguments.factor("beta", beta)
     options = (alpha != 1.0, beta != 0.0, epilogue, precision)
-    tape = (_runtime or _find_runtime()).tape
-    is_repeatable = bias is None and out is not None and tape is None
+    tape = runtime().tape
+    is_kept = not is_planning()  # what is prepared for a plan launches nothing
+    is_repeatable = is_kept and bias is None and out is not None and tape is None
     if is_repeatable:
         arrays = (id(a), id(b), id(out))
         repeat = _repeats.get(arrays)
-        product = None if repeat is None else repeat.product(a, b, out, options)
-        if product is not None:
-            product.run(a.ptr or 0, b.ptr or 0, out.ptr, None, alpha, beta)
-            return out
+        if repeat is not None:
+            first, second, third = repeat.arrays
+            if first() is a and second() is b and third() is out and (a.ptr, b.ptr, out.ptr) == repeat.memory:
+                product = repeat.known.product
+                if options == repeat.options and product is not None and product.is_current():
+                    product.run(a.ptr or 0, b.ptr or 0, out.ptr, None, alpha, beta)
+                    return out
+    key = _key(a, b, out, bias, options) if is_kept else None
+    known = None if key is None else _known.get(key)
+    if known is None:
+        known = _Known(arguments.checked(a, b, out, alpha, beta, bias, epilogue, precision), None)
+    checked = known.checked
+    call = checked.call
+    is_new = out is None
+    if is_new:
+        needs_gradient = tape is not None and any(getattr(array, "requires_grad", False) for array in (a, b, bias))
+        out = wp.empty(checked.shape, dtype=a.dtype, device=a.device, requires_grad=needs_gradient)
+    if not call.is_empty and (known.product is None or not known.product.is_current()):
+        known.product = prepared(call, out.device)
+    if key is not None:
+        _remember(_known, key, known)
+    product = known.product
+    if product is None:
+        return out
+    if not is_new:
+        _check_memory(checked.spans, a, b, bias, out)
+    if is_repeatable:
+        references = (weakref.ref(a), weakref.ref(b), weakref.ref(out))
+        _remember(_repeats, arrays, _Repeat(references, (a.ptr, b.ptr, out.ptr), options, known))
+    backward = None if tape is None else _backward(call, a, b, out, bias, alpha, beta)
+    product.run(a.ptr or 0, b.ptr or 0, out.ptr, None if bias is None else bias.ptr, alpha, beta)
+    if backward is not None:
+        backward.record_on(tape)
+    return out
+
+
+def _key(a: Any, b: Any, out: Any, bias: Any, options: tuple[Any, ...]) -> Any:
+    """The key of a call whose checks may be known; None if the checks will raise an error."""
     try:
         key = (
             *(type(a), a.dtype, a.shape, a.strides, a.device.alias),
@@ -127,67 +144,21 @@ def matmul(
             None if bias is None else (type(bias), bias.dtype, bias.shape, bias.strides, bias.device.alias),
             *options,
         )
-        known = _known.get(key)
-    except (AttributeError, TypeError):  # not an array, or not hashable: the checks raise
-        key, known = None, None
-    is_new = out is None
-    if known is None:
-        arguments.check_operands(a, b)
-        arguments.check_beta(beta, out)
-        if is_new:
-            out = _new_result(arguments.result_shape(a, b), a, b, bias, tape)
-        known = _checked(a, b, out, alpha, beta, bias, epilogue, precision)
-        if key is not None:
-            _remember(_known, key, known)
-    elif is_new:
-        out = _new_result(known.shape, a, b, bias, tape)
-    product = known.product
-    if product is None:
-        return out
-    if not is_new:
-        _check_memory(known, a, b, bias, out)
-    if not product.is_current():
-        product = known.product = prepared(known.call, out.device)
-    if is_repeatable:
-        references = (weakref.ref(a), weakref.ref(b), weakref.ref(out))
-        _remember(_repeats, arrays, _Repeat(references, (a.ptr, b.ptr, out.ptr), options, known))
-    backward = None if tape is None else _backward(known.call, a, b, out, bias, alpha, beta)
-    product.run(a.ptr or 0, b.ptr or 0, out.ptr, None if bias is None else bias.ptr, alpha, beta)
-    if backward is not None:
-        backward.record_on(tape)
-    return out
-
-
-def _find_runtime() -> Any:
-    global _runtime
-    from warp_tiles._warp.launch import runtime
-
-    _runtime = runtime()
-    return _runtime
-
-
-def _new_result(shape: tuple[int, ...], a: Any, b: Any, bias: Any, tape: Any) -> Any:
-    import warp as wp
-
-    needs_gradient = tape is not None and any(getattr(array, "requires_grad", False) for array in (a, b, bias))
-    return wp.empty(shape, dtype=a.dtype, device=a.device, requires_grad=needs_gradient)
-
-
-def _checked(a: Any, b: Any, out: Any, alpha: float, beta: float, bias: Any, epilogue: Any, precision: Any) -> _Known:
-    call = arguments.checked_call(a, b, out, alpha=alpha, beta=beta, bias=bias, epilogue=epilogue, precision=precision)
-    spans = tuple(arguments.span(array) for array in (out, a, b, bias) if array is not None)
-    return _Known(call, None if call.is_empty else prepared(call, out.device), spans, tuple(out.shape))
+        hash(key)
+    except (AttributeError, TypeError):  # not an array, or not hashable
+        return None
+    return key
 
 
 def _remember(calls: dict[Any, Any], key: Any, call: _Known | _Repeat) -> None:
-    if len(calls) >= _MOST_CALLS:
+    if len(calls) >= _MOST_CALLS and key not in calls:
         calls.clear()
     calls[key] = call
 
 
-def _check_memory(known: _Known, a: Any, b: Any, bias: Any, out: Any) -> None:
+def _check_memory(spans: tuple[tuple[int, int], ...], a: Any, b: Any, bias: Any, out: Any) -> None:
     """Raises if ``out`` overlaps an operand. Most arrays lie apart, which their first and last bytes show."""
-    (low, high), *others = known.spans
+    (low, high), *others = spans
     low, high = low + out.ptr, high + out.ptr
     for name, array, (first, last) in zip(("a", "b", "bias"), (a, b, bias), others):
         pointer = array.ptr
@@ -195,7 +166,7 @@ def _check_memory(known: _Known, a: Any, b: Any, bias: Any, out: Any) -> None:
             arguments.check_overlap(name, array, out)
 
 
-def _backward(call: MatmulCall, a: Any, b: Any, out: Any, bias: Any, alpha: float, beta: float) -> Any:
+def _backward(call: Any, a: Any, b: Any, out: Any, bias: Any, alpha: float, beta: float) -> Any:
     """The backward pass, or None if there is no gradient to add. A copy of ``out`` is made only if it needs one."""
     targets = [array for array in (a, b, bias) if array is not None and array.grad is not None]
     if out.grad is None or not (targets or call.has_beta):

@@ -1,15 +1,17 @@
-"""Prepared products: what was chosen, their packed launches and their workspace."""
+"""Prepared products: the answer, packed launches of its kernels, and their workspace."""
 
 from __future__ import annotations
 
-import functools
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
+import warp as wp
+
+from warp_tiles._warp.intercept import is_planning
+from warp_tiles._warp.launch import pack_launch
+from warp_tiles.array_products.answers import answer
 from warp_tiles.array_products.call import MatmulCall, View, canonicalize, contiguous
 from warp_tiles.array_products.elementwise import padding_kernel
 from warp_tiles.array_products.kernels import (
@@ -24,31 +26,13 @@ from warp_tiles.array_products.kernels import (
 from warp_tiles.array_products.workspace import workspace
 from warp_tiles.errors import MatmulError, WarpTilesError
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
-from warp_tiles.gemm.pipeline import AUTO
-from warp_tiles.heuristics.matmul import (
-    ALIGNED,
-    MatmulChoice,
-    MatmulConfig,
-    Operand,
-    ShapeBucket,
-    choose_matmul,
-    completed,
-)
-from warp_tiles.plan.products import PlannedProduct, note
-from warp_tiles.settings import DEFAULT, current
+from warp_tiles.heuristics.matmul_question import ALIGNED, MatmulAnswer, MatmulConfig
+from warp_tiles.launch.script import note_product
 
 THREADS = 256  # of kernels without tiles
 MOST_BLOCKS = 2**31 - 1  # of a launch, whose dimensions are 32-bit integers
 _PART_BYTES = 256  # of a workspace; its parts begin at multiples of it
 _MOST_PREPARED = 2048
-# the GPU of plans on a machine without one: its compute capability and multiprocessors, and its name if the setting
-# target_gpu is empty
-PLANNED_GPU = (90, 132)
-PLANNED_NAME = "NVIDIA H200"
-
-RECORDS = Path(__file__).resolve().parent / "records"
-# by compute capability, multiprocessors and name; an empty name stands for all other GPUs
-_FILES = {(90, 132, ""): "sm_90_132.json", (90, 132, "NVIDIA H200"): "h200.json"}
 
 Layout = tuple[Any, tuple[int, ...], tuple[int, ...]]  # dtype, shape and strides of an array
 
@@ -73,7 +57,7 @@ class PreparedMatmul:
     """A product on a device that is repeated with other memory. Thread-safe. It keeps no array alive.
 
     Attributes:
-        planned: The product, its configuration and where that comes from.
+        answer: How it is computed.
         device: Warp's device.
         is_swapped: True if A and B are exchanged, so that C is the transpose of the caller's.
         launch: The launch of the kernel with the loop.
@@ -83,7 +67,7 @@ class PreparedMatmul:
         workspace_bytes: Size of the workspace: the sums of slices, and then the copies.
     """
 
-    planned: PlannedProduct
+    answer: MatmulAnswer
     device: Any
     is_swapped: bool
     launch: Any
@@ -96,7 +80,7 @@ class PreparedMatmul:
     @property
     def config(self) -> MatmulConfig:
         """The configuration."""
-        return self.planned.choice.config
+        return self.answer.config
 
     def is_current(self) -> bool:
         """True if the modules of its kernels are unmodified."""
@@ -140,42 +124,39 @@ def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -
     Args:
         call: The product.
         device: Warp's device.
-        config: Its configuration; None chooses one.
+        config: A configuration that a search forces; None chooses one.
 
     Raises:
         MatmulError: A launch cannot have a block for each tile.
         Exception: Any error of ``wp.launch`` when a module does not build.
     """
-    call, is_swapped = canonicalize(call)
-    planned = planned_product(call, device, config)
-    config = planned.choice.config
-    chosen: tuple[tuple[Operand, bool, View], ...]
-    chosen = (("a", config.copies_a, call.a), ("b", config.copies_b, call.b))
-    copies = tuple(
-        padded_copy(view, 1 + (call.split_operand == name), device) if is_copied and 0 not in view.shape else None
-        for name, is_copied, view in chosen
+    call, is_swapped, found = answered(call, device, config)
+    chosen = found.config
+    a, b = call.a, call.b
+    copies = (
+        padded_copy(a, 1 + (call.split_operand == "a"), device) if chosen.copies_a and 0 not in a.shape else None,
+        padded_copy(b, 1 + (call.split_operand == "b"), device) if chosen.copies_b and 0 not in b.shape else None,
     )
-    a, b = (copy.view if copy else view for copy, view in zip(copies, (call.a, call.b)))
-    call = replace(call, a=a, b=b)
+    call = replace(call, a=copies[0].view if copies[0] else a, b=copies[1].view if copies[1] else b)
     (batch, _, k), (_, m, n) = call.a.shape, call.out.shape
-    rows, columns = -(-m // config.tile_m), -(-n // config.tile_n)
-    blocks = batch * rows * columns * config.split_k
+    rows, columns = -(-m // chosen.tile_m), -(-n // chosen.tile_n)
+    blocks = batch * rows * columns * chosen.split_k
     if blocks > MOST_BLOCKS:
         raise MatmulError(
-            f"the product needs {blocks} blocks, for {config.split_k} slices of tiles of {config.tile_m} x "
-            f"{config.tile_n} of a result of {call.out.shape}, and a launch has at most {MOST_BLOCKS}",
+            f"the product needs {blocks} blocks, for {chosen.split_k} slices of tiles of {chosen.tile_m} x "
+            f"{chosen.tile_n} of a result of {call.out.shape}, and a launch has at most {MOST_BLOCKS}",
             remedy="multiply parts of it",
         )
-    key = kernel_of(call, planned.choice)
+    key = kernel_of(call, found)
     out, sums, counters, reduction = call.out, (0, 1, 1), 0, None
     if call.summed:  # a matrix of sums for each slice of each product
-        sums = (batch * config.split_k, m, n)
+        sums = (batch * chosen.split_k, m, n)
         out = contiguous(call.accumulator, sums)
         stride = 0 if call.bias is None else call.bias.stride
         reduction = reduction_of(epilogue_of(call), out, call.out, stride, sums[0], device)
-    elif config.split_k > 1:
+    elif chosen.split_k > 1:
         counters = batch * rows * columns
-        sums = (counters * config.split_k, config.tile_m, config.tile_n)
+        sums = (counters * chosen.split_k, chosen.tile_m, chosen.tile_n)
     bias = factor = slices = arrived = None
     if key.stored.bias is not None and call.bias is not None:
         bias = (*types(call.bias.dtype), (n,), (call.bias.stride,))
@@ -183,26 +164,33 @@ def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -
         factor = _single(call.accumulator)
     if key.is_split:
         slices, arrived = layout(contiguous(call.accumulator, sums)), (int, (counters,), (4,))
-    steps = -(-k // config.tile_k)
-    slice_depth = -(-steps // config.split_k) * config.tile_k
-    operands = [_operand(view, call.split_operand == name) for name, view in (("a", a), ("b", b))]
+    steps = -(-k // chosen.tile_k)
+    slice_depth = -(-steps // chosen.split_k) * chosen.tile_k
+    operands = [_operand(view, call.split_operand == name) for name, view in (("a", call.a), ("b", call.b))]
     launch = _packed(
         tile_kernel(key),
-        [slice_depth, *raster_arguments(rows, columns, config.group, config.split_k), 1.0, 0.0],
+        [slice_depth, *raster_arguments(rows, columns, chosen.group, chosen.split_k), 1.0, 0.0],
         [*operands, layout(out), bias, factor, slices, arrived],
         [blocks],
         device,
-        block_dim=config.threads,
+        block_dim=chosen.threads,
         tiled=True,
-        max_blocks=planned.choice.max_blocks,
+        max_blocks=found.max_blocks,
     )
     size, offsets = _aligned(math.prod(sums) * DTYPE_BYTES[call.accumulator]), []
     for copy in copies:
         offsets.append(size)
         size += _aligned(copy.size_bytes if copy else 0)
-    return PreparedMatmul(
-        planned, device, is_swapped, launch, reduction, (copies[0], copies[1]), tuple(offsets), counters, size
-    )
+    return PreparedMatmul(found, device, is_swapped, launch, reduction, copies, tuple(offsets), counters, size)
+
+
+def answered(
+    call: MatmulCall, device: Any, config: MatmulConfig | None = None
+) -> tuple[MatmulCall, bool, MatmulAnswer]:
+    """The canonical call, whether A and B were exchanged, and how it is computed. See :func:`prepare`."""
+    call, is_swapped = canonicalize(call)
+    problem = replace(call.problem, always_loops=True) if always_loops() else call.problem
+    return call, is_swapped, answer(problem, device, config)
 
 
 def prepared(call: MatmulCall, device: Any) -> PreparedMatmul:
@@ -212,12 +200,15 @@ def prepared(call: MatmulCall, device: Any) -> PreparedMatmul:
         MatmulError: See :func:`prepare`, and: its kernels cannot be built with its epilogue.
         Exception: Any error of ``wp.launch`` when a module does not build.
     """
-    from warp_tiles._warp.intercept import is_planning
-
-    found: PreparedMatmul = _kept((call, device.alias, _gpu_name(device)), lambda: _with_epilogue(call, device))
+    found: PreparedMatmul = _kept((call, device.alias), lambda: _with_epilogue(call, device))
     if is_planning():
-        note(found.planned)
+        note_product(found.answer)
     return found
+
+
+def is_prepared(call: MatmulCall, device: Any) -> bool:
+    """True if the product is prepared, so that a graph can capture it."""
+    return (call, device.alias) in _prepared
 
 
 def _with_epilogue(call: MatmulCall, device: Any) -> PreparedMatmul:
@@ -240,7 +231,9 @@ _prepared: dict[Any, Any] = {}
 
 
 def _kept(key: Any, make: Callable[[], Any]) -> Any:
-    """What was prepared for a key, if it is current; else it is made."""
+    """What was made for a key, if its modules are unmodified."""
+    if is_planning():  # what is made for a plan launches nothing
+        return make()
     found = _prepared.get(key)
     if found is None or not found.is_current():
         found = make()
@@ -250,90 +243,27 @@ def _kept(key: Any, make: Callable[[], Any]) -> Any:
     return found
 
 
-# ---- the choice
-
-
-def planned_product(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -> PlannedProduct:
-    """How a canonical call is computed on a device, and where that comes from.
-
-    A product fixes nothing of its loop's pipeline if the user has set ``main_loop``.
-    """
-    arch, multiprocessors = _gpu(device)
-    name = _gpu_name(device)
-    problem = call.problem(always_loops=always_loops())
-    if config is None:
-        choice = choose_matmul(problem, arch, multiprocessors, records_for(arch, multiprocessors, name))
-    else:
-        choice = completed(problem, config, arch, multiprocessors)
-    if choice.main_loop != AUTO and not _may_fix_main_loop():
-        choice = replace(choice, main_loop=AUTO)
-    return PlannedProduct(problem, choice, name)
-
-
-def _may_fix_main_loop() -> bool:
-    from warp_tiles._warp import is_enabled
-    from warp_tiles._warp.intercept import is_planning
-
-    return (is_enabled() or is_planning()) and current().layer("main_loop") == DEFAULT
-
-
-def _gpu(device: Any) -> tuple[int | None, int]:
-    """Compute capability and multiprocessors of a device; None and 1 for the CPU."""
-    from warp_tiles._warp.intercept import is_planning
-
-    if device.is_cuda:
-        return device.arch, device.sm_count
-    return PLANNED_GPU if is_planning() else (None, 1)
-
-
-def _gpu_name(device: Any) -> str:
-    """The name of a device's GPU, or of the one for which a plan without a GPU is made; empty for the CPU."""
-    from warp_tiles._warp.intercept import is_planning
-
-    if device.is_cuda:
-        return str(device.name)
-    return (current().target_gpu or PLANNED_NAME) if is_planning() else ""
-
-
-@functools.cache
-def records_for(arch: int | None, multiprocessors: int, name: str) -> Mapping[ShapeBucket, MatmulConfig]:
-    """The configurations that the package ships for a GPU. There are none for other GPUs and for the CPU.
-
-    Args:
-        arch: Compute capability, e.g. 90; None for the CPU.
-        multiprocessors: Multiprocessors of the GPU.
-        name: Its name. GPUs with equal multiprocessors can have different memory, as an H100 and an H200 have.
-    """
-    file = _FILES.get((arch or 0, multiprocessors, name), _FILES.get((arch or 0, multiprocessors, "")))
-    return {} if file is None else parsed(json.loads((RECORDS / file).read_text("utf-8")))
-
-
-def parsed(data: Mapping[str, Any]) -> dict[ShapeBucket, MatmulConfig]:
-    """The configurations of a file's records by shape bucket."""
-    return {tuple(record["tier"]): MatmulConfig.from_json(record["config"]) for record in data["records"]}
-
-
 def epilogue_of(call: MatmulCall) -> Epilogue:
     """What follows the sums."""
     bias = None if call.bias is None else call.bias.dtype
     return Epilogue(call.out.dtype, bias, call.has_beta, call.epilogue, call.accumulator, call.has_factor)
 
 
-def kernel_of(call: MatmulCall, choice: MatmulChoice) -> TileKernel:
+def kernel_of(call: MatmulCall, found: MatmulAnswer) -> TileKernel:
     """The constants of the kernel with the loop, of a canonical call."""
     return TileKernel(
         call.a.dtype,
         call.b.dtype,
-        choice.config.tile,
+        found.config.tile,
         call.a.is_transposed,
         call.b.is_transposed,
         tf32=call.tf32,
         epilogue=None if call.summed else epilogue_of(call),
         scaled=call.scaled and not call.summed,
-        slices=choice.config.split_k,
+        slices=found.config.split_k,
         split_operand=call.split_operand,
-        main_loop=choice.main_loop,
-        is_persistent=choice.max_blocks > 0,
+        main_loop=found.main_loop,
+        is_persistent=found.max_blocks > 0,
     )
 
 
@@ -376,10 +306,6 @@ def _packed(
     max_blocks: int = 0,
 ) -> Any:
     """Packs a launch whose arrays have no memory yet, and whose last scalars may change (``PackedLaunch.run_at``)."""
-    import warp as wp
-
-    from warp_tiles._warp.launch import pack_launch
-
     views = [
         array and wp.array(ptr=None, dtype=array[0], shape=array[1], strides=array[2], device=device)
         for array in arrays

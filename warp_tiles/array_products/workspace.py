@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import warp as wp
+
 KEPT_BYTES = 256 << 20  # of one stream; larger workspaces are freed after each use
 COUNTERS = 1 << 16  # of one stream, for tiles whose slices several blocks compute
 
@@ -51,8 +53,6 @@ class _Kept:
 
     def grow(self, size_bytes: int, device: Any) -> None:
         """Makes the memory at least this large."""
-        import warp as wp
-
         with self.lock:
             if self.arrived is None:
                 self.arrived = wp.zeros(COUNTERS, dtype=wp.int32, device=device)
@@ -94,8 +94,6 @@ def workspace(size_bytes: int, counters: int, device: Any) -> AbstractContextMan
 
 @contextmanager
 def _temporary(size_bytes: int, counters: int, device: Any) -> Iterator[Workspace]:
-    import warp as wp
-
     array = wp.empty(size_bytes, dtype=wp.uint8, device=device)
     arrived = wp.zeros(counters, dtype=wp.int32, device=device)
     yield Workspace(array.ptr, arrived.ptr or 0)

@@ -20,8 +20,7 @@ from warp_tiles.cli.output import (
 )
 from warp_tiles.cli.outputs import facts_of, require_folders, write_page
 from warp_tiles.plan.planning import ModulePlan
-from warp_tiles.plan.products import TABLE_HEADINGS, table_rows
-from warp_tiles.reports.functions import LOOP_HEADINGS, functions, loop_rows, module_notes, module_title
+from warp_tiles.reports.functions import LOOP_HEADINGS, PRODUCT_HEADINGS, functions, loop_rows, module_notes, module_title, product_rows
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
@@ -76,7 +75,7 @@ def plan(
     for item in shown:
         print_plan(item.to_json())
     if found.products:
-        print_table("products of warp_tiles.matmul", TABLE_HEADINGS, table_rows(document["matmul"]))
+        print_table("products of warp_tiles.matmul", PRODUCT_HEADINGS, product_rows(document["matmul"]))
     if others := len({item.name for item in plans} - {item.name for item in shown}):
         echo(f"{others} {'module' if others == 1 else 'modules'} without tile functions")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from warp_tiles.codegen.answers import Accumulation, Ring, Slot
 from warp_tiles.codegen.effects import JUMPS, TRANSPOSE
@@ -25,10 +25,7 @@ from warp_tiles.gemm.pipeline import (
     PipelineOverrides,
 )
 from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.heuristics.loop_question import LoopQuestion, PipelineRecords
-from warp_tiles.heuristics.main_loop import competes_with_two_buffers, prefers_two_buffers, uses_fma
-
-_LARGE_SIDE = 128  # of a tile of C
+from warp_tiles.heuristics.loop_question import PipelineRecords, loop_question, transpositions
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ def plan_ring(
         return target.obstacle
     if problem := problem_of_order(block, loads, products):
         return problem
-    questions: list[tuple[GemmProblem, tuple[Tile, Tile]]] = []
+    asked: list[tuple[GemmProblem, tuple[str, str]]] = []
     roots = {tile.name: tile for load in loads for tile in load.results if isinstance(tile, Tile)}
     for product in products:
         assert product.operation.product is not None
@@ -90,8 +87,7 @@ def plan_ring(
         operands = loaded_operands(function, product, variant, roots)
         if isinstance(operands, str):
             return operands
-        questions.append((variant, operands))
-    transpositions = list(dict.fromkeys((_transposed_tiles(questions), frozenset[str]())))
+        asked.append((variant, (operands[0].name, operands[1].name)))
     _, stage_bytes = stage_slots(loads)
     overlapping = _overlapping(module, function, products)
     idle, starts = idle_tiles(
@@ -103,24 +99,22 @@ def plan_ring(
         around *= 2
     sizes = dict(function.frame)
     arrays = list(dict.fromkeys(product.array for product in products))
-    question = LoopQuestion(
-        tuple(tuple(_in_slots(*asked, transposed) for asked in questions) for transposed in transpositions),
-        tuple(arrays.index(product.array) for product in products),
+    question = loop_question(
+        asked,
         tuple(target.families),
         stage_bytes,
+        arrays=tuple(arrays.index(product.array) for product in products),
         tile_bytes=sum(sizes.values()),
         idle_bytes=sum(sizes[name] for name in run),
         at_end=at_end,
         around_bytes=around,
-        or_two_buffers=all(competes_with_two_buffers(asked) for asked, _ in questions),
-        prefers=next(filter(None, (prefers_two_buffers(asked) for asked, _ in questions)), ""),
         registers=target.registers,
     )
     measured = target.records.pipeline(question) if target.records and target.choice == AUTO else None
     answered = question.answer(target.choice if measured is None else measured.overrides)
     if isinstance(answered, str):
         return answered if measured is None else f"{answered}, {measured.reason}"
-    slots, _ = stage_slots(loads, transpositions[answered.form], constant_arrays(function, loop))
+    slots, _ = stage_slots(loads, transpositions(asked)[answered.form], constant_arrays(function, loop))
     in_tiles = run and (at_end or not answered.loop.extra_bytes)
     first = idle[run[0]] if in_tiles else None
     summed = {product.c.name: product.c for product, start in zip(products, starts) if not (start or product.addition)}
@@ -193,37 +187,6 @@ def _whole_root(function: FunctionTrace, tile: Tile, roots: Mapping[str, Tile]) 
             (source,) = (value for value in operation.operands if isinstance(value, Tile))
             return roots.get(source.name)
     return None
-
-
-def _transposed_tiles(questions: Sequence[tuple[GemmProblem, tuple[Tile, Tile]]]) -> frozenset[str]:
-    """Returns the tiles whose slots are transposed, if possible.
-
-    Lanes without tensor cores multiply vectors along M and N. So float32 tiles are transposed that products have
-    contiguous along K. Two transposed tiles take many copies, which only large tiles of C are worth. If products want
-    a tile in both ways, no tile is transposed, because products with one C have one type.
-    """
-    wanted: dict[str, set[bool]] = {}
-    for variant, (a, b) in questions:
-        a_along, b_along = variant.a.arrangement == "row_major", variant.b.arrangement == "col_major"
-        may_transpose = uses_fma(variant)
-        may_transpose = may_transpose and (min(variant.m, variant.n) >= _LARGE_SIDE or not (a_along and b_along))
-        wanted.setdefault(a.name, set()).add(a_along and may_transpose)
-        wanted.setdefault(b.name, set()).add(b_along and may_transpose)
-    if any(len(found) > 1 for found in wanted.values()):
-        return frozenset()
-    return frozenset(name for name, found in wanted.items() if found == {True})
-
-
-def _in_slots(variant: GemmProblem, operands: tuple[Tile, Tile], transposed: Collection[str]) -> GemmProblem:
-    """Returns a product with its operands as they lie in slots."""
-    a, b = operands
-    if not variant.is_dense:
-        return variant
-    if a.name in transposed:
-        variant = replace(variant, a=replace(variant.a, arrangement="col_major", leading_dimension=variant.m))
-    if b.name in transposed:
-        variant = replace(variant, b=replace(variant.b, arrangement="row_major", leading_dimension=variant.n))
-    return variant
 
 
 def stage_slots(

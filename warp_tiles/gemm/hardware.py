@@ -14,6 +14,7 @@ TF32_MIN_ARCH = TENSOR_CORES_ARCH
 WIDE_DOUBLES_ARCH = 90  # mma.m16n8k8 of fp64
 
 ASYNC_COPIES_ARCH = 80  # cp.async, which fills stages
+DEEP_STEP_ARCHS = (80, 90, 100, 103)  # with enough shared memory for several blocks of matmul whose steps are deep
 
 LANES = 32  # threads per warp
 BLOCK_THREADS = 1024  # maximum per block

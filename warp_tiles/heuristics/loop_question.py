@@ -9,8 +9,15 @@ from typing import Any, Protocol
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, MmaPlan, PipelineConfig, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.heuristics.main_loop import main_loop, staged_product
+from warp_tiles.heuristics.main_loop import (
+    competes_with_two_buffers,
+    main_loop,
+    prefers_two_buffers,
+    staged_product,
+    uses_fma,
+)
 
+_LARGE_SIDE = 128  # of a tile of C
 _Products = tuple[GemmProblem, ...]
 
 
@@ -22,13 +29,25 @@ class LoopAnswer:
         loop: The pipeline.
         form: Number of the form of the operands in slots.
         products: How each product is computed, in order.
+        sums: Registers of a thread that hold sums of all products.
         obstacle: Why its products are not computed by wgmma, although it could compute some of them; else empty.
     """
 
     loop: PipelineConfig
     form: int
     products: tuple[MmaPlan, ...]
+    sums: int
     obstacle: str = ""
+
+    @property
+    def operands(self) -> int:
+        """Registers of a thread that hold operands of ``fma``, at most."""
+        return max(product.operands for product in self.products)
+
+    @property
+    def reverse_instructions(self) -> tuple[str, ...]:
+        """The instructions of its reverse pass, which has an answer of its own."""
+        return ()
 
     @property
     def code(self) -> LoopAnswer:
@@ -103,6 +122,7 @@ class LoopQuestion:
                 reasons.append(found)
                 continue
             products, obstacle = found
+            sums = sum({array: product.sums for array, product in zip(self.arrays, products)}.values())
             loop = main_loop(
                 list(zip(form, products)),
                 self.stage_bytes,
@@ -110,13 +130,78 @@ class LoopQuestion:
                 idle_bytes=self.idle_bytes,
                 at_end=self.at_end,
                 around_bytes=self.around_bytes,
-                sums=sum({array: product.sums for array, product in zip(self.arrays, products)}.values()),
+                sums=sums,
                 registers=self.registers,
                 or_two_buffers=self.or_two_buffers and not fixes_fields,
                 choice=overrides,
             )
-            return loop if isinstance(loop, str) else LoopAnswer(loop, number, products, obstacle)
+            return loop if isinstance(loop, str) else LoopAnswer(loop, number, products, sums, obstacle)
         return reasons[-1]
+
+
+def loop_question(
+    products: Sequence[tuple[GemmProblem, tuple[str, str]]],
+    families: tuple[InstructionFamily, ...],
+    stage_bytes: int,
+    *,
+    arrays: tuple[int, ...],
+    tile_bytes: int,
+    idle_bytes: int,
+    at_end: bool,
+    around_bytes: int = 0,
+    registers: int = THREAD_REGISTERS,
+) -> LoopQuestion:
+    """The question of a loop whose products have operands as they lie in tiles.
+
+    Args:
+        products: The forward products, each with the names of the tiles that are its operands.
+        families, stage_bytes, arrays, tile_bytes, idle_bytes, at_end, around_bytes, registers: See
+            :class:`LoopQuestion`.
+    """
+    return LoopQuestion(
+        tuple(tuple(_in_slots(*product, tiles) for product in products) for tiles in transpositions(products)),
+        arrays,
+        families,
+        stage_bytes,
+        tile_bytes,
+        idle_bytes,
+        at_end,
+        around_bytes,
+        or_two_buffers=all(competes_with_two_buffers(problem) for problem, _ in products),
+        prefers=next(filter(None, (prefers_two_buffers(problem) for problem, _ in products)), ""),
+        registers=registers,
+    )
+
+
+def transpositions(products: Sequence[tuple[GemmProblem, tuple[str, str]]]) -> tuple[frozenset[str], ...]:
+    """The tiles whose slots are transposed, in each form of the operands.
+
+    Lanes without tensor cores multiply vectors along M and N. So float32 tiles are transposed that products have
+    contiguous along K. Two transposed tiles take many copies, which only large tiles of C are worth. If products want
+    a tile in both ways, no tile is transposed, because products with one C have one type.
+    """
+    wanted: dict[str, set[bool]] = {}
+    for problem, (a, b) in products:
+        a_along, b_along = problem.a.arrangement == "row_major", problem.b.arrangement == "col_major"
+        may_transpose = uses_fma(problem)
+        may_transpose = may_transpose and (min(problem.m, problem.n) >= _LARGE_SIDE or not (a_along and b_along))
+        wanted.setdefault(a, set()).add(a_along and may_transpose)
+        wanted.setdefault(b, set()).add(b_along and may_transpose)
+    if any(len(found) > 1 for found in wanted.values()):
+        return (frozenset(),)
+    return tuple(dict.fromkeys((frozenset(n for n, found in wanted.items() if found == {True}), frozenset[str]())))
+
+
+def _in_slots(problem: GemmProblem, operands: tuple[str, str], transposed: Collection[str]) -> GemmProblem:
+    """A product with its operands as they lie in slots."""
+    a, b = operands
+    if not problem.is_dense:
+        return problem
+    if a in transposed:
+        problem = replace(problem, a=replace(problem.a, arrangement="col_major", leading_dimension=problem.m))
+    if b in transposed:
+        problem = replace(problem, b=replace(problem.b, arrangement="row_major", leading_dimension=problem.n))
+    return problem
 
 
 class MeasuredPipeline(Protocol):

@@ -1,172 +1,34 @@
-"""The chooser of :func:`warp_tiles.matmul`: question, answer, candidates, their memory and cost, and the choice.
-
-It is pure. A :class:`MatmulProblem` is the question, and a :class:`MatmulChoice` the answer.
-"""
+"""The chooser of :func:`warp_tiles.matmul`: candidates, their memory and cost, and the choice. It is pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal
+from typing import Literal
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
-from warp_tiles.gemm.hardware import LANES, multiprocessor
-from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
-from warp_tiles.heuristics.resources import resident_blocks, static_shared_bytes
-
-ALIGNED = 16  # bytes of the widest async copy
-STRIDED = 0  # the alignment of an operand whose lines have gaps between their elements
-
-Operand = Literal["a", "b"]
-ShapeBucket = tuple[str, str, str, str, int, int, int, int]
-
-
-# ---- the question and the answer
-
-
-@dataclass(frozen=True)
-class MatmulProblem:
-    """A product of a batch of matrices, as the device computes it.
-
-    Attributes:
-        m, n, k: Rows and columns of C, and the elements that are summed.
-        batch: The number of matrices.
-        a, b, out: Element types.
-        a_transposed, b_transposed: True if the operand's columns are contiguous in memory, and not its rows.
-        tf32: True for tensor cores that round float32 to tf32.
-        summed: True if C is one matrix, the sum over the batch.
-        split_operand: The operand that is a sum of two 16-bit arrays, so that each step of the loop has two products.
-        has_beta: True if C is read.
-        a_alignment, b_alignment: The largest power of two, up to 16, that divides the addresses of the operand's
-            contiguous lines; 0 if none is contiguous.
-        a_shared, b_shared: True if all matrices of the batch have the same operand.
-        always_loops: True if Warp writes a loop over tiles into each kernel, which takes registers.
-    """
-
-    m: int
-    n: int
-    k: int
-    batch: int = 1
-    a: DType = "float32"
-    b: DType = "float32"
-    out: DType = "float32"
-    a_transposed: bool = False
-    b_transposed: bool = False
-    tf32: bool = False
-    summed: bool = False
-    split_operand: Operand | None = None
-    has_beta: bool = False
-    a_alignment: int = ALIGNED
-    b_alignment: int = ALIGNED
-    a_shared: bool = False
-    b_shared: bool = False
-    always_loops: bool = False
-
-    @property
-    def accumulator(self) -> DType:
-        """Element type of the sums."""
-        return "float64" if self.a == "float64" else "float32"
-
-    @property
-    def kind(self) -> str:
-        """The arithmetic: ``float16`` (bfloat16 included), ``tf32``, ``float32`` or ``float64``."""
-        if self.tf32:
-            return "tf32"
-        wider = max((self.a, self.b), key=DTYPE_BYTES.__getitem__)
-        return "float16" if wider == "bfloat16" else wider
-
-    @property
-    def layout(self) -> str:
-        """The layouts of A and B in the letters of BLAS: ``n``, or ``t`` for a transposed operand."""
-        return "nt"[self.a_transposed] + "nt"[self.b_transposed]
-
-    @property
-    def text(self) -> str:
-        """The product in words, e.g. ``float16 nn 1024 x 64x64x64`` for a batch of 1024."""
-        batch = f"{self.batch} x " if self.batch > 1 else ""
-        return f"{'tf32' if self.tf32 else self.a} {self.layout} {batch}{self.m}x{self.n}x{self.k}"
-
-    @property
-    def bucket(self) -> ShapeBucket:
-        """The key of a measured configuration: types, layout, and sizes rounded to powers of two.
-
-        bfloat16 has the keys of float16, because it has the same instructions and sizes.
-        """
-        kind, b, out = (
-            "float16" if name == "bfloat16" else name for name in ("tf32" if self.tf32 else self.a, self.b, self.out)
-        )
-        sizes = (round(math.log2(max(1, size))) for size in (self.m, self.n, self.k, self.batch))
-        return (kind, b, out, self.layout, *sizes)  # type: ignore[return-value]  # four sizes
-
-    def has_wgmma(self, arch: int) -> bool:
-        """True if the GPU multiplies such operands by wgmma."""
-        return arch == _WGMMA_ARCH and (self.kind == "float16" or (self.kind == "tf32" and self.layout != "tn"))
-
-
-@dataclass(frozen=True)
-class MatmulConfig:
-    """How a product is computed.
-
-    Attributes:
-        tile_m, tile_n: Rows and columns of C that one block computes.
-        tile_k: Elements of K in one step of its loop.
-        threads: Threads of a block.
-        split_k: The number of slices of K. Several blocks compute one tile of C, each from one slice.
-        group: Blocks with consecutive numbers compute ``group`` rows of tiles column by column, so that the L2 cache
-            serves their loads.
-        copies_a, copies_b: True if the operand is first copied to lines that are aligned.
-    """
-
-    tile_m: int
-    tile_n: int
-    tile_k: int
-    threads: int
-    split_k: int = 1
-    group: int = 8
-    copies_a: bool = False
-    copies_b: bool = False
-
-    @property
-    def tile(self) -> tuple[int, int, int]:
-        """Rows and columns of a tile of C, and elements of K in one step."""
-        return self.tile_m, self.tile_n, self.tile_k
-
-    def to_json(self) -> dict[str, int]:
-        """The configuration as JSON values."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    @staticmethod
-    def from_json(values: Mapping[str, Any]) -> MatmulConfig:
-        """Inverse of :meth:`to_json`."""
-        numbers = {name: int(values[name]) for name in ("tile_m", "tile_n", "tile_k", "threads", "split_k", "group")}
-        copies = {name: bool(values.get(name, False)) for name in ("copies_a", "copies_b")}  # older records lack them
-        return MatmulConfig(**numbers, **copies)  # type: ignore[arg-type]  # the flags are the last fields
-
-
-@dataclass(frozen=True)
-class MatmulChoice:
-    """The answer of the chooser: all that a launch needs.
-
-    Attributes:
-        config: The configuration.
-        is_recorded: True if it was measured; False if its estimated time is the least.
-        max_blocks: Blocks to launch at most, each of which computes several tiles; 0 for a block for each tile.
-        main_loop: What the launch fixes of its loop's pipeline.
-    """
-
-    config: MatmulConfig
-    is_recorded: bool
-    max_blocks: int = 0
-    main_loop: PipelineOverrides = AUTO
-
+from warp_tiles.gemm.hardware import DEEP_STEP_ARCHS, LANES, TF32_MIN_ARCH, has_wgmma, multiprocessor
+from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, PipelineOverrides
+from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.gemm.problem import Operand as Tile
+from warp_tiles.heuristics.loop_question import LoopAnswer, loop_question
+from warp_tiles.heuristics.matmul_question import (
+    ALIGNED,
+    STRIDED,
+    DecidedBy,
+    MatmulAnswer,
+    MatmulConfig,
+    MatmulProblem,
+    Operand,
+    ShapeBucket,
+)
+from warp_tiles.heuristics.resources import limit_of_blocks, resident_blocks, static_shared_bytes
 
 # ---- constants of architectures and types
 
-_WGMMA_ARCH = 90
 _WGMMA_ROWS = 64  # of a tile, or of its transpose, that one instruction multiplies
-_DEEP_ARCHS = (80, 90, 100, 103)  # with enough shared memory for several blocks that have deep steps
 _MARGIN_BYTES = 2048  # shared memory for a bias and for alignment
 _CPU_TILE = MatmulConfig(32, 32, 32, 1)
 
@@ -265,7 +127,10 @@ def choose_matmul(
     arch: int | None,
     multiprocessors: int,
     records: Mapping[ShapeBucket, MatmulConfig] | None = None,
-) -> MatmulChoice:
+    *,
+    gpu: str = "",
+    pipeline: PipelineOverrides | str | None = None,
+) -> MatmulAnswer:
     """The measured configuration of the problem's shape bucket, or else the one with the least estimated time, with
     copies of operands where they save time.
 
@@ -274,25 +139,79 @@ def choose_matmul(
         arch: Compute capability, e.g. 90; None for the CPU.
         multiprocessors: Multiprocessors of the GPU.
         records: Measured configurations by shape bucket.
+        gpu: Name of the GPU.
+        pipeline: What a setting fixes of the loop's pipeline, or the reason why loops have no stages; None if the
+            launch may fix it.
     """
     if arch is None:
-        return MatmulChoice(_CPU_TILE, is_recorded=False)
+        return MatmulAnswer(problem, _CPU_TILE)
     measured = _measured(problem, arch, records or {})
     config = measured or min(
         candidates(problem, arch, multiprocessors), key=lambda one: _order(problem, one, arch, multiprocessors)
     )
     config = _with_copies(problem, config, arch, multiprocessors)
-    return completed(problem, config, arch, multiprocessors, is_recorded=measured is not None)
+    decided_by: DecidedBy = "record" if measured else "heuristic"
+    return answer_of(problem, config, arch, multiprocessors, gpu=gpu, pipeline=pipeline, decided_by=decided_by)
 
 
-def completed(
-    problem: MatmulProblem, config: MatmulConfig, arch: int | None, multiprocessors: int, *, is_recorded: bool = False
-) -> MatmulChoice:
-    """The choice of a given configuration."""
+def answer_of(
+    problem: MatmulProblem,
+    config: MatmulConfig,
+    arch: int | None,
+    multiprocessors: int,
+    *,
+    gpu: str = "",
+    pipeline: PipelineOverrides | str | None = None,
+    decided_by: DecidedBy = "search",
+) -> MatmulAnswer:
+    """The answer with a given configuration. See :func:`choose_matmul`."""
     if arch is None:
-        return MatmulChoice(config, is_recorded)
+        return MatmulAnswer(problem, config, decided_by)
     blocks = _max_blocks(problem, config, arch, multiprocessors)
-    return MatmulChoice(config, is_recorded, blocks, _pipeline(problem, config, arch, multiprocessors))
+    fixed = _pipeline(problem, config, arch, multiprocessors) if pipeline is None else AUTO
+    loop = pipeline if isinstance(pipeline, str) else loop_of(problem, config, arch, pipeline or fixed)
+    if isinstance(loop, LoopAnswer):
+        resources = loop.loop.shared_bytes, loop.loop.registers, loop.loop.blocks
+    else:
+        dynamic = shared_bytes(problem, config) - static_shared_bytes(config.threads)
+        resources = dynamic, 0, blocks_per_multiprocessor(problem, config, arch)
+    who: DecidedBy = "setting" if isinstance(pipeline, PipelineOverrides) else decided_by
+    return MatmulAnswer(problem, config, who, blocks, fixed, loop, *resources, gpu)
+
+
+def loop_of(
+    problem: MatmulProblem, config: MatmulConfig, arch: int, overrides: PipelineOverrides = AUTO
+) -> LoopAnswer | str:
+    """The pipeline of the loop of a product's kernel, or the reason why it has no stages."""
+    m, n, k = config.tile
+
+    def tile(dtype: DType, lines: int, length: int, *, transposed: bool = False) -> Tile:
+        step = lines if transposed else length
+        aligned = math.gcd(step * DTYPE_BYTES[dtype], ALIGNED)
+        return Tile(dtype, "col_major" if transposed else "row_major", step, aligned)
+
+    a = tile(problem.a, m, k, transposed=problem.a_transposed)
+    b = tile(problem.b, k, n, transposed=problem.b_transposed)
+    precision: Literal["tf32", "default"] = "tf32" if problem.tf32 and arch >= TF32_MIN_ARCH else "default"
+    forward = GemmProblem(m, n, k, a, b, tile(problem.accumulator, m, n), precision, config.threads, arch)
+    second = {"a": ("rest", "b"), "b": ("a", "rest")}.get(problem.split_operand or "")
+    products = [(forward, tiles) for tiles in (("a", "b"), second) if tiles is not None]
+    sizes = {"a": m * k * DTYPE_BYTES[problem.a], "b": k * n * DTYPE_BYTES[problem.b]}
+    loaded = [*sizes.values(), *([sizes[problem.split_operand]] if problem.split_operand else [])]
+    tile_bytes = sum(loaded) + m * n * DTYPE_BYTES[problem.accumulator]
+    tile_bytes += n * DTYPE_BYTES[problem.bias] if problem.bias and not problem.summed else 0
+    question = loop_question(
+        products,
+        ("wgmma", "mma"),
+        sum(-(-size // STAGE_ALIGNMENT) * STAGE_ALIGNMENT for size in loaded),
+        arrays=(0,) * len(products),
+        tile_bytes=tile_bytes,
+        idle_bytes=tile_bytes,
+        at_end=True,
+    )
+    found = question.answer(overrides)
+    limit, _ = limit_of_blocks(config.threads, () if isinstance(found, str) else (found,))
+    return found if limit is None else replace(question, registers=limit).answer(overrides)
 
 
 def _measured(problem: MatmulProblem, arch: int, records: Mapping[ShapeBucket, MatmulConfig]) -> MatmulConfig | None:
@@ -346,7 +265,7 @@ def _pipeline(problem: MatmulProblem, config: MatmulConfig, arch: int, multiproc
     if count <= min(_FEW_BLOCKS, resident) and problem.kind != "float32":
         return PipelineOverrides(blocks=max(1, count))
     if problem.kind == "float32":
-        is_short = arch == _WGMMA_ARCH and config.tile == _SHORT_TILE
+        is_short = has_wgmma(arch) and config.tile == _SHORT_TILE
     else:
         is_wgmma = problem.kind == "float16" and problem.has_wgmma(arch) and config.tile_m % _WGMMA_ROWS == 0
         is_short = is_wgmma and config.tile_k * DTYPE_BYTES[problem.a] >= _LONG_STEP_BYTES
@@ -363,7 +282,7 @@ def candidates(problem: MatmulProblem, arch: int, multiprocessors: int) -> Itera
         if config.tile_k > _SHAPES[problem.kind][2] and not _may_be_deep(problem, config, arch, multiprocessors):
             continue
         is_short = problem.kind == "float32" and config.tile == _SHORT_TILE
-        if (is_short or _is_large_float64(problem, config)) and (arch != _WGMMA_ARCH or _spills(problem, config)):
+        if (is_short or _is_large_float64(problem, config)) and (not has_wgmma(arch) or _spills(problem, config)):
             continue  # measured on sm_90 alone
         if shared_bytes(problem, config) <= multiprocessor(arch).block_shared_bytes:
             rows = min(_ceil(problem.m, config.tile_m), _GROUP_ROWS // config.tile_m)
@@ -386,7 +305,7 @@ def _may_be_deep(problem: MatmulProblem, config: MatmulConfig, arch: int, multip
     if max(config.tile_m, config.tile_n) > _DEEP_SIDE or config.tile_k > 2 * _SHAPES[problem.kind][2]:
         is_wgmma = config.tile_m % _WGMMA_ROWS == 0 or config.tile_n % _WGMMA_ROWS == 0
         return is_few and is_wgmma and problem.has_wgmma(arch)
-    return arch in _DEEP_ARCHS and (is_few or problem.kind == "float16")
+    return arch in DEEP_STEP_ARCHS and (is_few or problem.kind == "float16")
 
 
 def _is_large_float64(problem: MatmulProblem, config: MatmulConfig) -> bool:
@@ -510,7 +429,7 @@ def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiproces
     full_threads = 128 if problem.has_wgmma(arch) else 256
     rate = rates.products * _tile_factor(rates, config)
     rate *= min(1.0, config.threads / 128, resident * config.threads / full_threads)
-    if arch == _WGMMA_ARCH and config.tile_m % _WGMMA_ROWS and config.tile_n % _WGMMA_ROWS:
+    if has_wgmma(arch) and config.tile_m % _WGMMA_ROWS and config.tile_n % _WGMMA_ROWS:
         rate *= rates.without_wgmma
     copies = loaded / max(1, depth) * config.tile_k / (ALIGNED * config.threads)  # of a thread in a step
     limits = (

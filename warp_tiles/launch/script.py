@@ -14,7 +14,7 @@ from typing import Any
 
 from warp_tiles._warp.intercept import NotedLaunch, intercepted
 from warp_tiles.errors import ScriptError
-from warp_tiles.plan.products import PlannedProduct, collected_products
+from warp_tiles.heuristics.matmul_question import MatmulAnswer
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,30 @@ class Discovery:
     targets: tuple[Target, ...]
     stopped: str
     substituted: Mapping[str, str]
-    products: tuple[PlannedProduct, ...]
+    products: tuple[MatmulAnswer, ...]
     launches: tuple[NotedLaunch, ...] = ()
+
+
+_collections: list[dict[MatmulAnswer, None]] = []  # global, because every thread of a script must see it
+
+
+@contextlib.contextmanager
+def collected_products() -> Iterator[list[MatmulAnswer]]:
+    """Collect the products that are noted in the block. They are complete after it, each once."""
+    noted: dict[MatmulAnswer, None] = {}
+    found: list[MatmulAnswer] = []
+    _collections.append(noted)
+    try:
+        yield found
+    finally:
+        _collections[:] = [one for one in _collections if one is not noted]  # an equal one may be open
+        found.extend(noted)
+
+
+def note_product(product: MatmulAnswer) -> None:
+    """Add a product of ``warp_tiles.matmul`` to the collections that are open."""
+    for noted in _collections:
+        noted.setdefault(product)
 
 
 def require_script(script: Path) -> None:

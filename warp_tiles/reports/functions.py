@@ -20,6 +20,7 @@ IN_CACHE = "in the cache"
 NOT_BUILT = "not built"
 BY_WARP = "built by Warp"
 _CHOICES = {"": "", "tuned": "chosen from a tuning record", "default": "chosen by default"}
+PRODUCT_HEADINGS = ("product", "tile", "threads", "slices of K", "instruction", "stages", "blocks", "reason")
 LOOP_HEADINGS = ("kernel", "line", "products", "what is done", "reason", "gradients")
 
 
@@ -114,6 +115,18 @@ def loop_rows(module: Json) -> list[tuple[str, ...]]:
         )
         for loop in loops
     ]
+
+
+def product_rows(products: Iterable[Json]) -> list[tuple[str, ...]]:
+    """The cells below :data:`PRODUCT_HEADINGS` of the answers of ``warp_tiles.matmul``."""
+    rows = []
+    for product in products:
+        config = product["config"]
+        tile = "x".join(str(config[name]) for name in ("tile_m", "tile_n", "tile_k"))
+        numbers = config["threads"], config["split_k"]
+        others = (product[name] for name in ("instruction", "stages", "resident_blocks", "reason"))
+        rows.append(tuple(map(str, (product["product"], tile, *numbers, *others))))
+    return rows
 
 
 def module_notes(module: Json) -> list[str]:

@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from warp_tiles.plan.products import TABLE_HEADINGS, table_rows
 from warp_tiles.reports.chart import chart
 from warp_tiles.reports.functions import (
     BUILT,
@@ -16,6 +15,7 @@ from warp_tiles.reports.functions import (
     IN_CACHE,
     LOOP_HEADINGS,
     NOT_BUILT,
+    PRODUCT_HEADINGS,
     SCALAR,
     SHARED,
     SKIPPED,
@@ -26,6 +26,7 @@ from warp_tiles.reports.functions import (
     loop_rows,
     module_notes,
     module_title,
+    product_rows,
 )
 from warp_tiles.reports.html import STYLE, Content, Markup, content_security_policy, element, joined, table
 from warp_tiles.reports.timeline import timeline
@@ -224,7 +225,7 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
         ]
     if products := document.get("matmul"):
         body += [element("h2", "Products of warp_tiles.matmul")]
-        body.append(table(TABLE_HEADINGS, table_rows(products), "products of warp_tiles.matmul", _SHORT))
+        body.append(table(PRODUCT_HEADINGS, product_rows(products), "products of warp_tiles.matmul", _SHORT))
     body.append(element("h2", "Modules"))
     body += [module_section(module, is_open=len(modules) <= _MOST_OPEN) for module in modules]
     if not modules:

@@ -15,7 +15,11 @@ SCHEMA_VERSION = 1  # of the file; files of a later version are left alone
 Config = Mapping[str, Any]  # JSON values by name
 Status = Literal["ok", "dropped", "failed"]
 #: The configuration that stands for no record, in records whose winner must be faster than it, by subject.
-DEFAULTS: Mapping[str, Config] = {"loop": {"pipeline": "auto"}, "function": {"provider": "auto"}}
+DEFAULTS: Mapping[str, Config] = {
+    "loop": {"pipeline": "auto"},
+    "function": {"provider": "auto"},
+    "matmul": {"config": "auto"},
+}
 GAIN = 0.99  # of the default's time; a winner needs less
 _as_text = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
@@ -185,6 +189,7 @@ class Record:
 
         With a default (:data:`DEFAULTS`), it is the fastest candidate if it gains more than 1 % and its confidence
         interval lies below that of the default; else the default. If the default was not measured, there is none.
+        Timings without intervals, as 1.0.0rc1 shipped them for ``matmul``, are compared by their medians.
 
         Args:
             configs: Candidates that count; None for all.
@@ -209,7 +214,8 @@ class Record:
         best = min(measured, key=lambda timing: (timing.median_us, timing.identity))
         if default.status == "failed":
             return best
-        gains = best.high_us < default.low_us and best.median_us < GAIN * default.median_us
+        overlap = best.high_us >= default.low_us  # False without intervals
+        gains = not overlap and best.median_us < GAIN * default.median_us
         return best if gains else default
 
     def to_json(self) -> dict[str, Any]:

@@ -1,0 +1,222 @@
+"""Answers of ``warp_tiles.matmul``: what they say, where they come from, and that kernels are built as they say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.array_products.cases import integers, on
+from warp_tiles import settings
+from warp_tiles._warp.intercept import intercepted
+from warp_tiles.array_products import answers
+from warp_tiles.array_products.arguments import checked
+from warp_tiles.array_products.call import MatmulCall, View, contiguous
+from warp_tiles.array_products.kernels import tile_kernel
+from warp_tiles.array_products.prepared import answered, kernel_of
+from warp_tiles.heuristics.loop_question import LoopAnswer
+from warp_tiles.heuristics.matmul import answer_of, candidates, choose_matmul
+from warp_tiles.heuristics.matmul_question import MatmulAnswer, MatmulConfig, MatmulProblem
+from warp_tiles.launch.script import collected_products, note_product
+
+PROBLEM = MatmulProblem(4096, 128, 1024, 1, "float16", "float16", "float16")
+CONFIG = MatmulConfig(64, 64, 128, 128, 2, 4)
+RECORDED = answer_of(PROBLEM, CONFIG, 90, 132, gpu="NVIDIA H200", decided_by="record")
+ESTIMATED = replace(RECORDED, decided_by="heuristic")
+
+
+def test_an_answer_says_whether_it_was_measured() -> None:
+    records = {PROBLEM.bucket: CONFIG}
+    assert choose_matmul(PROBLEM, 90, 132, records) == replace(RECORDED, gpu="")
+    for problem, arch, known in (
+        (PROBLEM, 90, {}),
+        (replace(PROBLEM, k=4096), 90, records),
+        (replace(PROBLEM, summed=True), 90, records),
+        (PROBLEM, 86, {PROBLEM.bucket: MatmulConfig(128, 256, 64, 256)}),  # too much shared memory
+    ):
+        found = choose_matmul(problem, arch, 132, known)
+        assert found.decided_by == "heuristic"
+        assert found.config in list(candidates(problem, arch, 132))
+    assert choose_matmul(PROBLEM, None, 1, records).decided_by == "heuristic"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "float16 nn 4096x128x1024"),
+        ({"out": "float32"}, "float16 nn 4096x128x1024, C of float32"),
+        ({"batch": 3, "summed": True, "b_transposed": True}, "float16 nt 3 x 4096x128x1024, summed over the batch"),
+        ({"split_operand": "a"}, "float16 nn 4096x128x1024, A in two parts"),
+        ({"a": "float32", "b": "float32", "out": "float32", "tf32": True}, "tf32 nn 4096x128x1024"),
+        ({"a": "float32", "out": "float32"}, "float32 nn 4096x128x1024"),
+    ],
+)
+def test_a_product_in_words(options: dict[str, Any], text: str) -> None:
+    assert replace(PROBLEM, **options).describe() == text
+
+
+def test_its_reason_names_the_gpu_and_who_decided() -> None:
+    setting = answer_of(PROBLEM, CONFIG, 90, 132, gpu="GPU", pipeline=warp_tiles_pipeline("mma"))
+    found = [RECORDED, ESTIMATED, replace(ESTIMATED, gpu=""), setting, answer_of(PROBLEM, CONFIG, 90, 132, gpu="GPU")]
+    texts = [one.reason for one in found]
+    assert len(set(texts)) == 5
+    assert ["NVIDIA H200" in text for text in texts[:3]] == [True, True, False]
+    assert "measured" in RECORDED.reason
+    assert "estimated" in ESTIMATED.reason
+    assert [one.decided_by for one in found[3:]] == ["setting", "search"]
+    without = answer_of(PROBLEM, CONFIG, 90, 132, gpu="GPU", pipeline="warp_tiles is not enabled")
+    assert without.reason.endswith("no stages: warp_tiles is not enabled")
+
+
+def warp_tiles_pipeline(text: str) -> Any:
+    return answers.PipelineOverrides.parse(text)
+
+
+def test_json() -> None:
+    values = json.loads(json.dumps(RECORDED.to_json()))
+    assert values["product"] == PROBLEM.describe()
+    assert (values["decided_by"], values["gpu"], values["reason"]) == ("record", "NVIDIA H200", RECORDED.reason)
+    assert MatmulConfig.from_json(values["config"]) == CONFIG
+    assert (values["instruction"], values["warps"]) == ("wgmma", [1, 1])
+    assert values["stages"] >= 2
+    assert min(values[name] for name in ("shared_bytes", "registers", "resident_blocks")) > 0
+
+
+@pytest.mark.usefixtures("enabled")
+@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"has_bias": True}, {"transposed": True}, {"k": 64, "n": 40}, {"tf32": True}, {"split": True}],
+    ids=str,
+)
+def test_a_kernel_is_built_as_the_answer_says(arch: int, dtype: Any, options: dict[str, Any]) -> None:
+    if (options.get("tf32") and dtype != "float32") or (options.get("split") and dtype != "float16"):
+        pytest.skip("there is no such product")
+    m, n, k = 1024, options.get("n", 1024), options.get("k", 1024)
+    a: View = contiguous(dtype, (1, k, m)).transposed() if options.get("transposed") else contiguous(dtype, (1, m, k))
+    call = MatmulCall(
+        a,
+        contiguous(dtype, (1, k, n)),
+        contiguous(dtype, (1, m, n)),
+        answers_bias() if options.get("has_bias") else None,
+        tf32=options.get("tf32", False),
+        split_operand="a" if options.get("split") else None,
+    )
+    device: Any = SimpleNamespace(is_cuda=True, arch=arch, sm_count=132, name="GPU")
+    call, _, answer = answered(call, device)
+    kernel = tile_kernel(kernel_of(call, answer))
+    (loop,) = warp_tiles.plan(kernel.module, arch=arch, block_dim=answer.config.threads).loops
+    if isinstance(answer.loop, str):
+        assert loop.instruction == ""
+        assert answer.loop in loop.reason
+        return
+    assert isinstance(answer.loop, LoopAnswer)
+    found = answer.loop.loop
+    assert (found.instruction, found.stages) == (loop.instruction, loop.stages)
+    assert (answer.shared_bytes, answer.registers, answer.resident_blocks) == (
+        loop.shared_bytes,
+        loop.registers,
+        loop.resident_blocks,
+    )
+
+
+def answers_bias() -> Any:
+    from warp_tiles.array_products.call import Bias
+
+    return Bias("float32", 4)
+
+
+# ---- plans of scripts
+
+
+def test_products_are_collected_once_and_in_order() -> None:
+    note_product(RECORDED)  # no collection is open
+    with collected_products() as outer:
+        note_product(ESTIMATED)
+        with collected_products() as inner:
+            note_product(RECORDED)
+            note_product(RECORDED)
+        note_product(ESTIMATED)
+    assert inner == [RECORDED]
+    assert outer == [ESTIMATED, RECORDED]
+
+
+def test_the_end_of_a_collection_does_not_end_an_equal_one() -> None:
+    with collected_products() as outer:
+        with collected_products() as inner:
+            pass
+        note_product(RECORDED)
+    assert (inner, outer) == ([], [RECORDED])
+
+
+def planned(a: Any, b: Any, out: Any = None, **options: Any) -> list[MatmulAnswer]:
+    """The products of two equal calls in a plan."""
+    with (
+        warp_tiles.enabled(),
+        settings.override(**options),
+        intercepted(lambda launch: None),
+        collected_products() as products,
+    ):
+        warp_tiles.matmul(a, b, out)
+        warp_tiles.matmul(a, b, out)
+    return list(products)
+
+
+@pytest.mark.parametrize(("name", "gpu"), [("", "NVIDIA H200"), ("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3")])
+def test_a_plan_without_a_gpu_is_made_for_the_one_of_the_setting(name: str, gpu: str) -> None:
+    a, b = (wp.empty(shape, dtype=wp.float16, device="cpu") for shape in ((4096, 1024), (1024, 128)))
+    (product,) = planned(a, b, target_gpu=name)
+    assert product.gpu == gpu
+    assert product.problem == PROBLEM
+
+
+def test_a_product_is_computed_after_its_plan_and_planned_after_its_computation() -> None:
+    a, b, out = integers(1, 9, 8), integers(2, 8, 7), on(np.zeros((9, 7)))
+    arrays = on(a), on(b), out
+    for _ in range(2):
+        (product,) = planned(*arrays)
+        assert product.gpu == answers.PLANNED_NAME
+        assert not out.numpy().any()
+        warp_tiles.matmul(*arrays)
+        assert np.array_equal(out.numpy(), a @ b)
+        out.zero_()
+
+
+def test_nothing_is_noted_without_a_plan() -> None:
+    a = wp.zeros((4, 4), dtype=float, device="cpu")
+    with collected_products() as products:
+        warp_tiles.matmul(a, a)
+    assert products == []
+
+
+# ---- shipped records
+
+
+def test_gpus_with_equal_multiprocessors_have_records_of_their_own() -> None:
+    names = ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "new")
+    h100, h200, other = (answers.records_for(90, 132, name) for name in names)
+    assert h100 == other != h200
+    assert min(len(h100), len(h200)) > 50
+    assert answers.records_for(None, 1, "") == answers.records_for(80, 108, "NVIDIA A100") == {}
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "NVIDIA H200"])
+def test_a_configuration_is_that_of_the_gpus_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def recorded(arch: int, multiprocessors: int, gpu: str) -> dict[Any, Any]:
+        asked.append(gpu)
+        return {}
+
+    monkeypatch.setattr(answers, "records_for", recorded)
+    a, b, c = (wp.zeros((64, 64), dtype=wp.float16, device="cpu") for _ in range(3))
+    device: Any = SimpleNamespace(is_cuda=True, arch=90, sm_count=132, name=name)
+    answered(checked(a, b, c).call, device)
+    assert asked == [name]

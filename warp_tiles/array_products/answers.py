@@ -1,0 +1,96 @@
+"""The answer for a product on a device: its GPU, the settings, and the tuning records that the package ships."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from warp_tiles._warp import is_enabled
+from warp_tiles._warp.intercept import is_planning
+from warp_tiles.gemm.pipeline import PipelineOverrides
+from warp_tiles.heuristics.matmul import answer_of, choose_matmul
+from warp_tiles.heuristics.matmul_question import MatmulAnswer, MatmulConfig, MatmulProblem, ShapeBucket
+from warp_tiles.settings import DEFAULT, current
+from warp_tiles.tuning.encoding import decode_bundle
+from warp_tiles.tuning.key import Environment, TuningKey
+from warp_tiles.tuning.record import Record
+
+# the GPU of plans on a machine without one: its compute capability and multiprocessors, and its name if the setting
+# target_gpu is empty
+PLANNED_GPU = (90, 132)
+PLANNED_NAME = "NVIDIA H200"
+
+RECORDS = Path(__file__).resolve().parent / "records"
+_REFERENCE = "NVIDIA H100 80GB HBM3"  # other GPUs with its architecture and multiprocessors use its records
+_BUCKET = ("a", "b", "out", "layout", "log2_m", "log2_n", "log2_k", "log2_batch")  # of a record's key
+
+
+def answer(problem: MatmulProblem, device: Any, config: MatmulConfig | None = None) -> MatmulAnswer:
+    """How a product is computed on a device.
+
+    Args:
+        problem: The product.
+        device: Warp's device.
+        config: A configuration that a search forces; None chooses one.
+    """
+    if device.is_cuda:
+        arch, multiprocessors, gpu = device.arch, device.sm_count, str(device.name)
+    elif is_planning():
+        arch, multiprocessors, gpu = *PLANNED_GPU, current().target_gpu or PLANNED_NAME
+    else:
+        arch, multiprocessors, gpu = None, 1, ""
+    pipeline = _pipeline()
+    if config is not None:
+        return answer_of(problem, config, arch, multiprocessors, gpu=gpu, pipeline=pipeline)
+    records = records_for(arch, multiprocessors, gpu)
+    return choose_matmul(problem, arch, multiprocessors, records, gpu=gpu, pipeline=pipeline)
+
+
+def _pipeline() -> PipelineOverrides | str | None:
+    """What the settings fix of a loop's pipeline, or the reason why it has no stages; None if the launch may fix it."""
+    if not (is_enabled() or is_planning()):
+        return "warp_tiles is not enabled"
+    now = current()
+    for name in ("register_accumulators", "async_copies"):
+        if not getattr(now, name):
+            return f"{now.named(name)} is off"
+    return None if now.layer("main_loop") == DEFAULT else PipelineOverrides.parse(now.main_loop)
+
+
+def key_of(problem: MatmulProblem, source: str, environment: Environment) -> TuningKey:
+    """The key of the tuning record of a product's shape bucket."""
+    return TuningKey.of("matmul", dict(zip(_BUCKET, problem.bucket)), source, environment)
+
+
+@functools.cache
+def records_for(arch: int | None, multiprocessors: int, gpu: str) -> Mapping[ShapeBucket, MatmulConfig]:
+    """The configurations that the package ships for a GPU. There are none for other GPUs and for the CPU.
+
+    Args:
+        arch: Compute capability, e.g. 90; None for the CPU.
+        multiprocessors: Multiprocessors of the GPU.
+        gpu: Its name. GPUs with equal multiprocessors can have different memory, as an H100 and an H200 have.
+    """
+    found: dict[str, list[Record]] = {}
+    for record in _shipped():
+        where = record.key.environment
+        if (where.arch, where.multiprocessors) == (arch, multiprocessors):
+            found.setdefault(where.device, []).append(record)
+    return winners(found.get(gpu, found.get(_REFERENCE, [])))
+
+
+def winners(records: list[Record]) -> dict[ShapeBucket, MatmulConfig]:
+    """The measured configurations that are faster than the choice without them, by shape bucket."""
+    best = {tuple(dict(one.key.values)[name] for name in _BUCKET): (one.winner(), one.default) for one in records}
+    return {
+        bucket: MatmulConfig.from_json(winner.config)  # type: ignore[misc]  # texts and numbers
+        for bucket, (winner, default) in best.items()
+        if winner is not None and winner is not default
+    }
+
+
+@functools.cache
+def _shipped() -> tuple[Record, ...]:
+    return tuple(record for path in sorted(RECORDS.glob("*.json")) for record in decode_bundle(path.read_bytes()))
