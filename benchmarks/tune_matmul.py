@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from warp_tiles.gemm.dtypes import DType
 from warp_tiles.heuristics.matmul import candidates, choose_matmul, cost_us
 from warp_tiles.heuristics.matmul_question import MatmulConfig, MatmulProblem
-from warp_tiles.tuning.encoding import encode_bundle
+from warp_tiles.tuning.encoding import encode_records
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.measure import Clock, EventClock
 from warp_tiles.tuning.record import DEFAULTS, Config, Record
@@ -207,7 +207,7 @@ def main(arguments: list[str] | None = None) -> int:
             times = " and ".join(f"{one.median_us:.2f}" for one in (winner, default) if one is not None)
             print(f"{problem.text}: {times} us by the winner and by the chooser", flush=True)
     if options.json:
-        options.json.write_bytes(encode_bundle(shipped(records)))
+        options.json.write_bytes(encode_records(shipped(records)))
     return 0
 
 

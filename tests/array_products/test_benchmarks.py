@@ -16,7 +16,7 @@ from tests.tuning.place_fakes import Machine
 from warp_tiles.array_products.answers import key_of, winners
 from warp_tiles.heuristics.matmul import choose_matmul
 from warp_tiles.heuristics.matmul_question import MatmulConfig, MatmulProblem
-from warp_tiles.tuning.encoding import decode_bundle, encode_bundle
+from warp_tiles.tuning.encoding import decode_records, encode_records
 from warp_tiles.tuning.key import Environment
 from warp_tiles.tuning.record import Record, identity
 from warp_tiles.tuning.store import RecordStore
@@ -82,7 +82,7 @@ def test_a_bucket_is_measured_once_and_ships_if_its_default_lost(tmp_path: Path)
     compiled = len(bench.compiled)
     assert tune_matmul.tuned(bench, store, key, [CONFIG, other, slow], machine) == record
     assert len(bench.compiled) == compiled, "nothing is measured again"
-    shipped = decode_bundle(encode_bundle(tune_matmul.shipped([record, Record(key)])))
+    shipped = decode_records(encode_records(tune_matmul.shipped([record, Record(key)])))
     assert winners(shipped) == {problem.bucket: other}
     assert [len(one.timings) for one in shipped] == [2]
     assert choose_matmul(problem, 90, 132, winners(shipped)).config == other

@@ -13,7 +13,7 @@ from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.heuristics.matmul import answer_of, choose_matmul
 from warp_tiles.heuristics.matmul_question import MatmulAnswer, MatmulConfig, MatmulProblem, ShapeBucket
 from warp_tiles.settings import DEFAULT, current
-from warp_tiles.tuning.encoding import decode_bundle
+from warp_tiles.tuning.encoding import decode_records
 from warp_tiles.tuning.key import Environment, TuningKey
 from warp_tiles.tuning.record import Record
 
@@ -93,4 +93,4 @@ def winners(records: list[Record]) -> dict[ShapeBucket, MatmulConfig]:
 
 @functools.cache
 def _shipped() -> tuple[Record, ...]:
-    return tuple(record for path in sorted(RECORDS.glob("*.json")) for record in decode_bundle(path.read_bytes()))
+    return tuple(record for path in sorted(RECORDS.glob("*.json")) for record in decode_records(path.read_bytes()))

@@ -45,11 +45,6 @@ class LoopAnswer:
         return max(product.operands for product in self.products)
 
     @property
-    def reverse_instructions(self) -> tuple[str, ...]:
-        """The instructions of its reverse pass, which has an answer of its own."""
-        return ()
-
-    @property
     def code(self) -> LoopAnswer:
         """The answer without its reasons. Equal ones make equal code."""
         return replace(self, loop=replace(self.loop, obstacle=""), obstacle="")

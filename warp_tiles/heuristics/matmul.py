@@ -10,7 +10,7 @@ from typing import Literal
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
 from warp_tiles.gemm.hardware import DEEP_STEP_ARCHS, LANES, TF32_MIN_ARCH, has_wgmma, multiprocessor
-from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, PipelineOverrides
+from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, PipelineOverrides, PlannedLoop
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.problem import Operand as Tile
 from warp_tiles.heuristics.loop_question import LoopAnswer, loop_question
@@ -210,7 +210,13 @@ def loop_of(
         at_end=True,
     )
     found = question.answer(overrides)
-    limit, _ = limit_of_blocks(config.threads, () if isinstance(found, str) else (found,))
+    planned = []
+    if isinstance(found, LoopAnswer):
+        loop, sums = found.loop, found.sums
+        planned = [
+            PlannedLoop("", "", 0, 1, "pipelined", loop.stages, "", loop.instruction, sums, operands=found.operands)
+        ]
+    limit, _ = limit_of_blocks(config.threads, planned)
     return found if limit is None else replace(question, registers=limit).answer(overrides)
 
 
