@@ -20,7 +20,15 @@ from warp_tiles.cli.output import (
 )
 from warp_tiles.cli.outputs import facts_of, require_folders, write_page
 from warp_tiles.plan.planning import ModulePlan
-from warp_tiles.reports.functions import LOOP_HEADINGS, PRODUCT_HEADINGS, functions, loop_rows, module_notes, module_title, product_rows
+from warp_tiles.reports.functions import (
+    LOOP_HEADINGS,
+    PRODUCT_HEADINGS,
+    functions,
+    loop_rows,
+    module_notes,
+    module_title,
+    product_rows,
+)
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
