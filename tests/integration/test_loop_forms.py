@@ -19,6 +19,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "lineinfo": {"lineinfo": True},
     "fast_math": {"fast_math": True},
     "max_unroll": {"max_unroll": 4},
+    "all": {"lineinfo": True, "fast_math": True, "max_unroll": 4},
 }
 
 
@@ -37,8 +38,9 @@ def test_the_plan_has_state_and_reason(name: str) -> None:
         assert loop.stages == (form.stages if form.state == "pipelined" else 1)
 
 
-@pytest.mark.parametrize("name", SPELLINGS)
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize(
+    ("name", "options"), [*((name, "all") for name in SPELLINGS), *(("while", option) for option in OPTIONS)]
+)
 def test_module_options_do_not_matter(name: str, options: str) -> None:
     (loop,) = loops_of(load(SPELLINGS[name].text, **OPTIONS[options]))
     assert loop.state == "pipelined", loop

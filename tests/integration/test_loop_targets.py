@@ -10,7 +10,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.integration.helpers import compile_module, load
+from tests.integration.helpers import compile_module, generated_source, load
 from tests.integration.test_loop_builds import KERNEL
 from warp_tiles.compile.compiler import LinkRequest
 
@@ -41,9 +41,11 @@ def test_wgmma_has_the_target_sm_90a(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arch", [80, 86, 89, 100, 120])
 def test_other_architectures_have_mma(tmp_path: Path, arch: int) -> None:
-    _, record = compile_module(loop_module(), tmp_path, arch)
-    assert (record["linker"], record["target"]) == ("warp_tiles", f"sm_{arch}")
-    assert instruction_of(record, tmp_path) == "mma_m16n8k16"
+    """test_loops_without_functions.py links some of them."""
+    plan = warp_tiles.plan(loop_module(), arch=arch, block_dim=128).to_json()
+    generated_source(loop_module(), tmp_path, arch)
+    assert plan["target"] == f"sm_{arch}"
+    assert instruction_of(plan, tmp_path) == "mma_m16n8k16"
 
 
 def test_warps_link_has_mma(tmp_path: Path) -> None:
@@ -101,7 +103,7 @@ def test_wgmma_is_not_replaced(arch: int, linker: str) -> None:
 @pytest.mark.parametrize("main_loop", ["auto", "mma", "double_buffered"])
 def test_shared_memory_covers_the_stages(tmp_path: Path, main_loop: str) -> None:
     with warp_tiles.override(main_loop=main_loop):
-        compile_module(loop_module(), tmp_path, 90)
+        generated_source(loop_module(), tmp_path)
     (meta,) = (json.loads(path.read_text()) for path in tmp_path.glob("*.meta"))
     (size,) = (size for name, size in meta.items() if name.endswith("forward_smem_bytes"))
     tiles = 4 * 64 * 64 + 2 * 2 * 64 * 32
@@ -151,8 +153,7 @@ def test_stages_fit_the_register_limit_of_the_module(
 
 def test_no_memory_is_reserved_for_a_stage_that_is_not_used(tmp_path: Path) -> None:
     """The kernel reserves what a link by Warp needs too. With a fourth stage only one block would be resident."""
-    module = load(FLOAT32.format(**SMALL, backward=False), block_dim=256)
-    compile_module(module, tmp_path, 90)
+    generated_source(load(FLOAT32.format(**SMALL, backward=False), block_dim=256), tmp_path)
     (meta,) = (json.loads(path.read_text()) for path in tmp_path.glob("*.meta"))
     tiles = 4 * (32 * (128 + 128) + 128 * 128)
     (found,) = (value for name, value in meta.items() if name.endswith("forward_smem_bytes"))

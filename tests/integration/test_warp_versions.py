@@ -17,6 +17,7 @@ import pytest
 from tests.integration.helpers import WARP_VERSION, gemm, run_python
 from tests.integration.solvers import solver
 from tests.loop_forms import SPELLINGS
+from tests.nightly import some
 
 pytestmark = pytest.mark.slow
 
@@ -92,7 +93,7 @@ def install(version: str, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture(scope="module", params=["1.17.0", "1.18.0"])
+@pytest.fixture(scope="module", params=some(["1.17.0", "1.18.0"], 1))
 def other_warp(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """The version of another Warp, and its folder."""
     folder = tmp_path_factory.mktemp("packages")
