@@ -6,9 +6,9 @@ A :class:`GemmProblem` holds everything that decides the machine code of one pro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES as DTYPE_BYTES
 from warp_tiles.gemm.dtypes import DTYPES
@@ -129,10 +129,8 @@ class GemmProblem:
 
     def without_alignment(self) -> GemmProblem:
         """The same product, with only the alignment of an element promised."""
-        a, b, c = (
-            Operand(o.dtype, o.arrangement, o.leading_dimension, DTYPE_BYTES[o.dtype]) for o in (self.a, self.b, self.c)
-        )
-        return GemmProblem(self.m, self.n, self.k, a, b, c, self.precision, self.threads, self.arch)
+        a, b, c = (replace(operand, alignment=DTYPE_BYTES[operand.dtype]) for operand in (self.a, self.b, self.c))
+        return replace(self, a=a, b=b, c=c)
 
     def describe(self) -> str:
         """A line for messages, e.g. ``64x64x64 float16 x float16 -> float32, 128 threads, sm_90``."""
@@ -154,33 +152,3 @@ class GemmProblem:
             "threads": self.threads,
             "arch": self.arch,
         }
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> GemmProblem:
-        """The variant in JSON of :meth:`to_json`.
-
-        Raises:
-            ValueError: A field is missing or has an invalid value.
-        """
-        try:
-            dtypes = [data[f"{name}_dtype"] for name in "abc"]
-            rows = list(zip(dtypes, data["arrangement"], data["leading_dimensions"], data["alignments"]))
-            numbers = [
-                *(data[name] for name in ("m", "n", "k", "threads", "arch")),
-                *(n for row in rows for n in row[2:]),
-            ]
-            valid = (
-                all(len(data[name]) == 3 for name in ("arrangement", "leading_dimensions", "alignments"))
-                and all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers)
-                and all(dtype in DTYPE_BYTES for dtype in dtypes)
-                and all(row[1] in ("row_major", "col_major") for row in rows)
-                and data["precision"] in ("default", "tf32")
-            )
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a GEMM variant, {error!r}: {data!r}") from error
-        if not valid:
-            raise ValueError(f"not a GEMM variant, a field has an invalid value: {data!r}")
-        a, b, c = (Operand(*row) for row in rows)
-        return cls(
-            data["m"], data["n"], data["k"], a, b, c, cast(Precision, data["precision"]), data["threads"], data["arch"]
-        )

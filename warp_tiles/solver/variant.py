@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from warp_tiles.gemm.dispatch import Target, Tile, leading_dimension, operand_of
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES, DType
-from warp_tiles.gemm.hardware import LANES
-from warp_tiles.gemm.problem import Arrangement, GemmProblem, Operand, Role
+from warp_tiles.gemm.problem import GemmProblem, Operand, Role
 from warp_tiles.gemm.tile_config import TileConfig
 
 
@@ -30,20 +29,6 @@ class SolverConfig:
     def to_json(self) -> dict[str, Any]:
         """The fields by name."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Any) -> SolverConfig:
-        """The configuration in JSON of :meth:`to_json`.
-
-        Raises:
-            ValueError: A field is missing, unknown or has an invalid value.
-        """
-        if not isinstance(data, dict) or set(data) != {"lanes"}:
-            raise ValueError(f"not a solver configuration, which has the field lanes: {data!r}")
-        lanes = data["lanes"]
-        if type(lanes) is not int or lanes not in (1, 2, 4, 8, 16, 32):
-            raise ValueError(f"not a solver configuration, lanes is not a power of two of at most {LANES}: {data!r}")
-        return cls(lanes)
 
     def describe(self) -> str:
         """A short text for tables; empty for one lane per column."""
@@ -178,37 +163,6 @@ class SolverVariant:
             "threads": self.threads,
             "arch": self.arch,
         }
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> SolverVariant:
-        """The variant that :meth:`to_json` wrote.
-
-        Raises:
-            ValueError: A field is missing or has a value that no variant has.
-        """
-        lists = ("arrangement", "leading_dimensions", "alignments")
-        try:
-            rows = list(zip(*(data[name] for name in lists)))
-            numbers = [
-                *(data[name] for name in ("n", "columns", "threads", "arch")),
-                *(x for row in rows for x in row[1:]),
-            ]
-            valid = (
-                data["solver"] in get_args(Function)
-                and all(len(data[name]) == len(OPERANDS[data["solver"]]) for name in lists)
-                and all(type(number) is int and number > 0 for number in numbers)
-                and all(row[0] in get_args(Arrangement) for row in rows)
-                and data["dtype"] in ("float32", "float64")
-                and type(data["in_place"]) is bool
-            )
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a solver variant, {error!r}: {data!r}") from error
-        if not valid:
-            raise ValueError(f"not a solver variant, a field has an unknown value: {data!r}")
-        operands = tuple(Operand(data["dtype"], *row) for row in rows)
-        return cls(
-            data["solver"], data["n"], data["columns"], operands, data["in_place"], data["threads"], data["arch"]
-        )
 
 
 Variant = GemmProblem | SolverVariant
