@@ -161,7 +161,7 @@ def test_an_adjoint_before_the_loop_reads_c() -> None:
 
 def test_settings() -> None:
     nodes = t.zeros(C), loop(*body())
-    off = LoopTarget(obstacle="main_loop is 'double_buffered'")
+    off = LoopTarget(rejection="main_loop is 'double_buffered'")
     assert decided(*nodes, target=off).planned.reverse == "no stages: main_loop is 'double_buffered'"
     assert decided(*nodes, ahead=False).planned.reverse == "no stages: the setting async_copies is off"
     mma = LoopTarget(TARGET.variants, ("mma",), "main_loop is 'mma'", PipelineOverrides("mma"))

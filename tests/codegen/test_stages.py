@@ -47,7 +47,7 @@ def ring_of(*nodes: Node, tiles: tuple[Tile, ...] = (C, A, B)) -> Ring:
     return ring
 
 
-def obstacle(decision: LoopDecision) -> str:
+def rejection(decision: LoopDecision) -> str:
     assert decision.ring is None
     return decision.planned.reason.partition("not more stages: ")[2]
 
@@ -122,7 +122,7 @@ def test_products_of_which_wgmma_multiplies_only_one_share_an_instruction() -> N
     assert found.ring is not None
     assert {product.instruction for product in found.ring.products} == {"mma_m16n8k16"}
     assert found.planned.reason.endswith("; wgmma can multiply only some of its products")
-    assert obstacle(decision("wgmma")) == "128 threads cannot share 32x32x32 among their tensor cores"
+    assert rejection(decision("wgmma")) == "128 threads cannot share 32x32x32 among their tensor cores"
 
 
 def test_the_plan_names_a_product_that_is_the_transpose_of_c() -> None:
@@ -262,20 +262,20 @@ def loop_with(*nodes: Node, **fields: Any) -> tuple[Operation, Loop]:
         (loop_with(t.load(A), t.product(A, B, C), t.load(B)), "it loads tiles after a product"),
     ],
 )
-def test_obstacles(nodes: tuple[Node, ...], reason: str) -> None:
-    assert reason in obstacle(decided(*nodes))
+def test_rejections(nodes: tuple[Node, ...], reason: str) -> None:
+    assert reason in rejection(decided(*nodes))
 
 
-def test_a_view_that_is_no_transpose_is_an_obstacle() -> None:
+def test_a_view_that_is_no_transpose_is_a_rejection() -> None:
     part = t.view("part", A, rows=M, cols=K, dtype="float16")
     nodes = t.load(A), t.load(B), t.alias(part, A, "tile_view"), t.product(part, B, C)
-    assert "is not a whole tile that the loop loads" in obstacle(decided(t.zeros(C), t.loop(*nodes)))
+    assert "is not a whole tile that the loop loads" in rejection(decided(t.zeros(C), t.loop(*nodes)))
 
 
-def test_a_tile_that_is_larger_than_the_operand_is_an_obstacle() -> None:
+def test_a_tile_that_is_larger_than_the_operand_is_a_rejection() -> None:
     wide = t.tile("a", M, 2 * K, "float16")
     nodes = t.load(wide), t.load(B), t.product(wide, B, C)
-    assert "is not a whole tile that the loop loads" in obstacle(
+    assert "is not a whole tile that the loop loads" in rejection(
         decided(t.zeros(C), t.loop(*nodes), tiles=(C, wide, B))
     )
 
@@ -293,11 +293,13 @@ def flipped_operand(variant: Any) -> Any:
     return type(variant.a)(variant.a.dtype, "col_major", variant.m, variant.a.alignment)
 
 
-def test_sums_over_an_outer_loop_are_an_obstacle() -> None:
+def test_sums_over_an_outer_loop_are_a_rejection() -> None:
     decision = decided(t.zeros(C), t.loop(t.loop(*body())))
-    assert obstacle(decision) == "the sums stay in registers over an outer loop"
+    assert rejection(decision) == "the sums stay in registers over an outer loop"
 
 
 def test_a_setting_is_a_reason() -> None:
-    target = LoopTarget(obstacle="the setting main_loop is 'double_buffered'")
-    assert obstacle(decided(t.zeros(C), t.loop(*body()), target=target)) == "the setting main_loop is 'double_buffered'"
+    target = LoopTarget(rejection="the setting main_loop is 'double_buffered'")
+    assert (
+        rejection(decided(t.zeros(C), t.loop(*body()), target=target)) == "the setting main_loop is 'double_buffered'"
+    )

@@ -9,7 +9,7 @@ import pytest
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, MmaPlan, PipelineConfig, PipelineOverrides
 from warp_tiles.gemm.problem import DType, GemmProblem, Precision, Role
-from warp_tiles.heuristics.main_loop import main_loop, prefers_two_buffers, staged_product
+from warp_tiles.heuristics.main_loop import main_loop, reason_for_double_buffers, staged_product
 
 ALL: tuple[InstructionFamily, ...] = ("wgmma", "mma")
 
@@ -143,11 +143,13 @@ def test_reasons(variant: GemmProblem, reason: str) -> None:
 
 def test_few_sums_without_tensor_cores_keep_double_buffers() -> None:
     def reason(threads: int, layout: str = "rr", precision: Precision = "default") -> str:
-        return prefers_two_buffers(variant_of(64, 64, 32, threads, dtype="float32", layout=layout, precision=precision))
+        return reason_for_double_buffers(
+            variant_of(64, 64, 32, threads, dtype="float32", layout=layout, precision=precision)
+        )
 
     assert reason(256) == "fma has stages if a thread has 32 sums, and it has 16"
     assert reason(128) == reason(256, "rc") == reason(256, "rr", "tf32") == ""
-    assert prefers_two_buffers(variant_of(64, 64, 32, 256)) == ""
+    assert reason_for_double_buffers(variant_of(64, 64, 32, 256)) == ""
 
 
 def test_wgmma_only_if_it_may_be_used() -> None:
@@ -203,10 +205,10 @@ def test_loops_by_fma_with_few_resident_blocks(m: int, n: int, k: int, threads: 
     assert isinstance(product, MmaPlan)
     tiles = 4 * (k * (m + n) + m * n)
 
-    def stages(or_two_buffers: bool) -> int | str:
+    def stages(may_double_buffer: bool) -> int | str:
         loop = main_loop(
             [(variant, product)], 4 * k * (m + n), tile_bytes=tiles, idle_bytes=tiles, at_end=True,
-            or_two_buffers=or_two_buffers,
+            may_double_buffer=may_double_buffer,
         )  # fmt: skip
         return loop.stages if isinstance(loop, PipelineConfig) else loop
 

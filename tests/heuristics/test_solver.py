@@ -51,7 +51,7 @@ def test_a_usual_variant_is_served(function: Function) -> None:
         ({"n": 257}, "n=257: shared memory does not hold a triangle of so many rows"),
     ],
 )
-def test_an_obstacle_names_the_field_and_its_value(function: Function, changes: dict[str, int], words: str) -> None:
+def test_a_rejection_names_the_field_and_its_value(function: Function, changes: dict[str, int], words: str) -> None:
     assert reason_unsupported(replace(variant(function), **changes)) == words
 
 

@@ -49,7 +49,7 @@ def test_a_start_value_of_float64_costs_no_shared_memory() -> None:
     assert (loop.reason, loop.store) == (zeros.reason, "the sums are stored from registers")
 
 
-def test_as_many_stages_as_are_useful_have_no_obstacle() -> None:
+def test_as_many_stages_as_are_useful_have_no_rejection() -> None:
     reason = planned(Case(128, 256, 64, 512, 512, 512), 90, 256).reason
     assert "would be resident" not in reason
     assert "do not fit" not in reason

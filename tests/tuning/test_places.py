@@ -61,7 +61,7 @@ class TestLoops:
         assert len(grids) > 2
 
     def test_a_loop_with_double_buffers_by_default_can_have_stages(self) -> None:
-        asked = question(variant(64, 64, 32, 256, "float32"), prefers="a thread has 16 sums")
+        asked = question(variant(64, 64, 32, 256, "float32"), double_buffers_reason="a thread has 16 sums")
         place = loop_place(asked)
         assert asked.answer(AUTO) == "a thread has 16 sums"
         assert len(place.configs) > 3
@@ -87,7 +87,7 @@ class TestLoops:
 
     def test_the_registers_of_the_module_are_not_in_the_key(self) -> None:
         """They follow from the answers of all kernels of a module, and the copy of a kernel is alone in its own."""
-        changed = replace(question(), registers=128, prefers="few sums")
+        changed = replace(question(), registers=128, double_buffers_reason="few sums")
         assert loop_values(changed) == loop_values(question())
 
     def test_a_pipeline_that_is_none_is_refused(self) -> None:

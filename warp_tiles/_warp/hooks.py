@@ -185,7 +185,7 @@ class Hooks:
 
     def _module_recorder(self, builder: Any) -> ModuleRecorder | None:
         """The recorder of the module that a builder generates; None if the module is not recorded."""
-        if self._tracer.obstacle or builder is None or builder.options.get("output_arch") is None:
+        if self._tracer.rejection or builder is None or builder.options.get("output_arch") is None:
             return None
         hasher = builder.module.hashers.get(int(builder.options["block_dim"]))
         if not getattr(hasher, "warp_tiles_has_calls", True):
@@ -230,7 +230,7 @@ class Hooks:
 
         generated, bare = finish_module(builder, state, source)
         if bare.arch is not None:
-            bare = dataclasses.replace(bare, loops_reason=self._tracer.obstacle)
+            bare = dataclasses.replace(bare, loops_reason=self._tracer.rejection)
         generated = dataclasses.replace(generated, records=self.engine.answers(bare.settings))
 
         with marked(bare.settings.nvtx, f"plan {bare.name}"):

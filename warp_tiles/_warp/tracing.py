@@ -68,12 +68,12 @@ class Tracer:
     """Wraps the methods of Warp's code generator. Each thread records the function that it generates.
 
     Attributes:
-        obstacle: Names the part of Warp that the tracer lacks; empty if it has all.
+        rejection: Names the part of Warp that the tracer lacks; empty if it has all.
     """
 
     def __init__(self) -> None:
         self._local = threading.local()
-        self.obstacle = ""
+        self.rejection = ""
 
     def install(self, wrap: Callable[[Any, str, Callable[..., Any]], None]) -> None:
         """Install the hooks, unless this Warp lacks a part that they need.
@@ -82,8 +82,8 @@ class Tracer:
             wrap: Replaces a method of a class, given by name, by ``hook(original, *args, **kwargs)``.
         """
         if (missing := missing_part(SEAMS)) is not None:
-            self.obstacle = missing.message
-            log.warning("loops of products are left as Warp generates them: %s", self.obstacle)
+            self.rejection = missing.message
+            log.warning("loops of products are left as Warp generates them: %s", self.rejection)
             return
         adjoint = find("codegen.Adjoint")
         for name in (path.rpartition(".")[2] for path in SEAMS if path.startswith("codegen.Adjoint.")):

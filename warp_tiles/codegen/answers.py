@@ -101,7 +101,7 @@ class Ring:
         adds_starts: True if the sums are added to start values after the loop, because Cs share memory; else they begin
             with them.
         fills: The statements that fill a C with zeros right before the loop, which overwrites it.
-        obstacle: Why its products are not computed by wgmma, although it could compute some of them, and the measured
+        rejection: Why its products are not computed by wgmma, although it could compute some of them, and the measured
             time if a tuning record chose the pipeline; empty without either.
     """
 
@@ -113,7 +113,7 @@ class Ring:
     starts: tuple[bool, ...]
     adds_starts: bool
     fills: tuple[Operation, ...] = ()
-    obstacle: str = ""
+    rejection: str = ""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from warp_tiles.codegen.pipelines import Body, aligned, body_of, plan_pipeline
 from warp_tiles.codegen.reverse import plan_reverse
 from warp_tiles.codegen.stages import LoopTarget, plan_ring
 from warp_tiles.codegen.stores import plan_sum_store
-from warp_tiles.codegen.sums import SumsOf, addition_of, obstacle_to_sums
+from warp_tiles.codegen.sums import SumsOf, addition_of, rejection_of_sums
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, loops, own_operations
 from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import DTYPE_BYTES
@@ -75,12 +75,12 @@ class _Decider:
         sum_store: SumStore | str = ""
         if isinstance(staged, Pipeline):
             assert staged.ring is not None
-            pipeline, accumulations, reason = staged, staged.products, _reason(staged.ring, target.obstacle)
+            pipeline, accumulations, reason = staged, staged.products, _reason(staged.ring, target.rejection)
             sum_store = plan_sum_store(self._function, loop, accumulations, staged.ring)
         else:
-            accumulations, obstacles = self._accumulations(loop, around, products, self._sums, self._arrays)
-            pipeline, reasons = self._pipeline(loop, accumulations, obstacles)
-            # without a function, the obstacle to sums in registers already is the reason
+            accumulations, rejections = self._accumulations(loop, around, products, self._sums, self._arrays)
+            pipeline, reasons = self._pipeline(loop, accumulations, rejections)
+            # without a function, the reason against sums in registers already is the reason
             has_functions = all(product.product.site in target.variants for product in products if product.product)
             if loop.kind != "unrolled" and staged and (pipeline or (has_functions and staged not in reasons)):
                 reasons.append(f"{'not more' if pipeline else 'no'} stages: {staged}")
@@ -123,16 +123,16 @@ class _Decider:
         """Returns the pipeline of a loop that loads into stages, or the reason why it does not."""
         target = self._target
         if not target.families or not self._ahead or loop.kind == "unrolled":
-            return target.obstacle
+            return target.rejection
 
         # equal products that add to one C share their sums
         def sums_of(site: int) -> LoopSums | str:
             variant = target.variants.get(site)
             return LoopSums(f"staged_{variant.symbol}", "float", 0) if variant else "no function was planned for it"
 
-        accumulations, obstacles = self._accumulations(loop, around, products, sums_of, {})
-        if obstacles:
-            return obstacles[0]
+        accumulations, rejections = self._accumulations(loop, around, products, sums_of, {})
+        if rejections:
+            return rejections[0]
         body = body_of(self._function, loop, accumulations)
         if not isinstance(body, Body):
             return body
@@ -147,17 +147,17 @@ class _Decider:
         sums: SumsOf,
         arrays: dict[tuple[LoopSums, int, str], int],
     ) -> tuple[tuple[Accumulation, ...], list[str]]:
-        """Returns the products whose sums stay in registers, and the obstacles of the others."""
+        """Returns the products whose sums stay in registers, and the rejections of the others."""
         accumulations: list[Accumulation] = []
-        obstacles: list[str] = []
+        rejections: list[str] = []
         for operation in products:
-            obstacle = obstacle_to_sums(self._module, self._function, loop, operation, sums)
-            if obstacle:
-                obstacles.append(f"line {operation.line}: {obstacle}" if len(products) > 1 else obstacle)
+            rejection = rejection_of_sums(self._module, self._function, loop, operation, sums)
+            if rejection:
+                rejections.append(f"line {operation.line}: {rejection}" if len(products) > 1 else rejection)
                 continue
             home = loop.hook
             for outer in reversed(around):
-                if obstacle_to_sums(self._module, self._function, outer, operation, sums):
+                if rejection_of_sums(self._module, self._function, outer, operation, sums):
                     break
                 home = outer.hook
             assert operation.product is not None
@@ -167,16 +167,16 @@ class _Decider:
             array = arrays.setdefault((functions, home, operation.matrices[2].name), operation.hook)
             addition = addition_of(self._function, operation)
             accumulations.append(Accumulation(operation, functions, home, array, addition))
-        return tuple(accumulations), obstacles
+        return tuple(accumulations), rejections
 
     def _pipeline(
-        self, loop: Loop, accumulations: tuple[Accumulation, ...], obstacles: Sequence[str]
+        self, loop: Loop, accumulations: tuple[Accumulation, ...], rejections: Sequence[str]
     ) -> tuple[Pipeline | None, list[str]]:
         """Returns the pipeline of a loop without stages, if it has one, and the reasons of the decision."""
         if not accumulations:
-            return None, [*obstacles]
-        if obstacles:
-            return None, [*obstacles, "the other products keep their sums in registers"]
+            return None, [*rejections]
+        if rejections:
+            return None, [*rejections, "the other products keep their sums in registers"]
         if not self._ahead:
             return None, ["the setting async_copies is off"]
         pipeline = plan_pipeline(self._module, self._function, loop, accumulations)
@@ -226,13 +226,13 @@ def _where(extra_bytes: int) -> str:
     return f"with {extra_bytes} bytes of extra shared memory" if extra_bytes else "in idle tiles"
 
 
-def _reason(ring: Ring, obstacle: str) -> str:
+def _reason(ring: Ring, rejection: str) -> str:
     """The decision about stages."""
     found = ring.loop
     stages = f"{found.stages} stages of {found.stage_bytes} bytes"
     reason = f"{found.instruction} multiplies {stages}, {_where(found.extra_bytes)}"
     memory = f"a block has {found.shared_bytes} of {found.shared_limit} bytes of shared memory"
-    reasons = [text for text in (reason, memory, found.obstacle, obstacle, ring.obstacle) if text]
+    reasons = [text for text in (reason, memory, found.rejection, rejection, ring.rejection) if text]
     if any(product.swapped for product in ring.products):
         reasons.append("it computes the transpose of C")
     return "; ".join(dict.fromkeys(reasons))

@@ -319,10 +319,10 @@ class GeneratedModule:
     def _loop_target(self, settings: Settings, suffix: bool) -> LoopTarget:
         """What the loops of the module may use."""
         if not settings.register_accumulators:
-            return LoopTarget(obstacle="the setting register_accumulators is off")
+            return LoopTarget(rejection="the setting register_accumulators is off")
         choice = PipelineOverrides.parse(settings.main_loop)
         if choice.family == "double_buffered":
-            return LoopTarget(obstacle=f"{settings.named('main_loop')} is 'double_buffered'")
+            return LoopTarget(rejection=f"{settings.named('main_loop')} is 'double_buffered'")
         variants = {
             site.index: product
             for site in self._product_sites()
@@ -335,10 +335,10 @@ class GeneratedModule:
         mma: tuple[InstructionFamily, ...] = ("mma",)
         asked = "" if choice == AUTO else f"{settings.named('main_loop')} is '{settings.main_loop}'"
         if choice.family == "mma":
-            return replace(target, families=mma, obstacle=asked)
+            return replace(target, families=mma, rejection=asked)
         could_have_wgmma = has_wgmma(self.session.arch or 0)
         if choice.family == "wgmma" and not (suffix and could_have_wgmma):
-            return LoopTarget(obstacle=f"{asked}, and wgmma needs a cubin for sm_90a that is linked here")
+            return LoopTarget(rejection=f"{asked}, and wgmma needs a cubin for sm_90a that is linked here")
         if could_have_wgmma and not suffix:
-            return replace(target, families=mma, obstacle="wgmma needs a cubin for sm_90a that is linked here")
-        return replace(target, families=("wgmma",) if choice.family else ("wgmma", *mma), obstacle=asked)
+            return replace(target, families=mma, rejection="wgmma needs a cubin for sm_90a that is linked here")
+        return replace(target, families=("wgmma",) if choice.family else ("wgmma", *mma), rejection=asked)

@@ -48,7 +48,7 @@ def plan_reverse(
         target: What the loop may use.
     """
     if not target.families:
-        return target.obstacle or "the setting async_copies is off"
+        return target.rejection or "the setting async_copies is off"
     if isinstance(body, str):
         return body
     if loop.kind != "range" or not loop.reverses:

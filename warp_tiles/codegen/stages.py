@@ -35,7 +35,7 @@ class LoopTarget:
     Attributes:
         variants: The forward product of each site.
         families: The instructions of staged products; empty if there are none.
-        obstacle: The reason why an instruction may not be used; empty if all may be.
+        rejection: The reason why an instruction may not be used; empty if all may be.
         choice: What the settings fix of the pipeline.
         registers: Registers of a thread that the link of the module allows.
         forbidden: The setting that forbids stages; empty if none does.
@@ -44,7 +44,7 @@ class LoopTarget:
 
     variants: Mapping[int, GemmProblem] = field(default_factory=dict)
     families: Collection[InstructionFamily] = ()
-    obstacle: str = ""
+    rejection: str = ""
     choice: PipelineOverrides = field(default_factory=PipelineOverrides)
     registers: int = THREAD_REGISTERS
     forbidden: str = ""
@@ -72,7 +72,7 @@ def plan_ring(
         target: What the loop may use.
     """
     if not target.families:
-        return target.obstacle
+        return target.rejection
     if problem := problem_of_order(block, loads, products):
         return problem
     asked: list[tuple[GemmProblem, tuple[str, str]]] = []
@@ -121,8 +121,8 @@ def plan_ring(
     fills = (fill_before(module, function, loop, c) for c in summed.values() if c.owner)
     filled = tuple(fill for fill in fills if fill is not None)
     variants = question.forms[answered.form]
-    obstacle = "; ".join(filter(None, (answered.obstacle, "" if measured is None else measured.reason)))
-    return Ring(answered.loop, first, slots, answered.products, variants, starts, bool(overlapping), filled, obstacle)
+    rejection = "; ".join(filter(None, (answered.rejection, "" if measured is None else measured.reason)))
+    return Ring(answered.loop, first, slots, answered.products, variants, starts, bool(overlapping), filled, rejection)
 
 
 def constant_arrays(function: FunctionTrace, loop: Loop) -> frozenset[str]:

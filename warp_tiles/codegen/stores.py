@@ -209,7 +209,7 @@ def _before(function: FunctionTrace, loop: Loop) -> set[Operation]:
 
 
 def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore | str:
-    """The store of C, or of a tile computed from it, that follows a loop; else the obstacle. It may be conditional."""
+    """The store of C, or of a tile computed from it, that follows a loop; else the rejection. It may be conditional."""
     block, index = path_to(function.nodes, loop)[-1]
     after = block[index + 1 :]
     plain = (

@@ -22,7 +22,7 @@ SumsOf = Callable[[int], LoopSums | str]
 """The device functions that keep the sums of a site's product, or the reason why there are none."""
 
 
-def obstacle_to_sums(
+def rejection_of_sums(
     module: ModuleTrace,
     function: FunctionTrace,
     loop: Loop,

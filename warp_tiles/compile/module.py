@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from warp_tiles.gemm.hardware import TEXTURE_WORKAROUND_ARCH
 from warp_tiles.toolchain.search import Toolchain, Version, dotted
 
 # every keyword of build_cuda() in Warp 1.17 to 1.19; an unknown keyword could change the code
@@ -68,7 +69,9 @@ def module_flags(module: ModuleSource, nvrtc_version: Version) -> tuple[str, ...
         "--diag-suppress=177", "--diag-suppress=550", "--define-macro=NDEBUG", "--define-macro=WP_ENABLE_MATHDX=1",
     ]  # fmt: skip
     # NVRTC 12.8 and 12.9 miscompile texture sampling for these targets; this macro makes Warp's headers avoid it
-    affected = module.output == "cubin" and module.arch >= 90 and (12, 8) <= nvrtc_version < (13, 0)
+    affected = (
+        module.output == "cubin" and module.arch >= TEXTURE_WORKAROUND_ARCH and (12, 8) <= nvrtc_version < (13, 0)
+    )
     if affected and (level > 0 or nvrtc_version < (12, 9)):
         flags.append("--define-macro=WP_WORKAROUND_CUDA_TEXTURE_CUBIN")
     if nvrtc_version >= (12, 9):

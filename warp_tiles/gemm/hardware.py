@@ -13,6 +13,8 @@ TENSOR_CORES_ARCH = 80  # mma of bf16, tf32 and fp64; mma of fp16 is older
 TF32_MIN_ARCH = TENSOR_CORES_ARCH
 WIDE_DOUBLES_ARCH = 90  # mma.m16n8k8 of fp64
 
+TEXTURE_WORKAROUND_ARCH = 90  # the oldest for which NVRTC 12.8 and 12.9 miscompile texture sampling
+
 ASYNC_COPIES_ARCH = 80  # cp.async, which fills stages
 DEEP_STEP_ARCHS = (80, 90, 100, 103)  # with enough shared memory for several blocks of matmul whose steps are deep
 

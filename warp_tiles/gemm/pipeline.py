@@ -113,7 +113,7 @@ class PipelineConfig:
         shared_bytes: Bytes of shared memory of the function with its stages, and of the tiles around it.
         shared_limit: Bytes that a block may have.
         registers: Registers of a thread that ``blocks`` counts.
-        obstacle: Why it has no more stages; empty if more would not help, or if a setting fixes their number.
+        rejection: Why it has no more stages; empty if more would not help, or if a setting fixes their number.
     """
 
     instruction: LoopInstruction
@@ -126,7 +126,7 @@ class PipelineConfig:
     shared_bytes: int
     shared_limit: int
     registers: int
-    obstacle: str = ""
+    rejection: str = ""
 
 
 @dataclass(frozen=True)

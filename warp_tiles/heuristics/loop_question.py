@@ -10,9 +10,9 @@ from warp_tiles.gemm.hardware import THREAD_REGISTERS
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, MmaPlan, PipelineConfig, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.heuristics.main_loop import (
-    competes_with_two_buffers,
     main_loop,
-    prefers_two_buffers,
+    reason_for_double_buffers,
+    rivals_double_buffers,
     staged_product,
     uses_fma,
 )
@@ -30,14 +30,14 @@ class LoopAnswer:
         form: Number of the form of the operands in slots.
         products: How each product is computed, in order.
         sums: Registers of a thread that hold sums of all products.
-        obstacle: Why its products are not computed by wgmma, although it could compute some of them; else empty.
+        rejection: Why its products are not computed by wgmma, although it could compute some of them; else empty.
     """
 
     loop: PipelineConfig
     form: int
     products: tuple[MmaPlan, ...]
     sums: int
-    obstacle: str = ""
+    rejection: str = ""
 
     @property
     def operands(self) -> int:
@@ -47,7 +47,7 @@ class LoopAnswer:
     @property
     def code(self) -> LoopAnswer:
         """The answer without its reasons. Equal ones make equal code."""
-        return replace(self, loop=replace(self.loop, obstacle=""), obstacle="")
+        return replace(self, loop=replace(self.loop, rejection=""), rejection="")
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class LoopQuestion:
         idle_bytes: Bytes of neighbouring tiles that are idle in the loop; the stages may lie there.
         at_end: True if these tiles are the last ones of the function, so that extra memory continues them.
         around_bytes: Bytes of the tiles of functions that call this one.
-        or_two_buffers: True if double buffers are better where few blocks are resident with stages.
-        prefers: The reason why the loop keeps double buffers although it could have stages; empty if it has none.
+        may_double_buffer: True if double buffers are better where few blocks are resident with stages.
+        double_buffers_reason: Why the loop keeps double buffers although it could have stages; empty if it does not.
         registers: Registers of a thread that the link of the module allows. They follow from all answers of the module,
             so they are no part of its identity.
     """
@@ -78,8 +78,8 @@ class LoopQuestion:
     idle_bytes: int
     at_end: bool
     around_bytes: int
-    or_two_buffers: bool = False
-    prefers: str = field(default="", compare=False)
+    may_double_buffer: bool = False
+    double_buffers_reason: str = field(default="", compare=False)
     registers: int = field(default=THREAD_REGISTERS, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -108,15 +108,15 @@ class LoopQuestion:
         if not set(families) <= set(self.families):
             return f"{overrides.family} cannot be used"
         fixes_fields = replace(overrides, family=None) != AUTO
-        if self.prefers and not fixes_fields:
-            return self.prefers
+        if self.double_buffers_reason and not fixes_fields:
+            return self.double_buffers_reason
         reasons = []
         for number, form in enumerate(self.forms):
             found = _products_of_one_instruction(form, families, overrides)
             if isinstance(found, str):
                 reasons.append(found)
                 continue
-            products, obstacle = found
+            products, rejection = found
             sums = sum({array: product.sums for array, product in zip(self.arrays, products)}.values())
             loop = main_loop(
                 list(zip(form, products)),
@@ -127,10 +127,10 @@ class LoopQuestion:
                 around_bytes=self.around_bytes,
                 sums=sums,
                 registers=self.registers,
-                or_two_buffers=self.or_two_buffers and not fixes_fields,
+                may_double_buffer=self.may_double_buffer and not fixes_fields,
                 choice=overrides,
             )
-            return loop if isinstance(loop, str) else LoopAnswer(loop, number, products, sums, obstacle)
+            return loop if isinstance(loop, str) else LoopAnswer(loop, number, products, sums, rejection)
         return reasons[-1]
 
 
@@ -162,8 +162,8 @@ def loop_question(
         idle_bytes,
         at_end,
         around_bytes,
-        or_two_buffers=all(competes_with_two_buffers(problem) for problem, _ in products),
-        prefers=next(filter(None, (prefers_two_buffers(problem) for problem, _ in products)), ""),
+        may_double_buffer=all(rivals_double_buffers(problem) for problem, _ in products),
+        double_buffers_reason=next(filter(None, (reason_for_double_buffers(problem) for problem, _ in products)), ""),
         registers=registers,
     )
 
@@ -221,15 +221,15 @@ class PipelineRecords(Protocol):
 def _products_of_one_instruction(
     products: Sequence[GemmProblem], families: Collection[InstructionFamily], overrides: PipelineOverrides
 ) -> tuple[tuple[MmaPlan, ...], str] | str:
-    """Returns how each product is computed and the ``obstacle`` of the answer, or the reason why there are none."""
-    chosen, obstacle = _staged(products, families, overrides), ""
+    """Returns how each product is computed and the ``rejection`` of the answer, or the reason why there are none."""
+    chosen, rejection = _staged(products, families, overrides), ""
     without_wgmma: tuple[InstructionFamily, ...] = ("mma",)
     if _is_mixed(chosen) and {"wgmma", *without_wgmma} <= set(families):
         chosen = _staged(products, without_wgmma, overrides)
-        obstacle = "wgmma can multiply only some of its products"
+        rejection = "wgmma can multiply only some of its products"
     if isinstance(chosen, str):
         return chosen
-    return "its products use different instructions" if _is_mixed(chosen) else (chosen, obstacle)
+    return "its products use different instructions" if _is_mixed(chosen) else (chosen, rejection)
 
 
 def _is_mixed(chosen: tuple[MmaPlan, ...] | str) -> bool:

@@ -77,7 +77,7 @@ def uses_fma(variant: GemmProblem) -> bool:
     return variant.a.dtype == "float32" and variant.precision != "tf32"
 
 
-def competes_with_two_buffers(variant: GemmProblem) -> bool:
+def rivals_double_buffers(variant: GemmProblem) -> bool:
     """True for products that are fast from double buffers too: those by fma, if the rows of B are contiguous.
 
     Args:
@@ -86,7 +86,7 @@ def competes_with_two_buffers(variant: GemmProblem) -> bool:
     return uses_fma(variant) and variant.b.arrangement == "row_major"
 
 
-def prefers_two_buffers(variant: GemmProblem) -> str:
+def reason_for_double_buffers(variant: GemmProblem) -> str:
     """The reason why a loop keeps double buffers although it could have stages; empty if it has none.
 
     On an H200, stages made fp32 loops with enough resident blocks 1.01 to 1.08 times as fast if a thread has 32 sums or
@@ -95,7 +95,7 @@ def prefers_two_buffers(variant: GemmProblem) -> str:
     Args:
         variant: The forward product, with its operands as they lie in tiles.
     """
-    if competes_with_two_buffers(variant) and (sums := _sums(variant)) < _LEAST_FMA_SUMS:
+    if rivals_double_buffers(variant) and (sums := _sums(variant)) < _LEAST_FMA_SUMS:
         return f"fma has stages if a thread has {_LEAST_FMA_SUMS} sums, and it has {sums}"
     return ""
 
@@ -252,7 +252,7 @@ def main_loop(
     around_bytes: int = 0,
     sums: int | None = None,
     registers: int = THREAD_REGISTERS,
-    or_two_buffers: bool = False,
+    may_double_buffer: bool = False,
     choice: PipelineOverrides = AUTO,
 ) -> PipelineConfig | str:
     """The pipeline of a loop, or the reason why shared memory does not suffice.
@@ -271,7 +271,7 @@ def main_loop(
         around_bytes: Bytes of the tiles of functions that call this one.
         sums: Registers of a thread that hold sums of all products; None for one product.
         registers: Registers of a thread that the link of the module allows.
-        or_two_buffers: True if double buffers are better where few blocks are resident with stages. On an H200,
+        may_double_buffer: True if double buffers are better where few blocks are resident with stages. On an H200,
             128x64x32 tiles of fp32 were 1.11 times as fast with them with 128 threads, and 1.43 times with 64 threads
             (``benchmarks/results/against_1acdb96.json``).
         choice: What the settings fix.
@@ -327,11 +327,11 @@ def main_loop(
     best = max(found, key=lambda loop: (min(loop.blocks, wanted), loop.stages))
     without = max(1, resident_blocks(arch, threads, shared_bytes=around_bytes + tile_bytes, registers=used))
     is_free = choice.stages is None and choice.blocks is None and product.instruction != "wgmma"
-    reason = _too_few_blocks(best, product, threads, without, or_two_buffers) if is_free else ""
-    return reason or replace(best, obstacle=_obstacle_to_more(best, found, possible))
+    reason = _too_few_blocks(best, product, threads, without, may_double_buffer) if is_free else ""
+    return reason or replace(best, rejection=_reason_for_no_more(best, found, possible))
 
 
-def _obstacle_to_more(best: PipelineConfig, found: Sequence[PipelineConfig], possible: Sequence[int]) -> str:
+def _reason_for_no_more(best: PipelineConfig, found: Sequence[PipelineConfig], possible: Sequence[int]) -> str:
     """Why a pipeline has no more stages, given all that fit and all numbers of stages that were tried."""
     fuller = next((loop for loop in found if loop.stages > best.stages), None)
     if fuller is not None:
@@ -340,7 +340,7 @@ def _obstacle_to_more(best: PipelineConfig, found: Sequence[PipelineConfig], pos
     return f"{more} stages do not fit" if more else ""
 
 
-def _too_few_blocks(loop: PipelineConfig, product: MmaPlan, threads: int, without: int, or_two_buffers: bool) -> str:
+def _too_few_blocks(loop: PipelineConfig, product: MmaPlan, threads: int, without: int, may_double_buffer: bool) -> str:
     """The reason why few resident blocks are slower than double buffers; empty if they are not.
 
     Args:
@@ -348,12 +348,12 @@ def _too_few_blocks(loop: PipelineConfig, product: MmaPlan, threads: int, withou
         product: Its first product.
         threads: Threads of a block.
         without: Resident blocks without stages.
-        or_two_buffers: That of :func:`main_loop`.
+        may_double_buffer: That of :func:`main_loop`.
     """
     warps = loop.blocks * threads // LANES
-    if or_two_buffers and warps < LEAST_WARPS:
+    if may_double_buffer and warps < LEAST_WARPS:
         return f"fma has stages if {LEAST_WARPS} warps of a multiprocessor are resident, and there are {warps}"
-    many_sums = or_two_buffers and product.sums >= _MANY_FMA_SUMS
+    many_sums = may_double_buffer and product.sums >= _MANY_FMA_SUMS
     if loop.blocks < without and (warps < LEAST_WARPS or (many_sums and loop.blocks < _LEAST_FMA_BLOCKS)):
         return f"a multiprocessor has {loop.blocks} blocks of {threads} threads with them, and {without} without"
     return ""

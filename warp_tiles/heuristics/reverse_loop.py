@@ -107,16 +107,16 @@ def _shared_product(variant: GemmProblem, families: Collection[InstructionFamily
 
     A short step along K leaves few rows or columns in the gradient of a tile.
     """
-    obstacle = ""
+    rejection = ""
     threads = variant.threads
     while threads >= LANES:
         shared = replace(variant, threads=threads)
         answer = staged_product(shared, families)
         if not isinstance(answer, str):
             return shared, answer
-        obstacle = obstacle or answer
+        rejection = rejection or answer
         threads //= 2
-    return obstacle
+    return rejection
 
 
 def gradient_bytes(forward: GemmProblem) -> int:
