@@ -104,7 +104,7 @@ def test_a_build_that_ends_before_start_returns_causes_no_deadlock(
     done = threading.Event()
     artifact = Artifact(ALIGNED, "", b"", "scalar", "", False, 0.0)
     monkeypatch.setattr(bench.engine, "_build", lambda *_: artifact)
-    bench.engine.resources._waiters = Immediate()  # type: ignore[assignment]
+    bench.engine.resources._made["waiters",] = Immediate()
 
     def ask() -> None:
         assert bench.engine.start([ALIGNED])[ALIGNED].result(1) is artifact

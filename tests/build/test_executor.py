@@ -303,8 +303,8 @@ def worker(tmp_path: Path) -> Iterator[None]:
     with settings.override(cache_dir=tmp_path / "worker"):
         yield
         for workshop in remote._workshops.values():
-            if workshop._pool is not None:
-                workshop._pool.close()
+            workshop._context.resources.close()
+        remote._workshops.clear()
 
 
 @pytest.mark.usefixtures("worker")
@@ -347,9 +347,9 @@ def test_a_replaced_library_gets_new_compiler_processes(
     job = Job(GOOD, installation.facts((CODE, COMPILER)))
     assert run_job(job).compiled is not None
     workshop = remote._workshop()
-    first = workshop._pool
+    first = workshop._context.pool
     assert run_job(job).compiled is not None
-    assert workshop._pool is first
+    assert workshop._context.pool is first
     monkeypatch.setattr(Installation, "libraries", lambda _: [(1, 2, 3, 4)])
     assert run_job(job).compiled is not None
-    assert workshop._pool is not first
+    assert workshop._context.pool is not first

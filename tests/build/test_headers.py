@@ -17,7 +17,6 @@ from warp_tiles.build.headers import ModuleHeaders
 from warp_tiles.cache.key import CacheKey
 from warp_tiles.cache.paths import HEADERS
 from warp_tiles.compile.compiler import Compiled, CompileRequest, HeaderFile
-from warp_tiles.compile.module import ModuleSource
 from warp_tiles.errors import BuildError, ToolchainError
 from warp_tiles.toolchain.search import Toolchain
 from warp_tiles.toolchain.store import FileDigests
@@ -219,8 +218,8 @@ def test_modules_with_include_folders_of_their_own_get_none(setup: Setup, monkey
     monkeypatch.setattr(resources, "headers", lambda _: setup.headers)
     context = BuildContext(resources, settings.current())
     for extra in (["/somewhere"], ["/somewhere"], ["/somewhere"], [], []):
-        module = ModuleSource("module.cu", 90, "cubin", os.fspath(setup.native), {"extra_include_dirs": extra})
-        context.compile_module(REQUEST, module, PREFIX)
+        native = os.fspath(setup.native)
+        context.compile_module(replace(REQUEST, include_dirs=(native, *extra)), native, len(PREFIX))
         setup.pool.finish()
     assert [header is not None for header in setup.pool.headers] == [False] * 4 + [True]
 

@@ -16,7 +16,6 @@ from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
 from warp_tiles.codegen.prelude import PLACEHOLDER
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
-from warp_tiles.compile.module import ModuleSource
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.plan.planning import FunctionUse, Session, resolve
@@ -76,8 +75,9 @@ class FakeEngine:
     def build_context(self, resolved: Settings) -> FakeEngine:
         return self
 
-    def compile_module(self, request: CompileRequest, module: ModuleSource, prefix: str) -> Future[Compiled]:
-        assert request.source.startswith(prefix)
+    def compile_module(self, request: CompileRequest, native_dir: str, prefix: int) -> Future[Compiled]:
+        assert 0 < prefix < len(request.source)
+        assert native_dir == request.include_dirs[0]
         return self.pool.submit(request)
 
     def toolchain(self) -> Toolchain:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import random
 import subprocess
 import sys
@@ -12,11 +11,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from cache_workers import build_all, key, payload
 
 from warp_tiles.cache.store import Cache
-from warp_tiles.errors import CacheError
 
 
 def in_threads(count: int, call: object) -> list[object]:
@@ -39,11 +36,7 @@ def in_threads(count: int, call: object) -> list[object]:
     return results
 
 
-@pytest.mark.parametrize("usable", [True, False])
-def test_threads_build_a_key_once(root: Path, usable: bool) -> None:
-    if not usable:
-        root.write_text("a file in the way")
-    cache = Cache(root)
+def test_threads_build_a_key_once(cache: Cache) -> None:
     built = []
 
     def build() -> tuple[bytes, dict[str, object]]:
@@ -55,49 +48,6 @@ def test_threads_build_a_key_once(root: Path, usable: bool) -> None:
     assert len(built) == 1
     assert [entry.payload for entry, _ in results] == [payload("a")] * 8
     assert Counter(hit for _, hit in results) == {False: 1, True: 7}
-
-
-def test_threads_that_wait_for_a_failing_build_get_its_error(cache: Cache) -> None:
-    built = []
-
-    def build() -> tuple[bytes, dict[str, object]]:
-        built.append(1)
-        time.sleep(0.2)
-        raise RuntimeError("no compiler")
-
-    results = in_threads(4, lambda: cache.get_or_build(key("a"), build))
-    assert [str(error) for error in results] == ["no compiler"] * 4
-    assert len(built) == 1
-    assert cache.get_or_build(key("a"), lambda: (payload("a"), {}))[1] is False
-
-
-def test_threads_take_over_from_an_interrupted_build(cache: Cache) -> None:
-    attempts = []
-
-    def build() -> tuple[bytes, dict[str, object]]:
-        attempts.append(1)
-        time.sleep(0.2)
-        if len(attempts) == 1:
-            raise SystemExit(3)
-        return payload("a"), {}
-
-    def call() -> object:
-        try:
-            return cache.get_or_build(key("a"), build)[0].payload
-        except SystemExit:
-            return "interrupted"
-
-    assert Counter(in_threads(3, call)) == {"interrupted": 1, payload("a"): 2}
-    assert len(attempts) == 2
-
-
-def test_a_build_that_requests_its_own_key_is_refused(cache: Cache) -> None:
-    def build() -> tuple[bytes, dict[str, object]]:
-        return cache.get_or_build(key("a"), build)[0].payload, {}
-
-    with pytest.raises(CacheError, match="its own key"):
-        cache.get_or_build(key("a"), build)
-    assert cache.get_or_build(key("a"), lambda: (payload("a"), {}))[1] is False
 
 
 def test_a_build_may_request_another_key(cache: Cache) -> None:
@@ -136,37 +86,6 @@ def test_a_lock_held_too_long_does_not_stop_the_build(root: Path) -> None:
     assert (hit, entry.payload) == (False, payload("a"))
     assert [problem.kind for problem in cache.problems] == ["lock"]
     assert cache.get(key("a")) is not None
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking beside a thread is the case under test
-def test_a_forked_child_does_not_wait_for_its_parents_thread(root: Path) -> None:
-    root.write_text("in the way")  # without a cache folder there is no file lock for the child to wait on
-    cache = Cache(root)
-    started, release = threading.Event(), threading.Event()
-
-    def build() -> tuple[bytes, dict[str, object]]:
-        started.set()
-        release.wait(20)
-        return payload("a"), {}
-
-    thread = threading.Thread(target=lambda: cache.get_or_build(key("a"), build))
-    thread.start()
-    assert started.wait(10)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if cache.get_or_build(key("a"), lambda: (b"child", {}))[0].payload == b"child" else 1)
-    deadline, status = time.monotonic() + 10, None
-    while time.monotonic() < deadline and status is None:
-        done, code = os.waitpid(child, os.WNOHANG)
-        status = os.waitstatus_to_exitcode(code) if done else None
-        time.sleep(0.01)
-    if status is None:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
-    release.set()
-    thread.join(10)
-    assert status == 0
 
 
 def test_a_writer_killed_at_any_point_leaves_the_cache_sound(root: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from warp_tiles.codegen.prelude import MODULE_HEADER
 from warp_tiles.toolchain.sources import flatten, kernels_folder
 
@@ -45,26 +43,3 @@ def test_the_flattened_module_header_has_no_includes() -> None:
     assert "#include" not in text
     assert "#pragma once" not in text
     assert text.count("mad.wide.s32 %0") == 1
-
-
-def test_unchanged_files_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, low="one\n", top='#include "low.cuh"\n')
-    read = []
-    monkeypatch.setattr(Path, "read_text", lambda path, **_: read.append(path.name) or path.read_bytes().decode())
-    assert flatten(tmp_path / "top.cuh", tmp_path) == flatten(tmp_path / "top.cuh", tmp_path) == "one\n"
-    assert read == ["top.cuh", "low.cuh"]
-
-
-@pytest.mark.parametrize("text", ["another\n", "two\n"])
-def test_a_changed_file_is_read_again(tmp_path: Path, text: str) -> None:
-    write(tmp_path, low="one\n", top='#include "low.cuh"\n')
-    assert flatten(tmp_path / "top.cuh", tmp_path) == "one\n"
-    write(tmp_path, low=text)
-    assert flatten(tmp_path / "top.cuh", tmp_path) == text
-
-
-def test_a_removed_file_is_no_longer_included(tmp_path: Path) -> None:
-    write(tmp_path, low="one\n", top='#include "low.cuh"\n')
-    flatten(tmp_path / "top.cuh", tmp_path)
-    (tmp_path / "low.cuh").unlink()
-    assert flatten(tmp_path / "top.cuh", tmp_path) == '#include "low.cuh"\n'

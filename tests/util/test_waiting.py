@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import queue
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Any
 
 import pytest
 
-from warp_tiles.util.single_flight import Flights
-from warp_tiles.util.threads import side_by_side, wait_all, wait_item, wait_result
+from warp_tiles.util.threads import side_by_side, wait_all, wait_result
 
 WORK_S = 5.0
 
@@ -39,21 +36,6 @@ def late() -> Iterator[Future[int]]:
     signal.signal(signal.SIGINT, handler)
 
 
-def _wait_in_flight(late: Future[int]) -> object:
-    flights: Flights[str, int] = Flights()
-    led = threading.Thread(target=lambda: flights.run("key", late.result))
-    led.start()
-    while not len(flights):
-        time.sleep(0.001)
-    return flights.run("key", late.result)
-
-
-def _wait_for_item(late: Future[int]) -> object:
-    items: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    late.add_done_callback(items.put)
-    return wait_item(items)
-
-
 @pytest.mark.parametrize(
     "wait",
     [
@@ -61,10 +43,8 @@ def _wait_for_item(late: Future[int]) -> object:
         lambda late: wait_all([late]),
         lambda late: wait_all([late], 60.0),
         lambda late: side_by_side(lambda future: future.result(), [late], 1),
-        _wait_for_item,
-        _wait_in_flight,
     ],
-    ids=["result", "all", "all with a limit", "side by side", "item", "flight"],
+    ids=["result", "all", "all with a limit", "side by side"],
 )
 def test_an_interrupt_of_another_thread_ends_a_wait(wait: Callable[[Future[int]], object], late: Future[int]) -> None:
     start = time.monotonic()

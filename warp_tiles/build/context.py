@@ -9,11 +9,11 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from warp_tiles.build.phases import COMPILE, Phase, now_s
 from warp_tiles.cache.paths import MODULES, MODULES_SUFFIX, cache_root
-from warp_tiles.errors import BuildError, LockedError, ToolchainError, WorkerError
+from warp_tiles.errors import BuildError, LockedError, RemoteError, ToolchainError, WorkerError
 from warp_tiles.remote import ANY_TOOLCHAIN, LTOIR, MODULE, RECORDS
 from warp_tiles.settings import Settings
 from warp_tiles.toolchain.search import Toolchain, Version, dotted, require_linkable
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from warp_tiles.cache.key import CacheKey
     from warp_tiles.cache.store import AskUpstream, Cache
     from warp_tiles.compile.compiler import Compiled, CompileRequest
-    from warp_tiles.compile.module import ModuleSource
-    from warp_tiles.compile.pool import CompilerPool, Compilers
+    from warp_tiles.compile.pool import Compilers
     from warp_tiles.remote.bundle import Bundle
     from warp_tiles.remote.store import RemoteStore
 
 log = logging.getLogger("warp_tiles")
+T = TypeVar("T")
 _WAITING_THREADS = 64  # they only wait for compiler processes and for locks of other processes
 _WAITING_THREADS_OF_EXECUTORS = 256  # a cluster can have as many workers
 
@@ -47,15 +47,16 @@ class Resources:
     def __init__(self, warp_toolkit: Version | None, executor: Executor | None) -> None:
         self.warp_toolkit = warp_toolkit
         self._executor = executor
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.closed = False
-        self._stores: dict[tuple[Path, bool, Path | None], ToolchainStore] = {}
-        self._caches: dict[tuple[Path, str, int, bool, float], Cache] = {}
-        self._headers: dict[Path, ModuleHeaders] = {}
-        self._pools: dict[int, Compilers] = {}
-        self._bundles: dict[tuple[Path, tuple[str, ...], Path | None], Bundle] = {}
-        self._remotes: dict[tuple[object, ...], RemoteStore | None] = {}
-        self._waiters: DaemonThreads | None = None
+        self._made: dict[tuple[object, ...], Any] = {}  # by kind, and by the settings that decide about it
+
+    def _once(self, make: Callable[[], T], *identity: object) -> T:
+        with self._lock:
+            if identity not in self._made:
+                self._made[identity] = make()
+            found: T = self._made[identity]
+            return found
 
     def cache(self, settings: Settings, folder: str = "", suffix: str = ".ltoir") -> Cache:
         """The cache that the settings name.
@@ -67,14 +68,13 @@ class Resources:
         """
         from warp_tiles.cache.store import Cache
 
+        root, most, shared = cache_root(settings), settings.cache_max_bytes, settings.cache_shared
         wait_s = settings.build_wait_s or -1.0  # no limit
-        identity = (cache_root(settings), folder, settings.cache_max_bytes, settings.cache_shared, wait_s)
-        with self._lock:
-            if identity not in self._caches:
-                root, _, most, shared, _ = identity
-                made = Cache(root, folder, max_bytes=most, allow_shared=shared, build_wait_s=wait_s, suffix=suffix)
-                self._caches[identity] = made
-            return self._caches[identity]
+
+        def make() -> Cache:
+            return Cache(root, folder, max_bytes=most, allow_shared=shared, build_wait_s=wait_s, suffix=suffix)
+
+        return self._once(make, "cache", root, folder, most, shared, wait_s)
 
     def remote(self, settings: Settings) -> RemoteStore | None:
         """The remote store that the settings name. The first call connects to it in the background.
@@ -85,19 +85,17 @@ class Resources:
             return None
         from warp_tiles.remote.connect import open_store
 
-        identity = (
-            settings.remote, settings.remote_push, settings.remote_wait_s, settings.signing_key,
+        def make() -> RemoteStore | None:
+            try:
+                return open_store(settings, BuildContext(self, settings).toolchain_text)
+            except RemoteError as error:  # a store must not fail a launch
+                log.warning("the remote store is not used: %s", error)
+                return None
+
+        return self._once(
+            make, "remote", settings.remote, settings.remote_push, settings.remote_wait_s, settings.signing_key,
             settings.trusted_keys, cache_root(settings), settings.cache_shared,
         )  # fmt: skip
-        with self._lock:
-            if identity not in self._remotes:
-                context = BuildContext(self, settings)
-                try:
-                    self._remotes[identity] = open_store(settings, context.toolchain_text)
-                except Exception as error:  # a store must not fail a launch
-                    log.warning("the remote store is not used: %s", error)
-                    self._remotes[identity] = None
-            return self._remotes[identity]
 
     def bundle(self, settings: Settings) -> Bundle | None:
         """The deployment bundle that the settings name.
@@ -110,36 +108,30 @@ class Resources:
             return None
         from warp_tiles.build.deployment import open_bundle
 
-        identity = (settings.bundle, settings.trusted_keys, settings.signing_key)
-        with self._lock:
-            if identity not in self._bundles:
-                self._bundles[identity] = open_bundle(settings)
-            return self._bundles[identity]
+        identity = ("bundle", settings.bundle, settings.trusted_keys, settings.signing_key)
+        return self._once(functools.partial(open_bundle, settings), *identity)
 
     def store(self, settings: Settings) -> ToolchainStore:
         """The toolchain and digests under the settings."""
-        bundle = self.bundle(settings)
-        identity = (cache_root(settings), settings.cache_shared, settings.bundle)
-        with self._lock:
-            if identity not in self._stores:
-                root, shared, _ = identity
-                if bundle is None:
-                    self._stores[identity] = ToolchainStore(root, "toolchain", shared=shared)
-                else:
-                    from warp_tiles.build.deployment import toolchain_of
+        bundle, root, shared = self.bundle(settings), cache_root(settings), settings.cache_shared
 
-                    self._stores[identity] = toolchain_of(bundle, root, shared=shared)
-            return self._stores[identity]
+        def make() -> ToolchainStore:
+            if bundle is None:
+                return ToolchainStore(root, "toolchain", shared=shared)
+            from warp_tiles.build.deployment import toolchain_of
+
+            return toolchain_of(bundle, root, shared=shared)
+
+        return self._once(make, "store", root, shared, settings.bundle)
 
     def headers(self, settings: Settings) -> ModuleHeaders:
         """The precompiled headers under the settings."""
         from warp_tiles.build.headers import ModuleHeaders
 
         root, store = cache_root(settings), self.store(settings)
-        with self._lock:
-            if root not in self._headers:
-                self._headers[root] = ModuleHeaders(root, store, lambda work: self.waiters.submit(work))
-            return self._headers[root]
+        return self._once(
+            lambda: ModuleHeaders(root, store, lambda work: self.waiters.submit(work)), "headers", root, store
+        )
 
     def pool(self, settings: Settings) -> Compilers:
         """The compiler processes; the setting ``jobs`` gives their number.
@@ -151,19 +143,19 @@ class Resources:
         """
         from warp_tiles.compile.pool import CompilerPool
 
-        store = self.store(settings)
+        def make() -> Compilers:
+            local = functools.partial(CompilerPool, settings.jobs)
+            if self._executor is None:
+                return local()
+            from warp_tiles.build.executor import ExecutorPool
+            from warp_tiles.build.installation import Installation
+
+            return ExecutorPool(self._executor, Installation(self.store(settings)), local)
+
         with self._lock:
             if self.closed:
                 raise WorkerError("warp_tiles was disabled during a build", "enable it again and retry")
-            if settings.jobs not in self._pools:
-
-                def local() -> CompilerPool:
-                    return CompilerPool(settings.jobs)
-
-                self._pools[settings.jobs] = (
-                    local() if self._executor is None else _remote(self._executor, store, local)
-                )
-            return self._pools[settings.jobs]
+            return self._once(make, "pool", settings.jobs)
 
     @property
     def has_executor(self) -> bool:
@@ -173,40 +165,25 @@ class Resources:
     @property
     def waiters(self) -> DaemonThreads:
         """Threads that wait for builds."""
-        with self._lock:
-            if self._waiters is None:
-                count = _WAITING_THREADS_OF_EXECUTORS if self.has_executor else _WAITING_THREADS
-                self._waiters = DaemonThreads(count, "warp_tiles_wait")
-            return self._waiters
+        count = _WAITING_THREADS_OF_EXECUTORS if self.has_executor else _WAITING_THREADS
+        return self._once(lambda: DaemonThreads(count, "warp_tiles_wait"), "waiters")
 
     def close(self) -> None:
         """End the compiler processes."""
         with self._lock:
             self.closed = True
-            pools, self._pools = list(self._pools.values()), {}
-            waiters, self._waiters = self._waiters, None
-            remotes, self._remotes = list(self._remotes.values()), {}
-            bundles, self._bundles = list(self._bundles.values()), {}
-        for bundle in bundles:
-            bundle.close()
-        for remote in filter(None, remotes):
-            remote.close()
-        if waiters is not None:
-            waiters.shutdown(wait=False, cancel_futures=True)
-        for pool in pools:
-            pool.close()
+            made, self._made = self._made, {}
+        for (kind, *_), what in made.items():
+            if kind == "waiters":
+                what.shutdown(wait=False, cancel_futures=True)
+            elif kind in ("pool", "remote", "bundle") and what is not None:
+                what.close()
 
     def after_fork(self) -> None:
         """Reset a forked child, which has neither the parent's threads nor its compiler processes."""
-        self._lock = threading.Lock()
-        self._pools, self._remotes, self._waiters = {}, {}, None
-
-
-def _remote(executor: Executor, store: ToolchainStore, local: Callable[[], CompilerPool]) -> Compilers:
-    from warp_tiles.build.executor import ExecutorPool
-    from warp_tiles.build.installation import Installation
-
-    return ExecutorPool(executor, Installation(store), local)
+        self._lock = threading.RLock()
+        gone = ("pool", "remote", "waiters")
+        self._made = {identity: made for identity, made in self._made.items() if identity[0] not in gone}
 
 
 @dataclass(frozen=True)
@@ -303,25 +280,26 @@ class BuildContext:
         except ToolchainError:
             return None
 
-    def compile_module(self, request: CompileRequest, module: ModuleSource, prefix: str) -> Future[Compiled]:
+    def compile_module(self, request: CompileRequest, native_dir: str, prefix: int) -> Future[Compiled]:
         """Start compiling a module to LTO-IR, with precompiled headers if the settings allow them.
 
         Args:
             request: The module.
-            module: The module as Warp passes it to its compiler.
-            prefix: The beginning of its source, up to the first declaration.
+            native_dir: Folder of Warp's own headers.
+            prefix: Number of characters at the beginning of its source, up to the first declaration.
 
         Raises:
             WorkerError: warp_tiles was disabled.
         """
         pool = self.pool
         if self.resources.has_executor:
-            return pool.submit(request, prefix=len(prefix))
+            return pool.submit(request, prefix=prefix)
         # a file of precompiled headers is an image of a compiler's heap, so other users must not have written it
         precompiles = self.settings.precompile_headers and not self.settings.cache_shared
-        if not precompiles or module.keywords.get("extra_include_dirs"):
+        if not precompiles or request.include_dirs != (native_dir,):
             return pool.submit(request)
-        return self.resources.headers(self.settings).compile(pool, request, Path(module.native_dir), prefix)
+        headers = self.resources.headers(self.settings)
+        return headers.compile(pool, request, Path(native_dir), request.source[:prefix])
 
     def is_cached(self, key: CacheKey) -> bool:
         """Returns True if the cache holds a key."""

@@ -244,7 +244,9 @@ class ModuleBuild:
 
     def _compile(self, module: ModuleSource, source_path: Path) -> Future[Compiled]:
         request = self._compile_request(module, source_path.read_text("utf-8"))
-        return self._phases.of_process(COMPILE, self._context.compile_module(request, module, self._generated.prefix))
+        return self._phases.of_process(
+            COMPILE, self._context.compile_module(request, module.native_dir, len(self._generated.prefix))
+        )
 
     def _compile_request(self, module: ModuleSource, text: str) -> CompileRequest:
         flags = module_flags(module, self._context.toolchain().nvrtc_version)

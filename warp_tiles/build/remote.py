@@ -15,15 +15,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from warp_tiles.build.headers import ModuleHeaders
+from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.installation import ALL, Facts, Installation, warp_headers_folder
-from warp_tiles.cache.paths import cache_root
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
-from warp_tiles.compile.pool import CompilerPool, result_of
+from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.settings import Settings, current
-from warp_tiles.toolchain.store import ToolchainStore
-from warp_tiles.util.threads import DaemonThreads
 
 
 @dataclass(frozen=True)
@@ -100,16 +97,10 @@ class _Workshop:
     """The compilers of this worker under its own settings."""
 
     def __init__(self, now: Settings) -> None:
-        root = cache_root(now)
-        store = ToolchainStore(root, "toolchain", shared=now.cache_shared)
-        self._installation = Installation(store)
-        self._threads = DaemonThreads(1, "warp_tiles_headers")
-        self._headers = ModuleHeaders(root, store, self._threads.submit)
-        self._precompiles = now.precompile_headers and not now.cache_shared
-        self._jobs = now.jobs
-        self._lock = threading.Lock()
+        self._context = BuildContext(Resources(None, None), now)
+        self._installation = Installation(self._context.store)
         self._libraries: list[tuple[int, ...]] = []
-        self._pool: CompilerPool | None = None
+        self._lock = threading.Lock()
 
     def facts(self, names: Sequence[str]) -> Facts:
         return self._installation.facts(names)
@@ -120,22 +111,20 @@ class _Workshop:
         Raises:
             WarpTilesError: The request failed.
         """
-        request, pool = self._installation.localized(job.request), self._compilers()
-        native = warp_headers_folder()
-        if isinstance(request, CompileRequest) and job.prefix and native is not None and self._precompiles:
-            prefix = request.source[: job.prefix]
-            return result_of(self._headers.compile(pool, request, native, prefix))
-        return result_of(pool.submit(request))
+        request, context, native = self._installation.localized(job.request), self._current(), warp_headers_folder()
+        if isinstance(request, CompileRequest) and job.prefix and native is not None:
+            return result_of(context.compile_module(request, os.fspath(native), job.prefix))
+        return result_of(context.pool.submit(request))
 
-    def _compilers(self) -> CompilerPool:
-        """The compiler processes. New ones replace those that loaded a library which was replaced since."""
+    def _current(self) -> BuildContext:
+        """The context. New compiler processes replace those that loaded a library which was replaced since."""
         libraries = self._installation.libraries()
         with self._lock:
-            if self._pool is None or libraries != self._libraries:
-                if self._pool is not None:
-                    self._pool.close()
-                self._pool, self._libraries = CompilerPool(self._jobs), libraries
-            return self._pool
+            if self._libraries not in ([], libraries):
+                self._context.resources.close()
+                self._context = BuildContext(Resources(None, None), self._context.settings)
+            self._libraries = libraries
+            return self._context
 
 
 _workshops: dict[tuple[int, Settings], _Workshop] = {}

@@ -18,7 +18,6 @@ from warp_tiles.cache.report import Problem, Problems, logger
 from warp_tiles.cache.sealed import DamagedError
 from warp_tiles.errors import CacheError
 from warp_tiles.util.processes import temporary_name
-from warp_tiles.util.single_flight import Flights, ReentrantFlightError
 from warp_tiles.util.trusted_folder import RefusedFolderError
 
 DEFAULT_MAX_BYTES = 4 * 1024**3
@@ -93,7 +92,6 @@ class Cache:
         # a later chdir() must not move the cache
         self._folder = Folder(absolute(root), allow_shared, self._problems, suffix, folder)
         self.root = self._folder.root
-        self._flights: Flights[str, tuple[Entry, bool]] = Flights()
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -212,32 +210,14 @@ class Cache:
             The entry, and True if this call did not have to build it.
 
         Raises:
-            CacheError: The build of a key requested the same key.
             TypeError, ValueError: :meth:`put` does not accept the result of ``build``.
-            Exception: The exception of ``build``. Threads that wait for the build get it too.
+            Exception: The exception of ``build``.
         """
         entry = self._look_up(key.digest)
         if entry is not None:
             return entry, True
-        try:
-            (entry, hit), led = self._flights.run(key.digest, lambda: self._build(key, build, upstream))
-        except ReentrantFlightError as error:
-            raise CacheError(
-                f"the build of key {key.digest} requested its own key from the cache",
-                remedy="a build must not depend on its own result",
-            ) from error
-        return entry, hit or not led
-
-    def _build(
-        self,
-        key: CacheKey,
-        build: Callable[[], tuple[bytes, Mapping[str, object]]],
-        upstream: AskUpstream | None,
-    ) -> tuple[Entry, bool]:
         with self.lease(key, upstream) as lease:
-            if lease.found is not None:
-                return lease.found, True
-            return lease.keep(*build()), False
+            return (lease.found, True) if lease.found is not None else (lease.keep(*build()), False)
 
     @contextmanager
     def lease(self, key: CacheKey, upstream: AskUpstream | None = None) -> Iterator[BuildLease]:

@@ -5,9 +5,10 @@ The files whose content affects machine code are device sources and the Python m
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,54 +118,25 @@ def code_files() -> dict[str, Path]:
 
 _QUOTED = re.compile(r'[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"')
 _ONCE = re.compile(r"[ \t]*#[ \t]*pragma[ \t]+once\b")
-_State = tuple[int, int, int, int]  # times of the last changes, size and number of a file
 
 
-@dataclass(frozen=True)
-class _Flattened:
-    """The text of a header, and the states of the files that it was made of."""
-
-    text: str
-    states: Mapping[Path, _State]
-
-    @property
-    def is_current(self) -> bool:
-        """True if no file has changed."""
-        try:
-            return all(_state(path) == state for path, state in self.states.items())
-        except OSError:
-            return False
-
-
-_known: dict[tuple[Path, Path], _Flattened] = {}
-
-
+@functools.cache
 def flatten(header: Path, root: Path) -> str:
     """The text of a header in which each quoted include is replaced once by its text.
 
     A quoted include is looked up beside the including file, then in ``root``. Includes outside ``root`` and includes in
-    angle brackets stay. ``#pragma once`` is dropped, because the text is not a header any more. The text is kept until
-    one of its files changes. A new file that an include would find first changes nothing.
+    angle brackets stay. ``#pragma once`` is dropped, because the text is not a header any more. The text is kept: the
+    sources of a process do not change, as :meth:`Engine.fingerprint` digests them once.
 
     Args:
         header: The header.
         root: Folder of the headers that are inlined.
     """
-    header, root = header.resolve(), root.resolve()
-    known = _known.get((header, root))
-    if known is None or not known.is_current:
-        states: dict[Path, _State] = {}
-        known = _known[header, root] = _Flattened(_text(header, root, states), states)
-    return known.text
+    return _text(header.resolve(), root.resolve(), set())
 
 
-def _state(path: Path) -> _State:
-    found = path.stat()
-    return found.st_ctime_ns, found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _text(header: Path, root: Path, seen: dict[Path, _State]) -> str:
-    seen[header] = _state(header)
+def _text(header: Path, root: Path, seen: set[Path]) -> str:
+    seen.add(header)
     lines: list[str] = []
     for line in header.read_text(encoding="utf-8").splitlines(keepends=True):
         found = _found(match[1], header, root) if (match := _QUOTED.match(line)) else None

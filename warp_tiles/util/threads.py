@@ -44,15 +44,6 @@ def wait_all(futures: Collection[Future[T]], timeout_s: float | None = None) -> 
             return done
 
 
-def wait_item(items: queue.SimpleQueue[T]) -> T:
-    """Wait for the next item of a queue."""
-    while True:
-        try:
-            return items.get(timeout=_WAKE_UP_S)
-        except queue.Empty:
-            continue
-
-
 def side_by_side(call: Callable[[A], T], items: Sequence[A], most: int) -> list[T]:
     """Call a function for each item on up to ``most`` daemon threads, and return the results in order.
 
