@@ -56,7 +56,7 @@ def use_inner_caches(root: Path) -> None:
 
 
 def reproduce(root: Path) -> None:
-    context = BuildContext(Resources(None, None), Settings(cache_dir=root))
+    context = BuildContext(Resources(), Settings(cache_dir=root))
     context._reproduction(CompileRequest("f.cu", "text", (), (), "a function"))
 
 

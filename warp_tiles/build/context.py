@@ -6,7 +6,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from warp_tiles.cache.key import CacheKey
     from warp_tiles.cache.store import AskUpstream, Cache
     from warp_tiles.compile.compiler import Compiled, CompileRequest
-    from warp_tiles.compile.pool import Compilers
+    from warp_tiles.compile.pool import CompilerPool, Compilers
     from warp_tiles.remote.bundle import Bundle
     from warp_tiles.remote.store import RemoteStore
 
@@ -41,12 +41,17 @@ class Resources:
 
     Args:
         warp_toolkit: CUDA version of Warp's linker, or None if unknown.
-        executor: Runs the compilers in place of this package's processes.
+        executor_pool: Makes the pool of an executor that runs the compilers in place of this package's processes, from
+            the toolchain and from a function that makes processes of this machine; None without an executor.
     """
 
-    def __init__(self, warp_toolkit: Version | None, executor: Executor | None) -> None:
+    def __init__(
+        self,
+        warp_toolkit: Version | None = None,
+        executor_pool: Callable[[ToolchainStore, Callable[[], CompilerPool]], Compilers] | None = None,
+    ) -> None:
         self.warp_toolkit = warp_toolkit
-        self._executor = executor
+        self._executor_pool = executor_pool
         self._lock = threading.RLock()
         self.closed = False
         self._made: dict[tuple[object, ...], Any] = {}  # by kind, and by the settings that decide about it
@@ -145,12 +150,7 @@ class Resources:
 
         def make() -> Compilers:
             local = functools.partial(CompilerPool, settings.jobs)
-            if self._executor is None:
-                return local()
-            from warp_tiles.build.executor import ExecutorPool
-            from warp_tiles.build.installation import Installation
-
-            return ExecutorPool(self._executor, Installation(self.store(settings)), local)
+            return self._executor_pool(self.store(settings), local) if self._executor_pool else local()
 
         with self._lock:
             if self.closed:
@@ -160,7 +160,7 @@ class Resources:
     @property
     def has_executor(self) -> bool:
         """True if an executor of the user runs the compilers."""
-        return self._executor is not None
+        return self._executor_pool is not None
 
     @property
     def waiters(self) -> DaemonThreads:

@@ -41,8 +41,10 @@ from warp_tiles.util.warn import WarnedTexts, warn
 if TYPE_CHECKING:
     from warp_tiles.cache.store import Cache
     from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
+    from warp_tiles.compile.pool import CompilerPool, Compilers
     from warp_tiles.providers.base import Tuned
     from warp_tiles.toolchain.sources import DeviceSource
+    from warp_tiles.toolchain.store import ToolchainStore
 
 log = logging.getLogger("warp_tiles")
 STARTED_AHEAD = 2  # compiler processes: one for the module, one for its functions
@@ -68,7 +70,7 @@ class Engine:
         self.recorder = Recorder()
         self.progress = BuildProgress()
         self.tuned = tuned
-        self.resources = Resources(warp_toolkit, executor)
+        self.resources = Resources(warp_toolkit, functools.partial(_pool_of, executor) if executor else None)
         self._libmathdx: Libmathdx | None = None
         self._lock = threading.Lock()
         self._in_flight: Flights[tuple[Variant, Settings], Artifact] = Flights()
@@ -373,6 +375,13 @@ class _ChosenFunctions:
         if found.provider == "scalar":
             return None
         return device_function(variant, found.symbol or variant.symbol, found.provider, found.tile_config)
+
+
+def _pool_of(executor: Executor, store: ToolchainStore, local: Callable[[], CompilerPool]) -> Compilers:
+    from warp_tiles.build.executor import ExecutorPool
+    from warp_tiles.build.installation import Installation
+
+    return ExecutorPool(executor, Installation(store), local)
 
 
 def _retry_once(attempt: Callable[[], Artifact]) -> Artifact:

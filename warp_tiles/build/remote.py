@@ -97,7 +97,7 @@ class _Workshop:
     """The compilers of this worker under its own settings."""
 
     def __init__(self, now: Settings) -> None:
-        self._context = BuildContext(Resources(None, None), now)
+        self._context = BuildContext(Resources(), now)
         self._installation = Installation(self._context.store)
         self._libraries: list[tuple[int, ...]] = []
         self._lock = threading.Lock()
@@ -122,7 +122,7 @@ class _Workshop:
         with self._lock:
             if self._libraries not in ([], libraries):
                 self._context.resources.close()
-                self._context = BuildContext(Resources(None, None), self._context.settings)
+                self._context = BuildContext(Resources(), self._context.settings)
             self._libraries = libraries
             return self._context
 
