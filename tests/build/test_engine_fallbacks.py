@@ -64,7 +64,7 @@ def test_warps_libmathdx_is_the_third_fallback(bench: Bench) -> None:
         source = Path(command.rpartition(" ")[2])
         assert command.startswith("python -m warp_tiles.compile.worker --reproduce ")
         assert source.name == f"{rejected}.cu"
-        assert source.read_text().startswith("// options: ")
+        assert source.read_text().startswith("// flags: ")
     assert len(warned) == 3
     assert artifact.key == ""
 
