@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from warp_tiles._warp.recorder import ModuleRecorder
+from warp_tiles._warp.recorder import Recorder
 from warp_tiles.build.module_build import ModuleBuild
-from warp_tiles.codegen.effects import INDEXED
+from warp_tiles.codegen.effects import INDEXED, Effect
 from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.codegen.prelude import PLACEHOLDER
+from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.gemm.problem import Role
 from warp_tiles.plan.planning import FunctionUse, KernelMemory, ModulePlan, Session, resolve
 from warp_tiles.solver.variant import SolverVariant
@@ -20,18 +22,21 @@ class BuilderState:
     """The state of one ModuleBuilder.
 
     Attributes:
-        session: The call sites.
-        recorder: The traces of the module's functions.
+        recorders: The recorder of each function, by identity of its Adjoint.
+        reversed: Identities of the Adjoints whose reverse pass was generated.
         adjoint_of_site: Identity of the Adjoint that contains a site, by number of the site.
         build: The module's build, once its code has been generated.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.recorder = ModuleRecorder()
+        self.recorders: dict[int, Recorder] = {}
+        self.reversed: set[int] = set()
         self.adjoint_of_site: dict[int, int] = {}
         self.build: ModuleBuild | None = None
         self._labels: dict[int, str] = {}
+        self._numbers = itertools.count()
+        self._effects: dict[int, Effect] = {}
 
     def label(self, adjoint: Any) -> str:
         """Returns a name that is unique to this function within the module."""
@@ -45,6 +50,39 @@ class BuilderState:
     def existing_label(self, adjoint: Any) -> str | None:
         """Returns the name of a function that contains a site, and None for other functions."""
         return self._labels.get(id(adjoint))
+
+    def begin(self, adjoint: Any) -> Recorder:
+        """Returns a new recorder of a function. It replaces an earlier one."""
+        recorder = self.recorders[id(adjoint)] = Recorder(adjoint, self._numbers)
+        return recorder
+
+    def trace(self, kernels: Sequence[Any], reached: list[tuple[Any, dict[int, Any]]]) -> ModuleTrace:
+        """Returns the trace of the module.
+
+        Args:
+            kernels: Warp's kernels.
+            reached: Each kernel with the Adjoints that it reaches.
+        """
+        functions = [recorder.trace(self.label, self._effect_of) for recorder in self.recorders.values()]
+        labels = {identity: self.label(recorder.adjoint) for identity, recorder in self.recorders.items()}
+        return ModuleTrace(
+            {function.label: function for function in functions},
+            frozenset(label for identity, label in labels.items() if identity in self.reversed),
+            {
+                label: tuple(kernel.key for kernel, seen in reached if identity in seen)
+                for identity, label in labels.items()
+            },
+            {labels[id(kernel.adj)]: kernel.key for kernel in kernels if id(kernel.adj) in labels},
+        )
+
+    def _effect_of(self, function: Any) -> Effect:
+        identity = id(function.adj)
+        recorder = self.recorders.get(identity)
+        if recorder is None or function.native_snippet is not None:
+            return Effect.UNKNOWN
+        if identity not in self._effects:
+            self._effects[identity] = recorder.effect(self._effect_of)
+        return self._effects[identity]
 
 
 def declare_prelude(builder: Any) -> None:
@@ -64,11 +102,10 @@ def finish_module(builder: Any, state: BuilderState, source: str) -> tuple[Gener
         TypeError: The module needs an adjoint of a product of bfloat16 operands on the scalar path, which has none.
     """
     reached = reachable_functions(builder)
-    called = frozenset(i for i, adjoint in state.adjoint_of_site.items() if adjoint in state.recorder.reversed)
+    called = frozenset(i for i, adjoint in state.adjoint_of_site.items() if adjoint in state.reversed)
     kernels = [kernel.key for kernel in builder.kernels]
     plan = resolve(state.session, called, kernels, list(function_uses(builder, state, reached)))
-    keys = {id(kernel.adj): kernel.key for kernel in builder.kernels}
-    trace = state.recorder.trace(state.label, lambda adjoint: kernels_of(adjoint, reached), keys)
+    trace = state.trace(builder.kernels, reached)
     indexed = -(-trace.largest_tile(INDEXED) // state.session.block_dim)
     debug = builder.options.get("mode") == "debug"
     return GeneratedModule(state.session, source, trace, called), replace(plan, indexed_elements=indexed, debug=debug)
@@ -94,11 +131,6 @@ def reachable_functions(builder: Any) -> list[tuple[Any, dict[int, Any]]]:
             seen.update((id(adjoint), adjoint) for adjoint in forced)
         found.append((kernel, seen))
     return found
-
-
-def kernels_of(adjoint: Any, reached: list[tuple[Any, dict[int, Any]]]) -> tuple[str, ...]:
-    """The keys of the kernels that reach a function."""
-    return tuple(kernel.key for kernel, seen in reached if id(adjoint) in seen)
 
 
 def function_uses(
@@ -162,7 +194,7 @@ def kernel_memory(builder: Any, state: BuilderState, plan: ModulePlan) -> Iterat
     for kernel in builder.kernels:
         adjoint, key = kernel.adj, kernel.key
         yield KernelMemory.of(key, "forward", adjoint.get_total_required_shared(), arch, threads)
-        if id(adjoint) in state.recorder.reversed:
+        if id(adjoint) in state.reversed:
             needed = adjoint.get_total_required_shared_backward()
             needed += sum(size for kernels, size in scratch if key in kernels)
             yield KernelMemory.of(key, "backward", needed, arch, threads)

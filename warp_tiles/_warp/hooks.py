@@ -53,7 +53,7 @@ from warp_tiles.settings import OPTION_PREFIX, SETTINGS, current, from_options
 from warp_tiles.util.nvtx import marked
 
 if TYPE_CHECKING:
-    from warp_tiles._warp.recorder import ModuleRecorder
+    from warp_tiles._warp.generation import BuilderState
     from warp_tiles.build.module_build import ModuleBuild
     from warp_tiles.plan.planning import ModulePlan
 
@@ -180,11 +180,11 @@ class Hooks:
     def _adjoint_build(
         self, original: Callable[..., Any], adjoint: Any, builder: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        with self._tracer.function(adjoint, self._module_recorder(builder)):
+        with self._tracer.function(adjoint, self._recorded_module(builder)):
             return original(adjoint, builder, *args, **kwargs)
 
-    def _module_recorder(self, builder: Any) -> ModuleRecorder | None:
-        """The recorder of the module that a builder generates; None if the module is not recorded."""
+    def _recorded_module(self, builder: Any) -> BuilderState | None:
+        """The state of the module that a builder generates; None if the module is not recorded."""
         if self._tracer.rejection or builder is None or builder.options.get("output_arch") is None:
             return None
         hasher = builder.module.hashers.get(int(builder.options["block_dim"]))
@@ -196,12 +196,12 @@ class Hooks:
             return None
         if not self.reloads.is_planning:
             self.engine.start_compilers(resolved)
-        return state.recorder
+        return state
 
     def _codegen_func_reverse(self, original: Callable[..., Any], adjoint: Any, *args: Any, **kwargs: Any) -> Any:
         state = getattr(self._generating, "state", None)
         if state is not None:
-            state.recorder.reversed.add(id(adjoint))
+            state.reversed.add(id(adjoint))
         return original(adjoint, *args, **kwargs)
 
     def _codegen(self, original: Callable[..., str], builder: Any, device: str) -> str:
@@ -217,12 +217,12 @@ class Hooks:
 
         self._generating.state = state
         try:
-            if state.recorder.recorders:  # the source contains hooks, which the prelude has to define
+            if state.recorders:  # the source contains hooks, which the prelude has to define
                 declare_prelude(builder)
             source = original(builder, device)
         finally:
             self._generating.state = None
-        if not state.session.sites and not state.recorder.recorders:
+        if not state.session.sites and not state.recorders:
             return source
         self._refuse_stale_hash(builder)
         from warp_tiles.build.functions import reserved_bytes

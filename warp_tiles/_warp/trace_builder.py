@@ -23,41 +23,6 @@ from warp_tiles.codegen.operations import (
 )
 from warp_tiles.codegen.trace import Branch, Loop, Node
 
-# emits a statement; the arguments are those of Warp's add_forward(): statement, replay, skip_replay
-Emit = Callable[[str, "str | None", bool], None]
-
-
-@dataclass
-class Call:
-    """A call that Warp is generating.
-
-    Attributes:
-        function: Warp's function, once it is resolved.
-        operands: Warp's values.
-        site: The number of the site and the values of alpha and beta. The dispatcher of ``tile_matmul`` sets it.
-        result: The result, if it is known before the call ends.
-        wait: Number of the hook before the call, or None.
-        hook: Number of the hook around the call, or None.
-        constants: Values of constant operands, by identity of the operand.
-        reverses: True if its adjoint has a hook.
-        statement: The statement that the reverse pass repeats, or empty.
-    """
-
-    function: Any = None
-    operands: tuple[Any, ...] = ()
-    site: tuple[int, Any, Any] | None = None
-    result: Any = None
-    wait: int | None = None
-    hook: int | None = None
-    constants: dict[int, Any] = field(default_factory=dict)
-    reverses: bool = False
-    statement: str = ""
-
-
-@dataclass
-class Unrecorded:
-    """Statements that are not recorded: comments, arithmetic, and the parts of a loop or branch."""
-
 
 @dataclass
 class Statement:
@@ -72,6 +37,52 @@ class Statement:
     node: type[ast.AST]
     recorded: bool = False
     unrolled: bool = False
+
+
+@dataclass
+class RecordedOperation:
+    """An :class:`warp_tiles.codegen.operations.Operation` with Warp's values. It begins as a call that Warp generates.
+
+    Attributes:
+        function: Warp's function of a call, once it is resolved.
+        site: The number of a product's site, and the values of alpha and beta.
+        constants: Values of constant operands, by identity of the operand.
+        statement: The statement that the reverse pass repeats, or empty.
+    """
+
+    name: str = ""
+    line: int = 0
+    effect: Effect = Effect.UNKNOWN
+    operands: tuple[Any, ...] = ()
+    results: tuple[Any, ...] = ()
+    hook: int | None = None
+    wait: int | None = None
+    function: Any = None
+    site: tuple[int, Any, Any] | None = None
+    constants: Mapping[int, Any] = field(default_factory=dict)
+    reverses: bool = False
+    zeroes: bool = False
+    statement: str = ""
+
+    @property
+    def callee(self) -> Any:
+        """The user's function that it calls, or None."""
+        return None if self.function is None or self.function.is_builtin() else self.function
+
+
+@dataclass
+class RecordedBlock:
+    """The body of a loop, of a branch or of the function."""
+
+    kind: Literal["range", "while", "unrolled", "branch", "function"]
+    line: int
+    hook: int = -1
+    variable: str = ""
+    nodes: list[RecordedOperation | RecordedBlock] = field(default_factory=list)
+    wait: int | None = None
+    end_wait: int | None = None
+    steps: tuple[int, int, int] | None = None
+    reverses: bool = False
 
 
 _CONSTRUCTORS = frozenset({"float", "int", "float16", "float32", "float64", "int32", "int64"})
@@ -121,13 +132,9 @@ class Scalars:
         self._affine: dict[int, Affine | None] = {}
         self._constants: dict[int, Any] = {}  # results of constructors
 
-    def follow(self, call: Call, results: tuple[Any, ...]) -> None:
-        """Stores the value of a call's result, if it is a constant or an affine expression.
-
-        Args:
-            call: The call.
-            results: Its results, as Warp's values.
-        """
+    def follow(self, call: RecordedOperation) -> None:
+        """Stores the value of a call's result, if it is a constant or an affine expression."""
+        results = call.results
         name = str(call.function.key)
         if name == "assign" and call.operands:
             self.assigned.add(call.operands[0].emit())
@@ -179,39 +186,6 @@ def frame_of(adjoint: Any) -> Iterator[tuple[str, int]]:
             yield var.emit(), int(kind.size_in_bytes())
 
 
-@dataclass
-class RecordedOperation:
-    """An :class:`warp_tiles.codegen.trace.Operation` with Warp's values."""
-
-    name: str
-    line: int
-    effect: Effect
-    operands: tuple[Any, ...] = ()
-    results: tuple[Any, ...] = ()
-    hook: int | None = None
-    wait: int | None = None
-    callee: Any = None
-    site: tuple[int, Any, Any] | None = None
-    constants: Mapping[int, Any] = field(default_factory=dict)
-    reverses: bool = False
-    zeroes: bool = False
-
-
-@dataclass
-class RecordedBlock:
-    """The body of a loop, of a branch or of the function."""
-
-    kind: Literal["range", "while", "unrolled", "branch", "function"]
-    line: int
-    hook: int = -1
-    variable: str = ""
-    nodes: list[RecordedOperation | RecordedBlock] = field(default_factory=list)
-    wait: int | None = None
-    end_wait: int | None = None
-    steps: tuple[int, int, int] | None = None
-    reverses: bool = False
-
-
 class TraceBuilder:
     """Builds the trace of one function, after Warp has generated the whole module and settled the storage of tiles.
 
@@ -226,7 +200,7 @@ class TraceBuilder:
         self,
         adjoint: Any,
         scalars: Scalars,
-        label_of: Callable[[Any], str | None],
+        label_of: Callable[[Any], str],
         effect_of: Callable[[Any], Effect],
     ) -> None:
         self._adjoint = adjoint
@@ -253,7 +227,7 @@ class TraceBuilder:
         effect, callee = node.effect, ""
         if node.callee is not None:
             effect = self._effect_of(node.callee)
-            callee = self._label_of(node.callee.adj) or ""
+            callee = self._label_of(node.callee.adj)
         return Operation(
             node.name,
             node.line,
