@@ -95,7 +95,7 @@ def test_the_command_prints_why_loops_stay_unchanged(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with enabled_without("types.is_reference", caplog):
-        plan_command.print_plan(warp_tiles.plan(load(TEXT), arch=90, block_dim=64))
+        plan_command.print_plan(warp_tiles.plan(load(TEXT), arch=90, block_dim=64).to_json())
     assert "loops stay as Warp generates them: Warp" in capsys.readouterr().out
 
 
