@@ -1,7 +1,6 @@
-"""Processes that ask one store for the same key: ``python -m tests.remote.crowd FOLDER ROUNDS COUNT KIND``.
+"""Processes that share a cache and ask one store for the same key: ``python -m tests.remote.crowd FOLDER COUNT KIND``.
 
-Of the kind ``many``, each forked process is a machine with a cache of its own. Of the kind ``one``, all share a cache.
-They also share it with ``fetch``, and the entry is in the store already, which then is an HTTP server.
+Of the kind ``fetch``, the entry is in the store already, which then is an HTTP server.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def ask(url: str, cache: Path, log: Path, *, writes: bool) -> None:
         time.sleep(0.2)
         return ENTRY.payload, {"build_seconds": 0.2}
 
-    found, _ = Cache(cache).get_or_build(wanted, build, lambda: store.lease(LTOIR, wanted.digest, 60.0))
+    found, _ = Cache(cache).get_or_build(wanted, build, lambda: store.upstream(LTOIR, wanted.digest))
     assert found.payload == ENTRY.payload
     assert not store.off, store.off
 
@@ -48,13 +47,12 @@ def one_round(folder: Path, count: int, kind: str) -> None:
         write_object(folder / "store", ENTRY, signed(ENTRY))
     reader, writer = os.pipe()
 
-    def wait_and_ask(number: int) -> None:
+    def wait_and_ask() -> None:
         os.close(writer)
         os.read(reader, 1)  # returns when the parent closes the other end
-        cache = folder / (f"cache {number}" if kind == "many" else "cache")
-        ask(url, cache, folder / "log", writes=kind != "fetch")
+        ask(url, folder / "cache", folder / "log", writes=kind != "fetch")
 
-    pids = [child(lambda n=n: wait_and_ask(n)) for n in range(count)]  # type: ignore[misc]
+    pids = [child(wait_and_ask) for _ in range(count)]
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     os.close(writer)
     failed = sum(os.waitpid(pid, 0)[1] != 0 for pid in pids)
@@ -65,11 +63,5 @@ def one_round(folder: Path, count: int, kind: str) -> None:
     print(f"{failed} failed, {built} builds, {len(server.requests)} requests", flush=True)
 
 
-def main(folder: str, rounds: str, count: str, kind: str) -> None:
-    """Entry point."""
-    for number in range(int(rounds)):
-        one_round(Path(folder) / str(number), int(count), kind)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    one_round(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -1,4 +1,4 @@
-"""Rounds of 64 processes that ask for one cold key: of 64 machines with one store, and of one machine."""
+"""64 processes of one machine that ask for one cold key."""
 
 from __future__ import annotations
 
@@ -15,19 +15,12 @@ PROCESSES = 64
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "rounds", "expected"),
-    [
-        ("many", 2, "0 failed, 1 builds, 0 requests\n"),
-        pytest.param("many", 10, "0 failed, 1 builds, 0 requests\n", marks=pytest.mark.nightly),
-        ("one", 1, "0 failed, 1 builds, 0 requests\n"),
-        ("fetch", 1, "0 failed, 0 builds, 1 requests\n"),
-    ],
+    ("kind", "expected"),
+    [("one", "0 failed, 1 builds, 0 requests\n"), ("fetch", "0 failed, 0 builds, 1 requests\n")],
 )
-def test_one_build_or_one_request(tmp_path: Path, kind: str, rounds: int, expected: str) -> None:
-    command = [sys.executable, "-m", "tests.remote.crowd", str(tmp_path), str(rounds), str(PROCESSES), kind]
+def test_one_build_or_one_request(tmp_path: Path, kind: str, expected: str) -> None:
+    command = [sys.executable, "-m", "tests.remote.crowd", str(tmp_path), str(PROCESSES), kind]
     environment = {**os.environ, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, env=environment)
     assert "Traceback" not in done.stderr, done.stderr[-3000:]
-    assert done.stdout == expected * rounds
-    claims = [path for path in tmp_path.rglob("claims/*/*") if path.is_file()]
-    assert claims == []
+    assert done.stdout == expected

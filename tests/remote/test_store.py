@@ -225,9 +225,30 @@ def test_nothing_is_written_without_a_signing_key(tmp_path: Path) -> None:
     store = ready(connect(tmp_path))
     with pytest.raises(RemoteError, match="without a signing key"):
         store.push(LTOIR, ENTRY)
-    with store.lease(LTOIR, ENTRY.key, 1.0) as found:
-        assert (found.found, found.push) == (None, None)
+    found = store.upstream(LTOIR, ENTRY.key)
+    assert (found.found, found.push) == (None, None)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_entry_goes_to_the_store(tmp_path: Path) -> None:
+    first, second = (ready(connect(tmp_path, signer=SIGNER)) for _ in range(2))
+    mine = first.upstream(LTOIR, ENTRY.key)
+    assert mine.found is None
+    assert mine.push is not None
+    mine.push(ENTRY)
+    theirs = second.upstream(LTOIR, ENTRY.key)
+    assert theirs.found is not None
+    assert (theirs.found.payload, theirs.push) == (ENTRY.payload, None)
+
+
+def test_a_store_that_was_closed_is_a_miss(tmp_path: Path) -> None:
+    write_object(tmp_path, ENTRY, signed(ENTRY))
+    store = ready(connect(tmp_path, signer=SIGNER))
+    push = store.upstream(LTOIR, entry("b").key).push
+    store.close()
+    assert push is not None
+    assert not push(entry("b"))
+    assert store.fetch(LTOIR, ENTRY.key) is None
 
 
 # ---- slow stores, forked processes

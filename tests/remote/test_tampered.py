@@ -147,7 +147,7 @@ def test_the_number_of_answers() -> None:
 
 def build(cache: Cache, store: RemoteStore, wanted: CacheKey) -> tuple[bytes, bool]:
     """Look an entry up, and build it if it is found nowhere. Returns its payload, and True if it was found."""
-    found, hit = cache.get_or_build(wanted, lambda: (LOCAL, {}), lambda: store.lease(LTOIR, wanted.digest, 1.0))
+    found, hit = cache.get_or_build(wanted, lambda: (LOCAL, {}), lambda: store.upstream(LTOIR, wanted.digest))
     return found.payload, hit
 
 

@@ -222,11 +222,11 @@ class BuildContext:
         """
         bundle = self.resources.bundle(self.settings)
         if bundle is not None:
-            return functools.partial(bundle.lease, kind, key.digest, functools.partial(self.toolchain_text, kind))
+            return functools.partial(bundle.upstream, kind, key.digest, functools.partial(self.toolchain_text, kind))
         remote = self.resources.remote(self.settings)
         if remote is None:
             return None
-        return functools.partial(remote.lease, kind, key.digest, self.settings.build_wait_s or -1.0)
+        return functools.partial(remote.upstream, kind, key.digest)
 
     @property
     def stores_modules(self) -> bool:

@@ -84,12 +84,10 @@ def module_flight(
         return
     asked_since: list[float] = []
 
-    @contextmanager
-    def asked(ask: AskUpstream) -> Iterator[Upstream]:
+    def asked(ask: AskUpstream) -> Upstream:
         phases.add(LOOK_UP, started)
         asked_since.append(now_s())
-        with ask() as other:
-            yield other
+        return ask()
 
     upstream = context.upstream(MODULE, key)
     with context.modules.lease(key, upstream and functools.partial(asked, upstream)) as lease:

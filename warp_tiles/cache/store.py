@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,7 +27,7 @@ LOW_WATER = 0.9
 
 @dataclass(frozen=True)
 class Upstream:
-    """The answer of another place that may hold an entry, for as long as it is built here.
+    """The answer of another place that may hold an entry.
 
     Attributes:
         found: The verified entry; None if that place does not have it.
@@ -38,8 +38,8 @@ class Upstream:
     push: Callable[[Entry], object] | None = None
 
 
-#: Asks another place for an entry. Within the context, the entry is built if it is missing.
-AskUpstream = Callable[[], AbstractContextManager[Upstream]]
+#: Asks another place for an entry.
+AskUpstream = Callable[[], Upstream]
 
 
 @dataclass(frozen=True)
@@ -227,11 +227,10 @@ class Cache:
             key: The inputs of the payload.
             upstream: Asks another place if the entry is not stored here.
         """
-        with ExitStack() as held:
-            held.enter_context(self._build_lock(key))
+        with self._build_lock(key):
             found, push = self._look_up(key.digest), None
             if found is None and upstream is not None:
-                other = held.enter_context(upstream())
+                other = upstream()
                 found, push = other.found and self.add(other.found), other.push
 
             def keep(payload: bytes, info: Mapping[str, object]) -> Entry:

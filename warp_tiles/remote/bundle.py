@@ -156,10 +156,9 @@ class Bundle:
                 log.warning("the bundle %s: %s %s is refused: %s", self.path, kind, key[:12], error)
             return None
 
-    @contextmanager
-    def lease(self, kind: str, key: str, toolchain: Callable[[], str]) -> Iterator[Upstream]:
+    def upstream(self, kind: str, key: str, toolchain: Callable[[], str]) -> Upstream:
         """The bundle's part in a lookup (:data:`warp_tiles.cache.store.AskUpstream`)."""
-        yield Upstream(self.fetch(kind, key, toolchain()))
+        return Upstream(self.fetch(kind, key, toolchain()))
 
     def _read(self, wanted: Wanted) -> Entry:
         with self._archive.open(object_name(wanted.kind, wanted.key)) as member:

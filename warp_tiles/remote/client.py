@@ -30,17 +30,7 @@ class HalfAnswerError(OSError):
 
 
 class NotSupportedError(Exception):
-    """The store has no such operation: plain HTTP has no conditional writes, and often no lists."""
-
-
-def first_bytes(chunks: Iterator[bytes], most: int) -> bytes:
-    """The beginning of an object."""
-    data = b""
-    for chunk in chunks:
-        data += bytes(chunk)
-        if len(data) >= most:
-            break
-    return data[:most]
+    """The store has no such operation: plain HTTP often has no lists."""
 
 
 # the process that has used a network; its runtime of threads cannot be shared with a forked child
@@ -128,43 +118,17 @@ class Client:
             raise found from error
         return True
 
-    def write(self, name: str, data: bytes, *, only_new: bool = False) -> bool:
-        """Write an object.
-
-        Args:
-            name: Its name.
-            data: Its content.
-            only_new: Write it only if it does not exist, in one step.
-
-        Returns:
-            False if it exists and ``only_new`` is set.
+    def write(self, name: str, data: bytes) -> bool:
+        """Write an object. Returns True.
 
         Raises:
-            NotSupportedError: The store has no conditional writes.
             OSError: The request failed.
         """
         try:
-            self._library.put(self._store, name, data, mode="create" if only_new else "overwrite")
-        except self._library.exceptions.AlreadyExistsError:
-            return False
-        except self._library.exceptions.PreconditionError:
-            return False
+            self._library.put(self._store, name, data)
         except Exception as error:
             raise self._translated(error) from error
         return True
-
-    def remove(self, name: str) -> None:
-        """Remove an object if it exists.
-
-        Raises:
-            OSError: The request failed.
-        """
-        try:
-            self._library.delete(self._store, name)
-        except Exception as error:
-            found = self._translated(error)
-            if not isinstance(found, MissingObjectError):
-                raise found from error
 
     def names(self, prefix: str) -> Iterator[str]:
         """The names of the objects below a prefix.
