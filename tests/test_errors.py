@@ -79,7 +79,7 @@ def test_each_class_has_the_docstring_of_the_tree(cls: type[WarpTilesError]) -> 
     [
         ("SettingError", ValueError),
         ("BundleError", ValueError),
-        ("SeamError", RuntimeError),
+        ("UnsupportedWarpError", RuntimeError),
         ("ToolchainError", RuntimeError),
         ("PlanError", RuntimeError),
         ("BuildError", RuntimeError),

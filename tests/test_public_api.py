@@ -55,8 +55,9 @@ def test_a_star_import_gives_the_public_names() -> None:
 
 
 def test_the_old_name_of_a_class_warns() -> None:
-    with pytest.warns(RuntimeWarning, match="GemmVariant is now called GemmProblem"):
-        assert warp_tiles.__getattr__("GemmVariant") is warp_tiles.GemmProblem
+    for old, new in (("GemmVariant", "GemmProblem"), ("SeamError", "UnsupportedWarpError")):
+        with pytest.warns(RuntimeWarning, match=f"{old} is now called {new}"):
+            assert warp_tiles.__getattr__(old) is getattr(warp_tiles, new)
 
 
 def test_a_function_hides_the_folder_of_its_name() -> None:

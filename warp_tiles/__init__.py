@@ -29,11 +29,11 @@ from warp_tiles.errors import (
     RefusedWorkerError,
     RemoteError,
     ScriptError,
-    SeamError,
     SettingError,
     ToolchainError,
     TuningError,
     UnsupportedVariant,
+    UnsupportedWarpError,
     WarpTilesError,
     WorkerError,
 )
@@ -64,6 +64,8 @@ _LAZY_NAMES = {
     "record": "launch.recorded",
 }
 
+_FORMER = {"GemmVariant": "GemmProblem", "SeamError": "UnsupportedWarpError"}
+
 __all__ = [
     "BuildError",
     "BundleError",
@@ -89,7 +91,6 @@ __all__ = [
     "RemoteError",
     "Role",
     "ScriptError",
-    "SeamError",
     "SettingError",
     "Settings",
     "Space",
@@ -97,6 +98,7 @@ __all__ = [
     "TunedKernel",
     "TuningError",
     "UnsupportedVariant",
+    "UnsupportedWarpError",
     "WarpTilesError",
     "WorkerError",
     "__version__",
@@ -119,11 +121,11 @@ __all__ = [
 if not TYPE_CHECKING:  # otherwise type checkers would accept any name
 
     def __getattr__(name: str) -> Any:
-        if name == "GemmVariant":
+        if name in _FORMER:
             from warp_tiles.util.warn import warn
 
-            warn("GemmVariant is now called GemmProblem; the next release no longer has the old name")
-            return GemmProblem
+            warn(f"{name} is now called {_FORMER[name]}; the next release no longer has the old name")
+            return globals()[_FORMER[name]]
         if name not in _LAZY_NAMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(f"{__name__}.{_LAZY_NAMES[name]}"), name)

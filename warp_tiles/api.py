@@ -32,7 +32,7 @@ def enable(*, executor: Executor | None = None) -> None:
             (docs/cluster.md). :func:`disable` does not shut it down.
 
     Raises:
-        SeamError: The installed Warp lacks a part that warp_tiles hooks into. Warp stays unchanged.
+        UnsupportedWarpError: The installed Warp lacks a part that warp_tiles hooks into. Warp stays unchanged.
         SettingError: The environment or the project file holds an unknown name or value, the executor is none, or
             warp_tiles is already enabled and the call names an executor.
     """
@@ -79,7 +79,7 @@ def enabled(*, executor: Executor | None = None) -> Iterator[None]:
     """Enable warp_tiles for a with-block. If it is already enabled, the block changes nothing.
 
     Raises:
-        SeamError, SettingError: See :func:`enable`.
+        UnsupportedWarpError, SettingError: See :func:`enable`.
     """
     already = is_enabled()
     enable(executor=executor)

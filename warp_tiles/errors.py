@@ -2,7 +2,7 @@
 
     WarpTilesError
     ├── SettingError        a setting or environment variable has an unknown name or value
-    ├── SeamError           the installed Warp lacks something that warp_tiles hooks into
+    ├── UnsupportedWarpError  the installed Warp lacks something that warp_tiles hooks into
     ├── ToolchainError      NVRTC, headers or the linker are missing or do not fit together
     │   └── WorkerError     a compiler process or a foreign executor failed; trying again may help
     │       └── RefusedWorkerError  a worker has another compiler, other headers or other sources
@@ -59,7 +59,7 @@ class SettingError(WarpTilesError, ValueError):
     """A setting or environment variable has an unknown name or value."""
 
 
-class SeamError(WarpTilesError, RuntimeError):
+class UnsupportedWarpError(WarpTilesError, RuntimeError):
     """The installed Warp lacks something that warp_tiles hooks into."""
 
 

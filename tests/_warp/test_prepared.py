@@ -92,12 +92,12 @@ def test_threads_share_a_launch() -> None:
 def test_a_missing_part_of_warp_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from warp_tiles._warp import launch
     from warp_tiles._warp.internals import find
-    from warp_tiles.errors import SeamError
+    from warp_tiles.errors import UnsupportedWarpError
 
     wp.init()
     monkeypatch.delattr(find("context.runtime"), "tape")
     launch.runtime.cache_clear()
-    with pytest.raises(SeamError, match=r"context\.runtime\.tape"):
+    with pytest.raises(UnsupportedWarpError, match=r"context\.runtime\.tape"):
         prepared()
     monkeypatch.undo()
     launch.runtime.cache_clear()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import warp as wp
 
-from warp_tiles import SeamError
+from warp_tiles import UnsupportedWarpError
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.searches import precompiled_headers, scalar_and_shape, share_precompiled_headers, without_tape
 
@@ -72,7 +72,7 @@ def test_the_newest_of_several_headers_with_one_name_is_used() -> None:
 def test_a_missing_tape_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     wp.init()
     monkeypatch.delattr(find("context.runtime"), "tape")
-    with pytest.raises(SeamError, match=r"context\.runtime\.tape"), without_tape():
+    with pytest.raises(UnsupportedWarpError, match=r"context\.runtime\.tape"), without_tape():
         pytest.fail("the block ran")
 
 

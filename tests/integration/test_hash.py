@@ -228,7 +228,7 @@ def test_disable_restores_every_attribute() -> None:
         "build.build_cuda",
         "codegen.Adjoint.build",
         "codegen.codegen_func_reverse",
-        *(name for name in tracing.SEAMS if name.startswith("codegen.Adjoint.")),
+        *(name for name in tracing.REQUIRED if name.startswith("codegen.Adjoint.")),
         "context.Module._compile",
         "context.Module.load",
         "context.ModuleBuilder.codegen",
@@ -306,16 +306,16 @@ def test_importing_changes_nothing() -> None:
 
 # ---- internals
 
-SEAMS = list(REQUIRED)
+MEMBERS = list(REQUIRED)
 
 
-@pytest.mark.parametrize("path", SEAMS)
-def test_a_missing_seam_is_named_and_warp_stays_unchanged(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("path", MEMBERS)
+def test_a_missing_member_is_named_and_warp_stays_unchanged(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wp.init()
     owner_path, _, name = path.rpartition(".")
     monkeypatch.delattr(find(owner_path), name)
     before = attributes_without(path)
-    with pytest.raises(warp_tiles.SeamError) as caught:
+    with pytest.raises(warp_tiles.UnsupportedWarpError) as caught:
         warp_tiles.enable()
     assert f"warp._src.{path}" in str(caught.value)
     assert wp.__version__ in str(caught.value)
@@ -333,18 +333,18 @@ def attributes_without(path: str) -> dict[str, int]:
 
 def test_a_missing_builtin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(find("context.builtin_functions"), "tile_matmul")
-    with pytest.raises(warp_tiles.SeamError, match=rf"Warp {wp.__version__} has no builtin 'tile_matmul'"):
+    with pytest.raises(warp_tiles.UnsupportedWarpError, match=rf"Warp {wp.__version__} has no builtin 'tile_matmul'"):
         warp_tiles.enable()
 
 
 def test_a_missing_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(find("build"), "build_cuda", lambda cu_path, arch, output_path, ltoirs: None)
-    with pytest.raises(warp_tiles.SeamError, match=r"parameter 'fatbins' of warp\._src\.build\.build_cuda"):
+    with pytest.raises(warp_tiles.UnsupportedWarpError, match=r"parameter 'fatbins' of warp\._src\.build\.build_cuda"):
         warp_tiles.enable()
 
 
-def test_this_warp_has_every_seam() -> None:
-    assert check_internals() == [f"warp._src.{path}" for path in SEAMS]
+def test_this_warp_has_every_member() -> None:
+    assert check_internals() == [f"warp._src.{path}" for path in MEMBERS]
     low, high = SUPPORTED_VERSIONS
     assert low <= WARP_VERSION <= high
 

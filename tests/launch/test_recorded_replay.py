@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import warp as wp
 
-from warp_tiles import SeamError, record
+from warp_tiles import UnsupportedWarpError, record
 from warp_tiles._warp import launch as warp_launch
 from warp_tiles._warp.internals import find
 
@@ -166,11 +166,11 @@ def unchecked() -> Iterator[None]:
 def test_a_warp_without_a_required_name(unchecked: None, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     owner, name = path.rsplit(".", 1)
     monkeypatch.delattr(find(owner), name)
-    with pytest.raises(SeamError, match=f"has no warp._src.{path}"):
+    with pytest.raises(UnsupportedWarpError, match=f"has no warp._src.{path}"):
         record(scaled, 3, [*arrays(1), 4.0, *arrays(1)], device=CPU)
 
 
 def test_a_warp_with_another_native_launch(unchecked: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(find("context.runtime").core.wp_cuda_launch_kernel, "argtypes", [])
-    with pytest.raises(SeamError, match="wp_cuda_launch_kernel with 11 parameters"):
+    with pytest.raises(UnsupportedWarpError, match="wp_cuda_launch_kernel with 11 parameters"):
         record(scaled, 3, [*arrays(1), 4.0, *arrays(1)], device=CPU)

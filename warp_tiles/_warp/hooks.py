@@ -101,7 +101,7 @@ class Hooks:
         """Installs the hooks.
 
         Raises:
-            SeamError: This Warp lacks a member that a hook replaces. Nothing was changed.
+            UnsupportedWarpError: This Warp lacks a member that a hook replaces. Nothing was changed.
         """
         check_internals()
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import warp
 
-from warp_tiles.errors import SeamError
+from warp_tiles.errors import UnsupportedWarpError
 from warp_tiles.solver.variant import Function
 
 SUPPORTED_VERSIONS = ((1, 17), (1, 19))
@@ -65,7 +65,7 @@ def find(path: str) -> Any:
     """Returns ``warp._src.<path>``.
 
     Raises:
-        SeamError: This Warp does not have it.
+        UnsupportedWarpError: This Warp does not have it.
     """
     here: Any = getattr(warp, "_src", None)
     for name in path.split("."):
@@ -75,10 +75,10 @@ def find(path: str) -> Any:
     return here
 
 
-def missing(what: str) -> SeamError:
+def missing(what: str) -> UnsupportedWarpError:
     """Returns the error for a part that this Warp lacks."""
     low, high = (".".join(map(str, version)) for version in SUPPORTED_VERSIONS)
-    return SeamError(
+    return UnsupportedWarpError(
         f"Warp {warp.__version__} has no {what}, which warp_tiles hooks into",
         remedy=f"use warp-lang {low} to {high}, or a newer warp-tiles",
     )
@@ -91,7 +91,7 @@ def require(parts: Mapping[str, str]) -> None:
         parts: Paths below ``warp._src``, each with the names of its required parameters.
 
     Raises:
-        SeamError: A part or a parameter is missing. The message names it and Warp's version.
+        UnsupportedWarpError: A part or a parameter is missing. The message names it and Warp's version.
     """
     for path, parameters in parts.items():
         target = find(path)
@@ -101,11 +101,11 @@ def require(parts: Mapping[str, str]) -> None:
                 raise missing(f"parameter '{name}' of warp._src.{path}")
 
 
-def missing_part(parts: Mapping[str, str]) -> SeamError | None:
+def missing_part(parts: Mapping[str, str]) -> UnsupportedWarpError | None:
     """Returns the error of :func:`require`, or None if this Warp has all parts."""
     try:
         require(parts)
-    except SeamError as error:
+    except UnsupportedWarpError as error:
         return error
     return None
 
@@ -117,7 +117,7 @@ def check_internals() -> list[str]:
         The names of the members.
 
     Raises:
-        SeamError: A member or a parameter is missing. The message names it and Warp's version.
+        UnsupportedWarpError: A member or a parameter is missing. The message names it and Warp's version.
     """
     require(REQUIRED)
     for name in (MATMUL, *SOLVERS):

@@ -42,7 +42,7 @@ def runtime() -> Any:
     """Returns Warp's runtime after a check that it has everything that recorded launches need.
 
     Raises:
-        SeamError: This Warp lacks a part; the message names it.
+        UnsupportedWarpError: This Warp lacks a part; the message names it.
     """
     require(_REQUIRED)
     find("context.init")()

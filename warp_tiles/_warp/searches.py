@@ -17,7 +17,7 @@ import warp
 
 from warp_tiles._warp.intercept import NotedLaunch
 from warp_tiles._warp.internals import find, missing
-from warp_tiles.errors import SeamError
+from warp_tiles.errors import UnsupportedWarpError
 
 CPU_HEADERS = "builtin_bd*.pch"  # the same folders also contain NVRTC's precompiled headers
 
@@ -38,7 +38,7 @@ def _runtime(*names: str) -> Any:
     """Returns Warp's runtime after a check that it has these attributes.
 
     Raises:
-        SeamError: An attribute is missing; the message names it.
+        UnsupportedWarpError: An attribute is missing; the message names it.
     """
     runtime = find("context.runtime")
     for name in names:
@@ -52,7 +52,7 @@ def without_tape() -> Iterator[None]:
     """Suspends the active ``wp.Tape`` within the block.
 
     Raises:
-        SeamError: This Warp stores its active tape elsewhere.
+        UnsupportedWarpError: This Warp stores its active tape elsewhere.
     """
     runtime = _runtime("tape")
     tape, runtime.tape = runtime.tape, None
@@ -69,7 +69,7 @@ def precompiled_headers() -> dict[str, Path]:
     complete, because Warp gives it its name last.
 
     Raises:
-        SeamError: This Warp stores them elsewhere.
+        UnsupportedWarpError: This Warp stores them elsewhere.
     """
     dated: list[tuple[int, Path]] = []
     for folder in list(_runtime("_pch_dirs")._pch_dirs.values()):
@@ -83,7 +83,7 @@ def headers_folder() -> Path:
     """Returns the folder in which Warp looks for this thread's precompiled CPU headers.
 
     Raises:
-        SeamError: This Warp stores them elsewhere.
+        UnsupportedWarpError: This Warp stores them elsewhere.
     """
     return Path(_runtime("_get_or_create_pch_dir", "_pch_dirs")._get_or_create_pch_dir())
 
@@ -96,7 +96,7 @@ def share_precompiled_headers() -> None:
     """
     try:
         folder, known = headers_folder(), precompiled_headers()
-    except (SeamError, OSError) as error:
+    except (UnsupportedWarpError, OSError) as error:
         log.info("tuning: each thread precompiles its own headers: %s", error)
         return
     for name, header in known.items():

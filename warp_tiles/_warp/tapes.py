@@ -21,7 +21,7 @@ from warp_tiles.settings import current
 log = logging.getLogger("warp_tiles")
 
 # required members of warp._src, each with its required parameters
-SEAMS = {"tape.Tape.record_launch": "kernel dim max_blocks inputs outputs device block_dim"}
+REQUIRED = {"tape.Tape.record_launch": "kernel dim max_blocks inputs outputs device block_dim"}
 
 Key = tuple[int, int, bytes]  # compute capability, threads per block, and the module's hash
 
@@ -52,7 +52,7 @@ class Tapes:
         Args:
             wrap: Replaces a method of a class, given by name, by ``hook(original, *args, **kwargs)``.
         """
-        if (missing := missing_part(SEAMS)) is not None:
+        if (missing := missing_part(REQUIRED)) is not None:
             log.warning("tapes launch the adjoint kernels of all products: %s", missing.message)
             return
         wrap(find("tape.Tape"), "record_launch", self._record_launch)

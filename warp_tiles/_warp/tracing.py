@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("warp_tiles")
 
 # required members of warp._src, each with its required parameters; those of codegen.Adjoint are wrapped
-SEAMS = {
+REQUIRED = {
     "codegen.Adjoint.add_call": "func args kwargs",
     "codegen.Adjoint.resolve_call": "func args kwargs",
     "codegen.Adjoint.add_forward": "statement replay skip_replay",
@@ -59,12 +59,12 @@ class Tracer:
         Args:
             wrap: Replaces a method of a class, given by name, by ``hook(original, *args, **kwargs)``.
         """
-        if (missing := missing_part(SEAMS)) is not None:
+        if (missing := missing_part(REQUIRED)) is not None:
             self.rejection = missing.message
             log.warning("loops of products are left as Warp generates them: %s", self.rejection)
             return
         adjoint = find("codegen.Adjoint")
-        for name in (path.rpartition(".")[2] for path in SEAMS if path.startswith("codegen.Adjoint.")):
+        for name in (path.rpartition(".")[2] for path in REQUIRED if path.startswith("codegen.Adjoint.")):
             wrap(adjoint, name, partial(self._hook, name))
 
     def _hook(self, name: str, original: Any, adjoint: Any, *args: Any, **named: Any) -> Any:

@@ -82,7 +82,7 @@ def matmul(
     Raises:
         MatmulError: Shapes, dtypes, devices or memory of the arguments do not fit each other.
         TypeError: An argument has another type than above.
-        SeamError: The installed Warp lacks a part that recorded launches rely on.
+        UnsupportedWarpError: The installed Warp lacks a part that recorded launches rely on.
         Exception: Any error of ``wp.launch`` when a module does not build.
     """
     if alpha.__class__ is not float:

@@ -353,7 +353,7 @@ def record(
     Raises:
         RecordingError: Arguments or gradients are missing, surplus or do not fit the kernel, or a launch cannot have
             these dimensions, block, stream or device.
-        SeamError: The installed Warp lacks a part that recordings rely on.
+        UnsupportedWarpError: The installed Warp lacks a part that recordings rely on.
         Exception: Any error of ``wp.launch`` when the module does not build.
     """
     from warp_tiles._warp import launch as warp_launch

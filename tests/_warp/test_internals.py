@@ -19,8 +19,8 @@ from warp_tiles._warp import tracing
 from warp_tiles._warp.internals import find
 from warp_tiles.cli import plan as plan_command
 
-PATHS = list(tracing.SEAMS)
-WITH_PARAMETERS = [path for path, parameters in tracing.SEAMS.items() if parameters]
+PATHS = list(tracing.REQUIRED)
+WITH_PARAMETERS = [path for path, parameters in tracing.REQUIRED.items() if parameters]
 TEXT = FORMS["bounds from a shape"].text
 
 
@@ -75,7 +75,7 @@ def test_a_missing_parameter_is_named(path: str, caplog: pytest.LogCaptureFixtur
         warp_tiles.enable()
         warp_tiles.disable()
     (record,) = caplog.records
-    first = tracing.SEAMS[path].split()[0]
+    first = tracing.REQUIRED[path].split()[0]
     assert f"parameter '{first}' of warp._src.{path}" in record.getMessage()
 
 
@@ -126,6 +126,6 @@ def test_a_part_that_every_product_needs_refuses(path: str, monkeypatch: pytest.
     wp.init()
     owner, _, name = path.rpartition(".")
     monkeypatch.delattr(find(owner), name)
-    with pytest.raises(warp_tiles.SeamError, match=re.escape(f"warp._src.{path}")):
+    with pytest.raises(warp_tiles.UnsupportedWarpError, match=re.escape(f"warp._src.{path}")):
         warp_tiles.enable()
     assert not warp_tiles.is_enabled()
