@@ -52,13 +52,9 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     return Installation(ToolchainStore(tmp_path_factory.mktemp("facts"), "toolchain"))
 
 
-def no_local() -> CompilerPool:
-    raise AssertionError("the request should have been sent")
-
-
 @pytest.fixture
 def pool(workers: Any, installation: Installation) -> ExecutorPool:
-    return ExecutorPool(workers.get_executor(), installation, no_local)
+    return ExecutorPool(workers.get_executor(), installation)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +118,7 @@ def test_a_worker_killed_while_it_compiles_loses_nothing(workers: Any, pool: Exe
 def test_a_worker_that_held_all_requests_can_be_killed(workers: Any, installation: Installation) -> None:
     victim, pid = next(iter(workers.run(os.getpid).items()))
     executor = workers.get_executor(workers=[victim], allow_other_workers=True)
-    pool = ExecutorPool(executor, installation, no_local)
+    pool = ExecutorPool(executor, installation)
     requests = [
         GOOD.__class__(f"f{n}.cu", f"__device__ int f{n}() {{ return {n}; }}", FLAGS, (), "f") for n in range(5)
     ]
@@ -189,7 +185,7 @@ def test_a_worker_with_another_compiler_is_refused(workers: Any, installation: I
 
     workers.run(replace_compiler, workers=[address])
     try:
-        pool = ExecutorPool(workers.get_executor(workers=[address]), installation, no_local)
+        pool = ExecutorPool(workers.get_executor(workers=[address]), installation)
         with pytest.raises(RefusedWorkerError) as caught:
             pool.submit(GOOD).result(60)
     finally:

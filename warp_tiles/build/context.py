@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from warp_tiles.cache.key import CacheKey
     from warp_tiles.cache.store import AskUpstream, Cache
     from warp_tiles.compile.compiler import Compiled, CompileRequest
-    from warp_tiles.compile.pool import CompilerPool, Compilers
+    from warp_tiles.compile.pool import CompilerPool
     from warp_tiles.remote.bundle import Bundle
     from warp_tiles.remote.store import RemoteStore
 
@@ -41,14 +41,14 @@ class Resources:
 
     Args:
         warp_toolkit: CUDA version of Warp's linker, or None if unknown.
-        executor_pool: Makes the pool of an executor that runs the compilers in place of this package's processes, from
-            the toolchain and from a function that makes processes of this machine; None without an executor.
+        executor_pool: Makes the pool of an executor that runs the compilers, from the toolchain and the setting
+            ``jobs``; None without an executor.
     """
 
     def __init__(
         self,
         warp_toolkit: Version | None = None,
-        executor_pool: Callable[[ToolchainStore, Callable[[], CompilerPool]], Compilers] | None = None,
+        executor_pool: Callable[[ToolchainStore, int], CompilerPool] | None = None,
     ) -> None:
         self.warp_toolkit = warp_toolkit
         self._executor_pool = executor_pool
@@ -138,7 +138,7 @@ class Resources:
             lambda: ModuleHeaders(root, store, lambda work: self.waiters.submit(work)), "headers", root, store
         )
 
-    def pool(self, settings: Settings) -> Compilers:
+    def pool(self, settings: Settings) -> CompilerPool:
         """The compiler processes; the setting ``jobs`` gives their number.
 
         With an executor, its workers compile.
@@ -148,9 +148,10 @@ class Resources:
         """
         from warp_tiles.compile.pool import CompilerPool
 
-        def make() -> Compilers:
-            local = functools.partial(CompilerPool, settings.jobs)
-            return self._executor_pool(self.store(settings), local) if self._executor_pool else local()
+        def make() -> CompilerPool:
+            if self._executor_pool is None:
+                return CompilerPool(settings.jobs)
+            return self._executor_pool(self.store(settings), settings.jobs)
 
         with self._lock:
             if self.closed:
@@ -259,7 +260,7 @@ class BuildContext:
         return self.resources.store(self.settings)
 
     @property
-    def pool(self) -> Compilers:
+    def pool(self) -> CompilerPool:
         """The compiler processes; raises WorkerError if warp_tiles was disabled."""
         return self.resources.pool(self.settings)
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from warp_tiles.build.chain import (
     Chain,
@@ -17,7 +17,6 @@ from warp_tiles.build.chain import (
     variant_text,
 )
 from warp_tiles.build.context import BuildContext, Resources
-from warp_tiles.build.measurements import Measurements
 from warp_tiles.build.phases import now_s
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder
@@ -41,7 +40,7 @@ from warp_tiles.util.warn import WarnedTexts, warn
 if TYPE_CHECKING:
     from warp_tiles.cache.store import Cache
     from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
-    from warp_tiles.compile.pool import CompilerPool, Compilers
+    from warp_tiles.compile.pool import CompilerPool
     from warp_tiles.providers.base import Tuned
     from warp_tiles.toolchain.sources import DeviceSource
     from warp_tiles.toolchain.store import ToolchainStore
@@ -49,6 +48,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("warp_tiles")
 STARTED_AHEAD = 2  # compiler processes: one for the module, one for its functions
 _COMPILING = frozenset((MmaProvider.name, CublasdxProvider.name))  # the providers that need compiler processes
+
+
+class Measurements(Protocol):
+    """Measured answers, and a way to add some."""
+
+    def snapshot(self, now: Settings, store: ToolchainStore) -> Tuned | None:
+        """The answers that are valid under some settings; None if there are none."""
+
+    def forget(self) -> None:
+        """Read the records again at the next use."""
+
+    def tune_launch(self, engine: Engine, now: Settings) -> None:
+        """Tune the kernel that this thread is launching, if it launches one on a GPU."""
 
 
 class Engine:
@@ -377,11 +389,11 @@ class _ChosenFunctions:
         return device_function(variant, found.symbol or variant.symbol, found.provider, found.tile_config)
 
 
-def _pool_of(executor: Executor, store: ToolchainStore, local: Callable[[], CompilerPool]) -> Compilers:
+def _pool_of(executor: Executor, store: ToolchainStore, jobs: int) -> CompilerPool:
     from warp_tiles.build.executor import ExecutorPool
     from warp_tiles.build.installation import Installation
 
-    return ExecutorPool(executor, Installation(store), local)
+    return ExecutorPool(executor, Installation(store), jobs)
 
 
 def _retry_once(attempt: Callable[[], Artifact]) -> Artifact:

@@ -7,9 +7,7 @@ hashes here contain. Otherwise a result of another compiler would be stored unde
 from __future__ import annotations
 
 import logging
-import threading
 import uuid
-from collections.abc import Callable
 from concurrent.futures import Executor, Future
 
 from warp_tiles.build.installation import Facts, Installation
@@ -17,7 +15,6 @@ from warp_tiles.build.remote import Answer, Job, run_job
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.errors import RefusedWorkerError, WarpTilesError, WorkerError
-from warp_tiles.util.threads import available_cores
 
 log = logging.getLogger("warp_tiles")
 
@@ -25,39 +22,28 @@ _LOOK = "look at the executor's own log"
 SAME_PACKAGES = "install the same versions of warp-tiles, warp-lang and NVIDIA's packages where the executor runs"
 
 
-class ExecutorPool:
-    """Runs requests on an executor of the user, with the interface of :class:`CompilerPool`.
+class ExecutorPool(CompilerPool):
+    """Runs requests on an executor of the user, and those with include folders of the user on processes here.
 
     Args:
         executor: Runs :func:`warp_tiles.build.remote.run_job`. :meth:`close` does not shut it down.
         installation: What of this machine decides the results.
-        local: Creates compiler processes of this machine, for requests with include folders of the user.
-
-    Attributes:
-        jobs: Number of requests that run at the same time: that of the executor, or the cores here if it is unknown.
+        jobs: See :class:`CompilerPool`.
     """
 
-    def __init__(self, executor: Executor, installation: Installation, local: Callable[[], CompilerPool]) -> None:
+    def __init__(self, executor: Executor, installation: Installation, jobs: int = 0) -> None:
+        super().__init__(jobs)
         self._executor = executor
         self._installation = installation
-        self._make_local = local
-        self.jobs = int(getattr(executor, "_max_workers", 0)) or available_cores()
-        self._local: CompilerPool | None = None
         self._pending: set[Future[Answer]] = set()
-        self._lock = threading.Lock()
 
     def submit(self, request: CompileRequest | LinkRequest, prefix: int = 0) -> Future[Compiled]:
-        """Start a request. If it fails, its future raises a WarpTilesError.
-
-        Args:
-            request: The request.
-            prefix: Number of characters at the beginning of a module's source that other modules share.
-        """
+        """See :meth:`CompilerPool.submit`."""
         try:
             portable = self._installation.portable(request)
             if portable is None:
                 log.info("%s includes folders of this machine, so it is compiled here", request.name)
-                return self._local_pool().submit(request)
+                return super().submit(request)
             job = Job(portable[0], self._installation.facts(portable[1]), prefix, uuid.uuid4().hex)
             sent = self._executor.submit(run_job, job)
         except Exception as error:
@@ -85,24 +71,16 @@ class ExecutorPool:
         except Exception as error:  # an answer of a foreign type
             checked.set_exception(executor_error(error))
 
-    def _local_pool(self) -> CompilerPool:
-        with self._lock:
-            if self._local is None:
-                self._local = self._make_local()
-            return self._local
-
     def start_processes(self, count: int) -> None:
         """Does nothing: the executor starts its workers."""
 
     def close(self) -> None:
         """Cancel the requests that are under way. The executor continues."""
         with self._lock:
-            pending, local = list(self._pending), self._local
-            self._pending.clear()
+            pending, self._pending = self._pending, set()
         for future in pending:
             future.cancel()
-        if local is not None:
-            local.close()
+        super().close()
 
 
 def result_of_answer(expected: Facts, answer: Answer) -> Compiled:

@@ -25,7 +25,7 @@ from warp_tiles.compile.compiler import FIRST_VERSION, Compiled, CompileRequest,
 from warp_tiles.errors import CacheError, ToolchainError
 
 if TYPE_CHECKING:
-    from warp_tiles.compile.pool import Compilers
+    from warp_tiles.compile.pool import CompilerPool
     from warp_tiles.toolchain.store import ToolchainStore
 
 MAX_BYTES = 400 << 20
@@ -48,7 +48,7 @@ class ModuleHeaders:
         self._writing: set[str] = set()
         self._lock = threading.Lock()
 
-    def compile(self, pool: Compilers, request: CompileRequest, native_dir: Path, prefix: str) -> Future[Compiled]:
+    def compile(self, pool: CompilerPool, request: CompileRequest, native_dir: Path, prefix: str) -> Future[Compiled]:
         """Compile a module with precompiled headers if there are any, and write them if another module needed them too.
 
         Args:
@@ -72,10 +72,9 @@ class ModuleHeaders:
             toolchain = self._store.toolchain()
             if toolchain.nvrtc_version < FIRST_VERSION:
                 return None
-            files = {path.relative_to(native).as_posix(): path for path in native.rglob("*.h")}
             return CacheKey.of({
                 "compiler": self._store.compiler_digest(),
-                "headers": self._store.digests.digest_many(files),
+                "headers": self._store.digests.digest_folder(native, "*.h"),
                 "headers_folder": os.fspath(native),
                 "kind": "precompiled headers of CUDA modules",
                 "options": request.all_flags,

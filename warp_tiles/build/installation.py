@@ -116,20 +116,16 @@ class Installation:
                     return Fact("", "missing")
                 return Fact(self._store.digests.digest(toolchain.nvjitlink), dotted(toolchain.nvjitlink_version))
             if name == DEVICE_SOURCES:
-                return self._files(kernels_folder(), "*.cuh", __version__)
+                return Fact(self._store.digests.digest_folder(kernels_folder(), "*.cuh"), __version__)
             if name == CUDA_HEADERS:
                 source = CublasdxProvider(self._store).source()
                 return Fact(self._store.source_digest(source), f"mathdx {toolchain.mathdx_version}")
             folder = warp_headers_folder()
             if name == WARP_HEADERS and folder is not None:
-                return self._files(folder, "*.h", _warp_version())
+                return Fact(self._store.digests.digest_folder(folder, "*.h"), _warp_version())
         except (OSError, ToolchainError) as error:
             return Fact("", f"missing ({getattr(error, 'message', error)})")
         return Fact("", "missing" if name in ALL else "unknown")
-
-    def _files(self, folder: Path, pattern: str, version: str) -> Fact:
-        files = {path.relative_to(folder).as_posix(): path for path in folder.rglob(pattern)}
-        return Fact(self._store.digests.digest_many(files) if files else "", version)
 
     # ---- include folders
 

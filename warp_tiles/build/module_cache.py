@@ -44,12 +44,10 @@ def module_key(context: BuildContext, plan: ModulePlan, module: ModuleSource, te
         toolchain, store = context.toolchain(), context.store
         if toolchain.nvjitlink is None:
             return None
-        native = Path(module.native_dir)
-        headers = {path.relative_to(native).as_posix(): path for path in native.rglob("*.h")}
         return CacheKey.of({
             "compiler": store.compiler_digest(),
             "functions": [f"{symbol} {key}" for symbol, key in sorted(functions.items())],
-            "headers": store.digests.digest_many(headers),
+            "headers": store.digests.digest_folder(Path(module.native_dir), "*.h"),
             "kind": "linked module",
             "link_options": linker_flags(module.target, module.output, plan.register_limit),
             "linker": store.linker_digest(),

@@ -2,7 +2,7 @@
 
 The workers of ``concurrent.futures.ProcessPoolExecutor`` would import the user's script again, and
 scripts that use Warp often have no ``__main__`` guard. The workers of this pool import only this
-package. Any other executor can replace them, see :mod:`warp_tiles.build.executor`.
+package. An executor of the user can run requests instead, see :mod:`warp_tiles.build.executor`.
 """
 
 from __future__ import annotations
@@ -15,39 +15,13 @@ import sys
 import threading
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.errors import WarpTilesError, WorkerError
 from warp_tiles.toolchain.packages import search_path
 from warp_tiles.util.threads import DaemonThreads, available_cores, wait_result
-
-
-class Compilers(Protocol):
-    """Runs requests: :class:`CompilerPool`, or :class:`warp_tiles.build.executor.ExecutorPool`.
-
-    Attributes:
-        jobs: Number of requests that run at the same time.
-    """
-
-    jobs: int
-
-    def submit(self, request: CompileRequest | LinkRequest, prefix: int = 0) -> Future[Compiled]:
-        """Start a request. If it fails, its future raises the WarpTilesError.
-
-        Args:
-            request: The request.
-            prefix: Number of characters at the beginning of a module's source that other modules share. Workers of an
-                executor precompile them.
-        """
-
-    def start_processes(self, count: int) -> None:
-        """Start up to ``count`` processes before the first request."""
-
-    def close(self) -> None:
-        """End the processes, and cancel the requests that have not started."""
-
 
 #: A compiler process keeps some memory of every request, so it is replaced after this many.
 _REQUESTS_OF_A_PROCESS = 200
@@ -174,7 +148,13 @@ class CompilerPool:
         self._lock = threading.Lock()
 
     def submit(self, request: CompileRequest | LinkRequest, prefix: int = 0) -> Future[Compiled]:
-        """See :meth:`Compilers.submit`. The request names its own precompiled headers, so the prefix is not used."""
+        """Start a request. If it fails, its future raises the WarpTilesError.
+
+        Args:
+            request: The request.
+            prefix: Number of characters at the beginning of a module's source that other modules share. Workers of an
+                executor precompile them; here the request names its own precompiled headers.
+        """
         with self._lock:
             if self._threads is None:
                 self._threads = DaemonThreads(self.jobs, "warp_tiles")

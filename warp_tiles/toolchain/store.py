@@ -74,6 +74,10 @@ class FileDigests:
         """
         return self._remembered("group", files, _hash_group)
 
+    def digest_folder(self, folder: Path, pattern: str) -> str:
+        """:meth:`digest_many` of the files below a folder that match a pattern, by their relative paths."""
+        return self.digest_many({path.relative_to(folder).as_posix(): path for path in folder.rglob(pattern)})
+
     def _remembered(
         self,
         kind: str,
