@@ -177,10 +177,6 @@ class Chain:
     def require_cached(self, plan: ModulePlan, errors: Sequence[BaseException | None]) -> None:
         """Check that the functions of a module were found, as the policy ``locked`` demands.
 
-        Args:
-            plan: The plan of the module.
-            errors: The errors of its functions.
-
         Raises:
             LockedError: Some are missing, and the message names each of them and its key; or there is no toolchain.
         """
@@ -234,12 +230,7 @@ class Chain:
 
 
 def toolchain_text(failure: ToolchainError, instead: str) -> str:
-    """The text if a part of the toolchain is missing. It is the same for every variant.
-
-    Args:
-        failure: The missing part.
-        instead: Name of the replacement.
-    """
+    """The text if a part of the toolchain is missing. It is the same for every variant."""
     return f"{failure.message}; using {_with_cost(instead)}. Remedy: {failure.remedy}"
 
 

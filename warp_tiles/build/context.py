@@ -215,12 +215,7 @@ class BuildContext:
         return self.resources.cache(self.settings, MODULES, MODULES_SUFFIX)
 
     def upstream(self, kind: str, key: CacheKey) -> AskUpstream | None:
-        """The part of the bundle or of the remote store in a lookup; None without either.
-
-        Args:
-            kind: ``ltoir`` or ``module``.
-            key: The key that is looked up.
-        """
+        """The part of the bundle or of the remote store in a lookup; None without either."""
         bundle = self.resources.bundle(self.settings)
         if bundle is not None:
             return functools.partial(bundle.upstream, kind, key.digest, functools.partial(self.toolchain_text, kind))

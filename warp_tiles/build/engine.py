@@ -225,10 +225,6 @@ class Engine:
     def decide(self, bare: ModulePlan, generated: GeneratedModule) -> ModulePlan:
         """The plan of a generated module: what computes each product, its loops, and then :meth:`annotate`.
 
-        Args:
-            bare: The plan without providers.
-            generated: The module.
-
         Raises:
             TypeError, UnsupportedVariant, ToolchainError: See :meth:`warp_tiles.build.chain.Chain.assign`.
             SettingError: The policy forbids the provider of the settings.
@@ -338,12 +334,7 @@ class Engine:
         raise failures[0] if failures else chain.unsupported(variant, reasons)
 
     def warn_of_toolchain(self, failure: ToolchainError, instead: str) -> None:
-        """Warn once that a part of the toolchain is missing.
-
-        Args:
-            failure: The missing part.
-            instead: Name of the replacement.
-        """
+        """Warn once that a part of the toolchain is missing."""
         self._warn_once(toolchain_text(failure, instead))
 
     def _warn_once(self, text: str) -> str:

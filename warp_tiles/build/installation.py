@@ -63,11 +63,7 @@ def warp_headers_folder() -> Path | None:
 
 
 class Installation:
-    """The parts of this machine's installation that affect machine code.
-
-    Args:
-        store: The toolchain and its digests.
-    """
+    """The parts of this machine's installation that affect machine code."""
 
     def __init__(self, store: ToolchainStore) -> None:
         self._store = store

@@ -41,13 +41,7 @@ log = logging.getLogger("warp_tiles")
 
 
 class ModuleBuild:
-    """The build of a planned module. It starts when Warp's code generation has ended.
-
-    Args:
-        engine: Builds the variants.
-        generated: The module as Warp generated it.
-        plan: The plan of the module.
-    """
+    """The build of a planned module. It starts when Warp's code generation has ended."""
 
     def __init__(self, engine: Engine, generated: GeneratedModule, plan: ModulePlan) -> None:
         self.plan = plan

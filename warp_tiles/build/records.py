@@ -18,13 +18,11 @@ class Artifact:
     """The result for one variant, from a build or from the cache.
 
     Attributes:
-        variant: The planned variant.
         symbol: Its device function; empty on the scalar path.
         payload: LTO-IR; empty on the scalar path.
         provider: ``mma``, ``cublasdx``, ``libmathdx`` or ``scalar``.
         key: Digest of its cache key; empty if it is not cached.
         hit: True if it comes from the cache.
-        seconds: Time of the build or of the lookup.
         warnings: Warnings about it that were issued.
         lto_bytes: Size of the LTO-IR if the payload itself was released.
         tile_config: Tile configuration of the provider ``mma``; None with others.
@@ -79,14 +77,11 @@ class ModuleRecord:
         artifacts: The artifacts that were built or found in the cache.
         linker: ``warp_tiles`` or ``warp``.
         linker_reason: The reason why Warp linked; empty if warp_tiles did.
-        output: File name of the cubin or PTX.
-        output_bytes: Its size.
         seconds: Time from the end of code generation to the finished file.
         loops: The treatment of each loop of products. It can differ from the plan if a build failed.
         module_key: Digest of the linked module's key; empty if the module is not kept.
         found: True if the linked module was in the cache or in the remote store.
         started_at_s: The end of code generation, in seconds of :func:`warp_tiles.build.phases.now_s`.
-        phases: The steps of the build.
     """
 
     plan: ModulePlan

@@ -52,7 +52,6 @@ class Answer:
         worker: Name of the worker, for messages; empty with a result, because finding it takes time.
         found: The same parts of the worker's installation. If they differ, nothing was compiled.
         compiled: The result; None if there is none.
-        failure: The error in place of a result.
     """
 
     worker: str

@@ -20,8 +20,6 @@ class Difference:
 
     Attributes:
         label: The label, or ``"schema"`` in angle brackets for the schema version.
-        old: The stored key's value.
-        new: The requested key's value.
     """
 
     label: str
@@ -41,7 +39,6 @@ class Explanation:
     """The differences between a key and the nearest stored key.
 
     Attributes:
-        key: The requested key.
         stored: True if an entry of ``key`` is stored.
         nearest: Digest of the stored key, other than ``key``, with the fewest differing labels; ``None`` if there
             is no other.

@@ -31,7 +31,6 @@ class CacheInfo:
 
     Attributes:
         exists: True if the folder has been used as a cache.
-        entries: Number of stored keys.
         payloads: Number of stored payloads; keys with the same payload share one.
         size_bytes: Size of everything that counts towards the bound.
     """
@@ -72,7 +71,6 @@ class VerifyReport:
     """Outcome of a verification.
 
     Attributes:
-        checked: Number of keys examined.
         sound: Number of keys with a sound manifest and payload.
         damaged: Manifests and payloads that differ from the stored ones. A read rejects them.
         missing: Keys without a payload. A read treats them as missing.
@@ -98,10 +96,7 @@ class GcReport:
     """The result of a collection.
 
     Attributes:
-        evicted: Removed keys, in the order of eviction.
-        payloads: Number of removed payloads.
         leftovers: Number of removed temporary files.
-        freed_bytes: Size of all removed files.
         size_bytes: Size of the remaining files.
     """
 

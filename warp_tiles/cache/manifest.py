@@ -30,7 +30,6 @@ class Manifest:
         key: The key, rebuilt from its stored transcript.
         payload_sha256: The payload's address, hex.
         payload_crc32: CRC-32 of the payload, checked on every read.
-        payload_bytes: Size of the payload.
         payload_mtime_ns: Modification time of the payload's file when it was written. If the file has another one, a
             read checks the SHA-256. 0 if the payload is not stored.
         stored_at_ns: Time at which the entry was created, nanoseconds since 1970 (UTC).

@@ -20,8 +20,6 @@ class Problem:
 
     Attributes:
         kind: ``folder`` (unusable), ``damage`` (an entry removed), ``lock`` (not obtained) or ``size`` (too large).
-        path: The folder or file.
-        remedy: The user's way to solve it.
     """
 
     kind: str

@@ -119,9 +119,6 @@ class Cache:
     def get(self, key: CacheKey | str) -> Entry | None:
         """Look up an entry, verify it and record its use.
 
-        Args:
-            key: The key, or its hex digest.
-
         Returns:
             The entry, or ``None`` if it is missing or damaged.
 
@@ -336,9 +333,6 @@ class Cache:
     def verify(self, *, remove: bool = False) -> maintain.VerifyReport:
         """Check every manifest and payload by SHA-256, and the sealed files and the other caches beside them.
 
-        Args:
-            remove: Also remove damaged files.
-
         Raises:
             CacheError: The folder is refused or unreadable.
         """
@@ -376,9 +370,6 @@ class Cache:
 
     def read_verified(self, key: str) -> Entry | None:
         """An entry for another machine, verified by SHA-256. The use is not recorded.
-
-        Args:
-            key: Hex digest.
 
         Returns:
             The entry; None if it is missing, or damaged and removed.

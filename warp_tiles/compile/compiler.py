@@ -35,7 +35,6 @@ class HeaderFile:
     """A file of precompiled headers for one compilation.
 
     Attributes:
-        path: The file.
         create: True to write the file, False to read it.
     """
 
@@ -53,8 +52,6 @@ class CompileRequest:
     """One translation unit to compile to LTO-IR.
 
     Attributes:
-        name: File name that the compiler's messages show.
-        source: C++ text.
         flags: The flags of NVRTC that affect the code, without those for relocatable LTO-IR.
         include_dirs: The folders of its includes, in the order in which they are searched.
         subject: Name of the compiled function or module, for messages.
@@ -96,7 +93,6 @@ class LinkRequest:
     """One module to link from LTO-IR.
 
     Attributes:
-        name: Name of the module, for messages.
         inputs: LTO-IR of the module and of its GEMM variants.
         arch: Real or virtual architecture, e.g. ``sm_90``.
         output: ``cubin`` or ``ptx``.
@@ -115,9 +111,7 @@ class Compiled:
     """The result of a request.
 
     Attributes:
-        payload: LTO-IR, cubin or PTX.
         seconds: Time spent in the compiler or linker.
-        log: Its messages.
         compiler: Library and version, e.g. ``NVRTC 12.9``.
         header_written: True if the request's precompiled headers were written.
     """
@@ -274,9 +268,6 @@ def linker_flags(arch: str, output: str, max_registers: int | None) -> list[str]
 
 def reserve_heap(nvrtc: Any) -> bool:
     """Place NVRTC's heap for precompiled headers below :data:`HEAP_END`, once in a process.
-
-    Args:
-        nvrtc: The module ``cuda.bindings.nvrtc``.
 
     Returns:
         True if it lies there. Otherwise, files of other processes are of no use.

@@ -28,7 +28,6 @@ class ModuleSource:
     """A module as Warp passes it to its compiler.
 
     Attributes:
-        name: File name of the generated source.
         arch: Compute capability, e.g. ``90``.
         output: ``cubin`` or ``ptx``.
         native_dir: Folder of Warp's own headers.

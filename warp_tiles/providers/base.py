@@ -83,7 +83,6 @@ class TunedChoice:
     """The fastest measured way to compute a variant.
 
     Attributes:
-        provider: The provider that builds it.
         tile_config: The tile configuration for the provider ``mma``; None for other providers.
         reason: Its speed and the comparison, as text for the plan.
     """

@@ -189,10 +189,6 @@ def unique_name(symbol: str, members: str) -> str:
     With equal names, the linker would use one variant's templates for all variants. The name is short, because it is
     part of every other name. An unnamed namespace would also work, but its long names would fill a seventh of the
     LTO-IR.
-
-    Args:
-        symbol: Name of the variant's device function.
-        members: C++ of the structure's members.
     """
     digest = hashlib.sha256((symbol + members).encode()).digest()
     return f"w{base64.b32encode(digest[:5]).decode().lower()}"

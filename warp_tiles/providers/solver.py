@@ -67,9 +67,6 @@ class SolverProvider(OwnProvider[SolverVariant, SolverConfig]):
     """Builds solver variants from the templates in ``kernels/solver``.
 
     It belongs to the setting's value ``mma``: the project's own device code.
-
-    Args:
-        store: Finds the compiler and digests files.
     """
 
     schema = 1

@@ -52,10 +52,8 @@ class Wanted:
 
     Attributes:
         kind: One of the kinds in :mod:`warp_tiles.remote`.
-        key: Hex digest of the key.
         toolchain: The toolchain of the reader, as text; None for any.
         unsigned: True to accept an object that nobody signed.
-        most_bytes: The largest payload that is read.
     """
 
     kind: str
@@ -140,11 +138,6 @@ def pack(kind: str, entry: Entry, toolchain: str, signer: SigningKey | None) -> 
 
 def unpack(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, PublicKey]) -> tuple[Entry, PublicKey | None]:
     """Read and verify the object of an entry. It reads no more than the signed size.
-
-    Args:
-        chunks: The object, in pieces of any size.
-        wanted: The entry that was asked for.
-        trusted: The trusted keys, by key id.
 
     Returns:
         The entry, and the key that signed it; None if it is unsigned and may be.

@@ -36,7 +36,6 @@ class PublicKey:
     """A public key.
 
     Attributes:
-        raw: Its 32 bytes.
         comment: The user's own words about it. It does not count for equality.
     """
 
@@ -97,11 +96,7 @@ class PublicKey:
 
 
 class SigningKey:
-    """A private key.
-
-    Args:
-        key: The key of the library.
-    """
+    """A private key."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key

@@ -128,12 +128,7 @@ class RemoteStore(Connection):
             ) from error
 
     def upstream(self, kind: str, key: str) -> Upstream:
-        """The part of the store in a lookup: the entry if it has one, else the function that receives a new one.
-
-        Args:
-            kind: ``ltoir`` or ``module``.
-            key: Hex digest of the key.
-        """
+        """The part of the store in a lookup: the entry if it has one, else the function that receives a new one."""
         found = self.fetch(kind, key)
         pushes = found is None and self.signer is not None
         return Upstream(found, functools.partial(self.push, kind) if pushes else None)

@@ -28,8 +28,6 @@ class Transfer:
         moved: Entries that were written.
         present: Entries that the other side had.
         skipped: Entries of another toolchain or of another signer, and those that were refused.
-        failed: Entries that could not be written.
-        moved_bytes: Payloads of the written entries.
     """
 
     moved: int = 0
@@ -126,8 +124,6 @@ class BundleReport:
         added: Entries written to the bundle, or to the cache.
         present: Entries of an import that the cache already had.
         skipped: Keys of an export whose entry is damaged or incomplete.
-        payload_bytes: Size of the payloads written.
-        signed: True if an export was signed.
     """
 
     added: int = 0

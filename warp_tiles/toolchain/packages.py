@@ -80,11 +80,7 @@ def package_folders() -> tuple[Path, ...]:
 
 
 def header_folder(name: str) -> Path | None:
-    """The folder of some headers in a wheel, or None if no wheel has them.
-
-    Args:
-        name: ``nvcc``, ``cudart`` or ``cccl``.
-    """
+    """The folder of some headers in a wheel, or None if no wheel has them."""
     headers = HEADERS[name]
     candidates = (package / folder for package in package_folders() for folder in headers.folders)
     return next((folder for folder in candidates if (folder / headers.file).is_file()), None)
@@ -92,9 +88,6 @@ def header_folder(name: str) -> Path | None:
 
 def load_library(name: str) -> None:
     """Load a library from a wheel for ``cuda.bindings``. Without a wheel, and if one is loaded already, do nothing.
-
-    Args:
-        name: ``nvrtc`` or ``nvJitLink``.
 
     Raises:
         ToolchainError: The loader refuses the file.

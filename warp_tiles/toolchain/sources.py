@@ -25,7 +25,6 @@ class DeviceSource:
     """A header that translation units include, and the folders of its own includes.
 
     Attributes:
-        path: The header.
         folder: Folder of this package's sources. After a change in it, the includes are searched again.
         include_dirs: Folders in the order in which they are searched.
     """

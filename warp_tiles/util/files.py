@@ -351,12 +351,7 @@ def matches(output: Path, others: Sequence[Path] = ()) -> bool:
 
 
 def is_kept(output: Path, others: Sequence[Path] = ()) -> bool:
-    """Returns True if an output of an earlier build can be kept. Warns once of one that has changed since.
-
-    Args:
-        output: The output.
-        others: Files that belong to it.
-    """
+    """Returns True if an output of an earlier build can be kept. Warns once of one that has changed since."""
     if matches(output, others):
         return True
     if has_digests(output) and output.is_file():

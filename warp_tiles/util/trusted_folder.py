@@ -392,10 +392,6 @@ def store_lock(files: TrustedFolder, name: str) -> Iterator[None]:
 
     After one timeout, later calls in this process wait only briefly, until the lock is obtained again.
 
-    Args:
-        files: The folder.
-        name: The lock's file.
-
     Raises:
         TimeoutError: Another process holds it for too long. Repeated errors have the same text.
         NoLocksError: The file system has no locks.
