@@ -75,8 +75,9 @@ class FileDigests:
         return self._remembered("group", files, _hash_group)
 
     def digest_folder(self, folder: Path, pattern: str) -> str:
-        """:meth:`digest_many` of the files below a folder that match a pattern, by their relative paths."""
-        return self.digest_many({path.relative_to(folder).as_posix(): path for path in folder.rglob(pattern)})
+        """:meth:`digest_many` of the files below a folder that match a pattern, by relative path; empty without files."""
+        files = {path.relative_to(folder).as_posix(): path for path in folder.rglob(pattern)}
+        return self.digest_many(files) if files else ""
 
     def _remembered(
         self,
