@@ -75,7 +75,7 @@ class FileDigests:
         return self._remembered("group", files, _hash_group)
 
     def digest_folder(self, folder: Path, pattern: str) -> str:
-        """:meth:`digest_many` of the files below a folder that match a pattern, by relative path; empty without files."""
+        """:meth:`digest_many` of the files below a folder that match a pattern; empty if there are none."""
         files = {path.relative_to(folder).as_posix(): path for path in folder.rglob(pattern)}
         return self.digest_many(files) if files else ""
 
