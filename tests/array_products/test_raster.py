@@ -10,10 +10,9 @@ import warp as wp
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from warp_tiles.array_products.kernels import inverse, quotient_function, raster_arguments, raster_function
+from warp_tiles.array_products.kernels import inverse, quotient, raster_arguments, tile_position
 
 NUMBERS = st.integers(0, 2**31 - 1)
-quotient, position = quotient_function(), raster_function()
 
 
 @given(NUMBERS, st.integers(1, 2**31 - 1))
@@ -50,7 +49,7 @@ def test_quotients_and_remainders() -> None:
 def positions(rows: int, columns: int, group: int, of_matrix: wp.uint32, of_slice: wp.uint32, of_group: wp.uint32,
               of_height: wp.uint32, of_last_height: wp.uint32, Tiles: wp.array(dtype=int, ndim=2)):  # fmt: skip
     number = wp.tid()
-    i, j = position(number, rows, columns, group, of_group, of_height, of_last_height)
+    i, j = tile_position(number, rows, columns, group, of_group, of_height, of_last_height)
     Tiles[number, 0] = i
     Tiles[number, 1] = j
 

@@ -429,13 +429,10 @@ def _class_of(launch: Any) -> type[PackedLaunch]:
 
 def array_structures(values: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
     """Yields each array with its C structure. An array gets a new structure when its gradient is replaced."""
-    for value in values:
-        if isinstance(value, warp.array):
-            yield value, value.ctype
-        elif isinstance(value, warp.indexedarray):
-            yield from array_structures([value.data])
-        elif _internal("types.is_struct")(value):
-            yield from array_structures(getattr(value, name) for name in value._cls.vars)
+    for _, found in (named for value in values for named in arrays_in("", value)):
+        array = found.data if isinstance(found, warp.indexedarray) else found
+        if isinstance(array, warp.array):
+            yield array, array.ctype
 
 
 # ---- edited kernels

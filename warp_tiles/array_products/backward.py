@@ -20,7 +20,7 @@ from warp_tiles.array_products.elementwise import (
     scale_kernel,
 )
 from warp_tiles.array_products.kernels import types
-from warp_tiles.array_products.prepared import PreparedMatmul, add_rows, elementwise, is_prepared, prepared
+from warp_tiles.array_products.prepared import PreparedMatmul, add_rows, apply, elementwise, is_prepared, prepared
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.dtypes import DType
 from warp_tiles.heuristics.matmul_question import Operand
@@ -35,9 +35,6 @@ class Backward:
     """Adds the gradients of one product. A tape calls it.
 
     Attributes:
-        call: The product.
-        a, b, out, bias: Its arrays.
-        alpha, beta: Its factors.
         old: The content of ``out`` before the product, if the epilogue's gradient needs it.
         a_transposed, b_transposed: True if the array is the transpose of the operand in ``call``.
     """
@@ -72,7 +69,7 @@ class Backward:
             self._add_to_bias(before, array)
         if self.call.has_beta:
             kernel = scale_kernel(before.dtype, view.dtype, self.call.accumulator)
-            elementwise(kernel, (before, view), view.shape, device).run_at((array.ptr, gradient.ptr), self.beta)
+            apply(kernel, ((before, array), (view, gradient)), view.shape, factor=self.beta)
         elif not getattr(self.out, "retain_grad", False):  # the product overwrote what was there before
             gradient.zero_()
 
@@ -84,15 +81,13 @@ class Backward:
         result = wp.empty(view.shape, dtype=value, device=device)
         inputs, outputs = contiguous(call.accumulator, view.shape), contiguous(view.dtype, view.shape)
         if self.old is not None:
-            old = view_of(self.old, view.dtype)
             kernel = scale_kernel(view.dtype, call.accumulator, call.accumulator)
-            elementwise(kernel, (old, inputs), view.shape, device).run_at((self.old.ptr, total.ptr), 1.0)
+            apply(kernel, ((view_of(self.old, view.dtype), self.old), (inputs, total)), view.shape)
         again = replace(call, out=inputs, epilogue=None)
         bias = None if self.bias is None else self.bias.ptr
         prepared(again, device).run(self.a.ptr or 0, self.b.ptr or 0, total.ptr, bias, self.alpha, self.beta)
         kernel = gradient_kernel(call.epilogue, view.dtype, call.accumulator)
-        launch = elementwise(kernel, (inputs, view, outputs), view.shape, device)
-        launch.run_at((total.ptr, gradient.ptr, result.ptr), 1.0)
+        apply(kernel, ((inputs, total), (view, gradient), (outputs, result)), view.shape)
         return outputs, result
 
     def check_gradients(self) -> None:
@@ -115,8 +110,7 @@ class Backward:
         view = self.call.out
         copy = wp.empty(view.shape, dtype=self.out.dtype, device=self.out.device)
         kernel = scale_kernel(view.dtype, view.dtype, self.call.accumulator)
-        launch = elementwise(kernel, (view, contiguous(view.dtype, view.shape)), view.shape, self.out.device)
-        launch.run_at((self.out.ptr, copy.ptr), 1.0)
+        apply(kernel, ((view, self.out), (contiguous(view.dtype, view.shape), copy)), view.shape)
         return replace(self, old=copy)
 
     def record_on(self, tape: Any) -> None:
@@ -197,8 +191,7 @@ class Backward:
         sums = wp.empty((batch * chunks, 1, columns), dtype=dtype, device=device)
         sums_view = contiguous(call.accumulator, sums.shape)
         kernel = column_sums_kernel(before.dtype, call.accumulator)
-        launch = elementwise(kernel, (before, sums_view), (batch, chunks, columns), device, CHUNK)
-        launch.run_at((array.ptr, sums.ptr), 1.0)
+        apply(kernel, ((before, array), (sums_view, sums)), (batch, chunks, columns), CHUNK)
         assert call.bias is not None
         target = View(call.bias.dtype, (1, 1, columns), (0, 0, self.bias.grad.strides[0]))
         add_rows(sums_view, target, (sums.ptr, self.bias.grad.ptr), device)

@@ -21,14 +21,9 @@ from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What follows the sums: C = epilogue(alpha * factor * sums + beta * C + bias).
+    """What follows the sums: C = function(alpha * factor * sums + beta * C + bias), with the element types of each.
 
     Attributes:
-        out: Element type of C.
-        bias: Element type of the bias; None without one.
-        has_beta: True if C is read.
-        function: A Warp function of one scalar; None without one.
-        sums: Element type of the sums.
         has_factor: True if alpha is multiplied by a factor in an array, which a kernel computed.
     """
 
@@ -42,18 +37,11 @@ class Epilogue:
 
 @dataclass(frozen=True)
 class TileKernel:
-    """The constants of a kernel with a loop of products.
+    """The constants of a kernel with a loop of products. See ``MatmulCall`` and ``MatmulConfig`` for their meaning.
 
     Attributes:
-        a, b: Element types of the arrays.
         tile: Rows and columns of a tile of C, and elements of K in one step.
-        a_transposed, b_transposed: True if the array is the operand's transpose.
-        tf32: True for tensor cores that round float32 to tf32.
         epilogue: What follows the loop; None stores the sums of each slice of K in a matrix of its own.
-        scaled: False if alpha is 1.
-        slices: The number of slices of K. Several blocks compute one tile of C, each from one slice.
-        split_operand: The operand that is a sum of two arrays, ``a`` or ``b``.
-        main_loop: What is fixed of its loop's pipeline.
         is_persistent: True if a block computes several tiles one after another.
     """
 
@@ -109,62 +97,46 @@ _BLOCK_NUMBER = """
 """
 
 
-@functools.cache
-def block_number_function() -> Any:
-    """A Warp function of a block's number, for kernels in which each block computes one tile.
+@wp.func_native(_BLOCK_NUMBER)
+def block_number(index: int) -> int:
+    """A block's number, for kernels in which each block computes one tile.
 
     It returns its argument, ``wp.tid()``. On a GPU it reads the same number from the block's coordinates. So the
     compiler knows that all threads have the same number, and what follows from it takes fewer registers.
     """
 
-    @wp.func_native(_BLOCK_NUMBER)
-    def block_number(index: int) -> int: ...
 
-    return block_number
-
-
-@functools.cache
-def quotient_function() -> Any:
-    """A Warp function of ``number // divisor`` and the remainder, for a number that is not negative.
+@wp.func
+def quotient(number: int, divisor: int, inverse: wp.uint32):
+    """``number // divisor`` and the remainder, for a number that is not negative.
 
     A division takes about a hundred cycles, for which each block would wait before its first load. ``inverse`` is that
     of :func:`inverse`; with it, the first quotient is at most one too small.
     """
-
-    @wp.func
-    def quotient(number: int, divisor: int, inverse: wp.uint32):
-        found = int((wp.uint64(wp.uint32(number)) * wp.uint64(inverse)) >> wp.uint64(32))
-        rest = number - found * divisor
-        if rest >= divisor:
-            found += 1
-            rest -= divisor
-        return found, rest
-
-    return quotient
+    found = int((wp.uint64(wp.uint32(number)) * wp.uint64(inverse)) >> wp.uint64(32))
+    rest = number - found * divisor
+    if rest >= divisor:
+        found += 1
+        rest -= divisor
+    return found, rest
 
 
-@functools.cache
-def raster_function() -> Any:
-    """A Warp function of the tile of a block. Consecutive blocks go down the columns of a group, and share loads."""
-    quotient = quotient_function()
-
-    @wp.func
-    def tile_position(
-        number: int,
-        rows: int,
-        columns: int,
-        group: int,
-        of_group: wp.uint32,
-        of_height: wp.uint32,
-        of_last_height: wp.uint32,
-    ):
-        whole, within = quotient(number, group * columns, of_group)
-        first = whole * group
-        height = wp.min(group, rows - first)
-        column, row = quotient(within, height, wp.where(height == group, of_height, of_last_height))
-        return first + row, column
-
-    return tile_position
+@wp.func
+def tile_position(
+    number: int,
+    rows: int,
+    columns: int,
+    group: int,
+    of_group: wp.uint32,
+    of_height: wp.uint32,
+    of_last_height: wp.uint32,
+):
+    """The tile of a block. Consecutive blocks go down the columns of a group, and share loads."""
+    whole, within = quotient(number, group * columns, of_group)
+    first = whole * group
+    height = wp.min(group, rows - first)
+    column, row = quotient(within, height, wp.where(height == group, of_height, of_last_height))
+    return first + row, column
 
 
 _ARRIVE = """
@@ -185,17 +157,12 @@ _ARRIVE = """
 """
 
 
-@functools.cache
-def arrival_function() -> Any:
-    """A Warp function that is not 0 for the last one of the blocks of a tile, and that resets the tile's counter.
+@wp.func_native(_ARRIVE)
+def arrive(arrived: wp.array(dtype=wp.int32, ndim=1), tile: int, slices: int) -> int:
+    """Not 0 for the last one of the blocks of a tile. It resets the tile's counter.
 
     Blocks call it after they stored their sums. This follows ``threadFenceReduction`` of the CUDA samples.
     """
-
-    @wp.func_native(_ARRIVE)
-    def arrive(arrived: wp.array(dtype=wp.int32, ndim=1), tile: int, slices: int) -> int: ...
-
-    return arrive
 
 
 _ADD = """
@@ -359,13 +326,12 @@ def tile_kernel(key: TileKernel) -> Any:
     SLICES, in_slices, is_split, is_partial = key.slices, key.slices > 1, key.is_split, key.epilogue is None
     a_transposed, b_transposed, tf32 = key.a_transposed, key.b_transposed, key.tf32
     a_in_parts, b_in_parts = key.split_operand == "a", key.split_operand == "b"
-    quotient, position, arrive, add = quotient_function(), raster_function(), arrival_function(), addition_function(key)
-    prefetch, finish = prefetch_function(stored.out), finish_function(stored)
+    add, prefetch, finish = addition_function(key), prefetch_function(stored.out), finish_function(stored)
     is_plain, is_rounded = key.is_plain, key.is_plain and stored.out != key.sums
     reads_c, has_bias, has_factor = stored.has_beta, stored.bias is not None, stored.has_factor
 
     options = {} if always_loops() else {"grid_stride": key.is_persistent}
-    has_one_tile, block_number = not (always_loops() or key.is_persistent), block_number_function()
+    has_one_tile = not (always_loops() or key.is_persistent)
 
     def matmul(
         slice_depth: int,
@@ -394,7 +360,7 @@ def tile_kernel(key: TileKernel) -> Any:
         part = 0
         if in_slices:
             part, tile_number = quotient(tile_number, rows * columns, of_slice)
-        i, j = position(tile_number, rows, columns, group, of_group, of_height, of_last_height)
+        i, j = tile_position(tile_number, rows, columns, group, of_group, of_height, of_last_height)
         first = part * slice_depth
         matrix_a = A[z]
         matrix_b = B[z]

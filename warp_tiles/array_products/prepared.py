@@ -25,7 +25,7 @@ from warp_tiles.array_products.kernels import (
 )
 from warp_tiles.array_products.workspace import workspace
 from warp_tiles.errors import MatmulError, WarpTilesError
-from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
+from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.heuristics.matmul_question import ALIGNED, MatmulAnswer, MatmulConfig
 from warp_tiles.launch.script import note_product
 
@@ -39,13 +39,7 @@ Layout = tuple[Any, tuple[int, ...], tuple[int, ...]]  # dtype, shape and stride
 
 @dataclass(frozen=True)
 class PaddedCopy:
-    """A copy of an operand, whose lines are aligned.
-
-    Attributes:
-        view: The copy.
-        size_bytes: Its size.
-        launch: Its launch.
-    """
+    """A copy of an operand, whose lines are aligned."""
 
     view: View
     size_bytes: int
@@ -57,8 +51,6 @@ class PreparedMatmul:
     """A product on a device that is repeated with other memory. Thread-safe. It keeps no array alive.
 
     Attributes:
-        answer: How it is computed.
-        device: Warp's device.
         is_swapped: True if A and B are exchanged, so that C is the transpose of the caller's.
         launch: The launch of the kernel with the loop.
         reduction: The launch that adds the slices of a summed batch, or None.
@@ -149,19 +141,15 @@ def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -
         )
     key = kernel_of(call, found)
     out, sums, counters, reduction = call.out, (0, 1, 1), 0, None
+    stride = 0 if call.bias is None else call.bias.stride
     if call.summed:  # a matrix of sums for each slice of each product
         sums = (batch * chosen.split_k, m, n)
         out = contiguous(call.accumulator, sums)
-        stride = 0 if call.bias is None else call.bias.stride
         reduction = reduction_of(epilogue_of(call), out, call.out, stride, sums[0], device)
     elif chosen.split_k > 1:
         counters = batch * rows * columns
         sums = (counters * chosen.split_k, chosen.tile_m, chosen.tile_n)
-    bias = factor = slices = arrived = None
-    if key.stored.bias is not None and call.bias is not None:
-        bias = (*types(call.bias.dtype), (n,), (call.bias.stride,))
-    if key.stored.has_factor:
-        factor = _single(call.accumulator)
+    slices = arrived = None
     if key.is_split:
         slices, arrived = layout(contiguous(call.accumulator, sums)), (int, (counters,), (4,))
     steps = -(-k // chosen.tile_k)
@@ -170,7 +158,7 @@ def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -
     launch = _packed(
         tile_kernel(key),
         [slice_depth, *raster_arguments(rows, columns, chosen.group, chosen.split_k), 1.0, 0.0],
-        [*operands, layout(out), bias, factor, slices, arrived],
+        [*operands, layout(out), *_vectors(key.stored, n, stride), slices, arrived],
         [blocks],
         device,
         block_dim=chosen.threads,
@@ -276,12 +264,6 @@ def layout(view: View) -> Layout:
     return dtype, view.shape, view.strides
 
 
-def _single(dtype: DType) -> Layout:
-    """An array with one element."""
-    (found,) = types(dtype)
-    return found, (1,), (DTYPE_BYTES[dtype],)
-
-
 def _operand(view: View, is_split: bool) -> Layout:
     """An array that is an operand or its transpose."""
     dtype, (batch, lines, length), (far, between, step) = layout(view.stored)
@@ -300,25 +282,20 @@ def _packed(
     arrays: Sequence[Layout | None],
     dim: Sequence[int],
     device: Any,
-    *,
     block_dim: int = THREADS,
-    tiled: bool = False,
-    max_blocks: int = 0,
+    **options: Any,
 ) -> Any:
     """Packs a launch whose arrays have no memory yet, and whose last scalars may change (``PackedLaunch.run_at``)."""
-    views = [
-        array and wp.array(ptr=None, dtype=array[0], shape=array[1], strides=array[2], device=device)
-        for array in arrays
+    blank = [one and wp.array(ptr=None, dtype=one[0], shape=one[1], strides=one[2], device=device) for one in arrays]
+    return pack_launch(kernel, [*scalars, *blank], dim=dim, block_dim=block_dim, device=device, **options)
+
+
+def _vectors(epilogue: Epilogue, columns: int, bias_stride: int) -> list[Layout | None]:
+    """The bias and the factor of an epilogue, which has at most both."""
+    return [
+        None if epilogue.bias is None else (*types(epilogue.bias), (columns,), (bias_stride,)),
+        (*types(epilogue.sums), (1,), (DTYPE_BYTES[epilogue.sums],)) if epilogue.has_factor else None,
     ]
-    return pack_launch(
-        kernel,
-        [*scalars, *views],
-        dim=dim,
-        block_dim=block_dim,
-        tiled=tiled,
-        max_blocks=max_blocks,
-        device=device,
-    )
 
 
 def padded_copy(view: View, parts: int, device: Any) -> PaddedCopy:
@@ -344,9 +321,7 @@ def reduction_of(epilogue: Epilogue, sums: View, out: View, bias_stride: int, sl
         slices: The number of slices of each matrix of the result.
         device: Warp's device.
     """
-    bias = None if epilogue.bias is None else (*types(epilogue.bias), (out.shape[2],), (bias_stride,))
-    factor = _single(epilogue.sums) if epilogue.has_factor else None
-    arrays = [layout(sums), layout(out), bias, factor]
+    arrays = [layout(sums), layout(out), *_vectors(epilogue, out.shape[2], bias_stride)]
     return _packed(reduce_kernel(epilogue), [slices, 1.0, 0.0], arrays, out.shape, device)
 
 
@@ -358,10 +333,10 @@ def add_rows(sums: View, target: View, pointers: tuple[int, int], device: Any) -
 
 
 def elementwise(kernel: Any, views: Sequence[View], dim: Sequence[int], device: Any, *scalars: int) -> Any:
-    """The launch of a kernel over views. It is packed once, and again if it was modified.
+    """The launch of a kernel over views. Its last scalar is a factor. It is packed once, and again if it was modified.
 
     Args:
-        kernel: The kernel. Its last scalar is a factor.
+        kernel: The kernel.
         views: Its arrays.
         dim: The launch dimensions.
         device: Warp's device.
@@ -369,3 +344,11 @@ def elementwise(kernel: Any, views: Sequence[View], dim: Sequence[int], device: 
     """
     key = (kernel, tuple(views), tuple(dim), scalars, device.alias)
     return _kept(key, lambda: _packed(kernel, [*scalars, 1.0], [layout(view) for view in views], dim, device))
+
+
+def apply(
+    kernel: Any, arrays: Sequence[tuple[View, Any]], dim: Sequence[int], *scalars: int, factor: float = 1.0
+) -> None:
+    """Launches a kernel over arrays, given with their views. See :func:`elementwise`."""
+    launch = elementwise(kernel, [view for view, _ in arrays], dim, arrays[0][1].device, *scalars)
+    launch.run_at(tuple(array.ptr for _, array in arrays), factor)

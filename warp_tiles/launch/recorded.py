@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
+from warp_tiles._warp import launch as warp_launch
 from warp_tiles.errors import RecordingError
 from warp_tiles.gemm.hardware import BLOCK_THREADS
 from warp_tiles.settings import current
@@ -61,9 +62,6 @@ class _Packed:
     """
 
     def __init__(self, kernel: Any, config: _LaunchConfig, values: Sequence[Any], gradients: Sequence[Any]) -> None:
-        from warp_tiles._warp import launch as warp_launch
-
-        self._warp = warp_launch
         self.kernel = kernel
         self.config = config
         self.values = list(values)  # as the user passed them, which keeps arrays alive
@@ -76,36 +74,36 @@ class _Packed:
         self._record()
 
     def _record(self) -> None:
-        warp, config = self._warp, self.config
-        self._concrete = kernel = warp.overload_for(self.kernel, self._kept)
+        config = self.config
+        self._concrete = kernel = warp_launch.overload_for(self.kernel, self._kept)
         self._kept, self.gradients = (
-            [warp.snapshot(kernel, index, value) for index, value in enumerate(values)]
+            [warp_launch.snapshot(kernel, index, value) for index, value in enumerate(values)]
             for values in (self._kept, self.gradients)
         )
-        self.has_adjoint = warp.has_adjoint(kernel)
+        self.has_adjoint = warp_launch.has_adjoint(kernel)
         self._shapes = [self._shapes_of(index, value) for index, value in enumerate(self._kept)]
         adjoints = [self._gradient(index) for index in range(len(self._kept))] if self.has_adjoint else None
         forward = adjoint = block_dim = None
         if math.prod(config.dim):
-            forward = warp.pack_launch(kernel, self._kept, **vars(config))
+            forward = warp_launch.pack_launch(kernel, self._kept, **vars(config))
             block_dim = forward.launch.block_dim
             if adjoints is not None:
-                adjoint = warp.pack_launch(kernel, self._kept, adjoints, **vars(config))
+                adjoint = warp_launch.pack_launch(kernel, self._kept, adjoints, **vars(config))
         was_named = self._definition.is_named if self._definition is not None else None
-        self._definition = warp.Definition(self.kernel, kernel.module, block_dim, was_named)
-        self._watched = tuple(warp.array_structures(self._kept))
+        self._definition = warp_launch.Definition(self.kernel, kernel.module, block_dim, was_named)
+        self._watched = tuple(warp_launch.array_structures(self._kept))
         self._forward, self._adjoint = forward, adjoint
 
     def _shapes_of(self, index: int, value: Any, *, adjoint: bool = False) -> dict[str, tuple[int, ...] | None]:
         """Check an argument, or a gradient of it. Returns the shapes of its arrays."""
-        structure = self._warp.pack(self._concrete, index, value, self.config.device, adjoint=adjoint)
-        return self._warp.array_shapes(self._concrete, index, value, structure)
+        structure = warp_launch.pack(self._concrete, index, value, self.config.device, adjoint=adjoint)
+        return warp_launch.array_shapes(self._concrete, index, value, structure)
 
     def _gradient(self, index: int) -> Any:
         """Returns the gradient of an argument. A gradient that the user passed is checked."""
         given = self.gradients[index]
         if given is None:
-            return self._warp.own_gradient(self._kept[index])
+            return warp_launch.own_gradient(self._kept[index])
         found = self._shapes_of(index, given, adjoint=True)
         present = {name: shape for name, shape in found.items() if shape is not None}  # a struct may lack some
         self._require_shapes(index, {**self._shapes[index], **present}, "the gradient of ")
@@ -157,13 +155,13 @@ class _Packed:
         shapes = self._shapes_of(index, value)
         self._require_shapes(index, shapes)
         self.values[index] = value
-        self._kept[index] = kept = self._warp.snapshot(self._concrete, index, value)
+        self._kept[index] = kept = warp_launch.snapshot(self._concrete, index, value)
         self.gradients[index] = None
         self._shapes[index] = shapes
         for replay in (self._forward, self._adjoint):
             if replay is not None:
                 replay.set(index, kept, adjoint=False)
-        self._watched = tuple(self._warp.array_structures(self._kept))
+        self._watched = tuple(warp_launch.array_structures(self._kept))
         if self.has_adjoint:
             self.set_gradient(index, None)
 
@@ -173,7 +171,7 @@ class _Packed:
             self.record_again()
         self.require_adjoint()
         before = self.gradients[index]
-        self.gradients[index] = self._warp.snapshot(self._concrete, index, value)
+        self.gradients[index] = warp_launch.snapshot(self._concrete, index, value)
         try:
             gradient = self._gradient(index)
         except RecordingError:
@@ -195,8 +193,8 @@ class _Packed:
 
     def record_on_tape(self, tape: Any, inputs: int) -> None:
         """Let a tape's backward pass run the adjoint with the present arguments."""
-        warp, config = self._warp, self.config
-        warp.check_array_access(tape, self._concrete, self._kept)
+        config = self.config
+        warp_launch.check_array_access(tape, self._concrete, self._kept)
         if not self.has_adjoint:  # the tape warns of it
             split = self._kept[:inputs], self._kept[inputs:]
             threads = config.block_dim or 0
@@ -216,9 +214,9 @@ class _Packed:
         """The gradients of arrays and structs that have one, in the form of ``wp.Tape.gradients``."""
         found: dict[Any, Any] = {}
         for value, kept, given in zip(self.values, self._kept, self.gradients):
-            own = self._warp.own_gradient(kept, found)
+            own = warp_launch.own_gradient(kept, found)
             gradient = own if given is None else given
-            if gradient is not None and self._warp.can_have_gradient(value):
+            if gradient is not None and warp_launch.can_have_gradient(value):
                 found[value] = gradient
         return found
 
@@ -356,8 +354,6 @@ def record(
         UnsupportedWarpError: The installed Warp lacks a part that recordings rely on.
         Exception: Any error of ``wp.launch`` when the module does not build.
     """
-    from warp_tiles._warp import launch as warp_launch
-
     runtime = warp_launch.runtime()
     device = warp_launch.device_of(device, stream)
     given, results = _listed("inputs", inputs), _listed("outputs", outputs)
@@ -387,9 +383,9 @@ def record(
     ]
     config = _LaunchConfig(
         _dimensions(dim, tiled=tiled),
-        _threads(block_dim),
+        None if block_dim is None else _whole("block_dim", block_dim, 1, BLOCK_THREADS),
         tiled,
-        _blocks(max_blocks),
+        _whole("max_blocks", max_blocks, 0, MAX_BLOCKS),
         device,
         stream,
     )
@@ -446,24 +442,6 @@ def _dimensions(dim: Any, *, tiled: bool) -> tuple[int, ...]:
             f"dim is {dim!r}", remedy=f"give 1 to {largest} whole numbers of threads that are not negative"
         )
     return sizes
-
-
-def _threads(block_dim: Any) -> int | None:
-    """Returns the threads per block; None for Warp's default.
-
-    Raises:
-        RecordingError: A block cannot have this number of threads.
-    """
-    return None if block_dim is None else _whole("block_dim", block_dim, 1, BLOCK_THREADS)
-
-
-def _blocks(max_blocks: Any) -> int:
-    """Returns the largest number of blocks; 0 for no limit.
-
-    Raises:
-        RecordingError: The number is not valid.
-    """
-    return _whole("max_blocks", max_blocks, 0, MAX_BLOCKS)
 
 
 def _whole_number(value: Any) -> int | None:
