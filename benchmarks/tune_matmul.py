@@ -17,7 +17,7 @@ import hashlib
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from warp_tiles.heuristics.matmul import candidates, choose_matmul, cost_us
 from warp_tiles.heuristics.matmul_question import MatmulConfig, MatmulProblem
 from warp_tiles.tuning.encoding import encode_records
 from warp_tiles.tuning.key import TuningKey
-from warp_tiles.tuning.measure import Clock, EventClock
+from warp_tiles.tuning.measure import Candidate, Clock, EventClock
 from warp_tiles.tuning.record import DEFAULTS, Config, Record
 from warp_tiles.tuning.search import SearchDevice, search
 from warp_tiles.tuning.store import RecordStore
@@ -66,16 +66,11 @@ def considered(problem: MatmulProblem, arch: int, multiprocessors: int, most: in
     return [choice, *(config for config in found if config != choice)][:most]
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(Candidate):
     """A configuration's product as a candidate of a search. ``restore`` runs torch's product."""
 
-    run: Callable[[], None]
-    restore: Callable[[], Any]
-    shared_bytes: int = 0
-
-    def prepare(self) -> None:
-        """Nothing to prepare."""
+    def __init__(self, run: Callable[[], None], restore: Callable[[], Any]) -> None:
+        self.run, self.restore = run, restore  # type: ignore[method-assign]
 
 
 class Bench:

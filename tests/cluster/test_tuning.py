@@ -9,8 +9,10 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import distributed
 import pytest
 
 import warp_tiles
@@ -18,7 +20,7 @@ from tests.cluster import lab
 from tests.tuning.place_fakes import H200, placed, question, timing, variant
 from warp_tiles import settings
 from warp_tiles.build.installation import Installation
-from warp_tiles.cli.cluster_tuning import ClusterGpu, Lab, SentScript, assigned, cluster_tuners
+from warp_tiles.cli.cluster_tuning import ClusterDevice, ClusterGpu, Lab, SentScript, assigned, cluster_tuners
 from warp_tiles.cli.tune_script import _tune_all
 from warp_tiles.errors import RefusedWorkerError, ToolchainError
 from warp_tiles.toolchain.store import ToolchainStore
@@ -127,6 +129,31 @@ def test_a_killed_worker_costs_nothing_and_another_continues(workers: Any, store
     assert victim
     assert all(not item.error and is_complete(item.record, item.place) for item in found)
     assert not [timing for item in found for timing in item.record.timings if timing.status == "failed"]
+
+
+def test_a_result_that_is_lost_with_its_worker_is_not_waited_for() -> None:
+    """Dask calls the future of such a task lost, and not pending."""
+
+    class LostFuture:
+        status = "lost"
+        is_cancelled = False
+
+        def result(self, timeout: float) -> Any:
+            raise distributed.TimeoutError
+
+        def done(self) -> bool:
+            return False
+
+        def cancel(self) -> None:
+            self.is_cancelled = True
+
+    sent = LostFuture()
+    client = SimpleNamespace(submit=lambda *_, **__: sent, nthreads=dict)
+    device = ClusterDevice(client, "tcp://gone", ClusterGpu("cuda:0", "1", H200, 90), tuple, Lab())
+    with pytest.raises(ToolchainError, match="tcp://gone was lost while it measured: it left the cluster"):
+        device.for_place(SCRIPT, "0").build(DEFAULTS["loop"])
+    assert sent.is_cancelled
+    assert device.is_lost
 
 
 def test_each_kind_of_gpu_is_tuned_at_the_same_time(workers: Any, store: ToolchainStore, log: Path) -> None:

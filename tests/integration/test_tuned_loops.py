@@ -130,6 +130,19 @@ def test_a_record_of_a_loop_is_in_the_plan_and_in_the_hash(module: Any) -> None:
     assert after[module.short.key] == next(loop for loop in before if loop["kernel"] == module.short.key)
 
 
+def test_a_record_counts_for_a_similar_number_of_iterations_if_it_is_known() -> None:
+    kernel = TWO_LOOPS[: TWO_LOOPS.index("@wp.kernel(enable_backward=False)\ndef short")]
+    found = {}
+    for k in (2048, 1984, 8192):
+        gemm = load(kernel.replace("A.shape[1]", str(k)), block_dim=128).gemm
+        found[k] = gemm, places(launch_of(gemm))[0].place
+    assert found[2048][1].title.endswith("a stage, at most 32 iterations")
+    assert found[2048][1] == found[1984][1] != found[8192][1]
+    remember(found[2048][1], {"pipeline": "mma,stages=3"})
+    reasons = {k: plan_of(gemm)["loops"][0]["reason"] for k, (gemm, _) in found.items()}
+    assert {k for k, reason in reasons.items() if "tuned" in reason} == {2048, 1984}
+
+
 def test_a_setting_comes_before_a_record(module: Any) -> None:
     (placed,) = places(launch_of(module.gemm))
     remember(placed.place, {"pipeline": "mma,stages=3"})

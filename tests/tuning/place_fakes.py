@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +14,10 @@ from warp_tiles.gemm.problem import DType, GemmProblem, Operand
 from warp_tiles.heuristics.loop_question import LoopQuestion
 from warp_tiles.tuning.in_place import PlacedLaunch
 from warp_tiles.tuning.key import Environment
-from warp_tiles.tuning.measure import Effort
+from warp_tiles.tuning.measure import Candidate
 from warp_tiles.tuning.places import Place
 from warp_tiles.tuning.record import Config, Timing, identity
-from warp_tiles.tuning.search import SearchDevice, SearchResult, search
+from warp_tiles.tuning.search import SearchDevice
 from warp_tiles.version import __version__
 
 H200 = Environment("NVIDIA H200", 90, 132, wp.__version__, "13.0", __version__)
@@ -45,18 +46,9 @@ def timing(config: Config, median_us: float, **fields: Any) -> Timing:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Built(Candidate):
     config: Config
     shared_bytes: int = 1024
-
-    def prepare(self) -> None:
-        """Nothing to prepare."""
-
-    def run(self) -> None:
-        """Nothing to run."""
-
-    def restore(self) -> None:
-        """Nothing to restore."""
 
 
 @dataclass
@@ -75,9 +67,9 @@ class Machine:
     sampled: list[str] = field(default_factory=list)
     is_broken: bool = False
 
-    def build(self, config: Config) -> Candidate:
+    def build(self, config: Config) -> Built:
         self.built.append(identity(config))
-        return Candidate(config)
+        return Built(config)
 
     def sample_us(self, candidate: Any, runs: int) -> list[float]:
         name = identity(candidate.config)
@@ -87,29 +79,10 @@ class Machine:
             raise RuntimeError("an illegal memory access")
         return [self.times_us.get(name, 100.0) * (1 + 1e-4 * (run % 3)) for run in range(runs)]
 
-    @property
-    def device(self) -> SearchDevice:
-        return SearchDevice(self.build, self, "cuda:7", lambda: not self.is_broken)
-
-    def measure(
-        self,
-        placed: PlacedLaunch,
-        configs: Sequence[Config],
-        *,
-        budget_s: float,
-        soft: Any,
-        finished: Callable[[Sequence[Timing]], object],
-    ) -> SearchResult:
-        """See :class:`warp_tiles.tuning.in_place.Measure`."""
-        return search(
-            configs,
-            [self.device],
-            effort=Effort(iterations=3),
-            budget_s=budget_s,
-            soft=soft,
-            finished=finished,
-            default=configs[0],
-        )
+    @contextmanager
+    def devices(self, placed: PlacedLaunch, configs: Sequence[Config]) -> Iterator[list[SearchDevice]]:
+        """See :data:`warp_tiles.tuning.in_place.Devices`."""
+        yield [SearchDevice(self.build, self, "cuda:7", lambda: not self.is_broken)]
 
 
 def placed(place: Place) -> PlacedLaunch:

@@ -31,6 +31,7 @@ CPU = Device("cpu", is_cuda=False)
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wp, "get_cuda_devices", lambda: [FIRST, *UNLIKE, SECOND, THIRD])
+    monkeypatch.setattr(wp, "get_device", lambda: CPU)
 
 
 def names(devices: list[Device]) -> list[str]:
@@ -45,24 +46,37 @@ def test_no_device_is_like_the_cpu() -> None:
     assert alike(CPU, [FIRST, CPU, Device("cpu:1", is_cuda=False)]) == []
 
 
-def test_without_names_all_gpus_like_the_default_share(host: None) -> None:
-    assert names(sharing_gpus(SECOND)) == ["cuda:1", "cuda:0", "cuda:2"]
-    assert names(sharing_gpus(UNLIKE[0])) == ["cuda:3"]
+@pytest.mark.parametrize(
+    ("default", "found"),
+    [(CPU, ["cuda:0", "cuda:1", "cuda:2"]), (SECOND, ["cuda:1", "cuda:0", "cuda:2"]), (UNLIKE[0], ["cuda:3"])],
+    ids=["CPU", "GPU", "another GPU"],
+)
+def test_without_names_all_gpus_like_the_default_share(
+    host: None, monkeypatch: pytest.MonkeyPatch, default: Device, found: list[str]
+) -> None:
+    monkeypatch.setattr(wp, "get_device", lambda: default)
+    assert names(sharing_gpus()) == found
+
+
+def test_a_machine_without_a_gpu_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wp, "get_cuda_devices", list)
+    with pytest.raises(ToolchainError, match="tuning needs an NVIDIA GPU, and Warp found none"):
+        sharing_gpus()
 
 
 def test_names_restrict_and_the_first_is_tuned_for(host: None) -> None:
-    assert names(sharing_gpus(FIRST, ["cuda:2"])) == ["cuda:2"]
-    assert names(sharing_gpus(FIRST, ["cuda:2", "cuda:0"])) == ["cuda:2", "cuda:0"]
+    assert names(sharing_gpus(["cuda:2"])) == ["cuda:2"]
+    assert names(sharing_gpus(["cuda:2", "cuda:0"])) == ["cuda:2", "cuda:0"]
 
 
 def test_a_named_gpu_unlike_the_first_causes_a_warning(host: None) -> None:
     with pytest.warns(RuntimeWarning, match=r"cuda:5 \(NVIDIA H200, 66 multiprocessors\) is not used for tuning"):
-        assert names(sharing_gpus(FIRST, ["cuda:0", "cuda:5", "cuda:1"])) == ["cuda:0", "cuda:1"]
+        assert names(sharing_gpus(["cuda:0", "cuda:5", "cuda:1"])) == ["cuda:0", "cuda:1"]
 
 
 @pytest.mark.parametrize("name", ["cuda:9", "cpu", "cuda"])
 def test_an_unknown_gpu_is_an_error_that_names_the_present_ones(host: None, name: str) -> None:
     with pytest.raises(ToolchainError, match=f"there is no GPU {name}\\n") as caught:
-        sharing_gpus(FIRST, ["cuda:0", name])
+        sharing_gpus(["cuda:0", name])
     assert "cuda:4" in caught.value.remedy
     assert "CUDA_VISIBLE_DEVICES" in caught.value.remedy

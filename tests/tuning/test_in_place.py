@@ -12,6 +12,7 @@ import pytest
 from tests.tuning.place_fakes import H200, Machine, placed, question, timing, variant
 from warp_tiles.errors import ToolchainError, TuningError
 from warp_tiles.tuning.in_place import Tuner
+from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.places import Place, loop_place
 from warp_tiles.tuning.record import DEFAULTS, Record, identity
 from warp_tiles.tuning.store import RecordStore
@@ -28,7 +29,7 @@ def machine() -> Machine:
 
 @pytest.fixture
 def tuner(tmp_path: Path, machine: Machine) -> Tuner:
-    return Tuner(RecordStore(tmp_path), H200, "5" * 64, machine.measure, 90)
+    return Tuner(RecordStore(tmp_path), H200, "5" * 64, machine.devices, 90, effort=Effort(iterations=3))
 
 
 def test_every_answer_is_measured_and_the_fastest_wins(tuner: Tuner, machine: Machine) -> None:
@@ -126,16 +127,16 @@ def test_an_answer_that_breaks_the_gpu_has_failed_and_the_rest_is_kept(tuner: Tu
     failed = [item.identity for item in record.timings if item.status == "failed"]
     assert failed == [machine.broken_by]
     healed = Machine()
-    assert replace(tuner, measure=healed.measure).tune(placed(PLACE)).winner is not None
+    assert replace(tuner, devices=healed.devices).tune(placed(PLACE)).winner is not None
     assert machine.broken_by not in healed.built
 
 
 def test_a_launch_that_cannot_be_repeated_does_not_end_the_others(tuner: Tuner, machine: Machine) -> None:
-    def measure(item: Any, configs: Any, **given: Any) -> Any:
+    def devices(item: Any, configs: Any) -> Any:
         if item.place == PLACE:
             raise TuningError("the argument a cannot be copied")
-        return machine.measure(item, configs, **given)
+        return machine.devices(item, configs)
 
-    first, second = replace(tuner, measure=measure).tune_all([placed(PLACE), placed(OTHER)])
+    first, second = replace(tuner, devices=devices).tune_all([placed(PLACE), placed(OTHER)])
     assert (first.error, first.winner) == ("the argument a cannot be copied", None)
     assert second.winner is not None

@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,12 @@ from warp_tiles.build.installation import CODE, COMPILER, CUDA_HEADERS, DEVICE_S
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, TuningError, WarpTilesError
 from warp_tiles.launch.script import discover
 from warp_tiles.settings import Settings, current
-from warp_tiles.tuning.answers import source_of
 from warp_tiles.tuning.environment import environment_of
-from warp_tiles.tuning.in_place import Copies, PlacedLaunch, Tuner, compile_arch, launches_of, places_of
+from warp_tiles.tuning.in_place import PlacedLaunch, Tuner, compile_arch, local_devices, places_of
 from warp_tiles.tuning.key import Environment
-from warp_tiles.tuning.record import Config, Timing, identity
-from warp_tiles.tuning.search import SearchDevice, SearchResult, search
-from warp_tiles.tuning.store import open_store
+from warp_tiles.tuning.measure import Candidate
+from warp_tiles.tuning.record import Config, identity
+from warp_tiles.tuning.search import SearchDevice
 
 FACTS = (CODE, COMPILER, LINKER, DEVICE_SOURCES, CUDA_HEADERS)
 _POLL_S = 1.0
@@ -64,13 +64,11 @@ class SentScript:
         name: The file's name.
         text: The file's content.
         arguments: The command line.
-        block_dim: Block size, in place of those that it launches with.
     """
 
     name: str
     text: bytes
     arguments: tuple[str, ...] = ()
-    block_dim: int | None = None
 
 
 @dataclass(frozen=True)
@@ -153,10 +151,8 @@ class _Session:
         import warp as wp
 
         self._held = ExitStack()
-        copies = Copies(placed)
-        launches = launches_of(placed, copies)
-        (self.device,) = self._held.enter_context(launches.devices(wp.get_device(gpu), placed.place.configs))
-        self._held.callback(copies.forget)
+        devices = local_devices([wp.get_device(gpu)], placed, placed.place.configs)
+        (self.device,) = self._held.enter_context(devices)
         self._built: dict[str, Any] = {}
         self._prepared: set[str] = set()
 
@@ -205,10 +201,10 @@ def _placed(task: Task) -> list[PlacedLaunch]:
         name = f"{hashlib.sha256(task.script.text).hexdigest()[:16]}_{Path(task.script.name).name}"
         folder = Path(tempfile.mkdtemp(prefix="warp_tiles_"))  # Warp reads the source again while it builds
         (folder / name).write_bytes(task.script.text)
-        found = discover(folder / name, task.script.arguments, task.script.block_dim)
+        found = discover(folder / name, task.script.arguments)
         arch = compile_arch(wp.get_device(task.gpu))
         engine = require_hooks("a cluster").engine
-        _launches[task.script] = places_of(engine, found.launches, arch, task.script.block_dim)
+        _launches[task.script] = places_of(engine, found.launches, arch)
     return _launches[task.script]
 
 
@@ -229,20 +225,11 @@ class Lab:
 
 
 @dataclass(frozen=True)
-class _Candidate:
+class _Candidate(Candidate):
     """An answer that a worker has built. The worker prepares and launches it."""
 
     config: Config
     shared_bytes: int
-
-    def prepare(self) -> None:
-        """Does nothing here."""
-
-    def run(self) -> None:
-        """Does nothing here."""
-
-    def restore(self) -> None:
-        """Does nothing here."""
 
 
 @dataclass(frozen=True)
@@ -323,10 +310,10 @@ class ClusterDevice:
                     found: Done = sent.result(timeout=_POLL_S)
                     return found
                 except DaskTimeoutError:
-                    if sent.status == "pending" and self._worker not in self._client.nthreads():
+                    if self._worker not in self._client.nthreads():  # the result may have been lost with it
                         raise self._left("it left the cluster") from None
         finally:
-            if sent.status == "pending":
+            if not sent.done():
                 sent.cancel()
 
     def _left(self, reason: str) -> ToolchainError:
@@ -368,45 +355,25 @@ def cluster_tuners(
             remedy="start workers on machines with GPUs, one for each GPU: CUDA_VISIBLE_DEVICES=0 dask worker ADDRESS",
         )
     engine = require_hooks("a cluster").engine
-    source = source_of(engine.build_context(now).store)
     return [
-        Tuner(
-            open_store(now),
-            environment,
-            source,
-            _measure(devices, script),
-            arch,
-            reuse_stale=now.record_driver_mismatch == "reuse",
-            changed=engine.records_changed,
-        )
+        Tuner.of(engine, now, environment, arch, partial(_live, devices, script), _BUILDS)
         for (environment, arch), devices in kinds.items()
     ]
 
 
-def _measure(devices: Sequence[ClusterDevice], script: SentScript) -> Any:
-    def measure(
-        placed: PlacedLaunch,
-        configs: Sequence[Config],
-        *,
-        budget_s: float,
-        soft: Any,
-        finished: Callable[[Sequence[Timing]], object],
-    ) -> SearchResult:
-        live = [device for device in devices if not device.is_lost]
-        if not live:
-            raise ToolchainError("no worker with such a GPU is left", "start them again, and repeat the command")
-        return search(
-            configs,
-            [device.for_place(script, placed.place.digest) for device in live],
-            jobs=_BUILDS * len(live),
-            budget_s=budget_s,
-            soft=soft,
-            finished=finished,
-            what=str(placed.launch.kernel.key),
-            default=configs[0],
-        )
+@contextmanager
+def _live(
+    devices: Sequence[ClusterDevice], script: SentScript, placed: PlacedLaunch, configs: Sequence[Config]
+) -> Iterator[Sequence[SearchDevice]]:
+    """Enter a block with the devices that are not lost.
 
-    return measure
+    Raises:
+        ToolchainError: All are.
+    """
+    found = [device.for_place(script, placed.place.digest) for device in devices if not device.is_lost]
+    if not found:
+        raise ToolchainError("no worker with such a GPU is left", "start them again, and repeat the command")
+    yield found
 
 
 def assigned(answers: dict[str, list[ClusterGpu]]) -> list[tuple[str, ClusterGpu]]:

@@ -19,7 +19,6 @@ from warp_tiles.tuning.in_place import (
     Tuner,
     local_tuner,
     places_of,
-    present_device,
     silent,
 )
 from warp_tiles.tuning.places import Place
@@ -32,7 +31,6 @@ def tune_script(
     arguments: tuple[str, ...] = (),
     *,
     budget_s: float = 0.0,
-    block_dim: int | None = None,
     devices: Sequence[str] = (),
     tuners: Callable[[Engine, Settings], Sequence[Tuner]] | None = None,
     progress: Progress = silent,
@@ -48,7 +46,6 @@ def tune_script(
         script: A Python file.
         arguments: Its command line.
         budget_s: Seconds for all of them, 0 for no limit. Each has an equal share of the remaining time.
-        block_dim: Block size, in place of those that the script launches with.
         devices: Warp's names of the GPUs that measure. The first one is tuned for; GPUs of another kind are skipped.
             Empty for Warp's default GPU and all others of its kind.
         tuners: Creates tuners, one for each kind of GPU; None for one of these devices.
@@ -66,13 +63,13 @@ def tune_script(
     enable()
     engine, now = require_hooks("tune_script()").engine, current()
     if tuners is None:
-        working: Sequence[Tuner] = [local_tuner(engine, now, sharing_gpus(present_device(), devices))]
+        working: Sequence[Tuner] = [local_tuner(engine, now, sharing_gpus(devices))]
     else:
         working = tuners(engine, now)
-    found = discover(script, arguments, block_dim)
+    found = discover(script, arguments)
     if found.stopped:
         stopped(found.stopped)
-    wanted = [(tuner, places_of(engine, found.launches, tuner.arch, block_dim)) for tuner in working]
+    wanted = [(tuner, places_of(engine, found.launches, tuner.arch)) for tuner in working]
     tuned = _tune_all(wanted, budget_s, progress)
     if any(item.measured for item in tuned):
         engine.records_changed()

@@ -108,6 +108,7 @@ def plan_ring(
         idle_bytes=sum(sizes[name] for name in run),
         at_end=at_end,
         around_bytes=around,
+        iterations=len(range(*(loop.steps or (0,)))),
         registers=target.registers,
     )
     measured = target.records.pipeline(question) if target.records and target.choice == AUTO else None

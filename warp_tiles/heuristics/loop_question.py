@@ -64,6 +64,7 @@ class LoopQuestion:
         idle_bytes: Bytes of neighbouring tiles that are idle in the loop; the stages may lie there.
         at_end: True if these tiles are the last ones of the function, so that extra memory continues them.
         around_bytes: Bytes of the tiles of functions that call this one.
+        iterations: Iterations of the loop, rounded up to a power of two; 0 if they are known at a launch alone.
         may_double_buffer: True if double buffers are better where few blocks are resident with stages.
         double_buffers_reason: Why the loop keeps double buffers although it could have stages; empty if it does not.
         registers: Registers of a thread that the link of the module allows. They follow from all answers of the module,
@@ -78,6 +79,7 @@ class LoopQuestion:
     idle_bytes: int
     at_end: bool
     around_bytes: int
+    iterations: int = 0
     may_double_buffer: bool = False
     double_buffers_reason: str = field(default="", compare=False)
     registers: int = field(default=THREAD_REGISTERS, compare=False)
@@ -93,12 +95,16 @@ class LoopQuestion:
             "idle_bytes": self.idle_bytes,
             "at_end": self.at_end,
             "around_bytes": self.around_bytes,
+            "iterations": self.iterations,
         }
 
     def describe(self) -> str:
         """A line for messages, e.g. ``loop of 128x128x64 float16 x float16 -> float32, 256 threads, sm_90``."""
         first, more = self.forms[0][0], len(self.arrays) - 1
-        return f"loop of {first.describe()}{f' and {more} more' if more else ''}, {self.stage_bytes} bytes a stage"
+        many = f", at most {self.iterations} iterations" if self.iterations else ""
+        return (
+            f"loop of {first.describe()}{f' and {more} more' if more else ''}, {self.stage_bytes} bytes a stage{many}"
+        )
 
     def answer(self, overrides: PipelineOverrides = AUTO) -> LoopAnswer | str:
         """The pipeline with some fields fixed, or the reason why the loop has no stages."""
@@ -144,12 +150,14 @@ def loop_question(
     idle_bytes: int,
     at_end: bool,
     around_bytes: int = 0,
+    iterations: int = 0,
     registers: int = THREAD_REGISTERS,
 ) -> LoopQuestion:
     """The question of a loop whose products have operands as they lie in tiles.
 
     Args:
         products: The forward products, each with the names of the tiles that are its operands.
+        iterations: Iterations of the loop; 0 if they are known at a launch alone.
         families, stage_bytes, arrays, tile_bytes, idle_bytes, at_end, around_bytes, registers: See
             :class:`LoopQuestion`.
     """
@@ -162,6 +170,7 @@ def loop_question(
         idle_bytes,
         at_end,
         around_bytes,
+        1 << (iterations - 1).bit_length() if iterations else 0,
         may_double_buffer=all(rivals_double_buffers(problem) for problem, _ in products),
         double_buffers_reason=next(filter(None, (reason_for_double_buffers(problem) for problem, _ in products)), ""),
         registers=registers,

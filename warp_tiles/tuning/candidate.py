@@ -12,7 +12,7 @@ from typing import Any
 from warp_tiles.errors import TuningError
 from warp_tiles.tuning.arguments import is_array, is_struct
 from warp_tiles.tuning.factory import TunedLaunch
-from warp_tiles.tuning.measure import is_transient
+from warp_tiles.tuning.measure import Candidate, is_transient
 
 log = logging.getLogger("warp_tiles")
 _SEED = 4
@@ -306,7 +306,7 @@ def dimensions(dim: Any) -> tuple[int, ...]:
     return tuple(dim) if isinstance(dim, Sequence) else (dim,)
 
 
-class KernelCandidate:
+class KernelCandidate(Candidate):
     """A configuration's kernel on a workspace.
 
     Args:

@@ -54,30 +54,37 @@ def alike(device: Any, others: Iterable[Any]) -> list[Any]:
     return list(found.values())
 
 
-def sharing_gpus(default: Any, names: Sequence[str] = ()) -> list[Any]:
+def sharing_gpus(names: Sequence[str] = ()) -> list[Any]:
     """Returns the GPUs that tune together. Their results hold for each of them.
 
     Args:
-        default: Warp's device to tune for if no names are given.
-        names: Warp's names of GPUs; the first is the one to tune for. Empty for the default one and all GPUs like it.
+        names: Warp's names of GPUs; the first is the one to tune for. Empty for Warp's default GPU and all like it.
 
     Returns:
         Warp's devices; the first is the one to tune for. GPUs unlike it are left out, with a warning if they were
         named.
 
     Raises:
-        ToolchainError: A named GPU does not exist.
+        ToolchainError: There is no GPU, or none with a given name.
     """
     import warp as wp
 
+    wp.init()
     present = {device.alias: device for device in wp.get_cuda_devices()}
+    if not present:
+        seen = ", ".join(f"{device.alias} ({device.name})" for device in wp.get_devices())
+        raise ToolchainError(
+            f"tuning needs an NVIDIA GPU, and Warp found none: {seen}",
+            remedy="run it on the machine whose GPU is to be tuned, and copy its records with `warp-tiles tune export`",
+        )
     unknown = [name for name in names if name not in present]
     if unknown:
         raise ToolchainError(
             f"there is no GPU {', '.join(unknown)}",
             remedy=f"name some of {', '.join(present)}; CUDA_VISIBLE_DEVICES says which ones programs see",
         )
-    first, *others = [present[name] for name in names] or [default, *present.values()]
+    default = present.get(wp.get_device().alias)  # the CPU may be the default device
+    first, *others = [present[name] for name in names] or [*filter(None, (default,)), *present.values()]
     found = [first, *alike(first, others)]
     for other in others if names else ():
         if other.alias not in {device.alias for device in found}:

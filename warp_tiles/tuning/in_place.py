@@ -13,10 +13,12 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from warp_tiles.errors import ToolchainError, WarpTilesError
 from warp_tiles.gemm.problem import GemmProblem, Role
@@ -31,7 +33,7 @@ from warp_tiles.tuning.launches import KernelLaunches, Measurement
 from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.places import Place, function_place, loop_place
 from warp_tiles.tuning.record import Config, Record, Timing, identity, settled
-from warp_tiles.tuning.search import SearchResult, search
+from warp_tiles.tuning.search import SearchDevice, search
 from warp_tiles.tuning.store import RecordStore, open_store
 from warp_tiles.util.warn import warn
 
@@ -52,25 +54,16 @@ class PlacedLaunch:
     place: Place
     launch: NotedLaunch
 
-
-class Measure(Protocol):
-    """Builds and measures answers of a place on the devices of a tuner; see :func:`local_search`."""
-
-    def __call__(
-        self,
-        placed: PlacedLaunch,
-        configs: Sequence[Config],
-        *,
-        budget_s: float,
-        soft: Any,
-        finished: Callable[[Sequence[Timing]], object],
-    ) -> SearchResult: ...
+    @property
+    def kernel(self) -> str:
+        """The kernel's name."""
+        return str(self.launch.kernel.key)
 
 
-class Progress(Protocol):
-    """Called after each batch of answers with the place and its record so far."""
-
-    def __call__(self, place: Place, record: Record) -> None: ...
+#: Enters a block with the devices that measure answers of a place; see :func:`local_devices`.
+Devices = Callable[[PlacedLaunch, Sequence[Config]], AbstractContextManager[Sequence[SearchDevice]]]
+#: Called after each batch of answers with the place and its record so far.
+Progress = Callable[[Place, Record], None]
 
 
 def silent(place: Place, record: Record) -> None:
@@ -106,11 +99,12 @@ class Tuner:
     """Measures the answers of places that have no usable timing, and stores the timings.
 
     Attributes:
-        store: The records.
         environment: The GPU of the measurements.
         source: See :func:`warp_tiles.tuning.answers.source_of`.
-        measure: Measures on that GPU, and on others like it.
+        devices: That GPU, and others like it.
         arch: The architecture that Warp compiles for on it.
+        jobs: Number of parallel builds for each device; 0 for one per core.
+        effort: Amount of measurement; None for the default.
         reuse_stale: True if timings of another driver or Warp patch release count.
         changed: Called after each place whose record has changed, so that the next place is built with its answer.
     """
@@ -118,10 +112,32 @@ class Tuner:
     store: RecordStore
     environment: Environment
     source: str
-    measure: Measure
+    devices: Devices
     arch: int
+    jobs: int = 0
+    effort: Effort | None = None
     reuse_stale: bool = True
     changed: Callable[[], None] = lambda: None
+
+    @classmethod
+    def of(
+        cls, engine: Engine, now: Settings, environment: Environment, arch: int, devices: Devices, jobs: int = 0
+    ) -> Tuner:
+        """Returns a tuner with the records of the settings and the sources of an engine.
+
+        Raises:
+            ToolchainError: There is no compiler.
+        """
+        return cls(
+            open_store(now),
+            environment,
+            source_of(engine.build_context(now).store),
+            devices,
+            arch,
+            jobs,
+            reuse_stale=now.record_driver_mismatch == "reuse",
+            changed=engine.records_changed,
+        )
 
     def record(self, place: Place) -> Record:
         """The record of a place; empty if there is none."""
@@ -171,7 +187,18 @@ class Tuner:
                     progress(place, known)
 
                 try:
-                    self.measure(placed, configs, budget_s=left_s, soft=soft, finished=finished)
+                    with self.devices(placed, configs) as devices:
+                        search(
+                            configs,
+                            devices,
+                            effort=self.effort,
+                            jobs=self.jobs * len(devices),
+                            budget_s=left_s,
+                            soft=soft,
+                            finished=finished,
+                            what=placed.kernel,
+                            default=configs[0],
+                        )
                 except ToolchainError:
                     raise
                 except WarpTilesError as failure:  # this launch cannot be repeated; others may
@@ -179,7 +206,7 @@ class Tuner:
                 if measured:
                     self.changed()
         new = measured - {timing.identity for timing in record.timings if not timing.unfinished}
-        return TunedPlace(place, str(placed.launch.kernel.key), self.record(place), len(new), error)
+        return TunedPlace(place, placed.kernel, self.record(place), len(new), error)
 
     def tune_all(
         self, places: Iterable[PlacedLaunch], budget_s: float = 0.0, progress: Progress = silent
@@ -200,7 +227,7 @@ class Tuner:
         for number, placed in enumerate(wanted):
             left_s = end - time.monotonic()
             if left_s <= 0:
-                found.append(TunedPlace(placed.place, str(placed.launch.kernel.key), self.record(placed.place), 0))
+                found.append(TunedPlace(placed.place, placed.kernel, self.record(placed.place), 0))
             else:
                 share_s = 0.0 if left_s == math.inf else left_s / (len(wanted) - number)
                 found.append(self.tune(placed, share_s, progress))
@@ -221,52 +248,23 @@ def local_tuner(engine: Engine, now: Settings, devices: Sequence[Any]) -> Tuner:
     Raises:
         ToolchainError: There is no compiler.
     """
-    first, *others = devices
-    return Tuner(
-        open_store(now),
-        environment_of(first),
-        source_of(engine.build_context(now).store),
-        local_search(first, others),
-        compile_arch(first),
-        reuse_stale=now.record_driver_mismatch == "reuse",
-        changed=engine.records_changed,
-    )
+    return Tuner.of(engine, now, environment_of(devices[0]), compile_arch(devices[0]), partial(local_devices, devices))
 
 
-def local_search(device: Any, others: Sequence[Any] = (), effort: Effort | None = None) -> Measure:
-    """Returns a search on a GPU of this machine, and on others like it."""
+@contextmanager
+def local_devices(
+    devices: Sequence[Any], placed: PlacedLaunch, configs: Sequence[Config]
+) -> Iterator[Sequence[SearchDevice]]:
+    """Enter a block with GPUs of this machine that launch the answers of a place.
 
-    def measure(
-        placed: PlacedLaunch,
-        configs: Sequence[Config],
-        *,
-        budget_s: float,
-        soft: Any,
-        finished: Callable[[Sequence[Timing]], object],
-    ) -> SearchResult:
-        copies = Copies(placed)
-        try:
-            with launches_of(placed, copies, others).devices(device, configs) as devices:
-                return search(
-                    configs,
-                    devices,
-                    effort=effort,
-                    budget_s=budget_s,
-                    soft=soft,
-                    finished=finished,
-                    what=copies.function.__name__,
-                    default=configs[0],
-                )
-        finally:
-            copies.forget()
-
-    return measure
-
-
-def launches_of(placed: PlacedLaunch, copies: Copies, others: Sequence[Any] = ()) -> KernelLaunches:
-    """The launches that measure the answers of a place."""
-    launch, names = placed.launch, copies.arguments()
-    return KernelLaunches(
+    Args:
+        devices: Warp's devices: a GPU, then others like it.
+        placed: The place and the launch.
+        configs: The answers.
+    """
+    copies, launch, (device, *others) = Copies(placed), placed.launch, devices
+    names = copies.arguments()
+    launches = KernelLaunches(
         copies,
         launch.values,
         frozenset(names[len(names) - launch.outputs :]),
@@ -276,6 +274,11 @@ def launches_of(placed: PlacedLaunch, copies: Copies, others: Sequence[Any] = ()
         adjoint=placed.place.adjoint,
         is_planned=True,
     )
+    try:
+        with launches.devices(device, configs) as found:
+            yield found
+    finally:
+        copies.forget()
 
 
 class Copies:
@@ -332,20 +335,16 @@ def _copy(launch: NotedLaunch, answers: str) -> Any:
 # ---- the places of launches
 
 
-def places_of(
-    engine: Engine, launches: Iterable[NotedLaunch], arch: int, block_dim: int | None = None
-) -> list[PlacedLaunch]:
+def places_of(engine: Engine, launches: Iterable[NotedLaunch], arch: int) -> list[PlacedLaunch]:
     """Returns the places of kernels, each once, with its largest launch.
 
     Args:
         engine: Plans the kernels.
         launches: The launches; those on the CPU have no places.
         arch: The architecture that Warp compiles for.
-        block_dim: Block size, in place of those of the launches.
     """
     found: dict[Place, PlacedLaunch] = {}
-    for given in launches:
-        launch = given if block_dim is None else replace(given, block_dim=block_dim)
+    for launch in launches:
         if launch.device.is_cpu:
             continue
         try:
@@ -429,26 +428,6 @@ def tune_launch(engine: Engine, now: Settings) -> None:
         tuner.tune_all(places_of(engine, [launch], tuner.arch), now.tune_budget_s)
     except ToolchainError as error:
         warn(f"{error.message}; building with the known records")
-
-
-def present_device() -> Any:
-    """Warp's default CUDA device.
-
-    Raises:
-        ToolchainError: There is none.
-    """
-    import warp as wp
-
-    wp.init()
-    if wp.get_device().is_cuda:
-        return wp.get_device()
-    if devices := wp.get_cuda_devices():
-        return devices[0]
-    names = ", ".join(f"{device.alias} ({device.name})" for device in wp.get_devices())
-    raise ToolchainError(
-        f"tuning needs an NVIDIA GPU, and Warp found none: {names}",
-        remedy="run it on the machine whose GPU is to be tuned, and copy its records with `warp-tiles tune export`",
-    )
 
 
 def compile_arch(device: Any) -> int:

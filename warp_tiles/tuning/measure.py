@@ -27,8 +27,14 @@ _ATTEMPTS = 4  # to queue all runs in time; other threads may hold the interpret
 _MIN_SAMPLES = 6  # the range of fewer samples contains the median with less than 95 %
 
 
-class Candidate(Protocol):
-    """A launch that can be measured."""
+class Candidate:
+    """A launch that can be measured.
+
+    Attributes:
+        shared_bytes: Shared memory of a block.
+    """
+
+    shared_bytes: int = 0
 
     def prepare(self) -> None:
         """Prepare, outside any timing. An exception makes the candidate a failure."""

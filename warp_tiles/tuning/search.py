@@ -11,14 +11,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from warp_tiles.errors import RefusedWorkerError, ToolchainError
 from warp_tiles.tuning.measure import Candidate, Clock, Effort, Runner, describe_error, is_transient, race
 from warp_tiles.tuning.record import Config, Timing, identity
 from warp_tiles.tuning.search_progress import SearchProgress
-from warp_tiles.tuning.space import All, Strategy
+from warp_tiles.tuning.space import Strategy
 from warp_tiles.util.threads import DaemonThreads, available_cores, wait_all, wait_result
 from warp_tiles.util.warn import warn
 
@@ -26,14 +26,6 @@ _BATCH = 32  # built, measured and stored together; cores are idle only at the e
 _BATCH_ON_BUDGET = 16  # smaller, so that something is measured before the time is over
 _FINALISTS = 4  # the fastest candidates, which run against each other and the default once more
 _FINAL_ITERATIONS = 2  # times those of the search, to tell a small gain from none
-
-
-class Built(Candidate, Protocol):
-    """A candidate that was built."""
-
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory of a block."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +40,7 @@ class SearchDevice:
         is_usable: Called after a failure. False if the device was lost, e.g. because the candidate broke it.
     """
 
-    build: Callable[[Config], Built]
+    build: Callable[[Config], Candidate]
     clock: Clock
     name: str = "the device"
     is_usable: Callable[[], bool] = lambda: True
@@ -114,9 +106,9 @@ def search(
         ToolchainError: The last device was lost.
     """
     with SearchProgress(what, len(configs)) as progress:
-        running = _Search(devices, effort or Effort(), jobs or available_cores(), budget_s, soft, progress)
-        running.finished = finished
-        return running.run(configs, strategy or All(), default)
+        deadline = time.monotonic() + budget_s if budget_s else math.inf
+        given = (effort or Effort(), jobs or available_cores(), deadline, soft, progress, finished)
+        return _Search([_Guard(device) for device in devices], *given).run(configs, strategy or Strategy(), default)
 
 
 class _LostError(Exception):
@@ -146,7 +138,8 @@ class _Guard:
     def build(self, config: Config) -> _Watched:
         name = identity(config)
         with self.watched(name):
-            return _Watched(self, name, self.device.build(config))
+            built = self.device.build(config)
+            return _Watched(self, name, built, shared_bytes=built.shared_bytes)
 
     def sample_us(self, candidate: Any, runs: int) -> list[float]:
         """See :class:`warp_tiles.tuning.measure.Clock`."""
@@ -155,12 +148,13 @@ class _Guard:
 
 
 @dataclass(frozen=True)
-class _Watched:
+class _Watched(Candidate):
     """A candidate on a guarded device."""
 
     guard: _Guard
     name: str
-    built: Built
+    built: Candidate
+    shared_bytes: int = 0
 
     def prepare(self) -> None:
         with self.guard.watched(self.name):
@@ -173,30 +167,23 @@ class _Watched:
         self.built.restore()
 
 
+@dataclass
 class _Search:
-    def __init__(
-        self,
-        devices: Sequence[SearchDevice],
-        effort: Effort,
-        jobs: int,
-        budget_s: float,
-        soft: Mapping[str, Any] | None,
-        progress: SearchProgress,
-    ) -> None:
-        self.guards = [_Guard(device) for device in devices]
-        self.effort = effort
-        self.jobs = jobs
-        self.deadline = time.monotonic() + budget_s if budget_s else math.inf
-        self.soft = soft
-        self.progress = progress
-        self.finished: Callable[[Sequence[Timing]], object] = lambda timings: None
-        self.config_of: dict[str, Config] = {}
-        self.guard_of: dict[str, _Guard] = {}
-        self.timings: dict[str, Timing] = {}
-        self.transient: list[Timing] = []
-        self.builds = 0
-        self.build_s = self.measure_s = 0.0
-        self.runners: list[Runner] = []
+    guards: list[_Guard]
+    effort: Effort
+    jobs: int
+    deadline: float
+    soft: Mapping[str, Any] | None
+    progress: SearchProgress
+    finished: Callable[[Sequence[Timing]], object]
+    config_of: dict[str, Config] = field(default_factory=dict)
+    guard_of: dict[str, _Guard] = field(default_factory=dict)
+    timings: dict[str, Timing] = field(default_factory=dict)
+    transient: list[Timing] = field(default_factory=list)
+    runners: list[Runner] = field(default_factory=list)
+    builds: int = 0
+    build_s: float = 0.0
+    measure_s: float = 0.0
 
     @property
     def has_time(self) -> bool:
@@ -206,9 +193,7 @@ class _Search:
         self.config_of = {identity(config): config for config in configs}
         size = max(_BATCH if self.deadline == math.inf else _BATCH_ON_BUDGET, 4 * self.jobs)
         steps = strategy.keep(0, len(configs)) > 0
-        effort = (
-            replace(self.effort, iterations=strategy.iterations(0, self.effort.iterations)) if steps else self.effort
-        )
+        effort = replace(self.effort, iterations=strategy.iterations(0, self.effort.iterations))
         several, waiting, leaders = len(self.guards) > 1, deque(self.config_of), list[Runner]()
         builder = DaemonThreads(self.jobs, "warp_tiles_tune")
         try:
@@ -263,7 +248,7 @@ class _Search:
                 (transient if is_transient(error) else failed).append(timing)
         self.runners += runners
         self.transient += transient
-        self._remember(transient)
+        self.timings |= {timing.identity: timing for timing in transient}
         self._record(failed)
         return runners
 
@@ -377,7 +362,7 @@ class _Search:
         timing = Timing(
             self.config_of[runner.name],
             "failed",
-            shared_bytes=int(getattr(getattr(runner.candidate, "built", None), "shared_bytes", 0)),
+            shared_bytes=runner.candidate.shared_bytes,
             reason=runner.reason,
             soft=self.soft,
         )
@@ -394,11 +379,8 @@ class _Search:
             unfinished=runner.unfinished,
         )
 
-    def _remember(self, timings: Sequence[Timing]) -> None:
-        self.timings.update({timing.identity: timing for timing in timings})
-
     def _record(self, timings: Sequence[Timing]) -> None:
-        self._remember(timings)
+        self.timings |= {timing.identity: timing for timing in timings}
         if timings:
             self.finished(timings)
 

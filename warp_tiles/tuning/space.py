@@ -8,7 +8,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from warp_tiles.errors import TuningError
 from warp_tiles.gemm.hardware import BLOCK_THREADS, REGISTERS
@@ -138,38 +138,24 @@ def modules_first(configs: Iterable[Config]) -> list[Config]:
     return [*firsts, *others]
 
 
-class Strategy(Protocol):
-    """The steps in which a search narrows configurations down."""
+class Strategy:
+    """The configurations that a search measures: all of them, to the end. Subclasses narrow them down in steps."""
 
     def candidates(self, configs: Sequence[Config]) -> tuple[Config, ...]:
         """Returns the configurations to measure, in order. The same input gives the same result."""
-
-    def keep(self, step: int, measured: int) -> int:
-        """Returns the number of the fastest that continue after a step, counted from 0; 0 ends the search."""
-
-    def iterations(self, step: int, full: int) -> int:
-        """Returns the number of iterations over the candidates in a step; a full measurement has ``full``."""
-
-
-@dataclass(frozen=True)
-class All:
-    """Every configuration."""
-
-    def candidates(self, configs: Sequence[Config]) -> tuple[Config, ...]:
-        """See :class:`Strategy`."""
         return tuple(configs)
 
     def keep(self, step: int, measured: int) -> int:
-        """See :class:`Strategy`."""
+        """Returns the number of the fastest that continue after a step, counted from 0; 0 ends the search."""
         return 0
 
     def iterations(self, step: int, full: int) -> int:
-        """See :class:`Strategy`."""
+        """Returns the number of iterations over the candidates in a step; a full measurement has ``full``."""
         return full
 
 
 @dataclass(frozen=True)
-class Random:
+class Random(Strategy):
     """A random subset.
 
     Attributes:
@@ -193,17 +179,9 @@ class Random:
             return tuple(configs)
         return tuple(random.Random(self.seed).sample(list(configs), self.n))
 
-    def keep(self, step: int, measured: int) -> int:
-        """See :class:`Strategy`."""
-        return 0
-
-    def iterations(self, step: int, full: int) -> int:
-        """See :class:`Strategy`."""
-        return full
-
 
 @dataclass(frozen=True)
-class Halving:
+class Halving(Strategy):
     """Successive halving: measure all a little, then the fastest ``1/factor`` of them ``factor`` times longer, ...
 
     https://arxiv.org/abs/1502.07943
@@ -249,10 +227,7 @@ def strategy_of(search: Any) -> Strategy:
         TuningError: ``search`` is not a strategy.
     """
     if search == "all":
-        return All()
-    if all(callable(getattr(search, name, None)) for name in ("candidates", "keep", "iterations")) and not isinstance(
-        search, type
-    ):
-        strategy: Strategy = search
-        return strategy
+        return Strategy()
+    if isinstance(search, Strategy):
+        return search
     raise TuningError(f"search is {search!r}", remedy='valid are "all", Random(n, seed) and Halving(n, factor, seed)')
