@@ -193,7 +193,8 @@ class _Search:
         self.config_of = {identity(config): config for config in configs}
         size = max(_BATCH if self.deadline == math.inf else _BATCH_ON_BUDGET, 4 * self.jobs)
         steps = strategy.keep(0, len(configs)) > 0
-        effort = replace(self.effort, iterations=strategy.iterations(0, self.effort.iterations))
+        full = self.effort.iterations
+        effort = replace(self.effort, iterations=strategy.iterations(0, full) if steps else full)
         several, waiting, leaders = len(self.guards) > 1, deque(self.config_of), list[Runner]()
         builder = DaemonThreads(self.jobs, "warp_tiles_tune")
         try:
