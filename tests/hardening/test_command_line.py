@@ -131,13 +131,10 @@ def python(*words: str, **streams: object) -> subprocess.CompletedProcess[bytes]
 @pytest.mark.parametrize(
     "words",
     [
-        ("--help",),
-        ("--version",),
         ("settings", "--json"),
         ("settings",),
-        ("plan", "{script}", "{folder}"),
         ("plan", "--json", "{script}", "{folder}"),
-        ("compile", "-o", "{folder}/out", "{script}", "{folder}"),
+        ("cache", "info"),
     ],
     ids=" ".join,
 )

@@ -1,19 +1,11 @@
-"""Files that commands write on request, while another exception is on its way; failed writes to standard output."""
+"""Files that commands write on request, while another exception is on its way."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import gc
-import sys
-import weakref
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from warp_tiles.cli import watched_standard_output
 from warp_tiles.cli.outputs import write_records
 from warp_tiles.errors import BuildError, OutputError
 
@@ -43,27 +35,3 @@ def test_it_does_not_hide_another_error(
         write(tmp_path, ended)
     assert raised.value is ended
     assert f"{tmp_path} cannot be written" in capsys.readouterr().err
-
-
-class Values:
-    """Something large that a function of a script has."""
-
-
-def test_failed_prints_keep_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=refuse, flush=refuse))
-    found: list[weakref.ref[Values]] = []
-
-    def step(show: Callable[..., None]) -> None:
-        values = Values()
-        found.append(weakref.ref(values))
-        with contextlib.suppress(OSError):
-            show(values)
-
-    with watched_standard_output():
-        for _ in range(20):
-            step(print)
-        gc.collect()
-        assert sum(values() is not None for values in found) <= 1

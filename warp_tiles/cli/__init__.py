@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import click
 
 from warp_tiles.cli import bundle, cache, compile_, doctor, keys, plan, run, settings, tune
 from warp_tiles.cli.examples import add_examples
-from warp_tiles.cli.output import StandardOutputError
+from warp_tiles.cli.output import StandardOutputError, written
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.util.warn import printable
 from warp_tiles.version import __version__
@@ -46,14 +45,14 @@ def main(group: click.Group = commands, name: str = "warp-tiles") -> None:
     _open_standard_streams()
     try:
         status = _run(group, name)
-        with watched_standard_output():
-            sys.stdout.flush()
+        with written(sys.stdout):
+            pass
     except (KeyboardInterrupt, click.Abort):
         print("warp-tiles: interrupted", file=sys.stderr)
         _end_by_interrupt()
     except StandardOutputError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes the rest
-        if not error.is_closed_pipe:  # a reader that closed its pipe has read enough
+        if error.errno != errno.EPIPE:  # a reader that closed its pipe has read enough
             print(f"warp-tiles: {error}", file=sys.stderr)
         status = 1
     sys.exit(status)
@@ -61,8 +60,7 @@ def main(group: click.Group = commands, name: str = "warp-tiles") -> None:
 
 def _run(group: click.Group, name: str) -> int:
     try:
-        with watched_standard_output():
-            group.main(prog_name=name, standalone_mode=False)
+        group.main(prog_name=name, standalone_mode=False)
     except WarpTilesError as error:
         print(f"warp-tiles: {printable(str(error), lines=True)}", file=sys.stderr)
         return 2
@@ -96,37 +94,3 @@ def _end_by_interrupt() -> None:
         sys.stderr.flush()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)  # the interpreter's own end would meet threads inside compilers
-
-
-@contextlib.contextmanager
-def watched_standard_output() -> Iterator[None]:
-    """Tell failed writes to standard output from other errors in the block. Click and Warp write to it too.
-
-    Raises:
-        StandardOutputError: A write failed, and the block raised its error or another one that it caused.
-    """
-    stream, failed = sys.stdout, list[OSError]()
-
-    def watched(call: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(*arguments: Any) -> Any:
-            try:
-                return call(*arguments)
-            except OSError as error:
-                failed[:] = [error]  # one alone: each keeps the frames of its call
-                raise
-
-        return wrapper
-
-    vars(stream).update(write=watched(stream.write), flush=watched(stream.flush))
-    try:
-        yield
-    except Exception as error:
-        cause: BaseException | None = error
-        while cause is not None:
-            if any(cause is known for known in failed):
-                raise StandardOutputError(failed[-1]) from error
-            cause = cause.__cause__ or cause.__context__
-        raise
-    finally:
-        for name in ("write", "flush"):
-            vars(stream).pop(name, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import sys
@@ -64,7 +63,21 @@ class StandardOutputError(Exception):
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(f"standard output cannot be written: {cause.strerror or cause}")
-        self.is_closed_pipe = cause.errno == errno.EPIPE
+        self.errno = cause.errno
+
+
+@contextlib.contextmanager
+def written(stream: TextIO) -> Iterator[TextIO]:
+    """Standard output, which is flushed after the block.
+
+    Raises:
+        StandardOutputError: It cannot be written.
+    """
+    try:
+        yield stream
+        stream.flush()
+    except OSError as error:
+        raise StandardOutputError(error) from error
 
 
 def print_json(data: Any) -> None:
@@ -73,19 +86,18 @@ def print_json(data: Any) -> None:
     Raises:
         StandardOutputError: Standard output cannot be written.
     """
-    try:
-        print(json.dumps(data, indent=2), file=_json_stream or sys.stdout, flush=True)
-    except OSError as error:
-        raise StandardOutputError(error) from error
+    with written(_json_stream or sys.stdout) as stream:
+        print(json.dumps(data, indent=2), file=stream)
 
 
 def echo(text: str) -> None:
     """Print a text. Control sequences of terminals are escaped.
 
     Raises:
-        OSError: Standard output cannot be written; the command ends with a message.
+        StandardOutputError: Standard output cannot be written.
     """
-    print(printable(text, lines=True), flush=True)
+    with written(sys.stdout) as stream:
+        print(printable(text, lines=True), file=stream)
 
 
 def note(text: str) -> None:
@@ -102,7 +114,7 @@ def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[obj
     If a terminal is too narrow for the columns, each row becomes a list of its cells. No word is broken.
 
     Raises:
-        OSError: Standard output cannot be written; the command ends with a message.
+        StandardOutputError: Standard output cannot be written.
     """
     console = Console(width=None if sys.stdout.isatty() else 200)
     cells = [[printable(str(cell), lines=True).expandtabs() for cell in row] for row in rows]
@@ -118,14 +130,14 @@ def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[obj
         needed += (_NARROWEST if wraps else width) + 3  # and a space, a line and a space
     for row in cells:
         table.add_row(*map(Text, row))  # not markup, because a cell may hold brackets
-    if title:
-        print(printable(title))
-    if needed <= console.width or not sys.stdout.isatty():
-        console.print(table)
-    else:
-        lists = ["\n".join(f"{name}: {cell}" for name, cell in zip(headings, row) if cell.strip()) for row in cells]
-        print("\n\n".join(lists))
-    sys.stdout.flush()
+    lists = ["\n".join(f"{name}: {cell}" for name, cell in zip(headings, row) if cell.strip()) for row in cells]
+    with written(sys.stdout):
+        if title:
+            print(printable(title))
+        if needed <= console.width or not sys.stdout.isatty():
+            console.print(table)
+        else:
+            print("\n\n".join(lists))
 
 
 @contextlib.contextmanager
