@@ -26,6 +26,15 @@ def is_enabled(choice: str | None = None) -> bool:
     return choice == "on" or (choice == "auto" and sys.stderr is not None and sys.stderr.isatty())
 
 
+def new_bar(title: str, *, transient: bool = False) -> Progress:
+    """Returns a bar on standard error: title, done, total, elapsed, and the description of its task."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True), transient=transient)
+
+
 class BuildProgress:
     """Counts the running builds and draws them: done, total, elapsed."""
 
@@ -74,13 +83,7 @@ class BuildProgress:
         with self._lock:
             if not self._running or self._bar is not None:
                 return
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-            columns = (TextColumn("device functions"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            self._bar = Progress(
-                *columns, TextColumn("{task.description}"), console=Console(stderr=True), transient=True
-            )
+            self._bar = new_bar("device functions", transient=True)
             self._task = self._bar.add_task("", total=self._total, completed=self._done)
             self._bar.start()
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import TYPE_CHECKING
 
-from warp_tiles.build import progress
+from warp_tiles.build.progress import is_enabled, new_bar
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
 
 class SearchProgress:
-    """A progress bar for one search. Thread-safe.
+    """A progress bar for one search. Thread-safe, as rich's bars are.
 
     Args:
         what: Name of the tuned function.
@@ -20,45 +21,34 @@ class SearchProgress:
     """
 
     def __init__(self, what: str, total: int) -> None:
-        self._what = what
-        self._total = total
-        self._lock = threading.Lock()
+        self._best_us = math.inf
         self._bar: Progress | None = None
-        self._task: TaskID | None = None
-        self._best: tuple[float, str] | None = None
+        # a terminal has one bar; searches beside each other, on a cluster, have none
+        if is_enabled() and threading.current_thread() is threading.main_thread():
+            self._bar = new_bar(f"tuning {what}")
+            self._task = self._bar.add_task("", total=total)
 
     def __enter__(self) -> SearchProgress:
-        # a terminal has one bar; searches beside each other, on a cluster, have none
-        if progress.is_enabled() and threading.current_thread() is threading.main_thread():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-            columns = (TextColumn(f"tuning {self._what}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            self._bar = Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True))
-            self._task = self._bar.add_task("", total=self._total)
+        if self._bar is not None:
             self._bar.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        with self._lock:
-            if self._bar is not None:
-                self._bar.stop()
-                self._bar = self._task = None
+        if self._bar is not None:
+            self._bar.stop()
 
     def built(self) -> None:
         """Count one more build, failed or not."""
-        with self._lock:
-            if self._bar is not None and self._task is not None:
-                self._bar.advance(self._task)
+        if self._bar is not None:
+            self._bar.advance(self._task)
 
     def measured(self, name: str, median_us: float) -> None:
         """Show the median of a candidate if it is the best so far."""
-        if self._best is None or median_us < self._best[0]:
-            self._best = (median_us, name)
+        if median_us < self._best_us:
+            self._best_us = median_us
             self.say(f"best {median_us:.1f} us {name}")
 
     def say(self, text: str) -> None:
         """Show a text."""
-        with self._lock:
-            if self._bar is not None and self._task is not None:
-                self._bar.update(self._task, description=text)
+        if self._bar is not None:
+            self._bar.update(self._task, description=text)

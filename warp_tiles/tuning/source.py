@@ -54,7 +54,8 @@ def transcript(*roots: Any) -> dict[str, str]:
     Raises:
         TuningError: See :func:`source_digest`.
     """
-    walk = _Walk({_package(root) for root in roots if isinstance(root, types.FunctionType)} - {"warp_tiles"})
+    owners = {str(root.__module__).split(".")[0] for root in roots if isinstance(root, types.FunctionType)}
+    walk = _Walk(owners - {"warp_tiles"})
     for root in roots:
         function = inspect.unwrap(root) if isinstance(root, types.FunctionType) else root
         name = getattr(function, "__qualname__", type(function).__name__)
@@ -222,7 +223,7 @@ class _Walk:
             if getattr(value, name, None) is not None:
                 self.value(f"{path} {name}", getattr(value, name))
         overloads = getattr(value, "user_overloads", None) or {}
-        for signature, overload in sorted(overloads.items()) if isinstance(value, _function_type()) else ():
+        for signature, overload in sorted(overloads.items()) if isinstance(value, sys.modules["warp"].Function) else ():
             self.value(f"{path} overload {signature}", overload)
 
     def _other(self, path: str, value: Any) -> None:
@@ -238,13 +239,6 @@ class _Walk:
 def _order(value: Any) -> str:
     """Returns a text to sort by. It is the same in every process if the value has a name or a stable text."""
     return f"{type(value).__qualname__} {getattr(value, '__qualname__', None) or repr(value)}"
-
-
-def _function_type() -> type:
-    """Warp's type of a ``wp.func``. A module that holds one has imported Warp."""
-    warp = sys.modules.get("warp")
-    found: type = getattr(warp, "Function", type(None))
-    return found
 
 
 def _python_of(value: Any) -> Any:
@@ -267,10 +261,6 @@ def _module_name(value: Any) -> str:
     return str(own if isinstance(own, str) else type(value).__module__)
 
 
-def _package(function: types.FunctionType) -> str:
-    return str(function.__module__ or "").split(".")[0]
-
-
 def function_text(function: types.FunctionType, decorators: bool = True) -> str | None:
     """Returns the lines of a function without margin and blank lines, or the body of a lambda; None without a source.
 
@@ -283,18 +273,17 @@ def function_text(function: types.FunctionType, decorators: bool = True) -> str 
     first = code.co_firstlineno - 1
     if not lines[first : first + 1]:
         return None
-    margin = _margin(lines[first])
+
+    def margin(line: str) -> int:
+        return len(line) - len(line.lstrip())
+
     end = _last_line(code)
-    while end < len(lines) and (_margin(lines[end]) > margin or lines[end].strip()[:1] in ("", ")", "]", "}")):
+    while end < len(lines) and (margin(lines[end]) > margin(lines[first]) or lines[end].strip()[:1] in ("", *")]}")):
         end += 1
     if not decorators:
         while first < end and not _DEFINITION.match(lines[first]):
             first += 1
     return "\n".join(line.rstrip() for line in textwrap.dedent("".join(lines[first:end])).splitlines() if line.strip())
-
-
-def _margin(line: str) -> int:
-    return len(line) - len(line.lstrip())
 
 
 def _last_line(code: types.CodeType) -> int:
@@ -303,19 +292,10 @@ def _last_line(code: types.CodeType) -> int:
 
 
 def _lambda_text(code: types.CodeType, lines: list[str]) -> str | None:
-    """Returns a lambda's body by the columns of its code (Python 3.11), else that of the only lambda on its line."""
+    """Returns a lambda's arguments and body; None before Python 3.11, whose code does not know its columns."""
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    body = _segment(code, lines) if hasattr(code, "co_positions") else _only_lambda(code, "".join(lines))
+    body = _segment(code, lines) if hasattr(code, "co_positions") else None
     return None if body is None else f"lambda {', '.join(arguments)}: {' '.join(body.split())}"
-
-
-def _only_lambda(code: types.CodeType, text: str) -> str | None:
-    try:
-        nodes = ast.walk(ast.parse(text))
-    except SyntaxError:
-        return None
-    found = [node for node in nodes if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno]
-    return ast.get_source_segment(text, found[0].body) if len(found) == 1 else None
 
 
 def _segment(code: Any, lines: list[str]) -> str | None:
