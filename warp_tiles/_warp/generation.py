@@ -93,11 +93,6 @@ def declare_prelude(builder: Any) -> None:
 def finish_module(builder: Any, state: BuilderState, source: str) -> tuple[GeneratedModule, ModulePlan]:
     """Returns a module whose code has been generated, and its plan without providers.
 
-    Args:
-        builder: Warp's ModuleBuilder.
-        state: Its state.
-        source: The generated source.
-
     Raises:
         TypeError: The module needs an adjoint of a product of bfloat16 operands on the scalar path, which has none.
     """

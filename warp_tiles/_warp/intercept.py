@@ -66,9 +66,6 @@ def is_planning() -> bool:
 def intercepted(launched: Callable[[NotedLaunch], None]) -> Iterator[dict[str, str]]:
     """Intercept launches, graph captures, builds and references to missing GPUs in the block.
 
-    Args:
-        launched: Called for each launch.
-
     Yields:
         The missing GPUs that were referred to so far, each with the device in its place.
     """

@@ -48,9 +48,6 @@ def hash_again(module: Any) -> bool:
     A thread that begins to load the module needs the lock that this function holds. A thread that has already begun is
     visible in its frames.
 
-    Args:
-        module: Warp's module.
-
     Returns:
         False if another thread is loading the module.
     """
@@ -186,13 +183,7 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
 
 @loads_a_module
 def compile_into_cache(module: Any, device: Any, block_dim: int) -> None:
-    """Compiles a module into Warp's kernel cache, as ``Module.load`` does, and loads nothing on the device.
-
-    Args:
-        module: Warp's module.
-        device: Warp's device.
-        block_dim: Threads per block.
-    """
+    """Compiles a module into Warp's kernel cache, as ``Module.load`` does, and loads nothing on the device."""
     folder = Path(warp.config.kernel_cache_dir) / module.get_module_identifier(block_dim)
     name = module._get_compile_output_name(device, block_dim=block_dim)
     arch = module._get_compile_arch(device)

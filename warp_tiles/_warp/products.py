@@ -17,12 +17,7 @@ from warp_tiles.settings import Settings
 
 
 class Products:
-    """Replaces the GEMM functions that Warp would build during code generation.
-
-    Args:
-        sites: Registers the call sites.
-        tracer: Records the calls.
-    """
+    """Replaces the GEMM functions that Warp would build during code generation."""
 
     def __init__(self, sites: CallSites, tracer: Tracer) -> None:
         self._sites = sites

@@ -40,11 +40,7 @@ class LoadAgain(BaseException):
 
 
 class Reloads:
-    """Decides which modules are loaded again, and when.
-
-    Args:
-        engine: Plans, tunes and builds.
-    """
+    """Decides which modules are loaded again, and when."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -170,9 +166,6 @@ class Reloads:
 
     def before_build(self, plan: ModulePlan) -> None:
         """Has the launch tuned that loads a planned module, before it is built, if the policy asks for that.
-
-        Args:
-            plan: The plan with providers.
 
         Raises:
             LoadAgain: The launch is tuned first.

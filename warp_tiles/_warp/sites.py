@@ -41,11 +41,7 @@ class CallSites:
         return self._states.get(builder)
 
     def state(self, builder: Any) -> BuilderState:
-        """The state of a module; the first call creates it.
-
-        Args:
-            builder: Warp's ModuleBuilder.
-        """
+        """The state of a module; the first call creates it."""
         state = self._states.get(builder)
         if state is None:
             from warp_tiles._warp.generation import BuilderState

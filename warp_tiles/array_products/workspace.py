@@ -74,11 +74,6 @@ def workspace(size_bytes: int, counters: int, device: Any) -> AbstractContextMan
     A graph that Warp captures gets memory of its own, because it may run on another stream. A graph that another
     library captures gets that of the stream, if there is enough: memory allocated during a capture serves this graph
     alone.
-
-    Args:
-        size_bytes: Size of the memory.
-        counters: The number of counters.
-        device: Warp's device.
     """
     if not device.is_cuda or size_bytes > KEPT_BYTES or counters > COUNTERS or device.captures:
         return _temporary(size_bytes, counters, device)

@@ -12,10 +12,6 @@ from warp_tiles.cli.output import output_errors
 def write_depfile(output: Path, *scripts: Path) -> None:
     """Write ``<output>.d``: every Python module that this process has imported, the device sources, and the compiler.
 
-    Args:
-        output: The file that depends on them.
-        scripts: More files.
-
     Raises:
         OutputError: It cannot be written.
         ToolchainError: There is no toolchain.

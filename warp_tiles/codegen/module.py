@@ -153,12 +153,7 @@ class GeneratedModule:
         return bool(site.variants) and all(functions.get(site.variants[role]) is not None for role in roles)
 
     def loops(self, decision: ModuleDecision, settings: Settings) -> tuple[PlannedLoop, ...]:
-        """Returns the decision about each loop that contains products, once for each kernel that runs the loop.
-
-        Args:
-            decision: The decision about the module.
-            settings: The settings of the module.
-        """
+        """Returns the decision about each loop that contains products, once for each kernel that runs the loop."""
         return tuple(
             replace(loop.planned, kernel=kernel, gradients=self._gradients(loop.function, settings))
             for loop in decision.loops

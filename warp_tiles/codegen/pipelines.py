@@ -34,13 +34,7 @@ class Body:
 
 
 def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation]) -> Body | str:
-    """Returns the statements of a loop that can load ahead, or the reason why it cannot.
-
-    Args:
-        function: The function that contains the loop.
-        loop: The loop.
-        products: Its products.
-    """
+    """Returns the statements of a loop that can load ahead, or the reason why it cannot."""
     multiplied = [product.operation for product in products]
     additions = [product.addition for product in products]
     block = _block_of(loop.nodes, multiplied)
@@ -68,14 +62,7 @@ def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation
 def plan_pipeline(
     module: ModuleTrace, function: FunctionTrace, loop: Loop, products: Sequence[Accumulation]
 ) -> Pipeline | str:
-    """Returns the pipeline of a loop with two buffers, or the reason why the loop cannot load ahead.
-
-    Args:
-        module: The whole module.
-        function: The function that contains the loop.
-        loop: The loop.
-        products: Its products.
-    """
+    """Returns the pipeline of a loop with two buffers, or the reason why the loop cannot load ahead."""
     body = body_of(function, loop, products)
     if not isinstance(body, Body):
         return body

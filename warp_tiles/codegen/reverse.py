@@ -39,13 +39,7 @@ def plan_reverse(
 ) -> ReverseRing | str:
     """Returns the stages of a loop's reverse pass, or the reason why it has none.
 
-    Args:
-        module: The whole module.
-        function: The function that contains the loop.
-        loop: The loop.
-        body: Its statements, or the reason why it cannot load ahead.
-        products: Its products.
-        target: What the loop may use.
+    ``body`` has its statements, or the reason why it cannot load ahead.
     """
     if not target.families:
         return target.rejection or "the setting async_copies is off"

@@ -62,14 +62,7 @@ def plan_ring(
 ) -> Ring | str:
     """Returns the stages of a loop that can load ahead, or the reason why it has none.
 
-    Args:
-        module: The whole module.
-        function: The function that contains the loop.
-        loop: The loop.
-        block: The statements that contain its loads and products.
-        loads: Its loads, in order.
-        products: Its products, in order.
-        target: What the loop may use.
+    ``block`` has the statements that contain its loads and products.
     """
     if not target.families:
         return target.rejection
@@ -159,11 +152,7 @@ def loaded_operands(
 ) -> tuple[Tile, Tile] | str:
     """Returns the loaded tiles that A and B are, or are the transposes of, or the reason why they are none.
 
-    Args:
-        function: The function that contains the loop.
-        product: The product.
-        variant: Its variant.
-        roots: The tiles that the loop loads, by their names.
+    ``roots`` has the tiles that the loop loads, by their names.
     """
     found = []
     for tile, operand, shape in (
@@ -224,9 +213,7 @@ def idle_tiles(
     """Returns the tiles whose memory holds nothing in the loop, and for each product whether C has a start value.
 
     Args:
-        module: The whole module.
-        function: The function that contains the loop.
-        loop: The loop.
+        module, function, loop: The loop, in its function and module.
         loads, products: Its loads and products.
         keeps_starts: True if a C with a start value is not idle: the loop adds to it, or its gradient is needed.
         overlapping: The names of Cs that count as Cs with a start value: several sums are added to their memory.

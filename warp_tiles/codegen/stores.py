@@ -158,14 +158,7 @@ def _nothing_else_uses(function: FunctionTrace, found: ComputedStore) -> bool:
 
 
 def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation], ring: Ring) -> SumStore | str:
-    """Returns the store that takes the accumulators of a loop with stages, or the reason why C is written.
-
-    Args:
-        function: The function.
-        loop: The loop.
-        products: Its products, in order.
-        ring: Its stages.
-    """
+    """Returns the store that takes the accumulators of a loop with stages, or the reason why C is written."""
     first = products[0]
     c = first.c
     if len({product.array for product in products}) > 1:
@@ -244,12 +237,7 @@ def _are_neighbours(variant: GemmProblem, answer: MmaPlan) -> bool:
 
 
 def reversed_stores(module: ModuleTrace, function: FunctionTrace) -> Iterator[ReversedStore]:
-    """Yields the stores whose adjoints can be computed in bands.
-
-    Args:
-        module: The whole module, for calls of the function.
-        function: The function.
-    """
+    """Yields the stores whose adjoints can be computed in bands."""
     for found in computed_stores(function):
         if _is_hooked(found) and _has_whole_vectors(found) and _keeps_operands(module, function, found):
             pairs = itertools.combinations(found.sources, 2)

@@ -31,12 +31,7 @@ def rejection_of_sums(
 ) -> str:
     """Returns the reason why a product cannot keep its accumulators in registers over a loop; empty if it can.
 
-    Args:
-        module: The whole module.
-        function: The function that contains the loop.
-        loop: The loop.
-        operation: The product.
-        sums: Finds the device functions of a site.
+    ``sums`` finds the device functions of a site.
     """
     problem = _problem_of_product(module, function, operation, sums)
     if problem:

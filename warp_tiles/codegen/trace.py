@@ -110,11 +110,7 @@ class ModuleTrace:
     kernels: Mapping[str, str] = field(default_factory=dict)
 
     def largest_tile(self, names: Collection[str]) -> int:
-        """Returns the number of elements of the largest tile of some operations.
-
-        Args:
-            names: Names of the operations.
-        """
+        """Returns the number of elements of the largest tile of some operations."""
         found = (
             math.prod(tile.shape)
             for function in self.functions.values()

@@ -11,12 +11,6 @@ def holds_zeros(module: ModuleTrace, function: FunctionTrace, before: Node, tile
     """True if a tile with memory of its own holds zeros when the program reaches a node.
 
     A parameter holds zeros if every call of the function passes zeros.
-
-    Args:
-        module: The whole module, for calls of the function.
-        function: The function.
-        before: The node.
-        tile: The tile.
     """
     for nodes, index in reversed(path_to(function.nodes, before)):
         parent = nodes[index]
@@ -36,12 +30,6 @@ def holds_zeros(module: ModuleTrace, function: FunctionTrace, before: Node, tile
 
 def fill_before(module: ModuleTrace, function: FunctionTrace, loop: Loop, tile: Tile) -> Operation | None:
     """The ``tile_zeros`` that fills a tile right before a loop, which overwrites it: only numbers lie between.
-
-    Args:
-        module: The whole module.
-        function: The function.
-        loop: The loop.
-        tile: The tile.
 
     Returns:
         None if there is none, or if the program can leave the block between fill and loop.

@@ -131,11 +131,7 @@ def _lane(view: GemmProblem, config: TileConfig, number: int) -> tuple[int, int,
 
 
 class Reads(NamedTuple):
-    """The reads of A or B by a warp for one warp tile.
-
-    Attributes:
-        loads: Load instructions.
-    """
+    """The reads of A or B by a warp for one warp tile."""
 
     loads: int
     wavefronts: int

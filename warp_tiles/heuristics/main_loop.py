@@ -341,15 +341,7 @@ def _reason_for_no_more(best: PipelineConfig, found: Sequence[PipelineConfig], p
 
 
 def _too_few_blocks(loop: PipelineConfig, product: MmaPlan, threads: int, without: int, may_double_buffer: bool) -> str:
-    """The reason why few resident blocks are slower than double buffers; empty if they are not.
-
-    Args:
-        loop: The pipeline with stages.
-        product: Its first product.
-        threads: Threads of a block.
-        without: Resident blocks without stages.
-        may_double_buffer: That of :func:`main_loop`.
-    """
+    """The reason why few resident blocks are slower than double buffers; empty if they are not."""
     warps = loop.blocks * threads // LANES
     if may_double_buffer and warps < LEAST_WARPS:
         return f"fma has stages if {LEAST_WARPS} warps of a multiprocessor are resident, and there are {warps}"

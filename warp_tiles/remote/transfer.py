@@ -58,13 +58,6 @@ def push(
 
     Entries that were fetched are left to those who signed them.
 
-    Args:
-        cache: The cache.
-        remote: The store.
-        kind: The kind of its entries.
-        toolchain: See :func:`is_built_by`.
-        done: Called after each entry.
-
     Raises:
         RemoteError: There is no signing key.
         CacheError: The cache cannot be read.
@@ -88,12 +81,6 @@ def push(
 
 def pull(cache: Cache, remote: RemoteStore, kind: str, done: Callable[[], None]) -> Transfer:
     """Fetch and verify all entries of a store that are for this toolchain.
-
-    Args:
-        cache: The cache.
-        remote: The store.
-        kind: The kind of its entries.
-        done: Called after each entry.
 
     Raises:
         RemoteError: The store does not answer, or cannot be listed.

@@ -282,11 +282,7 @@ def local_devices(
 
 
 class Copies:
-    """The copies of a launched kernel, one for each answer. Thread-safe.
-
-    Args:
-        placed: The place and the launch.
-    """
+    """The copies of a launched kernel, one for each answer. Thread-safe."""
 
     def __init__(self, placed: PlacedLaunch) -> None:
         self._placed = placed

@@ -96,10 +96,6 @@ class KernelLaunches:
     def devices(self, device: Any, configs: Sequence[Config]) -> Iterator[list[SearchDevice]]:
         """Enter a block with the devices of a search: a device of Warp, and those of ``measurement`` that are like it.
 
-        Args:
-            device: Warp's device.
-            configs: The configurations of the search.
-
         Raises:
             TuningError: The kernels do not accept an argument, the reference does not fit, or an argument cannot be
                 copied.

@@ -144,12 +144,7 @@ def settled(timings: Iterable[Timing], before: Iterable[Timing]) -> list[Timing]
 
 @dataclass(frozen=True)
 class Record:
-    """Everything that was measured for one key.
-
-    Attributes:
-        key: The question.
-        timings: One per configuration.
-    """
+    """Everything that was measured for one key."""
 
     key: TuningKey
     timings: tuple[Timing, ...] = ()

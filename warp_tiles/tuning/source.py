@@ -39,9 +39,6 @@ _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdl
 def source_digest(*roots: Any) -> str:
     """SHA-256, in hexadecimal, over functions and what they refer to. Decorators of the roots do not count.
 
-    Args:
-        roots: Functions or values.
-
     Raises:
         TuningError: A value that is referred to has no stable text; the message names it.
     """
