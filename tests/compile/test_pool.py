@@ -264,12 +264,12 @@ def test_compiler_output_does_not_break_the_protocol() -> None:
     code = (
         "import os\n"
         "from warp_tiles.compile import worker\n"
-        "compile_to_ltoir = worker.FUNCTIONS['compile']\n"
+        "compiled = worker.run\n"
         "def noisy(request):\n"
         "    print('hello from Python', flush=True); os.write(1, b'hello from C\\n')\n"
         "    os.system('echo hello from a child')\n"
-        "    return compile_to_ltoir(request)\n"
-        "worker.FUNCTIONS['compile'] = noisy\n"
+        "    return compiled(request)\n"
+        "worker.run = noisy\n"
         "worker.serve()\n"
     )
     process = subprocess.Popen(
@@ -280,7 +280,7 @@ def test_compiler_output_does_not_break_the_protocol() -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         for _ in range(2):
-            worker.send(process.stdin, ("compile", GOOD))  # type: ignore[arg-type]
+            worker.send(process.stdin, GOOD)  # type: ignore[arg-type]
             succeeded, answer = worker.receive(process.stdout)  # type: ignore[arg-type]
             assert succeeded
             assert answer.payload.startswith(LTO_IR)
@@ -294,10 +294,10 @@ def test_compiler_output_does_not_break_the_protocol() -> None:
 def test_a_message_that_ends_early_is_an_end_of_file(tmp_path: Path) -> None:
     path = tmp_path / "messages"
     with open(path, "wb") as stream:
-        worker.send(stream, ("compile", GOOD))
+        worker.send(stream, GOOD)
     whole = path.read_bytes()
     with open(path, "rb") as stream:
-        assert worker.receive(stream) == ("compile", GOOD)
+        assert worker.receive(stream) == GOOD
         with pytest.raises(EOFError):
             worker.receive(stream)
     for size in (1, 7, 8, 9, len(whole) - 1):

@@ -59,15 +59,15 @@ class Chain:
 
     def order(self, variant: Variant) -> tuple[Provider[Any], ...]:
         """The providers in the order in which they are tried for a variant. The fastest by measurement comes first."""
-        best = self._best(variant)
+        best = self._best(variant, self.providers)
         serving = (provider for provider in self.providers if isinstance(variant, provider.serves))
         return tuple(sorted(serving, key=lambda provider: best is None or provider.name != best.provider))
 
-    def _best(self, variant: Variant) -> TunedChoice | None:
-        return self._measured(variant, [provider.name for provider in self.providers])
-
-    def _measured(self, variant: Variant, providers: Sequence[str]) -> TunedChoice | None:
-        return self.tuned.best(variant, providers) if self.tuned and isinstance(variant, GemmProblem) else None
+    def _best(self, variant: Variant, providers: Sequence[Provider[Any]]) -> TunedChoice | None:
+        """The fastest function of these providers by measurement."""
+        if self.tuned is None or not isinstance(variant, GemmProblem):
+            return None
+        return self.tuned.best(variant, [provider.name for provider in providers])
 
     def match(self, provider: Provider[Any], variant: Variant, context: ProviderContext) -> ProviderMatch:
         """Asks one provider of the chain to build a variant.
@@ -114,10 +114,8 @@ class Chain:
         ) from missing
 
     def _measurement(self, provider: Provider[Any], variant: Variant) -> TunedChoice | None:
-        best = self._best(variant)
-        if best is not None and best.provider != provider.name:  # use the provider's own measurement
-            best = self._measured(variant, [provider.name])
-        return best
+        best = self._best(variant, self.providers)
+        return best if best is None or best.provider == provider.name else self._best(variant, [provider])
 
     def choice(self, provider: Provider[Any], variant: Variant) -> str:
         """What decided about a provider and its tile configuration: ``tuned`` or ``default``."""

@@ -6,7 +6,6 @@ the linker, and the keys of the functions. It is the same on every machine with 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ from warp_tiles.remote import MODULE
 
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
-    from warp_tiles.cache.store import AskUpstream, BuildLease, Upstream
+    from warp_tiles.cache.store import BuildLease, Upstream
 
 
 def module_key(context: BuildContext, plan: ModulePlan, module: ModuleSource, text: str) -> CacheKey | None:
@@ -80,15 +79,15 @@ def module_flight(
     if key is None:
         yield None
         return
-    asked_since: list[float] = []
-
-    def asked(ask: AskUpstream) -> Upstream:
-        phases.add(LOOK_UP, started)
-        asked_since.append(now_s())
-        return ask()
-
     upstream = context.upstream(MODULE, key)
-    with context.modules.lease(key, upstream and functools.partial(asked, upstream)) as lease:
-        step, since = (FETCH, asked_since[0]) if asked_since else (LOOK_UP, started)
-        phases.add(step, since)
+
+    def asked() -> Upstream:
+        assert upstream is not None
+        phases.add(LOOK_UP, started)
+        with phases.measured(FETCH):
+            return upstream()
+
+    with context.modules.lease(key, asked if upstream is not None else None) as lease:
+        if FETCH not in {phase.name for phase in phases.found}:
+            phases.add(LOOK_UP, started)
         yield lease

@@ -264,9 +264,7 @@ class Cache:
             yield
 
     def _unusable(self, error: OSError) -> None:
-        self._problems.folder(
-            str(self._folder.files.unusable(error)), error
-        )  # the root has one message for all its caches
+        self._problems.folder(str(self._folder.files.root), error)  # one message for all caches of a root
 
     # ---- commands of a user, for which an unusable folder is an error
 

@@ -11,14 +11,13 @@ import ctypes
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError
+from warp_tiles.errors import BuildError, LinkError
 from warp_tiles.toolchain.packages import load_library
 
-T = TypeVar("T")
 #: First version of NVRTC with precompiled headers.
 FIRST_VERSION = (12, 8)
 REPRODUCE = "// flags: "  # begins the first line of a source that is kept after an error
@@ -121,6 +120,15 @@ class Compiled:
     log: str
     compiler: str
     header_written: bool = False
+
+
+def run(request: CompileRequest | LinkRequest) -> Compiled:
+    """Compile or link, in this process.
+
+    Raises:
+        BuildError, LinkError, ToolchainError: See :func:`compile_to_ltoir` and :func:`link_module`.
+    """
+    return compile_to_ltoir(request) if isinstance(request, CompileRequest) else link_module(request)
 
 
 def compile_to_ltoir(request: CompileRequest) -> Compiled:
@@ -226,23 +234,6 @@ def _linker_log(nvjitlink: Any, handle: int) -> str:
     if log:
         nvjitlink.get_error_log(handle, log)
     return bytes(log).rstrip(b"\0").decode("utf-8", "replace")
-
-
-def guarded(function: Callable[[Any], T], request: object) -> T:
-    """Call ``function(request)``, and convert any exception from outside this package to a ToolchainError.
-
-    Raises:
-        WarpTilesError: The error of ``function``, or the ToolchainError that wraps another exception.
-    """
-    try:
-        return function(request)
-    except WarpTilesError:
-        raise
-    except Exception as error:
-        raise ToolchainError(
-            f"the compiler process failed: {type(error).__name__}: {error}",
-            remedy="`warp-tiles doctor` names what is missing",
-        ) from error
 
 
 def linker_flags(arch: str, output: str, max_registers: int | None) -> list[str]:

@@ -78,14 +78,14 @@ class _Process:
                     remedy=f"check that {sys.executable} can be run",
                 ) from error
 
-    def run(self, kind: str, request: object) -> Compiled:
+    def run(self, request: CompileRequest | LinkRequest) -> Compiled:
         self.start()
         process = self._process
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            worker.send(process.stdin, (kind, request))  # type: ignore[arg-type]
+            worker.send(process.stdin, request)  # type: ignore[arg-type]
             succeeded, answer = worker.receive(process.stdout)  # type: ignore[arg-type]
         except (EOFError, OSError, MemoryError, pickle.UnpicklingError) as error:
             self._drop_process()
@@ -178,7 +178,7 @@ class CompilerPool:
             if process not in self._processes:
                 self._processes.append(process)
         try:
-            return process.run("compile" if isinstance(request, CompileRequest) else "link", request)
+            return process.run(request)
         finally:
             with self._lock:
                 if self._threads is threads:  # otherwise the process was closed

@@ -18,15 +18,13 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from warp_tiles.compile.compiler import Compiled, CompileRequest, compile_to_ltoir, guarded, link_module
-from warp_tiles.errors import WarpTilesError
+from warp_tiles.compile.compiler import CompileRequest, compile_to_ltoir, run
+from warp_tiles.errors import ToolchainError, WarpTilesError
 from warp_tiles.toolchain.packages import load_library
 
-FUNCTIONS: dict[str, Callable[[Any], Compiled]] = {"compile": compile_to_ltoir, "link": link_module}
 _LENGTH = struct.Struct("<Q")
 _WATCH_S = 0.5
 
@@ -92,14 +90,17 @@ def serve(parent: int | None = None) -> None:
     preload()
     while True:
         try:
-            kind, request = receive(requests)
+            request = receive(requests)
         except (EOFError, KeyboardInterrupt):
             return
         answer: tuple[bool, object]
         try:
-            answer = (True, guarded(FUNCTIONS[kind], request))
+            answer = (True, run(request))
         except WarpTilesError as error:
             answer = (False, error)
+        except Exception as error:
+            reason = f"the compiler process failed: {type(error).__name__}: {error}"
+            answer = (False, ToolchainError(reason, remedy="`warp-tiles doctor` names what is missing"))
         try:
             send(answers, answer)
         except OSError:  # the parent no longer waits for the answer

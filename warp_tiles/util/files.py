@@ -50,23 +50,16 @@ def make_private_folders(path: Path) -> None:
 
     Threads and processes may create the same folders at once. Each accepts the folders that another one created.
     """
-    try:
-        _make_folder(path)
-    except FileNotFoundError:
-        if path.parent == path:
-            raise
-        make_private_folders(path.parent)
-        _make_folder(path)  # raises if the file system allows no folder here
-
-
-def _make_folder(path: Path) -> None:
+    if os.path.isdir(path) or path.parent == path:
+        return
+    make_private_folders(path.parent)
     try:
         os.mkdir(path, 0o700)
     except (FileExistsError, NotADirectoryError):
         if not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, "a file is in the way of the folder", str(path)) from None
-        return
-    sync_folder(path.parent)
+    else:
+        sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:

@@ -88,16 +88,6 @@ class TrustedFolder:
         with suppress(FileNotFoundError), self._opened(""):
             pass
 
-    def unusable(self, error: OSError) -> Path:
-        """The folder that cannot be used because of an error: that of the files alone, if the root is sound."""
-        if not self.folder or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-            return self.root
-        try:
-            TrustedFolder(self.root, shared=self.shared).check()
-        except OSError:
-            return self.root
-        return self.path("") if os.access(self.root, os.W_OK | os.X_OK) else self.root
-
     def modes(self) -> tuple[int, int]:
         """Permissions of new folders and files: for the owner only, or those of a shared root.
 
