@@ -93,7 +93,7 @@ def main() -> int:
     import warp as wp
 
     import warp_tiles
-    from warp_tiles.toolchain.search import dotted, find_toolchain
+    from warp_tiles.compile.search import dotted, find_toolchain
 
     toolchain = find_toolchain()
     known = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}

@@ -76,7 +76,7 @@ def gpu_record(provider: str) -> dict[str, Any]:
     """Date, GPU, driver and versions, as JSON values."""
     import warp as wp
 
-    from warp_tiles.toolchain.search import dotted, find_toolchain
+    from warp_tiles.compile.search import dotted, find_toolchain
 
     toolchain = find_toolchain()
     device = wp.get_device("cuda:0")

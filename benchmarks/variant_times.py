@@ -30,10 +30,10 @@ SIZES = (64, 16, 6)  # M, N and K
 
 def _rows() -> Iterator[dict[str, Any]]:
     from warp_tiles.compile.compiler import compile_to_ltoir
+    from warp_tiles.compile.toolchain import ToolchainStore
     from warp_tiles.errors import WarpTilesError
     from warp_tiles.gemm.dispatch import Target, Tile, products
     from warp_tiles.providers.mma import MmaProvider
-    from warp_tiles.toolchain.store import ToolchainStore
 
     with tempfile.TemporaryDirectory() as folder:
         provider = MmaProvider(ToolchainStore(Path(folder)))

@@ -14,12 +14,12 @@ from warp_tiles.build import context as module
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.records import Artifact
 from warp_tiles.compile.compiler import Compiled, CompileRequest
+from warp_tiles.compile.search import Toolchain
+from warp_tiles.compile.sources import DeviceSource
 from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.problem import DType, GemmProblem, Role
 from warp_tiles.solver.variant import Variant
-from warp_tiles.toolchain.search import Toolchain
-from warp_tiles.toolchain.sources import DeviceSource
 
 TOOLCHAIN = Toolchain(Path("/lib/libnvrtc.so"), (12, 9), None, None, (), "25.6.0")
 REFUSED = 'header.hpp(7): error: static assertion failed with "unsupported alignment"'

@@ -31,8 +31,8 @@ install()  # in this process too
 @pytest.fixture(scope="session")
 def toolchain() -> None:
     """The toolchain of this environment. Without one, the test is skipped."""
+    from warp_tiles.compile.search import find_toolchain
     from warp_tiles.errors import ToolchainError
-    from warp_tiles.toolchain.search import find_toolchain
 
     try:
         find_toolchain()
@@ -119,7 +119,7 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 @pytest.fixture(scope="session", autouse=True)
 def _hash_each_library_once() -> Iterator[None]:
     """Hash the compiler and the linker once in this process, not once for each of the caches that tests begin with."""
-    from warp_tiles.toolchain import store as toolchain_store
+    from warp_tiles.compile import toolchain as toolchain_store
 
     hash_file, digests = toolchain_store._hash_file, {}
 

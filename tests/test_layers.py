@@ -18,7 +18,6 @@ LAYERS = (
     ("heuristics",),
     ("cache",),
     ("remote",),
-    ("toolchain",),
     ("compile",),
     ("plan",),
     ("codegen",),

@@ -31,10 +31,10 @@ from warp_tiles.build.installation import (
 from warp_tiles.build.remote import Answer, Job, describe_worker, run_job
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.pool import CompilerPool
+from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import BuildError, RefusedWorkerError, SettingError, ToolchainError, WorkerError
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.providers.mma import MmaProvider
-from warp_tiles.toolchain.store import ToolchainStore
 
 pytest.importorskip("cuda.core", reason="cuda-core compiles")
 

@@ -16,12 +16,12 @@ from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
 from warp_tiles.codegen.prelude import PLACEHOLDER
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.compile.search import Toolchain
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.plan.planning import FunctionUse, Session, resolve
 from warp_tiles.plan.registers import with_register_limit
 from warp_tiles.settings import Settings
-from warp_tiles.toolchain.search import Toolchain
 
 TOOLCHAIN = Toolchain(Path("/lib/libnvrtc.so"), (12, 9), Path("/lib/libnvJitLink.so"), (12, 9), (), "25.6.0")
 

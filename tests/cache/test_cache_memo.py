@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from warp_tiles.toolchain import store as toolchain_store
-from warp_tiles.toolchain.store import FileDigests
+from warp_tiles.compile import toolchain as toolchain_store
+from warp_tiles.compile.toolchain import FileDigests
 
 
 @pytest.fixture

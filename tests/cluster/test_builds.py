@@ -23,10 +23,10 @@ from warp_tiles.build.executor import ExecutorPool
 from warp_tiles.build.installation import CODE, COMPILER, DEVICE_SOURCES, Fact, Installation
 from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.compile.pool import CompilerPool
+from warp_tiles.compile.sources import kernels_folder
+from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import RefusedWorkerError, WorkerError
 from warp_tiles.providers.mma import MmaProvider
-from warp_tiles.toolchain.sources import kernels_folder
-from warp_tiles.toolchain.store import ToolchainStore
 
 psutil = pytest.importorskip("psutil", reason="Dask brings psutil")
 

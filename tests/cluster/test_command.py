@@ -16,8 +16,8 @@ from warp_tiles.build.executor import SAME_PACKAGES
 from warp_tiles.cli import commands
 from warp_tiles.cli.cluster import connected, require_same_installation
 from warp_tiles.cli.compile_ import _warn_of_other_archs
+from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WorkerError
-from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.util.files import write_digests
 
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")

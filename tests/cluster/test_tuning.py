@@ -22,8 +22,8 @@ from warp_tiles import settings
 from warp_tiles.build.installation import Installation
 from warp_tiles.cli.cluster_tuning import ClusterDevice, ClusterGpu, Lab, SentScript, assigned, cluster_tuners
 from warp_tiles.cli.tune_script import _tune_all
+from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import RefusedWorkerError, ToolchainError
-from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.tuning.in_place import Tuner
 from warp_tiles.tuning.places import Place, loop_place
 from warp_tiles.tuning.record import DEFAULTS, Record, identity

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from warp_tiles.toolchain.packages import load_library
-from warp_tiles.toolchain.sources import kernels_folder
+from warp_tiles.compile.packages import load_library
+from warp_tiles.compile.sources import kernels_folder
 
 pytest.importorskip("cuda.core", reason="cuda-core compiles")
 

@@ -20,8 +20,8 @@ from warp_tiles.compile.module import (
     module_flags,
     warp_link_reason,
 )
+from warp_tiles.compile.search import Toolchain
 from warp_tiles.errors import LinkError
-from warp_tiles.toolchain.search import Toolchain
 
 ROOT = Path(__file__).resolve().parents[2]
 NVRTC_12_9 = (12, 9)

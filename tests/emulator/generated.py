@@ -19,12 +19,12 @@ from tests.emulator.memory import Memory, Values, array_argument, bounds_argumen
 from tests.emulator.module import KERNELS, EmulatedModule, Machine, Outcome
 from tests.emulator.native import FOLDER
 from tests.integration.helpers import without_compilation
+from warp_tiles.compile import sources
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planning import PlannedVariant
 from warp_tiles.providers.mma import translation_unit
 from warp_tiles.providers.solver import solver_translation_unit
 from warp_tiles.solver.variant import SolverConfig, SolverVariant
-from warp_tiles.toolchain import sources
 
 Argument = Values | int | float | bytes  # bytes for a struct
 

@@ -10,7 +10,7 @@ import warp as wp
 from tests.emulator.generated import emulated_kernels
 from tests.emulator.native import copy_headers, emulated, for_host
 from warp_tiles.codegen.prelude import MODULE_HEADER
-from warp_tiles.toolchain.sources import flatten
+from warp_tiles.compile.sources import flatten
 
 STATEMENTS = {
     'asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(sum) : "r"(x), "r"(y), "l"(z));': "wt_ptx::mad_wide_s32(sum, x, y, z);",

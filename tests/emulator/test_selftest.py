@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.emulator.emulator import find_compiler
+from warp_tiles.compile.search import find_toolchain
 from warp_tiles.errors import ToolchainError
-from warp_tiles.toolchain.search import find_toolchain
 
 ROOT = Path(__file__).resolve().parents[2]
 

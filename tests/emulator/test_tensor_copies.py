@@ -17,7 +17,7 @@ from tests.emulator.module import EmulatedModule, Machine, Outcome
 from tests.emulator.native import FOLDER, for_host
 from tests.emulator.tensor_maps import box_bytes, tensor_map
 from tests.integration.helpers import WARP_VERSION
-from warp_tiles.toolchain.sources import flatten
+from warp_tiles.compile.sources import flatten
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 

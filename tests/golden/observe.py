@@ -19,9 +19,9 @@ from benchmarks.speed.cubin import registers, sections
 from tests.golden.corpus import Case
 from warp_tiles._warp.internals import find
 from warp_tiles.codegen import prelude
-from warp_tiles.toolchain import sources
-from warp_tiles.toolchain.search import dotted, find_toolchain
-from warp_tiles.toolchain.sources import flatten
+from warp_tiles.compile import sources
+from warp_tiles.compile.search import dotted, find_toolchain
+from warp_tiles.compile.sources import flatten
 
 Entry = dict[str, Any]  # "source": digest, "lines": decisions
 HEADERS = {

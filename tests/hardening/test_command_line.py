@@ -218,7 +218,7 @@ def test_a_project_file_takes_no_time(tmp_path: Path) -> None:
 
 def test_an_entry_of_the_search_path_that_python_ignores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from warp_tiles.compile.pool import CompilerPool
-    from warp_tiles.toolchain.store import search_state
+    from warp_tiles.compile.toolchain import search_state
 
     monkeypatch.setattr(sys, "path", [*sys.path, tmp_path, 3])
     assert search_state()

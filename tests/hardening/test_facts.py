@@ -17,7 +17,7 @@ from tests.hardening.subjects import ABSENT, SUBJECTS
 from warp_tiles.cache import report
 from warp_tiles.cache.store import Cache
 from warp_tiles.cli import doctor
-from warp_tiles.toolchain.store import FileDigests, ToolchainStore
+from warp_tiles.compile.toolchain import FileDigests, ToolchainStore
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 BESIDE = ("toolchain", "digests", "asked key", "precompiled headers")
@@ -50,7 +50,7 @@ def test_the_doctor_names_it(damaged: list[Path], tmp_path: Path) -> None:
 
 def test_a_damaged_fact_is_found_out_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every bit of the file counts: the search is repeated, and its result is stored again."""
-    from warp_tiles.toolchain import store as module
+    from warp_tiles.compile import toolchain as module
 
     found = ToolchainStore(tmp_path / "first").toolchain()
     searches: list[int] = []

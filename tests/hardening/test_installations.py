@@ -22,10 +22,10 @@ from tests.integration.solvers import solver
 from tests.integration.test_hash import COPY
 from warp_tiles._warp.internals import find
 from warp_tiles.cli import commands
+from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import LockedError, ToolchainError, WarpTilesError
 from warp_tiles.launch.script import discover
 from warp_tiles.providers.fallbacks import COSTS, LIBMATHDX_TITLE
-from warp_tiles.toolchain.store import ToolchainStore
 
 # ---- packages of `pip install --target`
 
@@ -68,7 +68,7 @@ def run(command: Sequence[str], path: Path, **environment: str) -> str:
 
 FIND = """
 import json
-from warp_tiles.toolchain.search import find_toolchain
+from warp_tiles.compile.search import find_toolchain
 print(json.dumps(find_toolchain().to_json()))
 """
 
@@ -89,7 +89,7 @@ import warp_tiles
 sys.path.append(sys.argv[1])
 from warp_tiles.compile.compiler import CompileRequest, LinkRequest
 from warp_tiles.compile.pool import CompilerPool
-from warp_tiles.toolchain.search import find_toolchain
+from warp_tiles.compile.search import find_toolchain
 
 with CompilerPool(1) as pool:
     request = CompileRequest("f.cu", 'extern "C" __global__ void f(int* x) { *x = 1; }', ("-arch=sm_90",), (), "f")

@@ -20,9 +20,9 @@ from warp_tiles.cache.key import CacheKey
 from warp_tiles.cache.paths import HEADERS, HEADERS_SUFFIX, MODULES
 from warp_tiles.cache.store import Cache, FileCache
 from warp_tiles.compile.compiler import CompileRequest
+from warp_tiles.compile.toolchain import FileDigests, ToolchainStore
 from warp_tiles.errors import CacheError, RecordError
 from warp_tiles.settings import Settings
-from warp_tiles.toolchain.store import FileDigests, ToolchainStore
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
 

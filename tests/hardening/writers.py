@@ -20,7 +20,7 @@ from warp_tiles.cache.explain import MissedKeys
 from warp_tiles.cache.key import CacheKey
 from warp_tiles.cache.paths import HEADERS, HEADERS_SUFFIX, MODULES, MODULES_SUFFIX
 from warp_tiles.cache.store import Cache, FileCache
-from warp_tiles.toolchain.store import FileDigests, ToolchainStore
+from warp_tiles.compile.toolchain import FileDigests, ToolchainStore
 from warp_tiles.tuning.store import RecordStore
 
 KEYS = 6

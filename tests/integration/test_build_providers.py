@@ -21,8 +21,8 @@ from tests.integration.helpers import (
 from tests.nightly import some
 from tests.products import Case, make_kernel
 from warp_tiles._warp import installed
+from warp_tiles.compile.sources import kernels_folder
 from warp_tiles.providers.cublasdx import promised
-from warp_tiles.toolchain.sources import kernels_folder
 
 pytestmark = pytest.mark.usefixtures("enabled")
 
@@ -124,7 +124,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(kernels_folder(), folder)
     for source in (folder / name for name in SOURCES.values()):
         source.write_text(source.read_text() + '\n#error "broken on purpose"\n')
-    monkeypatch.setattr("warp_tiles.toolchain.sources.kernels_folder", lambda: folder)
+    monkeypatch.setattr("warp_tiles.compile.sources.kernels_folder", lambda: folder)
     return folder
 
 

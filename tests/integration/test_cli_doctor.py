@@ -47,7 +47,7 @@ def test_doctor_refuses_a_cache_that_others_can_write(tmp_path: Path) -> None:
 # the searches find no header, as in an environment without the wheels
 NO_HEADERS = """
 import cuda.pathfinder as p
-from warp_tiles.toolchain import packages
+from warp_tiles.compile import packages
 
 p.find_nvidia_header_directory = packages.header_folder = lambda name: None
 """

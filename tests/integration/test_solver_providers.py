@@ -15,11 +15,11 @@ from tests.integration.plans import plan
 from tests.integration.solvers import CALLS, FUNCTIONS, solver
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
+from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import ToolchainError
 from warp_tiles.gemm.problem import Role
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.providers.fallbacks import COSTS, LIBMATHDX_TITLE, SCALAR_TITLE
-from warp_tiles.toolchain.store import ToolchainStore
 
 pytestmark = pytest.mark.usefixtures("enabled")
 

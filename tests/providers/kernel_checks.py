@@ -12,6 +12,8 @@ from typing import Any
 from warp_tiles import settings
 from warp_tiles.build.engine import Engine
 from warp_tiles.codegen.prelude import REVERSED_HEADER, SOLVER_HEADER
+from warp_tiles.compile import sources
+from warp_tiles.compile.packages import load_library
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
 from warp_tiles.gemm.problem import Arrangement, GemmProblem, Operand, Precision
 from warp_tiles.gemm.tile_config import TileConfig
@@ -21,8 +23,6 @@ from warp_tiles.providers.mma import MmaProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.providers.solver import SolverProvider
 from warp_tiles.solver.variant import OPERANDS, RIGHT_SIDES, Config, Function, SolverConfig, SolverVariant, Variant
-from warp_tiles.toolchain import sources
-from warp_tiles.toolchain.packages import load_library
 from warp_tiles.util.threads import side_by_side
 
 _DTYPES = {info.letter: info.name for info in DTYPES.values()}

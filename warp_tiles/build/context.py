@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from warp_tiles.build.phases import COMPILE, Phase, now_s
 from warp_tiles.cache.paths import MODULES, MODULES_SUFFIX, cache_root
+from warp_tiles.compile.search import Toolchain, Version, dotted, require_linkable
+from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import BuildError, LockedError, RemoteError, ToolchainError, WorkerError
 from warp_tiles.remote import ANY_TOOLCHAIN, LTOIR, MODULE, RECORDS
 from warp_tiles.settings import Settings
-from warp_tiles.toolchain.search import Toolchain, Version, dotted, require_linkable
-from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.util.threads import DaemonThreads
 from warp_tiles.util.trusted_folder import TrustedFolder
 

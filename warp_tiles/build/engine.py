@@ -20,6 +20,8 @@ from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.phases import now_s
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder
+from warp_tiles.compile.search import Version
+from warp_tiles.compile.sources import code_files
 from warp_tiles.errors import BuildError, LockedError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.plan.planning import STAGES, ModulePlan, PlannedVariant
 from warp_tiles.providers.base import Provider, Recipe
@@ -30,8 +32,6 @@ from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.providers.solver import SolverProvider
 from warp_tiles.settings import Settings, current
 from warp_tiles.solver.variant import Variant
-from warp_tiles.toolchain.search import Version
-from warp_tiles.toolchain.sources import code_files
 from warp_tiles.util.nvtx import marked
 from warp_tiles.util.single_flight import Flights
 from warp_tiles.util.threads import wait_all
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from warp_tiles.cache.store import Cache
     from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
     from warp_tiles.compile.pool import CompilerPool
+    from warp_tiles.compile.sources import DeviceSource
+    from warp_tiles.compile.toolchain import ToolchainStore
     from warp_tiles.providers.base import Tuned
-    from warp_tiles.toolchain.sources import DeviceSource
-    from warp_tiles.toolchain.store import ToolchainStore
 
 log = logging.getLogger("warp_tiles")
 STARTED_AHEAD = 2  # compiler processes: one for the module, one for its functions

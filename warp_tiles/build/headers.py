@@ -26,7 +26,7 @@ from warp_tiles.errors import CacheError, ToolchainError
 
 if TYPE_CHECKING:
     from warp_tiles.compile.pool import CompilerPool
-    from warp_tiles.toolchain.store import ToolchainStore
+    from warp_tiles.compile.toolchain import ToolchainStore
 
 MAX_BYTES = 400 << 20
 _MAX_MARKS = 64

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from warp_tiles.compile.compiler import CompileRequest, LinkRequest
+from warp_tiles.compile.search import dotted
+from warp_tiles.compile.sources import code_modules, kernels_folder
+from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import ToolchainError
 from warp_tiles.providers.cublasdx import CublasdxProvider
-from warp_tiles.toolchain.search import dotted
-from warp_tiles.toolchain.sources import code_modules, kernels_folder
-from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.version import __version__
 
 CODE, COMPILER, LINKER = "warp_tiles", "NVRTC", "nvJitLink"

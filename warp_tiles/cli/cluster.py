@@ -13,7 +13,7 @@ import click
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WorkerError
 
 if TYPE_CHECKING:
-    from warp_tiles.toolchain.store import ToolchainStore
+    from warp_tiles.compile.toolchain import ToolchainStore
 
 F = TypeVar("F", bound=Callable[..., Any])
 

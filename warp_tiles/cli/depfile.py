@@ -19,8 +19,8 @@ def write_depfile(output: Path, *scripts: Path) -> None:
     import warp
 
     from warp_tiles.build.engine import Engine
+    from warp_tiles.compile.sources import code_files
     from warp_tiles.settings import current
-    from warp_tiles.toolchain.sources import code_files
     from warp_tiles.util.files import write_output
 
     engine, now = Engine(), current()

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from warp_tiles.cli.output import json_option, print_json, print_table, script_output_to_stderr
+from warp_tiles.compile.search import dotted, require_linkable
 from warp_tiles.errors import ToolchainError, WarpTilesError
-from warp_tiles.toolchain.search import dotted, require_linkable
 
 MIN_PYTHON = (3, 10)
 
@@ -89,7 +89,7 @@ def _internals() -> Finding:
 
 def _toolchain() -> Finding:
     from warp_tiles._warp.internals import toolkit_version
-    from warp_tiles.toolchain.search import find_toolchain
+    from warp_tiles.compile.search import find_toolchain
 
     toolchain = find_toolchain()
     require_linkable(toolchain, toolkit_version())
@@ -104,7 +104,7 @@ def _toolchain() -> Finding:
 
 
 def _headers() -> Finding:
-    from warp_tiles.toolchain.search import find_headers
+    from warp_tiles.compile.search import find_headers
 
     try:
         folders, version = find_headers()

@@ -20,11 +20,11 @@ from warp_tiles.codegen.emit_loops import (
 )
 from warp_tiles.codegen.emit_stores import emit_computed_stores, emit_store_adjoint, emit_sum_store
 from warp_tiles.codegen.hooks import Macros
+from warp_tiles.compile import sources
+from warp_tiles.compile.sources import flatten
 from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.solver.variant import SolverVariant
-from warp_tiles.toolchain import sources
-from warp_tiles.toolchain.sources import flatten
 
 SCALAR_FUNCTION = "0"  # Warp's templates take the scalar path if they get an int in place of a function
 PLACEHOLDER = "/* warp_tiles prelude */"

@@ -1,1 +1,1 @@
-"""NVRTC and nvJitLink in compiler processes."""
+"""The compiler, the linker and the headers of this machine, and the processes that run them."""

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from warp_tiles.compile.packages import load_library
 from warp_tiles.errors import BuildError, LinkError
-from warp_tiles.toolchain.packages import load_library
 
 #: First version of NVRTC with precompiled headers.
 FIRST_VERSION = (12, 8)

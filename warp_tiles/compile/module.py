@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from warp_tiles.compile.search import Toolchain, Version, dotted
 from warp_tiles.gemm.hardware import TEXTURE_WORKAROUND_ARCH
-from warp_tiles.toolchain.search import Toolchain, Version, dotted
 
 # every keyword of build_cuda() in Warp 1.17 to 1.19; an unknown keyword could change the code
 KNOWN_KEYWORDS = frozenset({

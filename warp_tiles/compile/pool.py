@@ -19,8 +19,8 @@ from typing import Any
 
 from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.compile.packages import search_path
 from warp_tiles.errors import WarpTilesError, WorkerError
-from warp_tiles.toolchain.packages import search_path
 from warp_tiles.util.threads import DaemonThreads, available_cores, wait_result
 
 #: A compiler process keeps some memory of every request, so it is replaced after this many.

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from warp_tiles.compile.compiler import CompileRequest, compile_to_ltoir, run
+from warp_tiles.compile.packages import load_library
 from warp_tiles.errors import ToolchainError, WarpTilesError
-from warp_tiles.toolchain.packages import load_library
 
 _LENGTH = struct.Struct("<Q")
 _WATCH_S = 0.5

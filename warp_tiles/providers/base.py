@@ -16,7 +16,7 @@ from warp_tiles.solver.variant import Config, Variant
 if TYPE_CHECKING:
     from warp_tiles.cache.key import CacheKey
     from warp_tiles.compile.compiler import Compiled, CompileRequest
-    from warp_tiles.toolchain.search import Toolchain
+    from warp_tiles.compile.search import Toolchain
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
 from warp_tiles.gemm.problem import GemmProblem
@@ -16,7 +17,6 @@ from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.providers.base import Recipe, Tuned
 from warp_tiles.providers.nvrtc import OwnProvider, constants, unique_name
 from warp_tiles.solver.variant import Config, SolverVariant, Variant
-from warp_tiles.toolchain.store import ToolchainStore
 
 if TYPE_CHECKING:
     from warp_tiles.codegen.answers import LoopSums

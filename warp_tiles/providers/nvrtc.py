@@ -9,12 +9,12 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, cast
 
+from warp_tiles.compile import sources
+from warp_tiles.compile.search import require_arch
+from warp_tiles.compile.sources import DeviceSource
+from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.providers.base import Built, Provider, ProviderContext, Recipe, V
 from warp_tiles.solver.variant import Config
-from warp_tiles.toolchain import sources
-from warp_tiles.toolchain.search import require_arch
-from warp_tiles.toolchain.sources import DeviceSource
-from warp_tiles.toolchain.store import ToolchainStore
 
 if TYPE_CHECKING:
     from warp_tiles.cache.key import CacheKey, KeyValue

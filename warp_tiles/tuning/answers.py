@@ -33,8 +33,8 @@ from warp_tiles.tuning.record import Config, Record, Timing
 from warp_tiles.version import __version__
 
 if TYPE_CHECKING:
+    from warp_tiles.compile.toolchain import ToolchainStore
     from warp_tiles.settings import Settings
-    from warp_tiles.toolchain.store import ToolchainStore
     from warp_tiles.tuning.store import RecordStore
 
 

@@ -13,8 +13,8 @@ from warp_tiles.providers.base import Tuned
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
+    from warp_tiles.compile.toolchain import ToolchainStore
     from warp_tiles.settings import Settings
-    from warp_tiles.toolchain.store import ToolchainStore
 
 _FOLDERS = ("loop", "function", "gemm")  # of records that count for builds; the last one holds those of version 0.1
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from warp_tiles.compile import sources
 from warp_tiles.compile.compiler import CompileRequest, compile_to_ltoir
+from warp_tiles.compile.sources import flatten
 from warp_tiles.errors import BuildError
-from warp_tiles.toolchain import sources
-from warp_tiles.toolchain.sources import flatten
 
 FLAGS = ("-arch=sm_80", "--std=c++17")
 MEMBERS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from warp_tiles.codegen.prelude import MODULE_HEADER
-from warp_tiles.toolchain.sources import flatten, kernels_folder
+from warp_tiles.compile.sources import flatten, kernels_folder
 
 
 def write(folder: Path, **texts: str) -> None:

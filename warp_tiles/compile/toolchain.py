@@ -21,9 +21,9 @@ from typing import Any
 
 from warp_tiles.cache.documents import Documents
 from warp_tiles.cache.paths import LAYOUT, absolute, is_digest
-from warp_tiles.toolchain.packages import search_path
-from warp_tiles.toolchain.search import Toolchain, find_toolchain
-from warp_tiles.toolchain.sources import DeviceSource, include_closure
+from warp_tiles.compile.packages import search_path
+from warp_tiles.compile.search import Toolchain, find_toolchain
+from warp_tiles.compile.sources import DeviceSource, include_closure
 from warp_tiles.util.files import sha256_of as _hash_file
 
 #: The largest number of records. The oldest are removed first.
@@ -248,7 +248,7 @@ class ToolchainStore:
         return self.digests.digest_many(self._closure(source))
 
     def closure(self, source: DeviceSource) -> dict[str, Path]:
-        """:func:`~warp_tiles.toolchain.sources.include_closure` of a device source; the result is stored."""
+        """:func:`~warp_tiles.compile.sources.include_closure` of a device source; the result is stored."""
         return {label: Path(path) for label, path in self._closure(source).items()}
 
     def _closure(self, source: DeviceSource) -> dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 
 from warp_tiles import settings
 from warp_tiles.build.engine import Engine
-from warp_tiles.toolchain import sources
+from warp_tiles.compile import sources
 
 PACKAGE = sources.PACKAGE
 EVERY_MODULE = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))

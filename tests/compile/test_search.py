@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from warp_tiles.compile import packages
+from warp_tiles.compile import search as module
+from warp_tiles.compile.packages import HEADERS
+from warp_tiles.compile.search import Toolchain, dotted, find_toolchain, require_arch, require_linkable
 from warp_tiles.errors import ToolchainError
-from warp_tiles.toolchain import packages
-from warp_tiles.toolchain import search as module
-from warp_tiles.toolchain.packages import HEADERS
-from warp_tiles.toolchain.search import Toolchain, dotted, find_toolchain, require_arch, require_linkable
 
 # ---- values
 
@@ -182,7 +182,7 @@ def test_headers_below_cuda_home_are_the_fallback(tmp_path: Path, pathfinder: An
         path.touch()
     code = (
         "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p] + sys.argv[1:]; "
-        "from warp_tiles.toolchain import search; print(*search._find_cuda_headers())"
+        "from warp_tiles.compile import search; print(*search._find_cuda_headers())"
     )
     places = tmp_path / "packages"  # cuda.pathfinder and this package alone, without the wheels' folders
     places.mkdir()

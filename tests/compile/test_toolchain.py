@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from tests.toolchain.test_search import PLAIN
-from tests.toolchain.test_sources import tree
+from tests.compile.test_search import PLAIN
+from tests.compile.test_sources import tree
+from warp_tiles.compile import toolchain as module
+from warp_tiles.compile.search import Toolchain
+from warp_tiles.compile.sources import DeviceSource
+from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import ToolchainError
-from warp_tiles.toolchain import store as module
-from warp_tiles.toolchain.search import Toolchain
-from warp_tiles.toolchain.sources import DeviceSource
-from warp_tiles.toolchain.store import ToolchainStore
 
 
 @pytest.fixture

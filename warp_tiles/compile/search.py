@@ -1,7 +1,7 @@
 """Finds the compiler, the linker and the headers: in wheels first, then below CUDA_HOME.
 
 Only the compiler is required. The headers are those that cuBLASDx code includes. Wheels are found wherever Python
-imports from (:mod:`warp_tiles.toolchain.packages`). ``cuda-pathfinder`` searches the other places.
+imports from (:mod:`warp_tiles.compile.packages`). ``cuda-pathfinder`` searches the other places.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warp_tiles.compile import packages
 from warp_tiles.errors import ToolchainError
-from warp_tiles.toolchain import packages
 
 Version = tuple[int, int]
 

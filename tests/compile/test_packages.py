@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from warp_tiles.compile import packages
+from warp_tiles.compile.packages import HEADERS, header_folder, load_library, package_folders
 from warp_tiles.errors import ToolchainError
-from warp_tiles.toolchain import packages
-from warp_tiles.toolchain.packages import HEADERS, header_folder, load_library, package_folders
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from warp_tiles.toolchain.sources import include_closure
+from warp_tiles.compile.sources import include_closure
 
 
 def tree(root: Path, **files: str) -> Path:

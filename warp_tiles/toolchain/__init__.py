@@ -1,1 +1,0 @@
-"""The compiler, the linker and the headers of this machine."""
