@@ -116,23 +116,15 @@ def test_a_number_that_json_lacks_is_refused(value: float) -> None:
         key(scale=value)
 
 
-def _without(path: str) -> Any:
+def _changed(path: str, *value: Any) -> Any:
+    """A key as JSON with another value of a field, or without the field."""
     data = key().to_json()
     *parents, last = path.split(".")
     place = data
     for parent in parents:
         place = place[parent]
-    del place[last]
-    return data
-
-
-def _with(path: str, value: Any) -> Any:
-    data = key().to_json()
-    *parents, last = path.split(".")
-    place = data
-    for parent in parents:
-        place = place[parent]
-    place[last] = value
+    place.pop(last, None)
+    place.update(zip([last], value))
     return data
 
 
@@ -143,14 +135,14 @@ OPTIONAL = {"environment.measurement"}
 @pytest.mark.parametrize("path", [path for path in PATHS if path not in OPTIONAL])
 def test_json_that_lacks_a_field_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="not a tuning key"):
-        TuningKey.from_json(_without(path))
+        TuningKey.from_json(_changed(path))
 
 
 @pytest.mark.parametrize("path", [*PATHS, "values.m", "environment.unknown"])
 @pytest.mark.parametrize("value", [[], {"a": [1]}, ["b"]])
 def test_json_with_a_field_of_another_type_is_refused(path: str, value: Any) -> None:
     with pytest.raises(ValueError, match="not a tuning key"):
-        TuningKey.from_json(_with(path, value))
+        TuningKey.from_json(_changed(path, value))
 
 
 @pytest.mark.parametrize("invalid", [None, 3, "text", [], {}, [1, 2], True])

@@ -105,11 +105,11 @@ def test_no_candidate_is_clearly_faster_than_the_winner(timings: list[Timing]) -
 
 def test_only_requested_candidates_count() -> None:
     both = record(timing({"x": 1, "y": 1}, 10.0), timing({"x": 2, "y": 1}, 20.0))
-    found = both.winner([{"y": 1, "x": 2}])
+    found = both.among({identity({"y": 1, "x": 2})}).winner()
     assert found is not None
     assert found.config == {"x": 2, "y": 1}
-    assert both.winner([]) is None
-    assert both.winner([{"x": 3}]) is None
+    assert both.among(()).winner() is None
+    assert both.among({identity({"x": 3})}).winner() is None
 
 
 def test_merging_replaces_by_configuration_and_keeps_the_rest() -> None:

@@ -211,17 +211,7 @@ def _placed(task: Task) -> list[PlacedLaunch]:
 # ---- here
 
 
-@dataclass(frozen=True)
-class Lab:
-    """The functions that run on the workers. Tests replace them.
-
-    Attributes:
-        gpus: Returns the GPUs of a worker.
-        perform: Performs a task on one of them.
-    """
-
-    gpus: Callable[..., list[ClusterGpu]] = gpus_here
-    perform: Callable[[Task], Done] = perform_here
+Perform = Callable[[Task], Done]
 
 
 @dataclass(frozen=True)
@@ -245,11 +235,11 @@ class ClusterDevice:
         worker: Address of the worker.
         gpu: The GPU.
         facts: The parts of this machine's installation that decide the timings.
-        lab: The functions that run on the worker.
+        perform: Performs a task on the worker.
     """
 
-    def __init__(self, client: Any, worker: str, gpu: ClusterGpu, facts: Callable[[], Facts], lab: Lab) -> None:
-        self._client, self._worker, self._gpu, self._facts, self._lab = client, worker, gpu, facts, lab
+    def __init__(self, client: Any, worker: str, gpu: ClusterGpu, facts: Callable[[], Facts], perform: Perform) -> None:
+        self._client, self._worker, self._gpu, self._facts, self._perform = client, worker, gpu, facts, perform
         self._lost = ""
 
     @property
@@ -284,7 +274,7 @@ class ClusterDevice:
         """
         try:
             sent = self._client.submit(
-                self._lab.perform, task, workers=[self._worker], allow_other_workers=False, pure=False
+                self._perform, task, workers=[self._worker], allow_other_workers=False, pure=False
             )
             done = self._wait(sent)
         except WarpTilesError:
@@ -325,7 +315,12 @@ class ClusterDevice:
 
 
 def cluster_tuners(
-    client: Any, installation: Installation, script: SentScript, now: Settings, lab: Lab | None = None
+    client: Any,
+    installation: Installation,
+    script: SentScript,
+    now: Settings,
+    gpus: Callable[..., list[ClusterGpu]] = gpus_here,
+    perform: Perform = perform_here,
 ) -> list[Tuner]:
     """One tuner for each kind of GPU in a cluster. Their results go to the user's own records.
 
@@ -334,20 +329,20 @@ def cluster_tuners(
         installation: What of this machine decides the timings.
         script: The script that is tuned.
         now: The settings.
-        lab: The functions that run on the workers.
+        gpus: Returns the GPUs of a worker.
+        perform: Performs a task on one of them.
 
     Raises:
         ToolchainError: No worker has a GPU.
         WorkerError: A worker could not be asked.
     """
-    lab = lab or Lab()
     try:
-        answers: dict[str, list[ClusterGpu]] = client.run(lab.gpus)
+        answers: dict[str, list[ClusterGpu]] = client.run(gpus)
     except Exception as error:
         raise executor_error(error) from error
     kinds: dict[tuple[Environment, int], list[ClusterDevice]] = {}
     for worker, gpu in assigned(answers):
-        device = ClusterDevice(client, worker, gpu, lambda: installation.facts(FACTS), lab)
+        device = ClusterDevice(client, worker, gpu, lambda: installation.facts(FACTS), perform)
         kinds.setdefault((gpu.environment, gpu.arch), []).append(device)
     if not kinds:
         raise ToolchainError(

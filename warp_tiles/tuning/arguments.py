@@ -131,13 +131,9 @@ def _described(name: str, value: Any) -> dict[str, Scalar]:
         return {name: _finite(value.value)}
     if hasattr(value, "__len__") and hasattr(value, "_length_"):  # a Warp vector, matrix or quaternion
         return {name: f"{type(value).__name__}{[float(item) for item in _flat(value)]}"}
-    if hasattr(value, "_cls"):
-        raise TuningError(
-            f"the key names {name}, which is a struct",
-            remedy="name scalars and arrays, or give key=lambda args: {...}",
-        )
+    found = "a struct" if is_struct(value) else repr(value)
     raise TuningError(
-        f"the key names {name}, which is {value!r}", remedy="name scalars and arrays, or give key=lambda args: {...}"
+        f"the key names {name}, which is {found}", remedy="name scalars and arrays, or give key=lambda args: {...}"
     )
 
 

@@ -277,7 +277,7 @@ class TunedKernel:
     def best(self, args: Any, device: Any = None) -> Timing | None:
         """The winner among the configurations, or None. Nothing is measured."""
         found = self.record(args, device)
-        return found.winner(self.configs(device)) if found is not None else None
+        return found.among({identity(config) for config in self.configs(device)}).winner() if found else None
 
     def tune(
         self, args: Any, device: Any = None, *, configs: Sequence[Config] | None = None, again: bool = False

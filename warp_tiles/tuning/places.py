@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, product
+from itertools import product
 from typing import Any, Literal
 
 from warp_tiles.cache.key import CacheKey
 from warp_tiles.errors import UnsupportedVariant
-from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.pipeline import AUTO, LEAST_STAGES, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.heuristics.choose import choose, fma_candidates, mma_candidates
-from warp_tiles.heuristics.cost import cost
-from warp_tiles.heuristics.limits import INSTRUCTION_MNK, instructions, problem_of, transposed
+from warp_tiles.heuristics.choose import choose, ranked
+from warp_tiles.heuristics.limits import problem_of, steps_over_k, transposed
 from warp_tiles.heuristics.loop_question import LoopAnswer, LoopQuestion
 from warp_tiles.providers.cublasdx import require_served
 from warp_tiles.tuning.key import Environment, Scalar, TuningKey
@@ -31,9 +29,7 @@ from warp_tiles.tuning.record import DEFAULTS, Config
 LOOP, FUNCTION = "loop", "function"  # subjects of records
 FUNCTIONS = 24  # configurations of a function, at most
 _MOST_STAGES = 6  # of a candidate; only launches with few blocks gain from more
-_HOPELESS = 2.5  # times the estimate of the chooser's pick; configurations above it are left out
-_SEEDS = 3  # configurations whose neighbours are tried as well
-_UNROLLED = 2 * 64 * 64 * 16  # largest number of unrolled multiplications of a lane; more of them build slowly
+_SEEDS = 3  # configurations that are tried with other values of two fields
 
 _Values = tuple[tuple[str, Scalar], ...]
 
@@ -165,90 +161,19 @@ def tile_config_of(config: Config) -> TileConfig | None:
 
 
 def tile_configs(variant: GemmProblem, limit: int = FUNCTIONS) -> tuple[TileConfig, ...]:
-    """Returns tile configurations that fit: the chooser's pick first, the best ones by estimate, neighbours of both.
+    """Returns tile configurations that fit: the chooser's pick first, then its next ones by estimate.
 
-    Half of them are the best by estimate. The others differ from the best in one field, because the estimate does not
-    model how k_unroll and c_first interact with the compiler's scheduling.
+    The estimate does not model how ``k_unroll`` and ``c_first`` interact with the compiler's scheduling. So the best
+    ones are there with other values of both as well.
     """
     try:
-        picked = choose(variant)
+        every = ranked(variant)
     except UnsupportedVariant:
         return ()
-    most = _HOPELESS * _cycles(variant, picked)
-    every = _ranked(variant, _all_configs(variant), most)
-    best = list(dict.fromkeys([picked, *every]))[: max(1, limit // 2)]
-    near = chain.from_iterable(_ranked(variant, neighbours(seed), most) for seed in best[:_SEEDS])
-    return tuple(dict.fromkeys([*best, *near, *every]))[:limit]
-
-
-def _cycles(variant: GemmProblem, config: TileConfig) -> float:
-    """The chooser's estimate of a configuration in either orientation."""
-    view = transposed(variant) if config.transposed else variant
-    return cost(view, replace(config, transposed=False))
-
-
-def neighbours(config: TileConfig) -> Iterator[TileConfig]:
-    """Yield configurations that differ from one in one field, or in the split over lanes. Not all of them fit."""
-    yield replace(config, c_first=not config.c_first)
-    for unroll in (2 * config.k_unroll, config.k_unroll // 2, 1):
-        yield replace(config, k_unroll=unroll)
-    for parts in (2 * config.warps_k, config.warps_k // 2):
-        unroll = max(1, config.k_unroll * config.warps_k // max(1, parts))
-        yield replace(config, warps_k=parts, k_unroll=unroll, c_first=config.c_first and parts == 1)
-    for name in ("tile_m", "tile_n", "k_vector"):
-        value = getattr(config, name)
-        yield from (_with(config, **{name: other}) for other in (2 * value, value // 2))
-    for name in ("swizzle_a", "swizzle_b", *(() if config.instruction == "fma" else ("swizzle_c",))):
-        yield from (_with(config, **{name: ways}) for ways in (1, 2, 4))
-    # the transposed product: rows and columns swap in every field
-    yield replace(
-        config,
-        transposed=not config.transposed,
-        tile_m=config.tile_n,
-        tile_n=config.tile_m,
-        lanes_m=config.lanes_n,
-        lanes_n=config.lanes_m,
-        swizzle_a=config.swizzle_b,
-        swizzle_b=config.swizzle_a,
-    )
-    if config.instruction == "fma":
-        for more, fewer in (("lanes_m", "lanes_n"), ("lanes_n", "lanes_m"), ("lanes_k", "lanes_m")):
-            yield _with(config, **{more: 2 * getattr(config, more), fewer: getattr(config, fewer) // 2})
-
-
-def _with(config: TileConfig, **changes: Any) -> TileConfig:
-    return replace(config, **changes)
-
-
-def _all_configs(variant: GemmProblem) -> Iterator[TileConfig]:
-    """Yield the configurations of every allowed instruction, in both orientations."""
-    for flip in (False, True):
-        view = transposed(variant) if flip else variant
-        for instruction in instructions(view):
-            found = fma_candidates(view) if instruction == "fma" else mma_candidates(view, instruction)
-            yield from (replace(config, transposed=flip) for config in found)
-
-
-def _ranked(variant: GemmProblem, configs: Iterable[TileConfig], most_cycles: float) -> list[TileConfig]:
-    """Returns the configurations that fit and may be fast, best first."""
-    fitting = (config for config in dict.fromkeys(configs) if is_sensible(variant, config))
-    estimates = {config: _cycles(variant, config) for config in fitting if not problem_of(variant, config)}
-    return sorted((config for config, cycles in estimates.items() if cycles <= most_cycles), key=estimates.__getitem__)
-
-
-def is_sensible(variant: GemmProblem, config: TileConfig) -> bool:
-    """Returns True if no step lies beyond K and no tile lies mostly outside C."""
-    sizes = ("tile_m", "tile_n", "lanes_m", "lanes_n", "lanes_k", "warps_k", "k_vector", "k_unroll")
-    if min(getattr(config, name) for name in sizes) < 1:
-        return False
-    view = transposed(variant) if config.transposed else variant
-    if config.instruction == "fma":
-        rows, cols, along_k, across = config.lanes_m, config.lanes_n, config.lanes_k, config.lanes_m * config.lanes_n
-    else:
-        rows, cols, _ = INSTRUCTION_MNK[config.instruction]
-        along_k, across = 4, LANES
-    if config.tile_m >= 2 * view.m + rows or config.tile_n >= 2 * view.n + cols:
-        return False
-    steps = -(-view.k // (config.k_vector * along_k * config.warps_k))
-    unrolled = config.k_unroll * config.k_vector * config.tile_m * config.tile_n * LANES // across
-    return config.k_unroll == 1 or (config.k_unroll <= steps and unrolled <= _UNROLLED)
+    near = [replace(config, c_first=not config.c_first) for config in every[:_SEEDS]]
+    for config in every[:_SEEDS]:
+        steps = steps_over_k(transposed(variant) if config.transposed else variant, config)
+        unrolls = (2 * config.k_unroll, config.k_unroll // 2, 1)
+        near += [replace(config, k_unroll=unroll) for unroll in unrolls if 1 <= unroll <= steps]
+    near = [config for config in near if not problem_of(variant, config)]
+    return tuple(dict.fromkeys([*every[: max(1, limit // 2)], *near, *every]))[:limit]

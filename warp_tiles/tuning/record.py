@@ -176,7 +176,7 @@ class Record:
         config = DEFAULTS.get(self.key.subject)
         return None if config is None else self.timing(config)
 
-    def winner(self, configs: Iterable[Config] | None = None) -> Timing | None:
+    def winner(self) -> Timing | None:
         """Returns the candidate with the least shared memory, among the equally fast ones.
 
         Candidates are equally fast if no other candidate's confidence interval lies below their median. The candidate
@@ -185,14 +185,8 @@ class Record:
         With a default (:data:`DEFAULTS`), it is the fastest candidate if it gains more than 1 % and its confidence
         interval lies below that of the default; else the default. If the default was not measured, there is none.
         Timings without intervals, as 1.0.0rc1 shipped them for ``matmul``, are compared by their medians.
-
-        Args:
-            configs: Candidates that count; None for all.
         """
-        wanted = None if configs is None else {identity(config) for config in configs}
-        measured = [
-            timing for timing in self.timings if timing.status == "ok" and (wanted is None or timing.identity in wanted)
-        ]
+        measured = [timing for timing in self.timings if timing.status == "ok"]
         if self.key.subject in DEFAULTS:
             return self._better_than_default(measured)
         if not measured:
