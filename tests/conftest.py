@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.processes.sitecustomize import KNOWN_CPU_HEADERS, install
+from tests.processes.sitecustomize import KNOWN_CPU_HEADERS, KNOWN_CUDA_HEADERS, KNOWN_DIGESTS, install
 
 if TYPE_CHECKING:
     from benchmarks.stand_in import StandIn
     from tests.bench import Bench
 
-LIBRARY_BYTES = 1 << 20  # files from this size on are hashed once
 _scratch = tempfile.TemporaryDirectory(prefix="warp_tiles_tests_")
 os.environ.setdefault("WARP_CACHE_PATH", str(Path(_scratch.name) / "warp"))
 os.environ.setdefault("WARP_TILES_CACHE_DIR", str(Path(_scratch.name) / "lto"))
@@ -26,6 +25,7 @@ _processes = str(Path(__file__).with_name("processes"))
 if _processes not in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # for the processes that tests start
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_processes, os.environ.get("PYTHONPATH", "")]))
 install()  # in this process too
+os.environ[KNOWN_DIGESTS] = tempfile.mkdtemp(prefix="digests_", dir=_scratch.name)
 
 
 @pytest.fixture(scope="session")
@@ -42,11 +42,12 @@ def toolchain() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let processes share Warp's precompiled headers for the CPU, except those of tests about such headers."""
-    if item.path.name == "test_headers.py":
-        os.environ.pop(KNOWN_CPU_HEADERS, None)
-    else:
-        os.environ[KNOWN_CPU_HEADERS] = str(Path(_scratch.name) / "cpu_headers")
+    """Let processes share precompiled headers, except those of tests about such headers and about broken caches."""
+    for variable in (KNOWN_CPU_HEADERS, KNOWN_CUDA_HEADERS):
+        if item.path.name == "test_headers.py" or (variable == KNOWN_CUDA_HEADERS and "hardening" in item.path.parts):
+            os.environ.pop(variable, None)
+        else:
+            os.environ[variable] = str(Path(_scratch.name) / variable.lower())
 
 
 # The files that take longest, in the order in which they start, so that no worker of pytest-xdist is left with one of
@@ -98,7 +99,6 @@ LONGEST_FIRST = (
     "tests/hardening/test_soak.py",
     "tests/hardening/test_children.py",
     "tests/cluster/test_builds.py",
-    "tests/emulator/test_selftest.py",
 )
 
 
@@ -114,27 +114,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 # cmake and ninja from the test extra are beside the interpreter, also if its environment is not activated
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _hash_each_library_once() -> Iterator[None]:
-    """Hash the compiler and the linker once in this process, not once for each of the caches that tests begin with."""
-    from warp_tiles.compile import toolchain as toolchain_store
-
-    hash_file, digests = toolchain_store._hash_file, {}
-
-    def hash_once(path: str | os.PathLike[str]) -> str:
-        status = os.stat(path)
-        if status.st_size < LIBRARY_BYTES:
-            return hash_file(path)
-        state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-        if state not in digests:
-            digests[state] = hash_file(path)
-        return digests[state]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(toolchain_store, "_hash_file", hash_once)
-        yield
 
 
 def _state() -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import warp_tiles
@@ -66,7 +67,10 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-IMPORTS = {name: imported(path) - {name} for name, path in MODULES.items()}
+@functools.cache
+def imports() -> dict[str, set[str]]:
+    """The modules of the package that each of them imports."""
+    return {name: imported(path) - {name} for name, path in MODULES.items()}
 
 
 def test_every_folder_has_a_layer() -> None:
@@ -77,7 +81,7 @@ def test_every_folder_has_a_layer() -> None:
 def test_each_folder_imports_only_lower_layers() -> None:
     wrong = {
         f"{module} -> {target}"
-        for module, targets in IMPORTS.items()
+        for module, targets in imports().items()
         for target in targets
         if folder_of(module) != folder_of(target) and LAYER_OF[folder_of(target)] >= LAYER_OF[folder_of(module)]
     }
@@ -87,7 +91,7 @@ def test_each_folder_imports_only_lower_layers() -> None:
 def test_code_is_written_from_answers_alone() -> None:
     """No module that writes source reaches a trace, a plan or the settings, directly or through another module."""
     reached = {"codegen.emit_loops", "codegen.emit_stores", "codegen.prelude"}
-    while added := {target for module in reached for target in IMPORTS[module]} - reached:
+    while added := {target for module in reached for target in imports()[module]} - reached:
         reached |= added
     assert "codegen.answers" in reached
     decides = {"codegen.trace", "codegen.module", "codegen.loops", "codegen.stages"}
@@ -101,7 +105,7 @@ def test_no_cycle_of_modules() -> None:
 
     def visit(module: str, path: list[str]) -> None:
         state[module] = "open"
-        for target in sorted(IMPORTS[module]):
+        for target in sorted(imports()[module]):
             if state.get(target) == "open":
                 cycles.append([*path[path.index(target) :], target] if target in path else [module, target])
             elif target not in state:

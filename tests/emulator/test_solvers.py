@@ -58,7 +58,7 @@ def draw_case(seed: int) -> Case:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", some(range(0, CASES, BATCH), 3))
+@pytest.mark.parametrize("first", some(range(0, CASES, BATCH), 2))
 def test_drawn_functions(emulator: Emulator, first: int) -> None:
     cases = [draw_case(seed) for seed in range(first, first + BATCH)]
     launches = [launch(case) for case in cases]

@@ -11,6 +11,7 @@ import pytest
 from tests.emulator.module import Machine
 from tests.emulator.test_stages import check, compile_cases, replaced
 from tests.integration.helpers import WARP_VERSION
+from tests.nightly import some
 from tests.staged_cases import PRODUCT, START, Case, with_type
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
@@ -68,14 +69,17 @@ FORMS = {
 
 @pytest.mark.parametrize(
     ("arch", "threads", "main_loop", "dtype", "precision"),
-    [
-        (90, 128, "auto", "float16", "default"),
-        (90, 128, "mma", "float16", "default"),
-        (80, 64, "auto", "float16", "default"),
-        (90, 128, "auto", "float32", "tf32"),
-        (80, 128, "auto", "float32", "tf32"),
-        (90, 128, "auto", "float64", "default"),
-    ],
+    some(
+        [
+            (90, 128, "auto", "float16", "default"),
+            (80, 64, "auto", "float16", "default"),
+            (90, 128, "auto", "float32", "tf32"),
+            (90, 128, "auto", "float64", "default"),
+            (90, 128, "mma", "float16", "default"),
+            (80, 128, "auto", "float32", "tf32"),
+        ],
+        4,
+    ),
 )
 def test_forms(
     machine: Machine, tmp_path: Path, arch: int, threads: int, main_loop: str, dtype: str, precision: str

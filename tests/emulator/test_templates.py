@@ -25,7 +25,7 @@ from warp_tiles.providers.mma import register_accumulators
 pytestmark = pytest.mark.slow
 
 PRODUCTS_PER_BATCH = 100
-PRODUCTS = int(os.environ.get("EMULATED_PRODUCTS", "500"))  # some have equal configurations
+PRODUCTS = int(os.environ.get("EMULATED_PRODUCTS", "300"))  # some have equal configurations
 MAX_SHOWN = 12  # failures in a message
 
 dtypes: st.SearchStrategy[DType] = st.sampled_from(["float16", "bfloat16", "float32", "float64"])
