@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import LONGEST_FIRST
+from tests.processes.sitecustomize import _CHANGES
 
 pytest_plugins = ["pytester"]
 SCRIPT = """
@@ -56,3 +58,7 @@ def test_a_test_that_leaves_state_behind_fails(
 def test_the_longest_files_exist() -> None:
     root = Path(__file__).resolve().parent.parent
     assert [name for name in LONGEST_FIRST if not (root / name).is_file()] == []
+
+
+def test_the_modules_that_a_test_run_changes_exist() -> None:
+    assert [name for name in _CHANGES if importlib.util.find_spec(name) is None] == []
