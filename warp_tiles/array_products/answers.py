@@ -44,7 +44,7 @@ def answer(problem: MatmulProblem, device: Any, config: MatmulConfig | None = No
     pipeline = _pipeline()
     if config is not None:
         return answer_of(problem, config, arch, multiprocessors, gpu=gpu, pipeline=pipeline)
-    records = records_for(arch, multiprocessors, gpu)
+    records = {} if arch is None else records_for(arch, multiprocessors, gpu)
     return choose_matmul(problem, arch, multiprocessors, records, gpu=gpu, pipeline=pipeline)
 
 

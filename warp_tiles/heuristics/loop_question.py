@@ -208,16 +208,12 @@ def _in_slots(problem: GemmProblem, operands: tuple[str, str], transposed: Colle
     return problem
 
 
-class MeasuredPipeline(Protocol):
+@dataclass(frozen=True)
+class MeasuredPipeline:
     """The fastest pipeline of a loop, by measurement: what it fixes, and its speed as text for the plan."""
 
-    @property
-    def overrides(self) -> PipelineOverrides:
-        """The fields that it fixes."""
-
-    @property
-    def reason(self) -> str:
-        """Its time beside that of the default."""
+    overrides: PipelineOverrides
+    reason: str
 
 
 class PipelineRecords(Protocol):

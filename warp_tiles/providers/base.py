@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 from warp_tiles.errors import UnsupportedVariant
-from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.heuristics.loop_question import PipelineRecords
 from warp_tiles.solver.variant import Config, Variant
 
 if TYPE_CHECKING:
@@ -92,15 +92,7 @@ class TunedChoice:
     reason: str
 
 
-@dataclass(frozen=True)
-class MeasuredPipeline:
-    """The fastest pipeline of a loop, by measurement: what it fixes, and its speed as text for the plan."""
-
-    overrides: PipelineOverrides
-    reason: str
-
-
-class Tuned(Protocol):
+class Tuned(PipelineRecords, Protocol):
     """Measured answers to the questions of a module."""
 
     @property
@@ -109,9 +101,6 @@ class Tuned(Protocol):
 
     def best(self, variant: GemmProblem, providers: Sequence[str]) -> TunedChoice | None:
         """The fastest measured function among these providers; None leaves the choice to the heuristics."""
-
-    def pipeline(self, question: Any) -> MeasuredPipeline | None:
-        """The fastest measured pipeline of a loop; None leaves the choice to the heuristics."""
 
 
 V = TypeVar("V", bound=Variant)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from warp_tiles.errors import ToolchainError
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.heuristics.limits import problem_of
-from warp_tiles.heuristics.loop_question import LoopQuestion
-from warp_tiles.providers.base import MeasuredPipeline, TunedChoice
+from warp_tiles.heuristics.loop_question import LoopQuestion, MeasuredPipeline
+from warp_tiles.providers.base import TunedChoice
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.providers.mma import MmaProvider
 from warp_tiles.tuning.environment import environment_of
