@@ -14,7 +14,6 @@ from warp_tiles.heuristics.limits import (
     INSTRUCTION_MNK,
     Side,
     blocks_of,
-    check,
     computes_in_double,
     instructions,
     line_bytes,
@@ -28,7 +27,6 @@ from warp_tiles.heuristics.limits import (
     transposed,
 )
 
-__all__ = ["candidates", "check", "choose", "instructions", "ranked"]
 _UNROLLED_PRODUCTS = 64 * 64 * 16  # per warp tile: elements of C times elements of K that a lane holds
 _UNROLLED_FMAS, _UNROLLED_FMAS_OF_LARGE_TILES = 2048, 1024
 _LARGE_SUMS = 64  # per lane
@@ -38,16 +36,7 @@ _MAX_SPLIT_THREADS = 256  # per block; with 512, split-K gains nothing in the me
 
 
 def choose(variant: GemmProblem) -> TileConfig:
-    """The tile configuration with the least estimated time, of all that fit.
-
-    Raises:
-        UnsupportedVariant: The templates cannot compute the variant. The message names the field.
-    """
-    return ranked(variant)[0]
-
-
-def ranked(variant: GemmProblem) -> list[TileConfig]:
-    """All candidates of a variant that fit, by estimated time, fastest first. There is always one.
+    """The tile configuration with the least estimated time, of all that fit. There is always one.
 
     Raises:
         UnsupportedVariant: The templates cannot compute the variant. The message names the field.
@@ -58,7 +47,7 @@ def ranked(variant: GemmProblem) -> list[TileConfig]:
     fitting = [config for config in candidates(view) if not problem_of(view, config)]
     if not fitting:  # with this many threads, registers are too few for tensor cores
         fitting = [config for config in fma_candidates(view) if not problem_of(view, config)]
-    return [replace(config, transposed=flip) for config in sorted(fitting, key=lambda config: cost(view, config))]
+    return replace(min(fitting, key=lambda config: cost(view, config)), transposed=flip)
 
 
 def candidates(view: GemmProblem) -> Iterator[TileConfig]:

@@ -10,7 +10,6 @@ from typing import Literal
 from warp_tiles.gemm.hardware import (
     ASYNC_COPIES_ARCH,
     LANES,
-    REGISTERS,
     THREAD_REGISTERS,
     WIDE_DOUBLES_ARCH,
     has_wgmma,
@@ -27,7 +26,7 @@ from warp_tiles.gemm.pipeline import (
     PipelineOverrides,
 )
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
-from warp_tiles.heuristics.resources import OTHER_REGISTERS, loop_registers, resident_blocks, shared_limit
+from warp_tiles.heuristics.resources import accumulator_registers, loop_registers, resident_blocks, shared_limit
 
 WARPGROUP = 4 * LANES  # threads
 _USEFUL_STAGES = 4  # if other blocks multiply meanwhile; more hide no more latency then
@@ -111,8 +110,8 @@ def _staged_products(variant: GemmProblem, families: Collection[InstructionFamil
     step = 16 if DTYPE_BYTES[dtype] == 2 else 8
     if variant.m % 16 or variant.n % 16 or variant.k % step:
         return f"{variant.size} is not a multiple of 16x16x{step}"
-    if _sums(variant) > _sum_registers(variant):
-        return f"a thread has {_sum_registers(variant)} registers for sums, and {variant.size} needs {_sums(variant)}"
+    if _sums(variant) > (available := accumulator_registers(variant.threads)):
+        return f"a thread has {available} registers for sums, and {variant.size} needs {_sums(variant)}"
     if uses_fma(variant):
         return list(_fma_products(variant)) or f"{variant.threads} threads cannot share {variant.size}"
     if "wgmma" in families and (products := list(_warpgroup_products(variant))):
@@ -131,11 +130,6 @@ def _mma(variant: GemmProblem) -> LoopInstruction:
 def _sums(variant: GemmProblem) -> int:
     """Registers of a thread that hold sums."""
     return variant.m * variant.n // variant.threads * (DTYPE_BYTES[variant.c.dtype] // 4)
-
-
-def _sum_registers(variant: GemmProblem) -> int:
-    """Registers of a thread that sums may have."""
-    return min(THREAD_REGISTERS, REGISTERS // variant.threads) - OTHER_REGISTERS
 
 
 def _warpgroup_products(variant: GemmProblem) -> Iterator[MmaPlan]:

@@ -17,7 +17,7 @@ from warp_tiles.gemm.hardware import (
 from warp_tiles.gemm.pipeline import PlannedLoop
 
 _HEADER_BYTES = 1024  # static shared memory of Warp's headers, at most, apart from four bytes for each thread
-OTHER_REGISTERS = 56  # of a thread in a loop with stages: addresses, descriptors and the loop itself
+_OTHER_REGISTERS = 56  # of a thread in a loop with stages: addresses, descriptors and the loop itself
 REGISTER_STEP = 8  # registers of a thread are allocated in steps of eight
 # With fewer registers, ptxas 12.9 refuses mma.m16n8k8 of fp64: it reads and writes 26 at once, which must be aligned.
 WIDE_DOUBLE_REGISTERS = 64
@@ -66,9 +66,14 @@ def max_registers(threads: int, blocks: int = 1) -> int | None:
     return available if available < THREAD_REGISTERS else None
 
 
+def accumulator_registers(threads: int) -> int:
+    """Registers of a thread that a loop with stages has for its accumulators, if one block is resident."""
+    return min(THREAD_REGISTERS, REGISTERS // threads) - _OTHER_REGISTERS
+
+
 def loop_registers(accumulators: int, operands: int) -> int:
     """Registers of a thread that a loop with stages needs to keep its accumulators and operands in registers."""
-    return -(-(accumulators + operands + OTHER_REGISTERS) // REGISTER_STEP) * REGISTER_STEP
+    return -(-(accumulators + operands + _OTHER_REGISTERS) // REGISTER_STEP) * REGISTER_STEP
 
 
 def least_registers(instruction: str, arch: int, *, in_double: bool = False, accumulators: int = 0) -> int:

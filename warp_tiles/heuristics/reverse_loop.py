@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from warp_tiles.gemm.hardware import LANES, REGISTERS, THREAD_REGISTERS
+from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, MmaPlan
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, GemmProblem, Operand
 from warp_tiles.heuristics.main_loop import extra_bytes_of, staged_product
-from warp_tiles.heuristics.resources import OTHER_REGISTERS, shared_limit
+from warp_tiles.heuristics.resources import accumulator_registers, shared_limit
 
 # An iteration's products take longer than the loads of the next one. A third stage, so that gradients are added while
 # tensor cores multiply, was no faster on an H200 (not on record): atomic additions to the L2 cache take the time.
@@ -91,8 +91,7 @@ def reverse_loop(
         products.append(GradientProduct(*found, gradient_is_a))
     of_a, of_b = products
     sums, threads = of_a.answer.sums + of_b.answer.sums, forward.threads
-    available = min(THREAD_REGISTERS, REGISTERS // threads) - OTHER_REGISTERS
-    if sums > available:
+    if sums > (available := accumulator_registers(threads)):
         return f"the sums of its gradients need {sums} registers of a thread, and there are {available}"
     needed = gradient_bytes(forward) + STAGES * stage_bytes
     extra = extra_bytes_of(needed, idle_bytes, at_end)
