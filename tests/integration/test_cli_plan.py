@@ -22,7 +22,6 @@ from tests.integration.commands import (
 from tests.integration.helpers import cubin_symbols, run_python
 from tests.integration.solvers import solver
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.solver.variant import SolverConfig, SolverVariant
 
 
 @pytest.mark.parametrize("name", ["main.py", "plain.py"])
@@ -85,8 +84,8 @@ def test_plan_of_solvers(folder: Path) -> None:
     for row in module["variants"]:
         assert set(row) == PLAN_FIELDS | MORE_PLAN_FIELDS | {"solver", "columns", "dtype", "in_place"}
         assert {row[name] for name in ("m", "k", "a_dtype", "b_dtype", "c_dtype", "precision")} == {None}
-        assert SolverVariant.from_json(row).symbol == row["symbol"]
-        assert SolverConfig.from_json(row["tile_config"])
+        assert row["symbol"].startswith(f"wt_{row['solver']}_")
+        assert row["tile_config"].keys() == {"lanes"}
     assert {(row["role"], row["solver"], row["in_place"]) for row in module["variants"]} == {
         ("forward", "cholesky", False), ("adjoint", "cholesky_adjoint", False), ("forward", "lower_solve", True)
     }  # fmt: skip

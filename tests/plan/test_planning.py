@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.codegen.modules import BIG, SMALL, forms, session
-from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Operand, Role
+from warp_tiles.gemm.problem import PRODUCT_ROLES, Operand, Role
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planning import FunctionUse, ModulePlan, PlannedVariant, Session, Site, resolve
 from warp_tiles.solver.variant import SolverConfig, SolverVariant
@@ -198,7 +198,7 @@ def test_a_plan_prints_the_fields_of_a_solver() -> None:
     for item, data in zip(plan.variants, json.loads(json.dumps(plan.to_json()))["variants"]):
         assert set(data) >= PLAN_FIELDS
         assert data["m"] is data["k"] is data["precision"] is None
-        assert SolverVariant.from_json(data) == item.variant
+        assert data.items() >= item.variant.to_json().items()
     config = SolverConfig(8)
     assert replace(plan.needed[0], tile_config=config).to_json()["tile_config"] == config.to_json()
 
@@ -217,7 +217,7 @@ def test_a_plan_prints_all_fields() -> None:
     assert all(set(item) >= PLAN_FIELDS for item in data["variants"])
     roles = [item["role"] for item in data["variants"]]
     assert sorted(roles) == ["adjoint_a", "adjoint_b", "forward"]
-    assert GemmProblem.from_json(data["variants"][0]) == plan.variants[0].variant
+    assert data["variants"][0].items() >= plan.variants[0].variant.to_json().items()
 
 
 def test_a_plan_prints_provider_policy_and_tile_configuration() -> None:
