@@ -14,8 +14,7 @@ from warp_tiles import settings
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import ToolchainError
 from warp_tiles.gemm.pipeline import PipelineOverrides
-from warp_tiles.heuristics.choose import candidates, choose
-from warp_tiles.heuristics.limits import problem_of
+from warp_tiles.heuristics.choose import ranked
 from warp_tiles.tuning import answers as module
 from warp_tiles.tuning.answers import Answers, snapshot
 from warp_tiles.tuning.places import Place, function_config, function_place, loop_place
@@ -29,7 +28,7 @@ FUNCTION = function_place(PRODUCT)
 assert FUNCTION is not None
 SOURCE = "5" * 64
 ALL = ("mma", "cublasdx", "libmathdx", "scalar")
-TILE = next(one for one in candidates(PRODUCT) if one != choose(PRODUCT) and not problem_of(PRODUCT, one))
+TILE = ranked(PRODUCT)[2]
 
 
 def answers(place: Place, *timings: Timing, **fields: Any) -> Answers:

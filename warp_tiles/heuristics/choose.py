@@ -36,7 +36,16 @@ _MAX_SPLIT_THREADS = 256  # per block; with 512, split-K gains nothing in the me
 
 
 def choose(variant: GemmProblem) -> TileConfig:
-    """The tile configuration with the least estimated time, of all that fit. There is always one.
+    """The tile configuration with the least estimated time, of all that fit.
+
+    Raises:
+        UnsupportedVariant: The templates cannot compute the variant. The message names the field.
+    """
+    return ranked(variant)[0]
+
+
+def ranked(variant: GemmProblem) -> list[TileConfig]:
+    """All candidates of a variant that fit, by estimated time, fastest first. There is always one.
 
     Raises:
         UnsupportedVariant: The templates cannot compute the variant. The message names the field.
@@ -47,7 +56,7 @@ def choose(variant: GemmProblem) -> TileConfig:
     fitting = [config for config in candidates(view) if not problem_of(view, config)]
     if not fitting:  # with this many threads, registers are too few for tensor cores
         fitting = [config for config in fma_candidates(view) if not problem_of(view, config)]
-    return replace(min(fitting, key=lambda config: cost(view, config)), transposed=flip)
+    return [replace(config, transposed=flip) for config in sorted(fitting, key=lambda config: cost(view, config))]
 
 
 def candidates(view: GemmProblem) -> Iterator[TileConfig]:
