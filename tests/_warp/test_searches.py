@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import warp as wp
 
 from warp_tiles import UnsupportedWarpError
 from warp_tiles._warp.internals import find
-from warp_tiles._warp.searches import precompiled_headers, scalar_and_shape, share_precompiled_headers, without_tape
+from warp_tiles._warp.searches import scalar_and_shape, share_precompiled_headers, without_tape
 
 
 def test_a_tape_does_not_record_the_block() -> None:
@@ -48,24 +49,21 @@ def test_a_thread_gets_each_header_of_other_threads_once() -> None:
 
 
 def test_the_newest_of_several_headers_with_one_name_is_used() -> None:
-    runtime = find("context.runtime")
-    paths: list[Path] = []
+    runtime, both = find("context.runtime"), threading.Barrier(2)
 
-    def make() -> None:
-        paths.append(Path(runtime.get_clang_pch_dir()) / "builtin_bd_test.pch")
-        paths[-1].write_bytes(b"headers")
-        os.utime(paths[-1], ns=(len(paths), len(paths)))
+    def make(time_ns: int) -> Path:
+        both.wait()  # a thread that has ended may leave its folder to the next one
+        path = Path(runtime.get_clang_pch_dir()) / "builtin_bd_newest.pch"
+        path.write_bytes(b"%d" % time_ns)
+        os.utime(path, ns=(time_ns, time_ns))
+        return path
 
-    threads = [threading.Thread(target=make) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-        thread.join()
-    make()
-    os.utime(paths[-1], ns=(0, 0))
-    assert precompiled_headers()["builtin_bd_test.pch"] in paths[:-1]
-    os.utime(paths[-1], ns=(9, 9))
-    assert precompiled_headers()["builtin_bd_test.pch"] == paths[-1]
-    for path in set(paths):
+    with ThreadPoolExecutor(2) as threads:
+        paths = list(threads.map(make, (2, 1)))
+        share_precompiled_headers()
+    paths.append(Path(runtime.get_clang_pch_dir()) / "builtin_bd_newest.pch")
+    assert paths[-1].read_bytes() == b"2"
+    for path in paths:
         path.unlink()
 
 

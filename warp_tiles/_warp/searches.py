@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import logging
 import os
-import shutil
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +16,6 @@ import warp
 
 from warp_tiles._warp.intercept import NotedLaunch
 from warp_tiles._warp.internals import find, missing
-from warp_tiles.errors import UnsupportedWarpError
 
 CPU_HEADERS = "builtin_bd*.pch"  # the same folders also contain NVRTC's precompiled headers
 
@@ -62,55 +60,29 @@ def without_tape() -> Iterator[None]:
         runtime.tape = tape
 
 
-def precompiled_headers() -> dict[str, Path]:
-    """Returns the precompiled CPU headers of all threads of this process, by file name.
-
-    Each thread has its own folder. If several folders contain a file of one name, the newest is returned. Every file is
-    complete, because Warp gives it its name last.
-
-    Raises:
-        UnsupportedWarpError: This Warp stores them elsewhere.
-    """
-    dated: list[tuple[int, Path]] = []
-    for folder in list(_runtime("_pch_dirs")._pch_dirs.values()):
-        for header in Path(folder.name).glob(CPU_HEADERS):
-            with contextlib.suppress(OSError):  # Warp removes files that Clang rejects
-                dated.append((header.stat().st_mtime_ns, header))
-    return {header.name: header for _, header in sorted(dated)}
-
-
-def headers_folder() -> Path:
-    """Returns the folder in which Warp looks for this thread's precompiled CPU headers.
-
-    Raises:
-        UnsupportedWarpError: This Warp stores them elsewhere.
-    """
-    return Path(_runtime("_get_or_create_pch_dir", "_pch_dirs")._get_or_create_pch_dir())
-
-
 def share_precompiled_headers() -> None:
     """Links the precompiled CPU headers of other threads into this thread's folder. Each saves 1.6 s of compilation.
 
-    A thread gets each file only once: if Clang rejects it, Warp precompiles the header again. If this Warp stores the
-    headers elsewhere, each thread precompiles its own.
+    Each thread has its own folder. Every file is complete, because Warp gives it its name last. Of several with one
+    name, the newest is linked. A thread gets each file only once: if Clang rejects it, Warp precompiles the header
+    again. If this Warp stores the headers elsewhere, each thread precompiles its own.
     """
     try:
-        folder, known = headers_folder(), precompiled_headers()
+        runtime = _runtime("_get_or_create_pch_dir", "_pch_dirs")
+        folder = Path(runtime._get_or_create_pch_dir())
     except (UnsupportedWarpError, OSError) as error:
         log.info("tuning: each thread precompiles its own headers: %s", error)
         return
-    for name, header in known.items():
+    dated: list[tuple[int, Path]] = []
+    for other in list(runtime._pch_dirs.values()):
+        for header in Path(other.name).glob(CPU_HEADERS):
+            with contextlib.suppress(OSError):  # Warp removes files that Clang rejects
+                dated.append((header.stat().st_mtime_ns, header))
+    for name, newest in {header.name: header for _, header in sorted(dated)}.items():
         if name not in _shared.names and not (folder / name).exists():
-            with contextlib.suppress(OSError):
-                _link(header, folder / name)
+            with contextlib.suppress(OSError):  # a file system without links
+                os.link(newest, folder / name)
         _shared.names.add(name)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without links
-        shutil.copy2(source, target)
 
 
 def scalar_and_shape(dtype: Any) -> tuple[Any, tuple[int, ...]]:

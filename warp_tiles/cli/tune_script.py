@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from threading import Lock
 
 from warp_tiles._warp import require_hooks
 from warp_tiles.api import enable
@@ -21,8 +20,6 @@ from warp_tiles.tuning.in_place import (
     places_of,
     silent,
 )
-from warp_tiles.tuning.places import Place
-from warp_tiles.tuning.record import Record
 from warp_tiles.util.threads import side_by_side
 
 
@@ -83,14 +80,8 @@ def _tune_all(
     wanted: Sequence[tuple[Tuner, Sequence[PlacedLaunch]]], budget_s: float, progress: Progress
 ) -> list[TunedPlace]:
     """Tune for each kind of GPU, for all of them at the same time."""
-    if len(wanted) == 1:
+    if len(wanted) == 1:  # in this thread, which may show a progress bar
         ((tuner, places),) = wanted
         return tuner.tune_all(places, budget_s, progress)
-    lock = Lock()
-
-    def one_at_a_time(place: Place, record: Record) -> None:
-        with lock:
-            progress(place, record)
-
-    found = side_by_side(lambda item: item[0].tune_all(item[1], budget_s, one_at_a_time), wanted, len(wanted))
+    found = side_by_side(lambda item: item[0].tune_all(item[1], budget_s, progress), wanted, len(wanted))
     return [tuned for each in found for tuned in each]

@@ -70,7 +70,7 @@ def autotune(
             gets the arguments and returns the expected results. A configuration with a wrong result has failed.
         rtol: Relative tolerance of results, as in ``numpy.allclose``; finite and not negative.
         atol: Absolute tolerance, likewise.
-        flush_l2: Measure with inputs that are not in the L2 cache.
+        flush_l2: Measure with inputs that are not in the L2 cache of the GPU.
         wait: True waits while another process tunes the same key. False launches the default meanwhile.
         jobs: Number of parallel builds; 0 for one per core.
         effort: Amount of measurement; None for the default.

@@ -261,34 +261,17 @@ def _is_decided(runners: Sequence[Runner], effort: Effort) -> bool:
 
 
 class WallClock:
-    """Measures the wall time of synchronous launches, as on Warp's CPU device.
-
-    Args:
-        flush_l2: Update a large buffer before each run, so that no input is in a cache.
-    """
-
-    def __init__(self, *, flush_l2: bool = False) -> None:
-        self._flush_l2 = flush_l2
-        self._buffer: Any = None
+    """Measures the wall time of synchronous launches, as on Warp's CPU device."""
 
     def sample_us(self, candidate: Candidate, runs: int) -> list[float]:
         """See :class:`Clock`."""
         samples = []
         for _ in range(runs):
             candidate.restore()
-            if self._flush_l2:
-                self._flush()
             start = time.perf_counter_ns()
             candidate.run()
             samples.append((time.perf_counter_ns() - start) / 1e3)
         return samples
-
-    def _flush(self) -> None:
-        import numpy as np
-
-        if self._buffer is None:
-            self._buffer = np.zeros(L2_SCRATCH_BYTES // 4, dtype=np.uint8)
-        self._buffer += np.uint8(1)
 
 
 class EventClock:
@@ -352,4 +335,4 @@ def clock_for(device: Any, *, flush_l2: bool = False) -> Clock:
     import warp as wp
 
     device = wp.get_device(device)
-    return WallClock(flush_l2=flush_l2) if device.is_cpu else EventClock(device, flush_l2=flush_l2)
+    return WallClock() if device.is_cpu else EventClock(device, flush_l2=flush_l2)
