@@ -16,6 +16,7 @@ import warp
 
 from warp_tiles._warp.intercept import NotedLaunch
 from warp_tiles._warp.internals import find, missing
+from warp_tiles.errors import UnsupportedWarpError
 
 CPU_HEADERS = "builtin_bd*.pch"  # the same folders also contain NVRTC's precompiled headers
 
