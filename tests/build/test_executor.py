@@ -154,7 +154,6 @@ def test_an_unknown_folder_name_is_an_error(installation: Installation) -> None:
 
 
 def test_facts_follow_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warp_tiles.build.installation._VALID_S", 0.0)
     monkeypatch.setattr("warp_tiles.build.installation.kernels_folder", lambda: tmp_path / "kernels")
     (tmp_path / "kernels").mkdir()
     header = tmp_path / "kernels" / "gemm.cuh"

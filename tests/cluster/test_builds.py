@@ -175,7 +175,6 @@ def test_a_worker_with_another_compiler_is_refused(workers: Any, installation: I
         original = module.Installation._fact
         other = module.Fact("f" * 64, "12.3")
         module.Installation._fact = lambda self, name: other if name == "NVRTC" else original(self, name)  # type: ignore[method-assign]
-        module._VALID_S = -1.0
         module.Installation.original = original  # type: ignore[attr-defined]
 
     def restore() -> None:

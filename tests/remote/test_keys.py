@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from warp_tiles.build.stores import signer_of, trusted_by
 from warp_tiles.errors import RemoteError
-from warp_tiles.remote.connect import signer_of, trusted_by
 from warp_tiles.remote.keys import PublicKey, SigningKey, TrustedKeys, trusted_keys
 from warp_tiles.settings import Settings
 

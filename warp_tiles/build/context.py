@@ -73,7 +73,7 @@ class Resources:
         """
         from warp_tiles.cache.store import Cache
 
-        root, most, shared = cache_root(settings), settings.cache_max_bytes, settings.cache_shared
+        root, most, shared = cache_root(settings.cache_dir), settings.cache_max_bytes, settings.cache_shared
         wait_s = settings.build_wait_s or -1.0  # no limit
 
         def make() -> Cache:
@@ -88,7 +88,7 @@ class Resources:
         """
         if not settings.remote:
             return None
-        from warp_tiles.remote.connect import open_store
+        from warp_tiles.build.stores import open_store
 
         def make() -> RemoteStore | None:
             try:
@@ -99,7 +99,7 @@ class Resources:
 
         return self._once(
             make, "remote", settings.remote, settings.remote_push, settings.remote_wait_s, settings.signing_key,
-            settings.trusted_keys, cache_root(settings), settings.cache_shared,
+            settings.trusted_keys, cache_root(settings.cache_dir), settings.cache_shared,
         )  # fmt: skip
 
     def bundle(self, settings: Settings) -> Bundle | None:
@@ -118,7 +118,7 @@ class Resources:
 
     def store(self, settings: Settings) -> ToolchainStore:
         """The toolchain and digests under the settings."""
-        bundle, root, shared = self.bundle(settings), cache_root(settings), settings.cache_shared
+        bundle, root, shared = self.bundle(settings), cache_root(settings.cache_dir), settings.cache_shared
 
         def make() -> ToolchainStore:
             if bundle is None:
@@ -133,7 +133,7 @@ class Resources:
         """The precompiled headers under the settings."""
         from warp_tiles.build.headers import ModuleHeaders
 
-        root, store = cache_root(settings), self.store(settings)
+        root, store = cache_root(settings.cache_dir), self.store(settings)
         return self._once(
             lambda: ModuleHeaders(root, store, lambda work: self.waiters.submit(work)), "headers", root, store
         )
@@ -202,7 +202,7 @@ class BuildContext:
     @property
     def root(self) -> Path:
         """Folder of the cache and of the stored facts about the toolchain."""
-        return cache_root(self.settings)
+        return cache_root(self.settings.cache_dir)
 
     @property
     def cache(self) -> Cache:

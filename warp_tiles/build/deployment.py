@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from warp_tiles.build.stores import trusted_by
 from warp_tiles.cache.key import CacheKey
 from warp_tiles.cache.manifest import Entry, Manifest
 from warp_tiles.compile.search import Toolchain
@@ -16,7 +17,6 @@ from warp_tiles.errors import BundleError, LockedError, SettingError, ToolchainE
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.remote import TOOLCHAIN
 from warp_tiles.remote.bundle import Bundle
-from warp_tiles.remote.connect import trusted_by
 from warp_tiles.settings import Settings
 from warp_tiles.version import __version__
 

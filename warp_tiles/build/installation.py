@@ -10,10 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import importlib.util
-import math
 import os
-import threading
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,7 +29,6 @@ ALL = (CODE, COMPILER, LINKER, DEVICE_SOURCES, CUDA_HEADERS, WARP_HEADERS)
 
 _KERNELS, _CUDA, _WARP = "kernels:", "cuda:", "warp:"  # a path begins with a slash or a drive
 _SHOWN_DIGITS = 12
-_VALID_S = 0.5  # a compiler reads its files later than that after a digest
 
 
 @dataclass(frozen=True)
@@ -67,27 +63,15 @@ class Installation:
 
     def __init__(self, store: ToolchainStore) -> None:
         self._store = store
-        self._known: dict[str, tuple[float, Fact]] = {}
-        self._lock = threading.Lock()
 
     def facts(self, names: Iterable[str]) -> Facts:
-        """The facts with these names, in this order.
+        """The facts with these names, in this order. They are taken anew, because files can be replaced."""
+        return tuple((name, self._fact(name)) for name in names)
 
-        They are taken anew after a moment, because files can be replaced. The package's own modules are an exception:
-        those that are loaded do not change.
-        """
-        return tuple((name, self._recent(name)) for name in names)
-
-    def _recent(self, name: str) -> Fact:
-        with self._lock:
-            since, known = self._known.get(name, (-math.inf, None))
-        if known is not None and (name == CODE or time.monotonic() - since < _VALID_S):
-            return known
-        began, found = time.monotonic(), self._fact(name)
-        if found.digest:
-            with self._lock:
-                self._known[name] = (began, found)
-        return found
+    @functools.cached_property
+    def _code(self) -> Fact:
+        """The package's own modules. Those that are loaded do not change."""
+        return Fact(self._store.digests.digest_many(code_modules()), __version__)
 
     def libraries(self) -> list[tuple[int, ...]]:
         """The state of the files of compiler and linker, which changes when they are replaced.
@@ -103,14 +87,13 @@ class Installation:
     def _fact(self, name: str) -> Fact:
         try:
             if name == CODE:
-                return Fact(self._store.digests.digest_many(code_modules()), __version__)
+                return self._code
             toolchain = self._store.toolchain()
             if name == COMPILER:
                 return Fact(self._store.compiler_digest(), dotted(toolchain.nvrtc_version))
             if name == LINKER:
-                if toolchain.nvjitlink is None:
-                    return Fact("", "missing")
-                return Fact(self._store.digests.digest(toolchain.nvjitlink), dotted(toolchain.nvjitlink_version))
+                version = dotted(toolchain.nvjitlink_version) if toolchain.nvjitlink else "missing"
+                return Fact(self._store.linker_digest(), version)
             if name == DEVICE_SOURCES:
                 return Fact(self._store.digests.digest_folder(kernels_folder(), "*.cuh"), __version__)
             if name == CUDA_HEADERS:

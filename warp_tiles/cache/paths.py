@@ -5,10 +5,6 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from warp_tiles.settings import Settings
 
 LAYOUT = "v1"
 #: The cache of linked modules, below the root, and the suffix of its payloads.
@@ -38,9 +34,9 @@ def default_root() -> Path:
     return found if found.is_absolute() else _NO_FOLDER
 
 
-def cache_root(settings: Settings) -> Path:
-    """Folder of the cache, of the tuning records, and of the stored facts about the toolchain."""
-    return absolute(settings.cache_dir or default_root())
+def cache_root(cache_dir: Path | None) -> Path:
+    """Folder of the cache, of the tuning records, and of the facts about the toolchain; None for the default."""
+    return absolute(cache_dir or default_root())
 
 
 def absolute(path: Path) -> Path:

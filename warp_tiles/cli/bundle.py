@@ -46,15 +46,15 @@ def bundle(
     """
     from warp_tiles._warp.modules import compile_module, require_target
     from warp_tiles.api import enable, report
+    from warp_tiles.build.stores import signer_of
     from warp_tiles.cache.paths import cache_root
     from warp_tiles.launch.script import discover
     from warp_tiles.remote.bundle import write_bundle
-    from warp_tiles.remote.connect import signer_of
     from warp_tiles.settings import current, override
 
     now = current()
     signer = signer_of(now)
-    own_records = cache_root(now) / "tuning"
+    own_records = cache_root(now.cache_dir) / "tuning"
     records = (*now.record_paths, *([own_records] if own_records.is_dir() else []))  # a missing folder is warned of
     with script_output_to_stderr(as_json), tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

@@ -151,7 +151,7 @@ def _caches() -> dict[str, Cache]:
 @json_option
 def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
     """Write functions and linked modules to one bundle FILE, signed if there is a signing key."""
-    from warp_tiles.remote.connect import signer_if_any
+    from warp_tiles.build.stores import signer_if_any
     from warp_tiles.remote.transfer import export
     from warp_tiles.settings import current
 
@@ -181,7 +181,7 @@ def import_(file: Path, as_json: bool) -> None:
     An unsigned bundle is accepted: import only what you built, or what comes from a source whose programs you would
     run. A signed one needs the signature of a trusted key.
     """
-    from warp_tiles.remote.connect import trusted_by
+    from warp_tiles.build.stores import trusted_by
     from warp_tiles.remote.transfer import import_bundle
     from warp_tiles.settings import current
 

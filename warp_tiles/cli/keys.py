@@ -38,7 +38,7 @@ def new(file: Path, as_json: bool) -> None:
 @json_option
 def show(file: Path | None, as_json: bool) -> None:
     """Print the public key of the private key FILE; without FILE, the signing key and the trusted keys."""
-    from warp_tiles.remote.connect import trusted_by
+    from warp_tiles.build.stores import trusted_by
     from warp_tiles.remote.keys import SigningKey
     from warp_tiles.settings import current
 

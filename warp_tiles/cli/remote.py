@@ -31,7 +31,7 @@ def _opened(*, writes: bool) -> Iterator[tuple[BuildContext, RemoteStore]]:
         RemoteError: There is none, or it does not answer.
     """
     from warp_tiles.build.engine import Engine
-    from warp_tiles.remote.connect import open_store
+    from warp_tiles.build.stores import open_store
     from warp_tiles.settings import current
 
     context = Engine().build_context(current())
@@ -116,7 +116,7 @@ def pull(as_json: bool) -> None:
 def status(as_json: bool) -> None:
     """Print the state of the remote store, and the trusted keys."""
     from warp_tiles.build.engine import Engine
-    from warp_tiles.remote.connect import trusted_by
+    from warp_tiles.build.stores import trusted_by
     from warp_tiles.settings import current
     from warp_tiles.util.urls import without_password
 

@@ -318,7 +318,7 @@ def _row(timing: Timing, wins: bool) -> tuple[object, ...]:
 @json_option
 def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
     """Write records to one bundle FILE: those of KEYS, or all. It is signed if there is a signing key."""
-    from warp_tiles.remote.connect import signer_if_any
+    from warp_tiles.build.stores import signer_if_any
     from warp_tiles.settings import current
 
     store = open_store()
@@ -341,7 +341,7 @@ def import_(file: Path, folder: Path | None, as_json: bool) -> None:
 
     If it is signed, then by a trusted key.
     """
-    from warp_tiles.remote.connect import trusted_by
+    from warp_tiles.build.stores import trusted_by
     from warp_tiles.settings import current
 
     store = open_store()

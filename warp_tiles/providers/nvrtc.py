@@ -85,8 +85,8 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
             f"the {self.name} function {variant.describe()}",
         )
 
-    def identity(self) -> dict[str, str]:
-        """The inputs of the LTO-IR besides the variant, by name. They are taken once per provider and so per chain.
+    def fingerprint(self) -> dict[str, str]:
+        """See :meth:`Provider.fingerprint`. The digests are taken once per provider and so per chain.
 
         Raises:
             ToolchainError: There is no toolchain.
@@ -98,10 +98,6 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
                 "compiler": self._store.compiler_digest(),
             }
         return self._identity
-
-    def fingerprint(self) -> dict[str, str]:
-        """See :meth:`Provider.fingerprint`."""
-        return self.identity()
 
     def manifest(self, variant: V, compiled: Compiled, config: C | None = None) -> dict[str, object]:
         """Facts that the cache stores with a variant's LTO-IR."""
@@ -123,7 +119,7 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
         from warp_tiles.cache.key import CacheKey
 
         config = self.resolved_config(variant, config)
-        fields: dict[str, KeyValue] = dict(self.identity())
+        fields: dict[str, KeyValue] = dict(self.fingerprint())
         fields.update({f"variant.{name}": str(value) for name, value in variant.to_json().items()})
         if config is not None:
             fields.update({f"tile_config.{name}": str(value) for name, value in config.to_json().items()})
@@ -134,7 +130,7 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
     def require(self, variant: V, context: ProviderContext) -> None:
         """See :meth:`Provider.require`."""
         require_arch(context.toolchain(), variant.arch)
-        self.identity()
+        self.fingerprint()
 
     def key_of(self, recipe: Recipe) -> CacheKey:
         """See :meth:`Provider.key_of`."""

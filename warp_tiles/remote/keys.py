@@ -13,7 +13,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,17 +36,11 @@ class PublicKey:
     """A public key.
 
     Attributes:
-        comment: The user's own words about it. It does not count for equality.
+        comment: The user's own words about it.
     """
 
     raw: bytes
-    comment: str = ""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PublicKey) and other.raw == self.raw
-
-    def __hash__(self) -> int:
-        return hash(self.raw)
+    comment: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"{ALGORITHM}:{base64.b64encode(self.raw).decode('ascii')}"

@@ -156,9 +156,9 @@ def source_of(store: ToolchainStore) -> str:
     Raises:
         ToolchainError: There is no compiler.
     """
-    parts = [f"{name}={value}" for name, value in MmaProvider(store).identity().items()]
+    parts = [f"{name}={value}" for name, value in MmaProvider(store).fingerprint().items()]
     try:
-        parts += [f"{name}={value}" for name, value in CublasdxProvider(store).identity().items()]
+        parts += [f"{name}={value}" for name, value in CublasdxProvider(store).fingerprint().items()]
     except ToolchainError:
         parts.append("no cublasdx")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

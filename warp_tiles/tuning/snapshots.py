@@ -35,7 +35,7 @@ class TunedSnapshots:
         """
         if not now.rules.records:
             return None
-        root = cache_root(now)
+        root = cache_root(now.cache_dir)
         identity = (root, now.cache_shared, now.record_paths, now.target_gpu, now.record_driver_mismatch, now.answers)
         with self._lock:
             if identity not in self._known:

@@ -371,7 +371,7 @@ def open_store(now: Settings | None = None) -> RecordStore:
     for path in now.record_paths:
         if not os.path.isdir(path):
             warn_once(f"there is no folder {path} of tuning records, although the setting record_paths names it")
-    return RecordStore(cache_root(now), now.record_paths, folder="tuning", shared=now.cache_shared)
+    return RecordStore(cache_root(now.cache_dir), now.record_paths, folder="tuning", shared=now.cache_shared)
 
 
 @functools.cache
