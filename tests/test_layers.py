@@ -11,7 +11,7 @@ import warp_tiles
 PACKAGE = Path(warp_tiles.__file__).resolve().parent
 # each folder or module imports only itself and lower layers; the lowest layer comes first
 LAYERS = (
-    ("errors", "version"),
+    ("errors",),
     ("util",),
     ("gemm",),
     ("solver",),

@@ -67,5 +67,5 @@ def problems(recipe: dict[str, Any], wanted: dict[str, SpecifierSet]) -> list[st
         if name in has and has[name] != versions
     ]
     if "load_from_file" not in str(recipe["context"]["version"]):
-        faults.append(f"{RECIPE} states a version; it belongs into warp_tiles/version.py alone")
+        faults.append(f"{RECIPE} states a version; it belongs into warp_tiles/util/version.py alone")
     return faults

@@ -13,7 +13,7 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
-VERSION_FILE = Path("warp_tiles/version.py")
+VERSION_FILE = Path("warp_tiles/util/version.py")
 
 
 def pyproject(root: Path = ROOT) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import GemmProblem, Operand, Role
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.settings import Settings, configure, override
-from warp_tiles.version import __version__
+from warp_tiles.util.version import __version__
 
 if TYPE_CHECKING:
     from warp_tiles.array_products.matmul import matmul

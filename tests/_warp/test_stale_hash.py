@@ -69,7 +69,7 @@ def test_a_hash_that_was_discarded_during_a_load_is_computed_again(hooks: Hooks)
 
 
 def test_settings_that_keep_changing_are_an_error(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reload_module.modules, "hash_again", lambda module: True)
+    monkeypatch.setattr(reload_module, "hash_again", lambda module: True)
     loads: list[None] = []
 
     def load() -> None:

@@ -215,7 +215,7 @@ def test_products_of_different_c_are_independent() -> None:
     decision = decide_loop(t.zeros(C), t.zeros(D), t.loop(first, second, product, other))
     assert outcome(decision) == (
         "register_sums",
-        "line 9: alpha and beta are not both the constant 1; the other products keep their sums in registers",
+        "line 9: alpha and beta are not both the constant 1; the other products keep their accumulators in registers",
     )
     assert [one.operation for one in decision.accumulations] == [product]
     assert decision.planned.products == 2

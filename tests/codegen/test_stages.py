@@ -295,7 +295,7 @@ def flipped_operand(variant: Any) -> Any:
 
 def test_sums_over_an_outer_loop_are_a_rejection() -> None:
     decision = decided(t.zeros(C), t.loop(t.loop(*body())))
-    assert rejection(decision) == "the sums stay in registers over an outer loop"
+    assert rejection(decision) == "the accumulators stay in registers over an outer loop"
 
 
 def test_a_setting_is_a_reason() -> None:

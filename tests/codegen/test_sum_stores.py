@@ -27,7 +27,7 @@ def planned(*after: Node, before: tuple[Node, ...] = (ZEROS,), target: LoopTarge
 
 def outcome(decision: LoopDecision) -> SumStore | str:
     """The store that takes the sums from registers, or the reason why C is written."""
-    return decision.sum_store or decision.planned.store.removeprefix("the sums pass through shared memory: ")
+    return decision.sum_store or decision.planned.store.removeprefix("the accumulators pass through shared memory: ")
 
 
 def test_a_store_of_c() -> None:
@@ -106,7 +106,7 @@ def test_a_loop_with_several_sums() -> None:
 def test_an_addition_after_each_product() -> None:
     s = t.tile("s", M, N)
     nodes = t.zeros(s), t.loop(t.load(A), t.load(B), t.fresh_product(A, B, C), t.addition(s, C)), store(s)
-    assert outcome(decided(*nodes, tiles=(s, C, A, B))) == "the sums are added to another tile"
+    assert outcome(decided(*nodes, tiles=(s, C, A, B))) == "the accumulators are added to another tile"
 
 
 def of_variant(variant: GemmProblem, stored: Tile | None = None) -> SumStore | str:
@@ -140,7 +140,7 @@ def of(
 
 
 def test_types_and_layouts_with_neighbouring_sums() -> None:
-    single = "no thread has neighbouring sums of a row"
+    single = "no thread has neighbouring accumulators of a row"
     assert isinstance(of("float64"), SumStore)
     assert of("float64", "rc") == of("float64", "cr") == single
     assert of("float32", "rc") == single, "without tensor cores, slots are contiguous along K"
@@ -161,7 +161,7 @@ def test_narrow_results_of_products_through_registers() -> None:
     rounded = t.register("rounded", rows=128, cols=64, dtype="float16")
     assert isinstance(of("float32", "rr", "tf32"), SumStore)
     assert of("float32", "rr", "tf32", rounded) == (
-        "a thread has only two neighbouring sums of a row, and stores float16"
+        "a thread has only two neighbouring accumulators of a row, and stores float16"
     )
     assert isinstance(of("float16", "rr", stored=rounded), SumStore)
 
@@ -170,4 +170,6 @@ def test_narrow_results_of_the_transpose_of_c() -> None:
     variant = variant_of(32, 64, 32, 128)
     rounded = t.register("rounded", rows=32, cols=64, dtype="float16")
     assert isinstance(of_variant(variant), SumStore)
-    assert of_variant(variant, rounded) == "a thread has only two neighbouring sums of a row, and stores float16"
+    assert (
+        of_variant(variant, rounded) == "a thread has only two neighbouring accumulators of a row, and stores float16"
+    )

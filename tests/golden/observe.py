@@ -27,7 +27,7 @@ Entry = dict[str, Any]  # "source": digest, "lines": decisions
 HEADERS = {
     name: getattr(prelude, name) for name in ("REVERSED_HEADER", "STAGED_HEADER", "MODULE_HEADER", "SOLVER_HEADER")
 }
-OF_PLACE = ("kernel", "file", "line")  # of a loop
+NOT_COMPARED = ("kernel", "file", "line", "treatment")  # its place, and the state in words
 
 
 @contextmanager
@@ -110,7 +110,9 @@ def decisions(plan: Mapping[str, Any]) -> Iterator[str]:
     for number, loop in enumerate(plan["loops"]):
         where = f"loop {number} of {loop['kernel']}"
         yield from (
-            f"{where} {name}: {_without_digests(_text(value))}" for name, value in loop.items() if name not in OF_PLACE
+            f"{where} {name}: {_without_digests(_text(value))}"
+            for name, value in loop.items()
+            if name not in NOT_COMPARED
         )
     for variant in plan["variants"]:
         where, symbol = f"{variant['role']} of {variant['function']}", variant["symbol"].rpartition("_sm")[0]

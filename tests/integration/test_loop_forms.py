@@ -104,7 +104,7 @@ def test_settings_are_reasons() -> None:
         (loop,) = loops_of(module)
     assert (loop.state, loop.reason) == (
         "as_warp",
-        "the provider cublasdx has no functions that keep sums in registers; "
+        "the provider cublasdx has no functions that keep accumulators in registers; "
         "no stages: fma has stages if a thread has 32 sums, and it has 16",
     )
     with warp_tiles.override(policy="scalar"):

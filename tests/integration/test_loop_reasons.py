@@ -40,13 +40,13 @@ def test_why_there_are_no_more_stages(
 def test_a_start_value_leaves_the_memory_of_c_to_the_stages() -> None:
     case = replace(FORMS["start value"], m=128, n=256, k=64, rows=512, columns=512, depth=512)
     loop = planned(case, 90, 256)
-    assert (loop.stages, loop.store) == (4, "the sums are stored from registers")
+    assert (loop.stages, loop.store) == (4, "the accumulators are stored from registers")
 
 
 def test_a_start_value_of_float64_costs_no_shared_memory() -> None:
     case = replace(FORMS["start value"], m=128, n=64, k=16, rows=512, columns=512, depth=512, dtype="float64")
     loop, zeros = planned(case, 90, 256), planned(replace(case, start=FORMS["common"].start), 90, 256)
-    assert (loop.reason, loop.store) == (zeros.reason, "the sums are stored from registers")
+    assert (loop.reason, loop.store) == (zeros.reason, "the accumulators are stored from registers")
 
 
 def test_as_many_stages_as_are_useful_have_no_rejection() -> None:

@@ -44,8 +44,8 @@ def test_a_recipe_with_a_version_of_its_own_is_refused() -> None:
 
 def test_the_expression_of_the_version_finds_it() -> None:
     expression = conda_recipe.read()["context"]["version"]
-    assert expression == """${{ (load_from_file("../warp_tiles/version.py") | split('"') | list)[-2] }}"""
-    assert (conda_recipe.ROOT / "warp_tiles" / "version.py").read_text().split('"')[-2] == version()
+    assert expression == """${{ (load_from_file("../warp_tiles/util/version.py") | split('"') | list)[-2] }}"""
+    assert (conda_recipe.ROOT / "warp_tiles" / "util" / "version.py").read_text().split('"')[-2] == version()
 
 
 def test_it_is_one_package_for_all_pythons_with_the_projects_facts() -> None:

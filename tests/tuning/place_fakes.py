@@ -18,7 +18,7 @@ from warp_tiles.tuning.measure import Candidate
 from warp_tiles.tuning.places import Place
 from warp_tiles.tuning.record import Config, Timing, identity
 from warp_tiles.tuning.search import SearchDevice
-from warp_tiles.version import __version__
+from warp_tiles.util.version import __version__
 
 H200 = Environment("NVIDIA H200", 90, 132, wp.__version__, "13.0", __version__)
 

@@ -41,7 +41,7 @@ from warp_tiles._warp.internals import (
     mathdx_enabled,
 )
 from warp_tiles._warp.modules import hash_all_again, hash_outdated, rehash_modules, require_target, user_modules
-from warp_tiles._warp.products import Products
+from warp_tiles._warp.products import dispatch_lto_dot, dispatch_matmul
 from warp_tiles._warp.reload import LoadAgain, Reloads
 from warp_tiles._warp.sites import CallSites
 from warp_tiles._warp.tapes import Tapes
@@ -90,7 +90,6 @@ class Hooks:
         self._tracer = Tracer()
         self._tapes = tapes
         self.sites = CallSites(self.reloads, self._tracer)
-        self._products = Products(self.sites, self._tracer)
         self._code_settings = _code_settings()
         self._generating = threading.local()
         self._restore: list[Callable[[], None]] = []
@@ -107,14 +106,14 @@ class Hooks:
         try:
             build, codegen, context = find("build"), find("codegen"), find("context")
             build_lto_dot = build.build_lto_dot
-            dispatchers = {MATMUL: self._products.dispatch_matmul}
+            dispatchers = {MATMUL: functools.partial(dispatch_matmul, self.sites)}
             dispatchers |= {name: functools.partial(self._dispatch_solver, name) for name in SOLVERS}
             for name, dispatcher in dispatchers.items():
                 builtin = context.builtin_functions[name]
                 for overload in {id(function): function for function in (builtin, *builtin.overloads)}.values():
                     if (original := overload.lto_dispatch_func) is not None:
                         self._replace(overload, "lto_dispatch_func", functools.partial(dispatcher, original))
-            self._wrap(build, "build_lto_dot", self._products.build_lto_dot)
+            self._wrap(build, "build_lto_dot", functools.partial(dispatch_lto_dot, self.sites))
             self._wrap(build, "build_cuda", self._build_cuda)
             self._wrap(codegen.Adjoint, "build", self._adjoint_build)
             self._wrap(codegen, "codegen_func_reverse", self._codegen_func_reverse)
@@ -173,9 +172,9 @@ class Hooks:
     # ---- code generation
 
     def _dispatch_solver(self, name: str, *arguments: Any, **named: Any) -> tuple[Any, ...]:
-        from warp_tiles._warp.solvers import SolverHooks
+        from warp_tiles._warp.solvers import dispatch_solver
 
-        return SolverHooks(self.sites, self.engine).dispatch(name, *arguments, **named)
+        return dispatch_solver(self.sites, self.engine, name, *arguments, **named)
 
     def _adjoint_build(
         self, original: Callable[..., Any], adjoint: Any, builder: Any, *args: Any, **kwargs: Any

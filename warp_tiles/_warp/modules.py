@@ -6,6 +6,7 @@ A discarded hash is computed again at the module's next use. It never goes while
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 import threading
 from collections.abc import Callable
@@ -18,11 +19,13 @@ import warp
 from warp_tiles._warp.internals import find
 from warp_tiles.errors import PlanError
 from warp_tiles.gemm.hardware import BLOCK_THREADS
+from warp_tiles.plan.planning import KernelMemory
 from warp_tiles.util.files import digests_of, is_kept, require_replaceable, write_digests
 
 F = TypeVar("F", bound=Callable[..., Any])
 _LIMITS = ("_tid_extent_limits", "_scalar_tid_extent_limits")  # Warp 1.18 and newer; Warp 1.17
 _METHODS = ("context.Module.load", "context.Module._compile", "context.ModuleExec.get_kernel_hooks")
+_FORWARD_BYTES = "_cuda_kernel_forward_smem_bytes"  # the end of a name in Warp's metadata
 _loading: set[CodeType] = set()
 #: Modules whose settings changed while another thread loaded them, by identity.
 outdated: dict[int, Any] = {}
@@ -179,6 +182,18 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
             if attempt == _ATTEMPTS - 1:
                 raise
     return cubin
+
+
+def launch_problems(cubin: Path, arch: int, threads: int) -> list[str]:
+    """Why forward passes cannot be launched on an architecture, from the sizes that Warp stores beside a cubin."""
+    sizes = json.loads(cubin.with_name(f"{cubin.name.partition('.sm')[0]}.meta").read_text("utf-8"))
+    forward = {
+        name.removesuffix(_FORWARD_BYTES).rpartition("_")[0]: size
+        for name, size in sizes.items()
+        if name.endswith(_FORWARD_BYTES)
+    }
+    found = (KernelMemory.of(kernel, "forward", size, arch, threads) for kernel, size in forward.items())
+    return [memory.problem for memory in found if memory.problem]
 
 
 @loads_a_module

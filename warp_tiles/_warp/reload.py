@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import warp
 
-from warp_tiles._warp import modules
 from warp_tiles._warp.internals import MATHDX_OPTIONS, find
+from warp_tiles._warp.modules import capturing, compile_into_cache, hash_again, hash_outdated, outdated
 from warp_tiles._warp.prefetch import Prefetches, reusable
 from warp_tiles.errors import PlanError
 from warp_tiles.plan.planning import ModulePlan
@@ -61,12 +61,12 @@ class Reloads:
 
     def wrapped_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the replacement of ``Module.load``, which every launch calls."""
-        outdated, pending = modules.outdated, self.prefetches.pending
+        pending = self.prefetches.pending
 
         @functools.wraps(original)
         def load(module: Any, device: Any, block_dim: int | None = None, **named: Any) -> Any:
             if outdated:
-                modules.hash_outdated(module)
+                hash_outdated(module)
             if pending:
                 self.prefetches.join(module)
             try:
@@ -115,10 +115,10 @@ class Reloads:
             self._this_thread.hasher = module.hashers[block_dim]
         try:
             with self._mark("prefetching"):
-                modules.compile_into_cache(module, device, block_dim)
+                compile_into_cache(module, device, block_dim)
         finally:
             self._this_thread.hasher = None
-            modules.hash_again(module)
+            hash_again(module)
 
     def check_prefetch(self, builder: Any) -> None:
         """Refuses the code that a prefetch has generated if the module changed since it was hashed.
@@ -141,7 +141,7 @@ class Reloads:
     def _load_again(self, again: LoadAgain, module: Any, load: Callable[[], Any]) -> Any:
         for _ in range(_ATTEMPTS):
             again.first()
-            while not modules.hash_again(module):
+            while not hash_again(module):
                 time.sleep(0.005)  # another thread is loading it
             try:
                 return load()
@@ -174,7 +174,7 @@ class Reloads:
         if not resolved.rules.tunes or resolved.answers or not (plan.needed or plan.loops):
             return
         # without a launch there is nothing to measure in place, and a graph capture allows no measurement
-        if self.is_planning or not self.is_loading or modules.capturing():
+        if self.is_planning or not self.is_loading or capturing():
             return
         asked = plan.name, plan.block_dim, resolved
         if asked in self._attempted:
@@ -193,5 +193,5 @@ class Reloads:
     def reset(self) -> None:
         """Cancels all prefetches, and forgets which hashes are outdated and what was tuned."""
         self.prefetches.stop()
-        modules.outdated.clear()
+        outdated.clear()
         self._attempted.clear()

@@ -27,14 +27,9 @@ class CallSites:
     """
 
     def __init__(self, reloads: Reloads, tracer: Tracer) -> None:
-        self._reloads = reloads
-        self._tracer = tracer
+        self.reloads = reloads
+        self.tracer = tracer
         self._states: weakref.WeakKeyDictionary[Any, BuilderState] = weakref.WeakKeyDictionary()
-
-    @property
-    def is_planning(self) -> bool:
-        """True while this thread generates code only to plan it."""
-        return self._reloads.is_planning
 
     def existing_state(self, builder: Any) -> BuilderState | None:
         """The state of a module, or None if nothing has asked for it yet."""
@@ -49,7 +44,7 @@ class CallSites:
             options, module = builder.options, builder.module
             block_dim = int(options["block_dim"])
             hashed = getattr(module.hashers.get(block_dim), "warp_tiles_settings", None)
-            resolved = hashed or self._reloads.settings_of(options, module)
+            resolved = hashed or self.reloads.settings_of(options, module)
             session = Session(module.name, options.get("output_arch"), block_dim, settings=resolved)
             state = self._states[builder] = BuilderState(session)
         return state
@@ -60,7 +55,7 @@ class CallSites:
 
     def function(self, builder: Any) -> str:
         """The label of the function that is being generated."""
-        return self.state(builder).label(self._tracer.adjoint)
+        return self.state(builder).label(self.tracer.adjoint)
 
     def add(
         self,
@@ -99,8 +94,8 @@ class CallSites:
             roles=roles,
             provider=provider,
         )
-        state.adjoint_of_site[site.index] = id(self._tracer.adjoint)
-        if not variants and self._tracer.recorder() is None:
+        state.adjoint_of_site[site.index] = id(self.tracer.adjoint)
+        if not variants and self.tracer.recorder() is None:
             return (0,) * len(roles)
         from warp_tiles._warp.generation import declare_prelude
 

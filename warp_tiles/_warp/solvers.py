@@ -12,103 +12,89 @@ from warp_tiles.build.engine import Engine
 from warp_tiles.errors import LockedError, ToolchainError, UnsupportedVariant
 from warp_tiles.gemm.dispatch import Target
 from warp_tiles.gemm.problem import Role
-from warp_tiles.providers.fallbacks import LIBMATHDX_TITLE, SCALAR_TITLE
 from warp_tiles.settings import Settings
 from warp_tiles.solver.variant import SolverCall, Solvers, solvers
 
 
-class SolverHooks:
-    """Replaces the solver functions that Warp would build during code generation.
+def dispatch_solver(
+    sites: CallSites,
+    engine: Engine,
+    name: str,
+    original: Callable[..., tuple[Any, ...]],
+    arg_types: Mapping[str, Any],
+    return_type: Any,
+    return_values: list[Any],
+    arg_values: Mapping[str, Any],
+    options: Mapping[str, Any],
+    builder: Any,
+) -> tuple[Any, ...]:
+    """Replaces the ``lto_dispatch_func`` of a solver builtin.
 
-    Args:
-        sites: Registers the call sites.
-        engine: Knows whether there is a toolchain.
+    Warp's function for its native path checks the arguments, puts tiles into shared memory, and returns a zero for
+    each function that a call may name. Placeholders take the place of the zeros.
+
+    Raises:
+        LockedError: The policy is ``locked``, and only libmathdx can serve the call.
+        UnsupportedVariant: The settings name the provider ``mma``, and no leading dimension expresses a tile.
     """
-
-    def __init__(self, sites: CallSites, engine: Engine) -> None:
-        self._sites = sites
-        self._engine = engine
-
-    def dispatch(
-        self,
-        name: str,
-        original: Callable[..., tuple[Any, ...]],
-        arg_types: Mapping[str, Any],
-        return_type: Any,
-        return_values: list[Any],
-        arg_values: Mapping[str, Any],
-        options: Mapping[str, Any],
-        builder: Any,
-    ) -> tuple[Any, ...]:
-        """Replaces the ``lto_dispatch_func`` of a solver builtin.
-
-        Warp's function for its native path checks the arguments, puts tiles into shared memory, and returns a zero for
-        each function that a call may name. Placeholders take the place of the zeros.
-
-        Raises:
-            LockedError: The policy is ``locked``, and only libmathdx can serve the call.
-            UnsupportedVariant: The settings name the provider ``mma``, and no leading dimension expresses a tile.
-        """
-        arguments = (arg_types, return_type, return_values, arg_values)
-        if builder is None or options["output_arch"] is None:
-            return original(*arguments, options, builder)
-        resolved = self._sites.settings_of(options, builder)
-        if resolved.policy == "off":
-            return original(*arguments, options, builder)
-        values, template, payloads, shared = original(*arguments, {**options, SOLVER_OPTION: False}, builder)
-        functions = sum(isinstance(value, int) for value in values)
-        roles = (Role.FORWARD, Role.ADJOINT)[:functions]  # a third function, which Warp has for cholesky, stays 0
-        tiles = values[functions:]
-        call = _call(name, tiles, upper=bool(template and template[0]), in_place=not return_values)
-        found = solvers(call, Target(int(options["output_arch"]), int(options["block_dim"])))
-        allowed = bool(options.get(SOLVER_OPTION, True))
-        provider, reason = _without_functions(options, resolved) or self._provider(found, resolved, allowed)
-        if provider == "mma" and found.reason_unsupported:
-            raise UnsupportedVariant(
-                f"In '{self._sites.function(builder)}': mma cannot serve {name}, {found.reason_unsupported}",
-                remedy=f"copy it to a tile of its own, or {resolved.remedy('provider', 'auto')}",
+    arguments = (arg_types, return_type, return_values, arg_values)
+    if builder is None or options["output_arch"] is None:
+        return original(*arguments, options, builder)
+    resolved = sites.settings_of(options, builder)
+    if resolved.policy == "off":
+        return original(*arguments, options, builder)
+    values, template, payloads, shared = original(*arguments, {**options, SOLVER_OPTION: False}, builder)
+    functions = sum(isinstance(value, int) for value in values)
+    roles = (Role.FORWARD, Role.ADJOINT)[:functions]  # a third function, which Warp has for cholesky, stays 0
+    tiles = values[functions:]
+    call = _call(name, tiles, upper=bool(template and template[0]), in_place=not return_values)
+    found = solvers(call, Target(int(options["output_arch"]), int(options["block_dim"])))
+    allowed = bool(options.get(SOLVER_OPTION, True))
+    provider, reason = _without_functions(options, resolved) or _provider(sites, engine, found, resolved, allowed)
+    if provider == "mma" and found.reason_unsupported:
+        raise UnsupportedVariant(
+            f"In '{sites.function(builder)}': mma cannot serve {name}, {found.reason_unsupported}",
+            remedy=f"copy it to a tile of its own, or {resolved.remedy('provider', 'auto')}",
+        )
+    if provider == "libmathdx":
+        if not resolved.rules.builds:
+            raise LockedError(
+                f"{resolved.named('policy')} is 'locked', and {name} in '{sites.function(builder)}' needs "
+                f"libmathdx, whose builds are not cached: {reason}",
+                remedy=f"set the module option {SOLVER_OPTION}=False for Warp's scalar path",
             )
-        if provider == "libmathdx":
-            if not resolved.rules.builds:
-                raise LockedError(
-                    f"{resolved.named('policy')} is 'locked', and {name} in '{self._sites.function(builder)}' needs "
-                    f"libmathdx, whose builds are not cached: {reason}",
-                    remedy=f"set the module option {SOLVER_OPTION}=False for Warp's scalar path",
-                )
-            self._sites.add(builder, name, {}, reason, roles=roles, provider="libmathdx")
-            return original(*arguments, options, builder)
-        names = self._sites.add(builder, name, found.variants if provider == "mma" else {}, reason, roles=roles)
-        return ((*names, *values[len(names) :]), template, payloads, shared)
+        sites.add(builder, name, {}, reason, roles=roles, provider="libmathdx")
+        return original(*arguments, options, builder)
+    names = sites.add(builder, name, found.variants if provider == "mma" else {}, reason, roles=roles)
+    return ((*names, *values[len(names) :]), template, payloads, shared)
 
-    def _provider(self, found: Solvers, resolved: Settings, libmathdx: bool) -> tuple[str, str]:
-        """The provider of a call, and the reason why it is not ``mma``.
 
-        Args:
-            found: The variants of the call.
-            resolved: The settings of the module.
-            libmathdx: False if the module opts out of libmathdx.
-        """
-        if resolved.provider == "mma":  # the engine raises the reason why it cannot build the variant, here and below
+def _provider(sites: CallSites, engine: Engine, found: Solvers, resolved: Settings, libmathdx: bool) -> tuple[str, str]:
+    """The provider of a call, and the reason why it is not ``mma``.
+
+    ``libmathdx`` is False if the module opts out of libmathdx.
+    """
+    if resolved.provider == "mma":  # the engine raises the reason why it cannot build the variant, here and below
+        return "mma", ""
+    other = "scalar"
+    # cuBLASDx has no solvers, so Warp builds them as it does without warp_tiles
+    if libmathdx and not {"libmathdx", "cublasdx"}.isdisjoint(resolved.providers):
+        other = "libmathdx"
+    if "mma" not in resolved.providers:
+        layer = "provider" if resolved.provider != "auto" else "policy"
+        return other, f"{resolved.named(layer)} is {getattr(resolved, layer)!r}"
+    if found.reason_unsupported:
+        return other, found.reason_unsupported
+    chain, forward = engine.chain(resolved), found.variants[Role.FORWARD]
+    match = chain.match(chain.order(forward)[0], forward, engine.build_context(resolved))
+    if match.reason_unsupported is None:
+        return "mma", ""
+    if isinstance(match.reason_unsupported, ToolchainError):
+        if not chain.replaces_missing_toolchains:
             return "mma", ""
-        other, title = "scalar", SCALAR_TITLE
-        # cuBLASDx has no solvers, so Warp builds them as it does without warp_tiles
-        if libmathdx and not {"libmathdx", "cublasdx"}.isdisjoint(resolved.providers):
-            other, title = "libmathdx", LIBMATHDX_TITLE
-        if "mma" not in resolved.providers:
-            layer = "provider" if resolved.provider != "auto" else "policy"
-            return other, f"{resolved.named(layer)} is {getattr(resolved, layer)!r}"
-        if found.reason_unsupported:
-            return other, found.reason_unsupported
-        chain, forward = self._engine.chain(resolved), found.variants[Role.FORWARD]
-        match = chain.match(chain.order(forward)[0], forward, self._engine.build_context(resolved))
-        if match.reason_unsupported is None:
-            return "mma", ""
-        if isinstance(match.reason_unsupported, ToolchainError):
-            if not chain.replaces_missing_toolchains:
-                return "mma", ""
-            if not self._sites.is_planning:
-                self._engine.warn_of_toolchain(match.reason_unsupported, title)
-        return other, match.reason_unsupported.message
+        if not sites.reloads.is_planning:
+            engine.warn_of_toolchain(match.reason_unsupported, other)
+    return other, match.reason_unsupported.message
 
 
 def _without_functions(options: Mapping[str, Any], resolved: Settings) -> tuple[str, str] | None:

@@ -16,7 +16,7 @@ from warp_tiles.providers.fallbacks import COSTS
 from warp_tiles.settings import Settings
 from warp_tiles.settings.policy import PROVIDER_ORDER
 from warp_tiles.solver.variant import Variant
-from warp_tiles.version import __version__
+from warp_tiles.util.version import __version__
 
 _REMEDY = (
     "build it where that is allowed (`warp-tiles compile --arch {arch} -o DIR SCRIPT`, or run it with the policy auto) "

@@ -18,7 +18,7 @@ from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.remote import TOOLCHAIN
 from warp_tiles.remote.bundle import Bundle
 from warp_tiles.settings import Settings
-from warp_tiles.version import __version__
+from warp_tiles.util.version import __version__
 
 _FACTS_KEY = CacheKey.of({"kind": "facts about a toolchain"})
 _SCHEMA = 1

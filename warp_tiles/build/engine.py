@@ -26,7 +26,7 @@ from warp_tiles.errors import BuildError, LockedError, RefusedWorkerError, Toolc
 from warp_tiles.plan.planning import STAGES, ModulePlan, PlannedVariant
 from warp_tiles.providers.base import Provider, Recipe
 from warp_tiles.providers.cublasdx import CublasdxProvider
-from warp_tiles.providers.fallbacks import Libmathdx, LibmathdxProvider, ScalarProvider
+from warp_tiles.providers.fallbacks import TITLES, Libmathdx, LibmathdxProvider, ScalarProvider
 from warp_tiles.providers.mma import MmaProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.providers.solver import SolverProvider
@@ -333,9 +333,9 @@ class Engine:
                 break
         raise failures[0] if failures else chain.unsupported(variant, reasons)
 
-    def warn_of_toolchain(self, failure: ToolchainError, instead: str) -> None:
-        """Warn once that a part of the toolchain is missing."""
-        self._warn_once(toolchain_text(failure, instead))
+    def warn_of_toolchain(self, failure: ToolchainError, provider: str) -> None:
+        """Warn once that a part of the toolchain is missing, so that another provider serves a call."""
+        self._warn_once(toolchain_text(failure, TITLES[provider]))
 
     def _warn_once(self, text: str) -> str:
         if not self.resources.closed:

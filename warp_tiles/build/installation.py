@@ -21,7 +21,7 @@ from warp_tiles.compile.sources import code_modules, kernels_folder
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import ToolchainError
 from warp_tiles.providers.cublasdx import CublasdxProvider
-from warp_tiles.version import __version__
+from warp_tiles.util.version import __version__
 
 CODE, COMPILER, LINKER = "warp_tiles", "NVRTC", "nvJitLink"
 DEVICE_SOURCES, CUDA_HEADERS, WARP_HEADERS = "device sources", "CUDA headers", "Warp headers"

@@ -14,8 +14,8 @@ from warp_tiles.cli import bundle, cache, compile_, doctor, keys, plan, run, set
 from warp_tiles.cli.examples import add_examples
 from warp_tiles.cli.output import StandardOutputError, written
 from warp_tiles.errors import WarpTilesError
+from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import printable
-from warp_tiles.version import __version__
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 

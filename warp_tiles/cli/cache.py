@@ -14,8 +14,8 @@ from rich.filesize import decimal
 from warp_tiles.cache.explain import MissedKeys
 from warp_tiles.cache.maintain import EntryInfo
 from warp_tiles.cache.store import Cache
-from warp_tiles.cli import remote
 from warp_tiles.cli.output import echo, json_option, print_json, print_table
+from warp_tiles.cli.remote import pull, push, status
 from warp_tiles.errors import CacheError
 
 
@@ -47,7 +47,7 @@ def cache() -> None:
     """The cache of LTO-IR, and the remote store behind it."""
 
 
-for command in (remote.push, remote.pull, remote.status):
+for command in (push, pull, status):
     cache.add_command(command)
 
 

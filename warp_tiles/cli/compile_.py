@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,12 +28,10 @@ from warp_tiles.cli.output import (
 from warp_tiles.cli.outputs import facts_of, record_options, require_folders, write_records
 from warp_tiles.errors import BuildError
 from warp_tiles.launch.script import Target
-from warp_tiles.plan.planning import KernelMemory
 from warp_tiles.util.files import has_digests, matches
 from warp_tiles.util.threads import side_by_side
 from warp_tiles.util.warn import warn
 
-_FORWARD_BYTES = "_cuda_kernel_forward_smem_bytes"  # the end of a name in Warp's metadata
 _MOST_THREADS = 32
 _MOST_THREADS_ON_A_CLUSTER = 256  # they only wait
 
@@ -178,7 +175,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _compile(target: Target, arch: int, folder: Path, earlier: Mapping[Path, tuple[int, int] | None]) -> dict[str, Any]:
-    from warp_tiles._warp.modules import compile_module
+    from warp_tiles._warp.modules import compile_module, launch_problems
 
     start = time.perf_counter()
     cubin = compile_module(target.module, arch, target.block_dim, folder)
@@ -191,20 +188,8 @@ def _compile(target: Target, arch: int, folder: Path, earlier: Mapping[Path, tup
         "cubin_bytes": cubin.stat().st_size,
         "up_to_date": earlier.get(cubin) == _identity(cubin),
         "seconds": round(time.perf_counter() - start, 3),
-        "launch_problems": _launch_problems(cubin, arch, target.block_dim),
+        "launch_problems": launch_problems(cubin, arch, target.block_dim),
     }
-
-
-def _launch_problems(cubin: Path, arch: int, threads: int) -> list[str]:
-    """Why forward passes cannot be launched on an architecture, from the sizes that Warp stores beside a cubin."""
-    sizes = json.loads(cubin.with_name(f"{cubin.name.partition('.sm')[0]}.meta").read_text("utf-8"))
-    forward = {
-        name.removesuffix(_FORWARD_BYTES).rpartition("_")[0]: size
-        for name, size in sizes.items()
-        if name.endswith(_FORWARD_BYTES)
-    }
-    found = (KernelMemory.of(kernel, "forward", size, arch, threads) for kernel, size in forward.items())
-    return [memory.problem for memory in found if memory.problem]
 
 
 def _warn_of_other_archs(cubin: Path) -> None:

@@ -13,7 +13,7 @@ import click
 
 from warp_tiles.cli.output import note, output_errors
 from warp_tiles.errors import OutputError, ScriptError
-from warp_tiles.version import __version__
+from warp_tiles.util.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PAGES = (".html", ".htm")

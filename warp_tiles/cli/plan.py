@@ -19,7 +19,6 @@ from warp_tiles.cli.output import (
     script_output_to_stderr,
 )
 from warp_tiles.cli.outputs import facts_of, require_folders, write_page
-from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.reports.functions import (
     LOOP_HEADINGS,
     PRODUCT_HEADINGS,
@@ -59,7 +58,6 @@ def plan(
     from warp_tiles.launch.script import discover
     from warp_tiles.settings import current
 
-    plans: list[ModulePlan] = []
     current()  # reports an invalid setting first
     require_folders({"the page": page_file})
     with script_output_to_stderr(as_json):
@@ -68,8 +66,7 @@ def plan(
         found = discover(script, arguments, block_dim)
         print_notes(script, found)
         with kernel_errors(script):
-            for target in found.targets:
-                plans.append(plan(target.module, arch=arch, block_dim=target.block_dim))
+            plans = [plan(target.module, arch=arch, block_dim=target.block_dim) for target in found.targets]
     document = {
         "modules": [item.to_json() for item in plans],
         "matmul": [product.to_json() for product in found.products],

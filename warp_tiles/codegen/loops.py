@@ -176,7 +176,7 @@ class _Decider:
         if not accumulations:
             return None, [*rejections]
         if rejections:
-            return None, [*rejections, "the other products keep their sums in registers"]
+            return None, [*rejections, "the other products keep their accumulators in registers"]
         if not self._ahead:
             return None, ["the setting async_copies is off"]
         pipeline = plan_pipeline(self._module, self._function, loop, accumulations)
@@ -249,8 +249,8 @@ def _reverse_reason(reverse: ReverseRing | str) -> str:
 def _store_reason(store: SumStore | str) -> str:
     """How the sums of a loop reach an array; empty without stages."""
     if isinstance(store, SumStore):
-        return "the sums are stored from registers"
-    return f"the sums pass through shared memory: {store}" if store else ""
+        return "the accumulators are stored from registers"
+    return f"the accumulators pass through shared memory: {store}" if store else ""
 
 
 def _load_reason(ring: Ring) -> str:

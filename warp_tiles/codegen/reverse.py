@@ -101,7 +101,7 @@ def _problem_of_product(
     if product.addition is not None:
         return "the product makes a new tile"
     if product.home != loop.hook:
-        return "the sums stay in registers over an outer loop"
+        return "the accumulators stay in registers over an outer loop"
     if not c.owner:
         return "C has no memory of its own"
     assert operation.product is not None

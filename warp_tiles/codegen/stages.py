@@ -76,7 +76,7 @@ def plan_ring(
         if variant is None:
             return "the product has no function"
         if product.home != loop.hook:
-            return "the sums stay in registers over an outer loop"
+            return "the accumulators stay in registers over an outer loop"
         operands = loaded_operands(function, product, variant, roots)
         if isinstance(operands, str):
             return operands

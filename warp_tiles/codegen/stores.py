@@ -164,11 +164,11 @@ def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accum
     if len({product.array for product in products}) > 1:
         return "the loop has several sums"
     if first.addition is not None:
-        return "the sums are added to another tile"
+        return "the accumulators are added to another tile"
     if not c.owner:
         return "C is not a tile of the function"
     if not _are_neighbours(ring.variants[0], ring.products[0]):
-        return "no thread has neighbouring sums of a row"
+        return "no thread has neighbouring accumulators of a row"
     computed = _store_after(function, loop, c)
     if isinstance(computed, str):
         return computed
@@ -189,7 +189,7 @@ def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accum
     if neighbours * stored_bytes not in _STORED_BYTES:
         return f"{neighbours} elements of {stored_bytes} bytes do not fit a vector"
     if stored_bytes < _WORD_BYTES and (ring.products[0].through_registers or ring.products[0].swapped):
-        return f"a thread has only two neighbouring sums of a row, and stores {result.dtype}"
+        return f"a thread has only two neighbouring accumulators of a row, and stores {result.dtype}"
     return found
 
 

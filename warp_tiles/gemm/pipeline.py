@@ -178,11 +178,11 @@ class PlannedLoop:
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints."""
-        return {**vars(self), "reverse_instructions": list(self.reverse_instructions)}
+        return {**vars(self), "reverse_instructions": list(self.reverse_instructions), "treatment": self.describe()}
 
     def describe(self) -> str:
         """The decision in words."""
-        words = {"pipelined": f"pipelined, {self.stages} stages", "register_sums": "sums in registers"}
+        words = {"pipelined": f"pipelined, {self.stages} stages", "register_sums": "accumulators in registers"}
         return words.get(self.state, "as Warp does it")
 
     @property

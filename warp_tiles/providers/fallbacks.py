@@ -13,6 +13,7 @@ from warp_tiles.solver.variant import SolverVariant, Variant
 
 Libmathdx = Callable[[GemmProblem], tuple[str, bytes]]
 LIBMATHDX_TITLE, SCALAR_TITLE = "Warp's libmathdx", "Warp's scalar path"
+TITLES = {"libmathdx": LIBMATHDX_TITLE, "scalar": SCALAR_TITLE}
 # docs/measured.md has the times; the own templates take 30 ms and 30 KB
 COSTS = {
     LIBMATHDX_TITLE: "which takes 5 to 20 s and 1 to 7 MB of LTO-IR for each function",

@@ -126,7 +126,7 @@ def device_function(variant: Variant, symbol: str, provider: str, config: Config
     if isinstance(variant, SolverVariant):
         return DeviceFunction(symbol, "a solver function has no sums")
     if not isinstance(config, TileConfig):
-        return DeviceFunction(symbol, f"the provider {provider} has no functions that keep sums in registers")
+        return DeviceFunction(symbol, f"the provider {provider} has no functions that keep accumulators in registers")
     if (sums := register_accumulators(variant, symbol, config)) is not None:
         return DeviceFunction(symbol, sums)
     if DTYPE_BYTES[variant.c.dtype] < 4:

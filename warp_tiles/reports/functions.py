@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from warp_tiles.gemm.pipeline import PlannedLoop
-
 Json = Mapping[str, Any]
 
 SKIPPED = "skipped"
@@ -103,17 +101,16 @@ def functions(module: Json) -> list[Function]:
 
 def loop_rows(module: Json) -> list[tuple[str, ...]]:
     """The cells below :data:`LOOP_HEADINGS` of a module's loops."""
-    loops = [PlannedLoop(**loop) for loop in module.get("loops", ())]
     return [
         (
-            loop.kernel,
-            f"{loop.file}:{loop.line}",
-            str(loop.products),
-            loop.describe(),
-            "; ".join(filter(None, (loop.explanation, loop.loads))),
-            "; ".join(filter(None, (loop.gradients, loop.reverse))),
+            loop["kernel"],
+            f"{loop['file']}:{loop['line']}",
+            str(loop["products"]),
+            loop["treatment"],
+            "; ".join(filter(None, (loop["reason"], loop["store"], loop["cost"], loop["loads"]))),
+            "; ".join(filter(None, (loop["gradients"], loop["reverse"]))),
         )
-        for loop in loops
+        for loop in module.get("loops", ())
     ]
 
 

@@ -30,7 +30,7 @@ from warp_tiles.tuning.places import (
     tile_config_of,
 )
 from warp_tiles.tuning.record import Config, Record, Timing
-from warp_tiles.version import __version__
+from warp_tiles.util.version import __version__
 
 if TYPE_CHECKING:
     from warp_tiles.compile.toolchain import ToolchainStore

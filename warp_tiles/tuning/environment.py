@@ -13,8 +13,8 @@ from typing import Any
 from warp_tiles.errors import ToolchainError
 from warp_tiles.tuning.key import Environment
 from warp_tiles.tuning.space import CPU_LIMITS, Limits
+from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import warn
-from warp_tiles.version import __version__
 
 _CPUINFO = Path("/proc/cpuinfo")
 _CPUINFO_BYTES = 8192  # holds the first core
