@@ -87,7 +87,11 @@ def test_drawn_cases(machine: Machine, tmp_path: Path, seed: int) -> None:
     check(emulated, kernels, cases)
 
 
-@pytest.mark.parametrize(("threads", "every", "most"), some([(128, False, 6), (128, True, 12), (256, True, 12)], 1))
+@pytest.mark.parametrize(
+    ("threads", "every", "most"),
+    some([(128, False, 6), (128, True, 12), (256, True, 12)], 1),
+    ids=["128", "128, all", "256, all"],
+)
 def test_gradients(machine: Machine, tmp_path: Path, threads: int, every: bool, most: int) -> None:
     """Flat tiles have such products in the loop, and tiles of 64 rows in one gradient or in both."""
     cases = FLAT | {
