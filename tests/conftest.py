@@ -99,6 +99,15 @@ LONGEST_FIRST = (
     "tests/hardening/test_soak.py",
     "tests/hardening/test_children.py",
     "tests/cluster/test_builds.py",
+    "tests/integration/test_registers.py",
+    "tests/integration/test_loops_without_functions.py",
+    "tests/integration/test_kernel_memory.py",
+    "tests/cluster/test_command.py",
+    "tests/integration/test_prefetch.py",
+    "tests/hardening/test_workers.py",
+    "tests/integration/test_cli_policy.py",
+    "tests/cluster/test_tuning.py",
+    "tests/integration/test_clients.py",
 )
 
 

@@ -142,7 +142,7 @@ def test_readme_has_two_commands_and_ci_runs_the_second() -> None:
     assert len(re.findall(r"(?:quick|workers)='(.*?)'", script)) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # pip installs all dependencies once more; .ci/run installs them with the second command
 def test_the_readmes_first_command_in_a_clean_copy(tmp_path: Path) -> None:
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     if tracked.returncode:

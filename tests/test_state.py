@@ -34,25 +34,27 @@ def test_a_script_has_its_own_kernels_alone(name: str, tmp_path: Path) -> None:
     assert list(target.module.kernels) == [name]
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "os.environ['LEFT'] = '1'; os.environ['HOME'] = '/'",
-        "os.environ.pop('HOME')",
-        "os.chdir('/')",
-        "warp_tiles.configure(jobs=1)",
-        "warp_tiles.enable()",
-        "wp.config.enable_backward = False",
-    ],
-)
-def test_a_test_that_leaves_state_behind_fails(
-    statement: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+LEAVES_STATE = """
+import os
+import warp as wp
+import warp_tiles
+
+def test_variables(): os.environ["LEFT"] = "1"; os.environ["HOME"] = "/"
+def test_a_missing_variable(): os.environ.pop("HOME")
+def test_a_folder(): os.chdir("/")
+def test_settings(): warp_tiles.configure(jobs=1)
+def test_hooks(): warp_tiles.enable()
+def test_options_of_warp(): wp.config.enable_backward = False
+def test_nothing(): pass
+"""
+
+
+def test_a_test_that_leaves_state_behind_fails(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     root = Path(__file__).resolve().parent.parent
     monkeypatch.setenv("PYTHONPATH", str(root), prepend=os.pathsep)
     pytester.makeconftest("from tests.conftest import _leaves_no_state")
-    pytester.makepyfile(f"import os\nimport warp as wp\nimport warp_tiles\n\ndef test_it():\n    {statement}\n")
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1, errors=1)
+    pytester.makepyfile(LEAVES_STATE)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=7, errors=6)
 
 
 def test_the_longest_files_exist() -> None:

@@ -21,7 +21,7 @@ from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.compile.pool import CompilerPool
 
 FORWARD_ONLY = "@wp.kernel(enable_backward=False)"
-PROCESSES = 3
+PROCESSES = 2
 
 # compiles the kernels of a file after a line on standard input, and prints the record
 WORKER = """

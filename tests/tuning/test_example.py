@@ -30,7 +30,7 @@ def test_the_second_run_measures_nothing(tmp_path: Path) -> None:
     assert "searches=0, builds=0, measurements=0" in run(tmp_path, *command)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_default_beside_tuned(tmp_path: Path) -> None:
     result = tmp_path / "compare.json"
     shapes = ("--shape", "16x16x16", "--shape", "100x20x30")

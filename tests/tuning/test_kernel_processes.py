@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.nightly import some
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PYTHON_PATH = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
 
-PROCESSES = 16
 PROGRAM = """
 import json, sys
 
@@ -46,7 +47,8 @@ print(json.dumps({
 
 
 @pytest.mark.slow
-def test_one_of_many_processes_tunes_and_all_launch_its_winner(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", some([4, 16], 1))
+def test_one_of_many_processes_tunes_and_all_launch_its_winner(tmp_path: Path, processes: int) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     environment = {
         **os.environ,
@@ -62,7 +64,7 @@ def test_one_of_many_processes_tunes_and_all_launch_its_winner(tmp_path: Path) -
             stderr=subprocess.PIPE,
             text=True,
         )
-        for _ in range(PROCESSES)
+        for _ in range(processes)
     ]
     ended = [(process.communicate(timeout=300), process.returncode) for process in running]
     assert all(status == 0 for _, status in ended), "\n".join(err for (_, err), status in ended if status)
