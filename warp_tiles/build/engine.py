@@ -371,13 +371,10 @@ class _ChosenFunctions:
     context: BuildContext
 
     def get(self, variant: Variant) -> DeviceFunction | None:
-        from warp_tiles.providers.mma import device_function
+        from warp_tiles.build.functions import planned_function
 
         planned = next(v for v in self.plan.needed if v.variant == variant)
-        found, _ = self.chain.assign(planned, self.context)
-        if found.provider == "scalar":
-            return None
-        return device_function(variant, found.symbol or variant.symbol, found.provider, found.tile_config)
+        return planned_function(self.chain.assign(planned, self.context)[0])
 
 
 def _pool_of(executor: Executor, store: ToolchainStore, jobs: int) -> CompilerPool:

@@ -8,18 +8,22 @@ from dataclasses import replace
 from warp_tiles.build.records import Artifact, ModuleRecord
 from warp_tiles.codegen.module import DeviceFunction, Functions, GeneratedModule
 from warp_tiles.gemm.hardware import has_wgmma
-from warp_tiles.plan.planning import STAGES, ModulePlan
+from warp_tiles.plan.planning import STAGES, ModulePlan, PlannedVariant
 from warp_tiles.providers.mma import device_function
 from warp_tiles.solver.variant import Variant
 
 
+def planned_function(planned: PlannedVariant) -> DeviceFunction | None:
+    """The function of a planned variant; None on the scalar path."""
+    variant = planned.variant
+    if variant is None or planned.provider == "scalar":
+        return None
+    return device_function(variant, planned.symbol or variant.symbol, planned.provider, planned.tile_config)
+
+
 def planned_functions(plan: ModulePlan) -> dict[Variant, DeviceFunction]:
     """The functions of a plan, by variant."""
-    return {
-        v.variant: device_function(v.variant, v.symbol or v.variant.symbol, v.provider, v.tile_config)
-        for v in plan.needed
-        if v.variant is not None and v.provider != "scalar"
-    }
+    return {v.variant: found for v in plan.needed if v.variant is not None and (found := planned_function(v))}
 
 
 def built_functions(built: Sequence[Artifact]) -> dict[Variant, DeviceFunction]:
@@ -81,8 +85,3 @@ def is_as_planned(record: ModuleRecord) -> bool:
 def payloads_of(artifacts: Sequence[Artifact]) -> list[bytes]:
     """The LTO-IR of each function once, sorted by the functions' names."""
     return list({a.symbol: a.payload for a in sorted(artifacts, key=lambda a: a.symbol) if a.payload}.values())
-
-
-def foreign_inputs(artifacts: Sequence[Artifact]) -> list[str]:
-    """The providers whose LTO-IR comes from Warp's newer compiler."""
-    return sorted({artifact.provider for artifact in artifacts if artifact.provider == "libmathdx"})

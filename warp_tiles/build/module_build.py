@@ -14,7 +14,6 @@ from typing import Any
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.functions import (
     built_functions,
-    foreign_inputs,
     is_as_planned,
     may_have_suffix,
     payloads_of,
@@ -183,7 +182,8 @@ class ModuleBuild:
             artifacts = self._artifacts()
         self._refuse_scalar(artifacts)
         payloads = payloads_of(artifacts)
-        foreign += foreign_inputs(artifacts)
+        if any(artifact.provider == "libmathdx" for artifact in artifacts):
+            foreign.append("libmathdx")  # from Warp's newer compiler
         decision = self._generated.decide(built_functions(artifacts), self._settings, suffix=may_have_suffix(self.plan))
         has_own_code = payloads or decision.has_stages
         reason = self._warp_link_reason(module, foreign) if has_own_code else "no function was built for it"

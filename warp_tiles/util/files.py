@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from warp_tiles.util.processes import temporary_name
 from warp_tiles.util.warn import WarnedTexts, warn
@@ -35,7 +34,6 @@ _CREATE_FLAGS = (
 _OPEN_FILE = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/([0-9]{1,9})")
 _STREAMS = {"stdout": 1, "stderr": 2}
 _MOST_LINKS = 40
-_MOST_JSON_BYTES = 32 << 20
 _MOST_OUTPUT_BYTES = 1 << 30
 _DIGESTS_SUFFIX = ".sha256"
 _warned = WarnedTexts()
@@ -294,20 +292,6 @@ def read_descriptor(descriptor: int, path: Path, most_bytes: int) -> tuple[bytes
 def _too_large(most_bytes: int, path: str | os.PathLike[str]) -> FileTooLargeError:
     reason = f"it has more than {most_bytes} bytes, the largest size that is read"
     return FileTooLargeError(errno.EFBIG, reason, os.fspath(path))
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file that somebody else may have written.
-
-    Raises:
-        OSError: It cannot be read, is not a regular file, or is larger than 32 MiB.
-        ValueError: It is not JSON in UTF-8, or is nested too deeply.
-    """
-    data, _ = read_whole(path, _MOST_JSON_BYTES)
-    try:
-        return json.loads(data.decode("utf-8"))
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
 
 
 # ---- digests of outputs, in a file beside them that ``sha256sum -c`` reads
