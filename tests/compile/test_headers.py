@@ -98,3 +98,14 @@ def test_a_process_without_the_address_compiles_without_headers(
     assert not compiled.header_written
     assert request_with_header.header is not None
     assert not Path(request_with_header.header.path).exists()
+
+
+def test_an_error_while_the_address_is_reserved_fails_no_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    from warp_tiles.compile import compiler
+
+    def fail(nvrtc: object) -> bool:
+        raise PermissionError("/proc/self/maps")
+
+    monkeypatch.setattr(compiler, "_reserved", None)
+    monkeypatch.setattr(compiler, "_reserve", fail)
+    assert compiler.reserve_heap(None) is False

@@ -265,7 +265,9 @@ def reserve_heap(nvrtc: Any) -> bool:
     """
     global _reserved
     if _reserved is None:
-        _reserved = sys.platform == "linux" and _reserve(nvrtc)
+        _reserved = False
+        with contextlib.suppress(Exception):  # without it, headers are read again
+            _reserved = sys.platform == "linux" and _reserve(nvrtc)
     return _reserved
 
 

@@ -21,7 +21,7 @@ from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.packages import search_path
 from warp_tiles.errors import WarpTilesError, WorkerError
-from warp_tiles.util.threads import DaemonThreads, available_cores, wait_result
+from warp_tiles.util.threads import DaemonThreads, available_cores, wait_all
 
 #: A compiler process keeps some memory of every request, so it is replaced after this many.
 _REQUESTS_OF_A_PROCESS = 200
@@ -207,9 +207,10 @@ def result_of(future: Future[Compiled]) -> Compiled:
     Raises:
         WarpTilesError: The error of the request; a WorkerError if the pool failed and not the compiler.
     """
-    try:
-        return wait_result(future)
-    except WarpTilesError:
-        raise
-    except (Exception, CancelledError) as error:
-        raise WorkerError(f"a compiler process failed: {type(error).__name__}: {error}") from error
+    wait_all([future])  # what a signal's handler raises here is not the error of the request
+    error = CancelledError() if future.cancelled() else future.exception()
+    if error is None:
+        return future.result()
+    if isinstance(error, WarpTilesError):
+        raise error
+    raise WorkerError(f"a compiler process failed: {type(error).__name__}: {error}") from error
