@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.tuning.place_fakes import H200
-from warp_tiles.build.installation import Fact
 from warp_tiles.cli.cluster_tuning import ClusterGpu, Done, Task
 from warp_tiles.tuning.record import identity
 
@@ -31,9 +30,4 @@ def perform(task: Task, log: Path, seconds: float = 0.0) -> Done:
     name = identity(task.config)
     with open(log, "a", encoding="utf-8") as file:
         file.write(f"{os.getpid()} {task.place[:8]} {task.runs} {name}\n")
-    return Done(task.expected, tuple([10.0 + len(name) % 7] * task.runs), shared_bytes=1024)
-
-
-def perform_elsewhere(task: Task) -> Done:
-    """The answer of a worker with other packages."""
-    return Done(tuple((name, Fact("0" * 64, "1.0")) for name, _ in task.expected))
+    return Done(tuple([10.0 + len(name) % 7] * task.runs), shared_bytes=1024)

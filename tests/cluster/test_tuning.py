@@ -19,11 +19,9 @@ import warp_tiles
 from tests.cluster import lab
 from tests.tuning.place_fakes import H200, placed, question, timing, variant
 from warp_tiles import settings
-from warp_tiles.build.installation import Installation
 from warp_tiles.cli.cluster_tuning import ClusterDevice, ClusterGpu, SentScript, assigned, cluster_tuners
 from warp_tiles.cli.tune_script import _tune_all
-from warp_tiles.compile.toolchain import ToolchainStore
-from warp_tiles.errors import RefusedWorkerError, ToolchainError
+from warp_tiles.errors import ToolchainError
 from warp_tiles.tuning.in_place import Tuner
 from warp_tiles.tuning.places import Place, loop_place
 from warp_tiles.tuning.record import DEFAULTS, Record, identity
@@ -39,19 +37,14 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "measured"
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> ToolchainStore:
-    return ToolchainStore(tmp_path_factory.mktemp("facts"), "toolchain")
-
-
 @pytest.fixture(autouse=True)
 def own_records(tmp_path: Path) -> Any:
     with settings.override(cache_dir=tmp_path / "cache"), warp_tiles.enabled():
         yield
 
 
-def tuners(client: Any, store: ToolchainStore, **used: Any) -> list[Tuner]:
-    return cluster_tuners(client, Installation(store), SCRIPT, settings.current(), **used)
+def tuners(client: Any, **used: Any) -> list[Tuner]:
+    return cluster_tuners(client, SCRIPT, settings.current(), **used)
 
 
 def equal_gpus(log: Path, seconds: float = 0.0) -> dict[str, Any]:
@@ -72,10 +65,8 @@ def is_complete(record: Record, place: Place) -> bool:
     return {timing.identity for timing in record.timings} == names_of(place)
 
 
-def test_workers_share_the_answers_and_their_records_are_the_users(
-    workers: Any, store: ToolchainStore, log: Path
-) -> None:
-    (tuner,) = tuners(workers, store, **equal_gpus(log))
+def test_workers_share_the_answers_and_their_records_are_the_users(workers: Any, log: Path) -> None:
+    (tuner,) = tuners(workers, **equal_gpus(log))
     found = tuner.tune_all(PLACED)
     assert all(item.winner and not item.error and is_complete(item.record, item.place) for item in found)
     assert {process for process, *_ in lines(log)} == set(workers.run(os.getpid).values())
@@ -85,9 +76,9 @@ def test_workers_share_the_answers_and_their_records_are_the_users(
     assert all(timing.soft == H200.soft() for item in stored for timing in item.record.timings)
 
 
-def test_the_last_measurements_run_on_one_gpu(workers: Any, store: ToolchainStore, log: Path) -> None:
+def test_the_last_measurements_run_on_one_gpu(workers: Any, log: Path) -> None:
     """The default and the fastest answers are comparable only under one clock."""
-    (tuner,) = tuners(workers, store, **equal_gpus(log))
+    (tuner,) = tuners(workers, **equal_gpus(log))
     tuner.tune_all(PLACED[:1])
     last = [line for line in lines(log) if line[2]][-4:]
     assert len({process for process, *_ in last}) == 1
@@ -96,10 +87,8 @@ def test_the_last_measurements_run_on_one_gpu(workers: Any, store: ToolchainStor
     assert default in {name for _, _, runs, name in lines(log)[-200:] if runs}
 
 
-def test_an_interrupted_search_measures_nothing_again_but_default_and_best(
-    workers: Any, store: ToolchainStore, log: Path
-) -> None:
-    (tuner,) = tuners(workers, store, **equal_gpus(log))
+def test_an_interrupted_search_measures_nothing_again_but_default_and_best(workers: Any, log: Path) -> None:
+    (tuner,) = tuners(workers, **equal_gpus(log))
     known = PLACES[0].configs[:5]
     key = PLACES[0].key(tuner.source, H200)
     tuner.store.merge(key, [timing(config, 1.0 if config == known[3] else 9.0) for config in known])
@@ -111,8 +100,8 @@ def test_an_interrupted_search_measures_nothing_again_but_default_and_best(
     assert item.measured == 0
 
 
-def test_a_killed_worker_costs_nothing_and_another_continues(workers: Any, store: ToolchainStore, log: Path) -> None:
-    (tuner,) = tuners(workers, store, **equal_gpus(log, 0.02))
+def test_a_killed_worker_costs_nothing_and_another_continues(workers: Any, log: Path) -> None:
+    (tuner,) = tuners(workers, **equal_gpus(log, 0.02))
     victim: list[int] = []
 
     def kill() -> None:
@@ -149,15 +138,15 @@ def test_a_result_that_is_lost_with_its_worker_is_not_waited_for() -> None:
 
     sent = LostFuture()
     client = SimpleNamespace(submit=lambda *_, **__: sent, nthreads=dict)
-    device = ClusterDevice(client, "tcp://gone", ClusterGpu("cuda:0", "1", H200, 90), tuple, lab.perform_elsewhere)
+    device = ClusterDevice(client, "tcp://gone", ClusterGpu("cuda:0", "1", H200, 90), lab.perform)
     with pytest.raises(ToolchainError, match="tcp://gone was lost while it measured: it left the cluster"):
         device.for_place(SCRIPT, "0").build(DEFAULTS["loop"])
     assert sent.is_cancelled
     assert device.is_lost
 
 
-def test_each_kind_of_gpu_is_tuned_at_the_same_time(workers: Any, store: ToolchainStore, log: Path) -> None:
-    both = tuners(workers, store, gpus=lab.different_gpus, perform=functools.partial(lab.perform, log=log))
+def test_each_kind_of_gpu_is_tuned_at_the_same_time(workers: Any, log: Path) -> None:
+    both = tuners(workers, gpus=lab.different_gpus, perform=functools.partial(lab.perform, log=log))
     assert {tuner.environment for tuner in both} == {H200, lab.H100}
     threads = set()
 
@@ -172,18 +161,11 @@ def test_each_kind_of_gpu_is_tuned_at_the_same_time(workers: Any, store: Toolcha
     assert all(is_complete(item.record, item.place) for item in found)
 
 
-def test_a_worker_with_other_packages_is_refused(workers: Any, store: ToolchainStore) -> None:
-    (tuner,) = tuners(workers, store, gpus=lab.equal_gpus, perform=lab.perform_elsewhere)
-    with pytest.raises(RefusedWorkerError, match=r"tcp://.* is refused: its warp_tiles is 1.0"):
-        tuner.tune_all(PLACED)
-    assert open_store(settings.current()).records() == []
-
-
-def test_workers_without_a_gpu_are_an_error(workers: Any, store: ToolchainStore) -> None:
+def test_workers_without_a_gpu_are_an_error(workers: Any) -> None:
     if workers.run(lambda: len(__import__("warp").get_cuda_devices())) != dict.fromkeys(workers.nthreads(), 0):
         pytest.skip("this machine has a GPU")
     with pytest.raises(ToolchainError, match="none of the 2 workers has one") as caught:
-        tuners(workers, store)
+        tuners(workers)
     assert "CUDA_VISIBLE_DEVICES=0 dask worker" in caught.value.remedy
 
 

@@ -19,11 +19,10 @@ from typing import Any
 
 from warp_tiles._warp import require_hooks
 from warp_tiles.api import enable
-from warp_tiles.build.executor import SAME_PACKAGES, differences, executor_error
-from warp_tiles.build.installation import CODE, COMPILER, CUDA_HEADERS, DEVICE_SOURCES, LINKER, Facts, Installation
-from warp_tiles.errors import RefusedWorkerError, ToolchainError, TuningError, WarpTilesError
+from warp_tiles.build.executor import executor_error
+from warp_tiles.errors import ToolchainError, TuningError, WarpTilesError
 from warp_tiles.launch.script import discover
-from warp_tiles.settings import Settings, current
+from warp_tiles.settings import Settings
 from warp_tiles.tuning.environment import environment_of
 from warp_tiles.tuning.in_place import PlacedLaunch, Tuner, compile_arch, local_devices, places_of
 from warp_tiles.tuning.key import Environment
@@ -31,7 +30,6 @@ from warp_tiles.tuning.measure import Candidate
 from warp_tiles.tuning.record import Config, identity
 from warp_tiles.tuning.search import SearchDevice
 
-FACTS = (CODE, COMPILER, LINKER, DEVICE_SOURCES, CUDA_HEADERS)
 _POLL_S = 1.0
 _BUILDS = 4  # that a worker is given at once; it does as many of them as it has threads
 
@@ -81,7 +79,6 @@ class Task:
         place: Digest of the place.
         config: The answer.
         runs: Launches to time; 0 to build the answer.
-        expected: The parts of the sender's installation that decide the timings.
     """
 
     gpu: str
@@ -89,7 +86,6 @@ class Task:
     place: str
     config: Config = field(hash=False)
     runs: int
-    expected: Facts
 
 
 @dataclass(frozen=True)
@@ -97,14 +93,12 @@ class Done:
     """The answer of a worker.
 
     Attributes:
-        found: The same parts of the worker's installation. If they differ, nothing was done.
         samples_us: The times of the launches.
         shared_bytes: Shared memory of a block.
         is_lost: True if the GPU cannot be used any more.
         failure: The error in place of a result.
     """
 
-    found: Facts
     samples_us: tuple[float, ...] = ()
     shared_bytes: int = 0
     is_lost: bool = False
@@ -128,20 +122,15 @@ def gpus_here() -> list[ClusterGpu]:
 def perform_here(task: Task) -> Done:
     """Build an answer, or check and time it, on one of this worker's GPUs."""
     enable()
-    found: Facts = ()
     try:
-        store = require_hooks("a cluster").engine.build_context(current()).store
-        found = Installation(store).facts([name for name, _ in task.expected])
-        if found != task.expected:
-            return Done(found)
         session = _session(task)
     except WarpTilesError as error:
-        return Done(found, failure=error)
+        return Done(failure=error)
     try:
-        return session.perform(task, found)
+        return session.perform(task)
     except Exception as error:  # of any class; it is the candidate's failure unless the GPU is lost
         failure = error if isinstance(error, WarpTilesError) else TuningError(f"{type(error).__name__}: {error}")
-        return Done(found, is_lost=not session.device.is_usable(), failure=failure)
+        return Done(is_lost=not session.device.is_usable(), failure=failure)
 
 
 class _Session:
@@ -156,16 +145,16 @@ class _Session:
         self._built: dict[str, Any] = {}
         self._prepared: set[str] = set()
 
-    def perform(self, task: Task, found: Facts) -> Done:
+    def perform(self, task: Task) -> Done:
         name = identity(task.config)
         if not task.runs:
             self._built[name] = self.device.build(task.config)
-            return Done(found, shared_bytes=self._built[name].shared_bytes)
+            return Done(shared_bytes=self._built[name].shared_bytes)
         candidate = self._built[name]
         if name not in self._prepared:
             candidate.prepare()
             self._prepared.add(name)
-        return Done(found, tuple(self.device.clock.sample_us(candidate, task.runs)))
+        return Done(tuple(self.device.clock.sample_us(candidate, task.runs)))
 
     def close(self) -> None:
         self._held.close()
@@ -234,12 +223,11 @@ class ClusterDevice:
         client: Dask's client.
         worker: Address of the worker.
         gpu: The GPU.
-        facts: The parts of this machine's installation that decide the timings.
         perform: Performs a task on the worker.
     """
 
-    def __init__(self, client: Any, worker: str, gpu: ClusterGpu, facts: Callable[[], Facts], perform: Perform) -> None:
-        self._client, self._worker, self._gpu, self._facts, self._perform = client, worker, gpu, facts, perform
+    def __init__(self, client: Any, worker: str, gpu: ClusterGpu, perform: Perform) -> None:
+        self._client, self._worker, self._gpu, self._perform = client, worker, gpu, perform
         self._lost = ""
 
     @property
@@ -254,7 +242,7 @@ class ClusterDevice:
 
     def for_place(self, script: SentScript, place: str) -> SearchDevice:
         """The device of a search for one place of a script."""
-        task = Task(self._gpu.alias, script, place, {}, 0, self._facts())
+        task = Task(self._gpu.alias, script, place, {}, 0)
 
         def build(config: Config) -> _Candidate:
             return _Candidate(config, self._run(replace(task, config=config)).shared_bytes)
@@ -268,7 +256,6 @@ class ClusterDevice:
         """The result of a task.
 
         Raises:
-            RefusedWorkerError: The worker has another installation.
             ToolchainError: The worker was lost.
             WarpTilesError: The answer failed.
         """
@@ -281,9 +268,6 @@ class ClusterDevice:
             raise
         except Exception as error:
             raise self._left(f"{type(error).__name__}: {error}") from error
-        if text := differences(task.expected, done.found):
-            self._lost = text
-            raise RefusedWorkerError(f"the worker {self._worker} is refused: {text}", SAME_PACKAGES)
         if done.is_lost:
             self._lost = str(done.failure)
         if done.failure is not None:
@@ -316,7 +300,6 @@ class ClusterDevice:
 
 def cluster_tuners(
     client: Any,
-    installation: Installation,
     script: SentScript,
     now: Settings,
     gpus: Callable[..., list[ClusterGpu]] = gpus_here,
@@ -326,7 +309,6 @@ def cluster_tuners(
 
     Args:
         client: Dask's client.
-        installation: What of this machine decides the timings.
         script: The script that is tuned.
         now: The settings.
         gpus: Returns the GPUs of a worker.
@@ -342,7 +324,7 @@ def cluster_tuners(
         raise executor_error(error) from error
     kinds: dict[tuple[Environment, int], list[ClusterDevice]] = {}
     for worker, gpu in assigned(answers):
-        device = ClusterDevice(client, worker, gpu, lambda: installation.facts(FACTS), perform)
+        device = ClusterDevice(client, worker, gpu, perform)
         kinds.setdefault((gpu.environment, gpu.arch), []).append(device)
     if not kinds:
         raise ToolchainError(

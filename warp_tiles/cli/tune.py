@@ -147,13 +147,11 @@ def _cluster(scheduler: str | None, script: Path, arguments: tuple[str, ...]) ->
     with connected(scheduler) as client:
 
         def tuners(engine: Engine, now: Settings) -> list[Tuner]:
-            from warp_tiles.build.installation import Installation
             from warp_tiles.cli.cluster_tuning import SentScript, cluster_tuners
 
-            store = engine.build_context(now).store
-            require_same_installation(client, store)
+            require_same_installation(client, engine.build_context(now).store)
             sent = SentScript(script.name, script.read_bytes(), arguments)
-            return cluster_tuners(client, Installation(store), sent, now)
+            return cluster_tuners(client, sent, now)
 
         yield {"tuners": tuners}
 
