@@ -1,6 +1,7 @@
 """The mutations of the device code: small faults, each with the tests that must fail on it.
 
-A file of ``rooms/`` holds the mutations of one part of the device code. They are chosen by hand.
+A file of ``rooms/`` holds the mutations of one part of the device code. They are chosen by hand. The name of a table is
+the path of the source from the repository's root. What stands above the tables holds for all of them.
 """
 
 from __future__ import annotations
@@ -63,14 +64,18 @@ def mutations(room: str) -> list[Mutation]:
         ValueError: An entry has unknown fields, or lacks one.
     """
     table = tomllib.loads((ROOMS / f"{room}.toml").read_text("utf-8"))
-    return [_mutation(room, table, entry) for entry in table["mutation"]]
+    above = {name: value for name, value in table.items() if "/" not in name}
+    return [
+        _mutation(room, {"file": file, "tests": [], **above, **entry})
+        for file, entries in table.items()
+        if file not in above
+        for entry in entries
+    ]
 
 
-def _mutation(room: str, table: dict[str, Any], entry: dict[str, Any]) -> Mutation:
-    known = {field.name for field in fields(Mutation)} - {"room"}
-    values = {"tests": [], **{name: value for name, value in table.items() if name != "mutation"}, **entry}
-    if values.keys() - known or not {"name", "file", "old", "new"} <= values.keys():
-        raise ValueError(f"{room}, {entry.get('name')}: the fields are {', '.join(entry)}")
+def _mutation(room: str, values: dict[str, Any]) -> Mutation:
+    if values.keys() != {field.name for field in fields(Mutation)} - {"room"}:
+        raise ValueError(f"{room}, {values.get('name')}: the fields are {', '.join(values)}")
     return Mutation(room=room, **{**values, "tests": tuple(values["tests"])})
 
 
