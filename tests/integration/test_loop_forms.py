@@ -65,10 +65,8 @@ def test_lines_refer_to_the_users_file() -> None:
 def test_the_plan_as_json() -> None:
     module = load(SPELLINGS["while"].text)
     (loop,) = warp_tiles.plan(module, arch=90, block_dim=64).to_json()["loops"]
-    facts = (
-        "kernel file line products state stages reason instruction sums operands gradients reverse reverse_instructions"
-    )
-    facts += " store loads cost shared_bytes registers resident_blocks"
+    facts = "kernel file line products state treatment stages reason instruction sums operands gradients reverse"
+    facts += " reverse_instructions store loads cost shared_bytes registers resident_blocks"
     assert set(loop) == set(facts.split())
     assert (loop["kernel"], loop["products"], loop["state"], loop["stages"]) == ("multiply", 1, "pipelined", 2)
 
