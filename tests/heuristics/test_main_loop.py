@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 
 from warp_tiles.gemm.dispatch import Target, Tile, products
-from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, MmaPlan, PipelineConfig, PipelineOverrides
+from warp_tiles.gemm.pipeline import (
+    STAGE_ALIGNMENT,
+    InstructionFamily,
+    LoopMemory,
+    MmaPlan,
+    PipelineConfig,
+    PipelineOverrides,
+)
 from warp_tiles.gemm.problem import DType, GemmProblem, Precision, Role
 from warp_tiles.heuristics.main_loop import main_loop, reason_for_double_buffers, staged_product
 
@@ -58,7 +65,7 @@ def loop_of(
     stage = 2 * k * (m + n)
     tiles = stage + 4 * m * n
     given = {} if choice is None else {"choice": choice}
-    found = main_loop([(variant, product)], stage, tile_bytes=tiles, idle_bytes=tiles, at_end=at_end, **given)
+    found = main_loop([(variant, product)], LoopMemory(stage, tiles, tiles, at_end), **given)
     assert isinstance(found, PipelineConfig)
     return found
 
@@ -179,7 +186,7 @@ def test_the_register_limit_of_the_module(registers: int, sums: int | None, stag
     assert isinstance(product, MmaPlan)
     tiles = 4 * (32 * (128 + 128) + 128 * 128)
     found = main_loop(
-        [(variant, product)], 4 * 32 * (128 + 128), tile_bytes=tiles, idle_bytes=tiles, at_end=True,
+        [(variant, product)], LoopMemory(4 * 32 * (128 + 128), tiles, tiles, True),
         sums=sums, registers=registers,
     )  # fmt: skip
     assert isinstance(found, PipelineConfig)
@@ -207,7 +214,7 @@ def test_loops_by_fma_with_few_resident_blocks(m: int, n: int, k: int, threads: 
 
     def stages(may_double_buffer: bool) -> int | str:
         loop = main_loop(
-            [(variant, product)], 4 * k * (m + n), tile_bytes=tiles, idle_bytes=tiles, at_end=True,
+            [(variant, product)], LoopMemory(4 * k * (m + n), tiles, tiles, True),
             may_double_buffer=may_double_buffer,
         )  # fmt: skip
         return loop.stages if isinstance(loop, PipelineConfig) else loop
@@ -223,7 +230,7 @@ def test_sums_of_all_products_decide_about_resident_blocks() -> None:
     tiles = 2 * 32 * (64 + 64) + 4 * 64 * 64
 
     def blocks(sums: int | None) -> int:
-        found = main_loop([(variant, product)], 8192, tile_bytes=tiles, idle_bytes=tiles, at_end=True, sums=sums)
+        found = main_loop([(variant, product)], LoopMemory(8192, tiles, tiles, True), sums=sums)
         assert isinstance(found, PipelineConfig)
         return found.blocks
 
@@ -246,7 +253,7 @@ def test_stages_that_leave_few_warps_are_refused() -> None:
     assert isinstance(product, MmaPlan)
     stage = 8 * 64 * (64 + 64)
     tiles = stage + 8 * 64 * 64
-    found = main_loop([(variant, product)], stage, tile_bytes=tiles, idle_bytes=tiles, at_end=True)
+    found = main_loop([(variant, product)], LoopMemory(stage, tiles, tiles, True))
     assert found == "a multiprocessor has 1 blocks of 128 threads with them, and 2 without"
 
 
@@ -318,7 +325,7 @@ def test_stages_can_be_chosen(stages: int, in_flight: int) -> None:
     product = staged_product(variant, ALL)
     assert isinstance(product, MmaPlan)
     choice = PipelineOverrides(stages=stages, in_flight=in_flight)
-    found = main_loop([(variant, product)], 8192, tile_bytes=24576, idle_bytes=24576, at_end=True, choice=choice)
+    found = main_loop([(variant, product)], LoopMemory(8192, 24576, 24576, True), choice=choice)
     if stages == 2 and in_flight:
         assert found == "wgmma with 2 stages has no products in flight"
     else:
@@ -333,7 +340,7 @@ def test_two_iterations_can_share_a_barrier(stages: int | None, in_flight: int |
     product = staged_product(variant, ALL)
     assert isinstance(product, MmaPlan)
     choice = PipelineOverrides(stages=stages, in_flight=in_flight, per_barrier=2)
-    found = main_loop([(variant, product)], 8192, tile_bytes=24576, idle_bytes=24576, at_end=True, choice=choice)
+    found = main_loop([(variant, product)], LoopMemory(8192, 24576, 24576, True), choice=choice)
     if stages is not None and stages < 6 and in_flight:
         assert found == f"wgmma with {stages} stages in pairs has no products in flight"
     elif stages is not None and (stages == 2 or stages % 2):
@@ -372,7 +379,7 @@ def test_mma_has_no_products_in_flight() -> None:
     product = staged_product(variant, ("mma",))
     assert isinstance(product, MmaPlan)
     choice = PipelineOverrides(in_flight=1)
-    found = main_loop([(variant, product)], 8192, tile_bytes=24576, idle_bytes=24576, at_end=True, choice=choice)
+    found = main_loop([(variant, product)], LoopMemory(8192, 24576, 24576, True), choice=choice)
     assert found == "mma_m16n8k16 with 2 stages has no products in flight"
 
 
@@ -381,7 +388,7 @@ def test_chosen_stages_that_do_not_fit_are_a_reason() -> None:
     product = staged_product(variant, ALL)
     assert isinstance(product, MmaPlan)
     choice = PipelineOverrides(stages=8)
-    found = main_loop([(variant, product)], 49152, tile_bytes=180224, idle_bytes=180224, at_end=True, choice=choice)
+    found = main_loop([(variant, product)], LoopMemory(49152, 180224, 180224, True), choice=choice)
     assert found == "8 stages of 49152 bytes need 394240 bytes of shared memory, and there are 230400"
 
 
@@ -389,5 +396,5 @@ def test_shared_memory_that_does_not_suffice_is_a_reason() -> None:
     variant = variant_of(128, 256, 64, 256, 86)
     product = staged_product(variant, ALL)
     assert isinstance(product, MmaPlan)
-    reason = main_loop([(variant, product)], 49152, tile_bytes=49152, idle_bytes=49152, at_end=True, around_bytes=9999)
+    reason = main_loop([(variant, product)], LoopMemory(49152, 49152, 49152, True, 9999))
     assert reason == "2 stages of 49152 bytes need 109327 bytes of shared memory, and there are 99328"

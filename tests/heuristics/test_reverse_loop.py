@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.heuristics.test_main_loop import ALL, variant_of
+from warp_tiles.gemm.pipeline import LoopMemory
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.heuristics.reverse_loop import ReverseLoop, gradient_bytes, gradient_variants, reverse_loop
 
 
 def found(variant: GemmProblem, **fields: Any) -> ReverseLoop | str:
-    sizes: dict[str, Any] = {"tile_bytes": 64 << 10, "idle_bytes": 64 << 10, "at_end": True}
-    return reverse_loop(
-        variant, fields.pop("families", ALL), fields.pop("stage_bytes", 16 << 10), **{**sizes, **fields}
-    )
+    families = fields.pop("families", ALL)
+    return reverse_loop(variant, families, replace(LoopMemory(16 << 10, 64 << 10, 64 << 10), **fields))
 
 
 def answer(variant: GemmProblem, **fields: Any) -> ReverseLoop:

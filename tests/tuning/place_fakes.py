@@ -10,6 +10,7 @@ from typing import Any
 
 import warp as wp
 
+from warp_tiles.gemm.pipeline import LoopMemory
 from warp_tiles.gemm.problem import DType, GemmProblem, Operand
 from warp_tiles.heuristics.loop_question import LoopQuestion
 from warp_tiles.tuning.in_place import PlacedLaunch
@@ -35,8 +36,7 @@ def question(product: GemmProblem | None = None, **fields: Any) -> LoopQuestion:
     size = {"float16": 2, "float32": 4, "float64": 8}
     stage = (found.m + found.n) * found.k * size[found.a.dtype]
     idle = stage + found.m * found.n * size[found.c.dtype]
-    given = {"stage_bytes": stage, "tile_bytes": idle, "idle_bytes": idle, "at_end": True, "around_bytes": 0}
-    return LoopQuestion(((found,),), (0,), ("wgmma", "mma"), **{**given, **fields})
+    return LoopQuestion(((found,),), (0,), ("wgmma", "mma"), LoopMemory(stage, idle, idle), **fields)
 
 
 def timing(config: Config, median_us: float, **fields: Any) -> Timing:

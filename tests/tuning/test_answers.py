@@ -48,7 +48,9 @@ class TestChoices:
 
     def test_the_default_needs_no_answer(self) -> None:
         assert loop_answers(99.9).pipeline(ASKED) is None
-        assert loop_answers(80.0).pipeline(replace(ASKED, around_bytes=512)) is None, "another place has no record"
+        assert loop_answers(80.0).pipeline(replace(ASKED, memory=replace(ASKED.memory, around_bytes=512))) is None, (
+            "another place has no record"
+        )
 
     def test_a_failed_default_is_replaced(self) -> None:
         failed = Timing(DEFAULTS["loop"], "failed", reason="too large")
@@ -109,7 +111,7 @@ class TestForced:
         assert pipeline.overrides.family == "double_buffered"
         assert function.provider == "cublasdx"
         assert found.best(PRODUCT, ("mma",)) is None
-        other = found.pipeline(replace(ASKED, at_end=False))
+        other = found.pipeline(replace(ASKED, memory=replace(ASKED.memory, at_end=False)))
         assert other is None
 
     def test_the_forced_default_is_that_of_the_heuristics(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +29,10 @@ from warp_tiles.tuning.places import (
     tile_configs,
 )
 from warp_tiles.tuning.record import DEFAULTS
+
+OTHER_MEMORY: dict[str, Any] = {
+    "stage_bytes": 40_000, "tile_bytes": 100_000, "idle_bytes": 70_000, "at_end": False, "around_bytes": 512
+}  # fmt: skip
 
 
 class TestLoops:
@@ -74,8 +79,8 @@ class TestLoops:
     @pytest.mark.parametrize(
         ("field", "value"),
         [
-            ("stage_bytes", 40_000), ("tile_bytes", 100_000), ("idle_bytes", 70_000), ("at_end", False),
-            ("around_bytes", 512), ("families", ("mma",)), ("arrays", (1,)),
+            *(("memory", replace(question().memory, **{name: value})) for name, value in OTHER_MEMORY.items()),
+            ("families", ("mma",)), ("arrays", (1,)),
             ("forms", ((variant(128, 128, 32, 256),),)), ("forms", ((variant(128, 128, 64, 128),),)),
         ],
     )  # fmt: skip

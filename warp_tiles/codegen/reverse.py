@@ -26,6 +26,7 @@ from warp_tiles.codegen.stages import (
     stage_slots,
 )
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, operations
+from warp_tiles.gemm.pipeline import LoopMemory
 from warp_tiles.heuristics.reverse_loop import reverse_loop
 
 
@@ -73,15 +74,9 @@ def plan_reverse(
     idle, _ = idle_tiles(module, function, loop, body.loads, products, keeps_starts=True)
     run, at_end = longest_run(function, idle)
     sizes = dict(function.frame)  # a tile's gradient lies right behind it
-    answer = reverse_loop(
-        variant,
-        target.families,
-        stage_bytes,
-        tile_bytes=2 * sum(sizes.values()),
-        idle_bytes=2 * sum(sizes[name] for name in run),
-        at_end=at_end,
-        around_bytes=2 * module.bytes_around(function.label),
-    )
+    tile_bytes, idle_bytes = 2 * sum(sizes.values()), 2 * sum(sizes[name] for name in run)
+    memory = LoopMemory(stage_bytes, tile_bytes, idle_bytes, at_end, 2 * module.bytes_around(function.label))
+    answer = reverse_loop(variant, target.families, memory)
     if isinstance(answer, str):
         return answer
     first = idle[run[0]] if run and (at_end or not answer.extra_bytes) else None

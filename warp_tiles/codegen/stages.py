@@ -22,6 +22,7 @@ from warp_tiles.gemm.pipeline import (
     AUTO,
     STAGE_ALIGNMENT,
     InstructionFamily,
+    LoopMemory,
     PipelineOverrides,
 )
 from warp_tiles.gemm.problem import GemmProblem
@@ -95,12 +96,8 @@ def plan_ring(
     question = loop_question(
         asked,
         tuple(target.families),
-        stage_bytes,
+        LoopMemory(stage_bytes, sum(sizes.values()), sum(sizes[name] for name in run), at_end, around),
         arrays=tuple(arrays.index(product.array) for product in products),
-        tile_bytes=sum(sizes.values()),
-        idle_bytes=sum(sizes[name] for name in run),
-        at_end=at_end,
-        around_bytes=around,
         iterations=len(range(*(loop.steps or (0,)))),
         registers=target.registers,
     )

@@ -101,6 +101,36 @@ class MmaPlan:
 
 
 @dataclass(frozen=True)
+class LoopMemory:
+    """The shared memory of a loop's block.
+
+    Attributes:
+        stage_bytes: Bytes of a stage.
+        tile_bytes: Bytes of all tiles of the function.
+        idle_bytes: Bytes of neighbouring tiles that are idle in the loop; the stages may lie there.
+        at_end: True if these tiles are the last ones of the function, so that extra memory continues them.
+        around_bytes: Bytes of the tiles of functions that call this one.
+    """
+
+    stage_bytes: int
+    tile_bytes: int
+    idle_bytes: int
+    at_end: bool = True
+    around_bytes: int = 0
+
+    def extra_bytes(self, needed: int) -> int:
+        """Bytes that a ring of so many bytes needs beyond idle tiles. It may begin up to an alignment later."""
+        needed += STAGE_ALIGNMENT
+        if needed <= self.idle_bytes:
+            return 0
+        return needed - self.idle_bytes if self.at_end else needed
+
+    def total_bytes(self, needed: int) -> int:
+        """Bytes of all tiles with such a ring."""
+        return self.around_bytes + self.tile_bytes + self.extra_bytes(needed)
+
+
+@dataclass(frozen=True)
 class PipelineConfig:
     """The pipeline of a loop: a ring of stages, each with the tiles that one iteration loads.
 

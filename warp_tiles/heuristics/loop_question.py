@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
-from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, MmaPlan, PipelineConfig, PipelineOverrides
+from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, LoopMemory, MmaPlan, PipelineConfig, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.heuristics.main_loop import (
     main_loop,
@@ -59,11 +59,7 @@ class LoopQuestion:
             second form has none transposed. The first form that an instruction can multiply counts.
         arrays: The number of the array of sums of each product; products of one array add to one C.
         families: The instructions that may be used.
-        stage_bytes: Bytes of a stage.
-        tile_bytes: Bytes of all tiles of the function.
-        idle_bytes: Bytes of neighbouring tiles that are idle in the loop; the stages may lie there.
-        at_end: True if these tiles are the last ones of the function, so that extra memory continues them.
-        around_bytes: Bytes of the tiles of functions that call this one.
+        memory: The memory of its block.
         iterations: Iterations of the loop, rounded up to a power of two; 0 if they are known at a launch alone.
         may_double_buffer: True if double buffers are better where few blocks are resident with stages.
         double_buffers_reason: Why the loop keeps double buffers although it could have stages; empty if it does not.
@@ -74,11 +70,7 @@ class LoopQuestion:
     forms: tuple[_Products, ...]
     arrays: tuple[int, ...]
     families: tuple[InstructionFamily, ...]
-    stage_bytes: int
-    tile_bytes: int
-    idle_bytes: int
-    at_end: bool
-    around_bytes: int
+    memory: LoopMemory
     iterations: int = 0
     may_double_buffer: bool = False
     double_buffers_reason: str = field(default="", compare=False)
@@ -90,21 +82,16 @@ class LoopQuestion:
             "products": [variant.to_json() for variant in self.forms[0]],
             "arrays": list(self.arrays),
             "families": " ".join(sorted(self.families)),
-            "stage_bytes": self.stage_bytes,
-            "tile_bytes": self.tile_bytes,
-            "idle_bytes": self.idle_bytes,
-            "at_end": self.at_end,
-            "around_bytes": self.around_bytes,
+            **asdict(self.memory),
             "iterations": self.iterations,
         }
 
     def describe(self) -> str:
         """A line for messages, e.g. ``loop of 128x128x64 float16 x float16 -> float32, 256 threads, sm_90``."""
         first, more = self.forms[0][0], len(self.arrays) - 1
+        further = f" and {more} more" if more else ""
         many = f", at most {self.iterations} iterations" if self.iterations else ""
-        return (
-            f"loop of {first.describe()}{f' and {more} more' if more else ''}, {self.stage_bytes} bytes a stage{many}"
-        )
+        return f"loop of {first.describe()}{further}, {self.memory.stage_bytes} bytes a stage{many}"
 
     def answer(self, overrides: PipelineOverrides = AUTO) -> LoopAnswer | str:
         """The pipeline with some fields fixed, or the reason why the loop has no stages."""
@@ -126,11 +113,7 @@ class LoopQuestion:
             sums = sum({array: product.sums for array, product in zip(self.arrays, products)}.values())
             loop = main_loop(
                 list(zip(form, products)),
-                self.stage_bytes,
-                tile_bytes=self.tile_bytes,
-                idle_bytes=self.idle_bytes,
-                at_end=self.at_end,
-                around_bytes=self.around_bytes,
+                self.memory,
                 sums=sums,
                 registers=self.registers,
                 may_double_buffer=self.may_double_buffer and not fixes_fields,
@@ -143,13 +126,9 @@ class LoopQuestion:
 def loop_question(
     products: Sequence[tuple[GemmProblem, tuple[str, str]]],
     families: tuple[InstructionFamily, ...],
-    stage_bytes: int,
+    memory: LoopMemory,
     *,
     arrays: tuple[int, ...],
-    tile_bytes: int,
-    idle_bytes: int,
-    at_end: bool,
-    around_bytes: int = 0,
     iterations: int = 0,
     registers: int = THREAD_REGISTERS,
 ) -> LoopQuestion:
@@ -158,18 +137,13 @@ def loop_question(
     Args:
         products: The forward products, each with the names of the tiles that are its operands.
         iterations: Iterations of the loop; 0 if they are known at a launch alone.
-        families, stage_bytes, arrays, tile_bytes, idle_bytes, at_end, around_bytes, registers: See
-            :class:`LoopQuestion`.
+        families, memory, arrays, registers: See :class:`LoopQuestion`.
     """
     return LoopQuestion(
         tuple(tuple(_in_slots(*product, tiles) for product in products) for tiles in transpositions(products)),
         arrays,
         families,
-        stage_bytes,
-        tile_bytes,
-        idle_bytes,
-        at_end,
-        around_bytes,
+        memory,
         1 << (iterations - 1).bit_length() if iterations else 0,
         may_double_buffer=all(rivals_double_buffers(problem) for problem, _ in products),
         double_buffers_reason=next(filter(None, (reason_for_double_buffers(problem) for problem, _ in products)), ""),

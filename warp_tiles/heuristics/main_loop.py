@@ -18,9 +18,9 @@ from warp_tiles.gemm.pipeline import (
     AUTO,
     LEAST_STAGES,
     MOST_STAGES,
-    STAGE_ALIGNMENT,
     InstructionFamily,
     LoopInstruction,
+    LoopMemory,
     MmaPlan,
     PipelineConfig,
     PipelineOverrides,
@@ -238,12 +238,8 @@ def _fma_operands(lines: int, along_k: bool) -> int:
 
 def main_loop(
     products: Sequence[tuple[GemmProblem, MmaPlan]],
-    stage_bytes: int,
+    memory: LoopMemory,
     *,
-    tile_bytes: int,
-    idle_bytes: int,
-    at_end: bool,
-    around_bytes: int = 0,
     sums: int | None = None,
     registers: int = THREAD_REGISTERS,
     may_double_buffer: bool = False,
@@ -258,11 +254,7 @@ def main_loop(
 
     Args:
         products: The products of the loop.
-        stage_bytes: Bytes of a stage.
-        tile_bytes: Bytes of all tiles of the function.
-        idle_bytes: Bytes of neighbouring tiles that are idle in the loop; the stages may lie there.
-        at_end: True if these tiles are the last ones of the function, so that extra memory continues them.
-        around_bytes: Bytes of the tiles of functions that call this one.
+        memory: The memory of its block.
         sums: Registers of a thread that hold sums of all products; None for one product.
         registers: Registers of a thread that the link of the module allows.
         may_double_buffer: True if double buffers are better where few blocks are resident with stages. On an H200,
@@ -286,8 +278,8 @@ def main_loop(
         return f"{product.instruction} with {counts[0]} stages{pairs} has no products in flight"
     found = []
     for stages in possible:
-        extra = extra_bytes_of(stages * stage_bytes, idle_bytes, at_end)
-        total = around_bytes + tile_bytes + extra
+        ring = stages * memory.stage_bytes
+        total = memory.total_bytes(ring)
         if total > limit:
             continue
         blocks = max(1, resident_blocks(arch, threads, shared_bytes=total, registers=used))
@@ -305,8 +297,8 @@ def main_loop(
                 stages,
                 in_flight,
                 per_barrier,
-                stage_bytes,
-                extra,
+                memory.stage_bytes,
+                memory.extra_bytes(ring),
                 blocks,
                 shared_bytes=total,
                 shared_limit=limit,
@@ -315,11 +307,15 @@ def main_loop(
         )
     if not found:
         least = possible[0]
-        needed = around_bytes + tile_bytes + extra_bytes_of(least * stage_bytes, idle_bytes, at_end)
-        return f"{least} stages of {stage_bytes} bytes need {needed} bytes of shared memory, and there are {limit}"
+        needed = memory.total_bytes(least * memory.stage_bytes)
+        return (
+            f"{least} stages of {memory.stage_bytes} bytes need {needed} bytes of shared memory, and there are {limit}"
+        )
     wanted = choice.blocks or (2 if product.instruction == "wgmma" else max(2, LEAST_WARPS * LANES // threads))
     best = max(found, key=lambda loop: (min(loop.blocks, wanted), loop.stages))
-    without = max(1, resident_blocks(arch, threads, shared_bytes=around_bytes + tile_bytes, registers=used))
+    without = max(
+        1, resident_blocks(arch, threads, shared_bytes=memory.around_bytes + memory.tile_bytes, registers=used)
+    )
     is_free = choice.stages is None and choice.blocks is None and product.instruction != "wgmma"
     reason = _too_few_blocks(best, product, threads, without, may_double_buffer) if is_free else ""
     return reason or replace(best, rejection=_reason_for_no_more(best, found, possible))
@@ -349,11 +345,3 @@ def _is_possible(product: MmaPlan, stages: int, in_flight: int, per_barrier: int
     """True if a ring can have so many stages: each iteration that the block waits for is loaded before (``Ring``)."""
     may_be_in_flight = not in_flight or product.instruction == "wgmma"
     return may_be_in_flight and stages % per_barrier == 0 and stages - in_flight >= 2 * per_barrier
-
-
-def extra_bytes_of(ring_bytes: int, idle_bytes: int, at_end: bool) -> int:
-    """Bytes that stages need beyond idle tiles. The first stage may begin up to an alignment later."""
-    needed = ring_bytes + STAGE_ALIGNMENT
-    if needed <= idle_bytes:
-        return 0
-    return needed - idle_bytes if at_end else needed

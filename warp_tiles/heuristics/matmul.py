@@ -10,7 +10,7 @@ from typing import Literal
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
 from warp_tiles.gemm.hardware import DEEP_STEP_ARCHS, LANES, TF32_MIN_ARCH, has_wgmma, multiprocessor
-from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, PipelineOverrides, PlannedLoop
+from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides, PlannedLoop
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.problem import Operand as Tile
 from warp_tiles.heuristics.loop_question import LoopAnswer, loop_question
@@ -200,14 +200,12 @@ def loop_of(
     loaded = [*sizes.values(), *([sizes[problem.split_operand]] if problem.split_operand else [])]
     tile_bytes = sum(loaded) + m * n * DTYPE_BYTES[problem.accumulator]
     tile_bytes += n * DTYPE_BYTES[problem.bias] if problem.bias and not problem.summed else 0
+    stage_bytes = sum(-(-size // STAGE_ALIGNMENT) * STAGE_ALIGNMENT for size in loaded)
     question = loop_question(
         products,
         ("wgmma", "mma"),
-        sum(-(-size // STAGE_ALIGNMENT) * STAGE_ALIGNMENT for size in loaded),
+        LoopMemory(stage_bytes, tile_bytes, tile_bytes),
         arrays=(0,) * len(products),
-        tile_bytes=tile_bytes,
-        idle_bytes=tile_bytes,
-        at_end=True,
     )
     found = question.answer(overrides)
     planned = []

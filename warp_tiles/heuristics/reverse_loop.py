@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from warp_tiles.gemm.hardware import LANES
-from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, MmaPlan
+from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, LoopMemory, MmaPlan
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, GemmProblem, Operand
-from warp_tiles.heuristics.main_loop import extra_bytes_of, staged_product
+from warp_tiles.heuristics.main_loop import staged_product
 from warp_tiles.heuristics.resources import accumulator_registers, shared_limit
 
 # An iteration's products take longer than the loads of the next one. A third stage, so that gradients are added while
@@ -65,23 +65,14 @@ class ReverseLoop:
 def reverse_loop(
     forward: GemmProblem,
     families: Collection[InstructionFamily],
-    stage_bytes: int,
-    *,
-    tile_bytes: int,
-    idle_bytes: int,
-    at_end: bool,
-    around_bytes: int = 0,
+    memory: LoopMemory,
 ) -> ReverseLoop | str:
     """The reverse pass of a loop, or the reason why it has no stages.
 
     Args:
         forward: The loop's product.
         families: The instructions that may be used.
-        stage_bytes: Bytes of a stage.
-        tile_bytes: Bytes of all tiles of the function and of their gradients.
-        idle_bytes: Bytes of neighbouring tiles, with their gradients, that are idle in the reversed loop.
-        at_end: True if these tiles are the last ones of the function, so that extra memory continues them.
-        around_bytes: Bytes of the tiles, with their gradients, of functions that call this one.
+        memory: The memory of its block, with a gradient beside each tile.
     """
     products = []
     for variant, gradient_is_a in gradient_variants(forward):
@@ -93,12 +84,11 @@ def reverse_loop(
     sums, threads = of_a.answer.sums + of_b.answer.sums, forward.threads
     if sums > (available := accumulator_registers(threads)):
         return f"the sums of its gradients need {sums} registers of a thread, and there are {available}"
-    needed = gradient_bytes(forward) + STAGES * stage_bytes
-    extra = extra_bytes_of(needed, idle_bytes, at_end)
-    total, limit = around_bytes + tile_bytes + extra, shared_limit(forward.arch, threads)
+    needed = gradient_bytes(forward) + STAGES * memory.stage_bytes
+    total, limit = memory.total_bytes(needed), shared_limit(forward.arch, threads)
     if total > limit:
         return f"gradients and {STAGES} stages need {total} bytes of shared memory, and there are {limit}"
-    return ReverseLoop(of_a, of_b, needed, extra)
+    return ReverseLoop(of_a, of_b, needed, memory.extra_bytes(needed))
 
 
 def _shared_product(variant: GemmProblem, families: Collection[InstructionFamily]) -> tuple[GemmProblem, MmaPlan] | str:
