@@ -15,6 +15,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from warp_tiles.cache.paths import absolute
 from warp_tiles.errors import ToolchainError
 
 
@@ -25,14 +26,6 @@ def search_path() -> list[str]:
     belong to anyone.
     """
     return [entry for entry in sys.path if isinstance(entry, str) and entry]
-
-
-def absolute(path: str) -> str:
-    """The absolute path, or the path as it is if the working folder was removed."""
-    try:
-        return os.path.abspath(path)
-    except FileNotFoundError:
-        return path
 
 
 @dataclass(frozen=True)
@@ -71,7 +64,7 @@ def package_folders() -> tuple[Path, ...]:
 
     An empty entry, which stands for the current folder, is left out, because those files may belong to anyone.
     """
-    found = [os.path.join(absolute(entry), "nvidia") for entry in search_path()]
+    found = [os.fspath(absolute(Path(entry)) / "nvidia") for entry in search_path()]
     with contextlib.suppress(ImportError, ValueError, OSError):  # no specification, or no working folder
         spec = importlib.util.find_spec("nvidia")
         locations = (spec.submodule_search_locations or ()) if spec else ()

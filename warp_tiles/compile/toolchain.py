@@ -124,12 +124,9 @@ def _identity(kind: str, files: Mapping[str, str | os.PathLike[str]]) -> tuple[s
     rows: list[tuple[object, ...]] = []
     newest_ns = 0
     for name in sorted(files):
-        path = os.fspath(files[name])
-        if not os.path.isabs(path):
-            path = os.path.abspath(path)
-        status = os.stat(path)
-        newest_ns = max(newest_ns, status.st_ctime_ns)
-        state = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
+        path = os.path.abspath(files[name])
+        state = _state(os.stat(path))
+        newest_ns = max(newest_ns, state[2])
         rows.append((name, path, *state))
     return hashlib.sha256(repr((kind, rows)).encode("utf-8", "surrogatepass")).hexdigest(), newest_ns
 
@@ -142,12 +139,15 @@ def _hash_group(files: Mapping[str, str | os.PathLike[str]]) -> str:
     return hasher.hexdigest()
 
 
+def _state(status: os.stat_result) -> list[int]:
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
+
+
 def _stat(path: str) -> list[int] | None:
     try:
-        status = os.stat(path)
+        return _state(os.stat(path))
     except OSError:
         return None
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def _files_state(toolchain: Toolchain) -> list[Any]:
