@@ -125,11 +125,7 @@ def pack(kernel: Any, index: int, value: Any, device: Any, *, adjoint: bool, any
     """Converts a value to the C structure or number that the kernel takes.
 
     Args:
-        kernel: The kernel.
-        index: Position of the argument.
         value: The argument's value, or its gradient if ``adjoint``.
-        device: The device of the launch.
-        adjoint: True for a gradient.
         anywhere: Accept arrays that the device cannot access.
 
     Raises:
@@ -178,7 +174,6 @@ def own_gradient(value: Any, found: dict[Any, Any] | None = None) -> Any:
     """Returns the gradient that ``wp.Tape`` would use for an argument.
 
     Args:
-        value: The argument.
         found: Receives each array that has a gradient, mapped to that gradient.
 
     Returns:
@@ -224,7 +219,6 @@ class PackedLaunch:
     This class launches through Warp. :func:`pack_launch` returns the fastest class that suits the launch.
 
     Args:
-        launch: Warp's ``Launch``.
         stream: The stream of every run; None uses the device's current stream at each run.
         definition: The definition of its kernel; None if nobody asks whether it is current.
     """
@@ -388,13 +382,10 @@ def pack_launch(
 
     Args:
         kernel: The kernel, or an overload of a generic one.
-        values: Its arguments.
-        gradients: Their gradients.
         dim: Launch dimensions, without the threads of a block if ``tiled``.
         block_dim: Threads per block; None for Warp's default.
         tiled: True to launch as ``wp.launch_tiled`` does.
         max_blocks: Blocks at most, which go on with other tiles; 0 for no limit.
-        device: The device.
         stream: The stream of every run; None uses the device's current stream at each run.
 
     Raises:
@@ -442,8 +433,6 @@ class Definition:
     """A recorded kernel and the build of its module.
 
     Args:
-        kernel: The user's kernel.
-        module: Its Warp module.
         block_dim: Threads per block of the loaded module; None if the module was not loaded.
         is_named: True if the name of the kernel's function refers to the kernel; None looks the name up.
     """
@@ -505,8 +494,6 @@ def array_shapes(kernel: Any, index: int, value: Any, structure: Any) -> dict[st
     """The shapes of the arrays in a kernel's argument, by name; None for an array that is not set.
 
     Args:
-        kernel: The kernel.
-        index: Position of the argument.
         value: The argument's value, as the user passed it.
         structure: The packed value. It has a shape for everything that Warp accepts as an array.
     """

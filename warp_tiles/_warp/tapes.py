@@ -68,11 +68,7 @@ class Tapes:
         """The gradients of a launch as two products, or None if its adjoint kernel computes them.
 
         Args:
-            kernel: The kernel.
             dim: The launch dimensions, with the threads of a block last.
-            values: The arguments.
-            device: Warp's device.
-            block_dim: Threads per block.
         """
         blocks = tuple(dim) if isinstance(dim, (tuple, list)) else ()
         if not device.is_cuda or len(blocks) != 3 or blocks[2] != block_dim or warp.config.verify_autograd_array_access:
@@ -125,8 +121,6 @@ class RecordedProduct(list):  # type: ignore[type-arg]
     """A launch as Warp records it. A tape calls it in its backward pass in place of the adjoint kernel.
 
     Args:
-        launch: Warp's record.
-        tape: The tape.
         backward: Adds the gradients (:class:`warp_tiles.array_products.backward.Backward`).
     """
 

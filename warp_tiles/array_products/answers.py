@@ -31,8 +31,6 @@ def answer(problem: MatmulProblem, device: Any, config: MatmulConfig | None = No
     """How a product is computed on a device.
 
     Args:
-        problem: The product.
-        device: Warp's device.
         config: A configuration that a search forces; None chooses one.
     """
     if device.is_cuda:
@@ -69,8 +67,6 @@ def records_for(arch: int | None, multiprocessors: int, gpu: str) -> Mapping[Sha
     """The configurations that the package ships for a GPU. There are none for other GPUs and for the CPU.
 
     Args:
-        arch: Compute capability, e.g. 90; None for the CPU.
-        multiprocessors: Multiprocessors of the GPU.
         gpu: Its name. GPUs with equal multiprocessors can have different memory, as an H100 and an H200 have.
     """
     found: dict[str, list[Record]] = {}

@@ -34,7 +34,6 @@ class CheckedCall(NamedTuple):
     """A call whose arguments fit each other.
 
     Attributes:
-        shape: The shape of the result.
         spans: First and last bytes of out, a, b and bias, relative to their pointers; empty for a new result.
     """
 

@@ -164,10 +164,7 @@ class Backward:
         """Adds to the gradient of A or B.
 
         Args:
-            view: The gradient of C.
             gradient: The array that is multiplied (:func:`_split`).
-            factor: Its factor.
-            is_a: True for A.
         """
         target = (self.a if is_a else self.b).grad
         product = self._known.get(is_a)
@@ -205,11 +202,6 @@ def _split(view: View, array: Any, operands: DType, device: Any) -> tuple[Any, A
 
     A float32 gradient of 16-bit operands is a sum of two arrays of their type, which tensor cores multiply. The second
     parts lie behind the first.
-
-    Args:
-        view, array: The gradient.
-        operands: Element type of the operands.
-        device: Warp's device.
     """
     if view.dtype == operands:
         return array, None
@@ -253,11 +245,9 @@ def gemm_gradients(
     Their kernels are built and loaded, so that a graph can capture the backward pass.
 
     Args:
-        whole: The kernel.
         values: The arguments of the launch.
         arguments: Their shapes and integers.
         blocks: Its dimensions, without the threads of a block.
-        least_work: The least number of multiplications of the forward product.
     """
     if reason_unsupported := whole.reason_unsupported(blocks, arguments):
         return reason_unsupported

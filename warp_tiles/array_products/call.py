@@ -17,7 +17,6 @@ class View:
     """A batch of matrices in memory.
 
     Attributes:
-        dtype: Element type.
         shape: Matrices, rows and columns.
         strides: Distances in bytes between them. The distance between matrices is 0 for a matrix that a batch shares.
         alignment: The largest power of two, up to 16, that divides the address of the first element.
@@ -119,7 +118,6 @@ class Bias:
     """A vector that is added to each row of C.
 
     Attributes:
-        dtype: Element type.
         stride: Distance between elements in bytes.
     """
 
@@ -133,10 +131,7 @@ class MatmulCall:
 
     Attributes:
         a, b, out: The matrices. A batch has the same size in all three, unless ``summed``.
-        bias: The bias, or None.
-        scaled: False if alpha is 1.
         has_beta: False if beta is 0, so that C is not read.
-        epilogue: A Warp function of one scalar, or None.
         tf32: True for tensor cores that round float32 to tf32.
         summed: True if C is one matrix, the sum over the batch of A and B.
         has_factor: True if a kernel computed the factor and stored it in an array; else the factor is 1.

@@ -259,7 +259,6 @@ def raster_arguments(rows: int, columns: int, group: int, slices: int) -> list[i
     Args:
         rows, columns: Tiles of C.
         group: Rows of tiles in a group.
-        slices: Slices of K.
     """
     divisors = (rows * columns * slices, rows * columns, group * columns, group, rows % group or group)
     return [rows, columns, group, *map(inverse, divisors)]

@@ -30,7 +30,6 @@ class _Repeat(NamedTuple):
 
     Attributes:
         arrays: References to a, b and out, which keep no array alive.
-        memory: Their pointers.
         options: Whether there are an alpha and a beta, the epilogue and the precision.
     """
 

@@ -52,10 +52,6 @@ class PreparedMatmul:
 
     Attributes:
         is_swapped: True if A and B are exchanged, so that C is the transpose of the caller's.
-        launch: The launch of the kernel with the loop.
-        reduction: The launch that adds the slices of a summed batch, or None.
-        copies: The copies of A and B, or None.
-        counters: The number of tiles whose slices several blocks compute.
         workspace_bytes: Size of the workspace: the sums of slices, and then the copies.
     """
 
@@ -88,7 +84,6 @@ class PreparedMatmul:
 
         Args:
             a, b, out, bias: Addresses of the arrays.
-            alpha, beta: The factors.
             factor: Address of the factor that a kernel computed, if the call has one.
         """
         if self.is_swapped:
@@ -114,8 +109,6 @@ def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -
     """Chooses the configuration of a product, builds and loads its kernels, and packs their launches.
 
     Args:
-        call: The product.
-        device: Warp's device.
         config: A configuration that a search forces; None chooses one.
 
     Raises:
@@ -314,12 +307,9 @@ def reduction_of(epilogue: Epilogue, sums: View, out: View, bias_stride: int, sl
     """The launch that adds slices in order, with an epilogue. Its arrays are the slices, the result, bias and factor.
 
     Args:
-        epilogue: What follows the sums.
         sums: The slices: (batch * slices, m, n).
-        out: The result: (batch, m, n), or one matrix.
         bias_stride: Distance between elements of the bias in bytes.
         slices: The number of slices of each matrix of the result.
-        device: Warp's device.
     """
     arrays = [layout(sums), layout(out), *_vectors(epilogue, out.shape[2], bias_stride)]
     return _packed(reduce_kernel(epilogue), [slices, 1.0, 0.0], arrays, out.shape, device)
@@ -333,15 +323,7 @@ def add_rows(sums: View, target: View, pointers: tuple[int, int], device: Any) -
 
 
 def elementwise(kernel: Any, views: Sequence[View], dim: Sequence[int], device: Any, *scalars: int) -> Any:
-    """The launch of a kernel over views. Its last scalar is a factor. It is packed once, and again if it was modified.
-
-    Args:
-        kernel: The kernel.
-        views: Its arrays.
-        dim: The launch dimensions.
-        device: Warp's device.
-        scalars: Its other scalars.
-    """
+    """The launch of a kernel over views, whose last scalar is a factor. It is packed once, and again if modified."""
     key = (kernel, tuple(views), tuple(dim), scalars, device.alias)
     return _kept(key, lambda: _packed(kernel, [*scalars, 1.0], [layout(view) for view in views], dim, device))
 

@@ -31,7 +31,6 @@ class _Kept:
     """The workspace of a stream. Its users take turns, so that the stream runs each one's kernels one after another.
 
     Attributes:
-        array: The memory, as bytes.
         older: Smaller ones, to which the graphs of other libraries may still write.
         lock: Held from the first kernel that writes to it to the last one that reads it.
         size_bytes: Size of the memory. It never shrinks.

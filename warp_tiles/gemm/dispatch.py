@@ -17,7 +17,6 @@ class Tile:
     """A tile operand, with the facts of Warp's type system.
 
     Attributes:
-        dtype: Element type.
         shape: Rows and columns, in elements.
         strides: Elements from one row, and from one column, to the next.
         layout: Warp's own tag. It decides if a single row or column fits both arrangements.
@@ -51,7 +50,6 @@ class Products:
     """The three variants of one call, or the reason why it takes Warp's scalar path.
 
     Attributes:
-        variants: The variants by role; empty on the scalar path.
         scalar_reason: The reason for the scalar path, or empty.
         reason_unsupported: The property of a tile that no provider can serve; empty if the target or the user requires
             the scalar path.

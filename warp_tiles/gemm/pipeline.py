@@ -83,7 +83,6 @@ class MmaPlan:
     Attributes:
         instruction: ``wgmma`` (sm_90a); an ``mma.sync`` of 16-bit types, of tf32 or of fp64; or ``fma`` of fp32.
         warps_m, warps_n: The grid of warps over C, or of warpgroups (four warps) with ``wgmma``.
-        sums: Registers of a thread that hold sums.
         operands: Registers of a thread that hold operands of ``fma``.
         through_registers: The operand that ``wgmma`` reads from registers; empty if it reads both from shared memory.
         lanes_m: Lanes of a warp along M with ``fma``; the others lie along N.
@@ -105,7 +104,6 @@ class LoopMemory:
     """The shared memory of a loop's block.
 
     Attributes:
-        stage_bytes: Bytes of a stage.
         tile_bytes: Bytes of all tiles of the function.
         idle_bytes: Bytes of neighbouring tiles that are idle in the loop; the stages may lie there.
         at_end: True if these tiles are the last ones of the function, so that extra memory continues them.
@@ -141,7 +139,6 @@ class PipelineConfig:
         blocks: Resident blocks of a multiprocessor, as far as shared memory and the registers of a thread decide:
             those of its sums and operands, within the limit of the module.
         shared_bytes: Bytes of shared memory of the function with its stages, and of the tiles around it.
-        shared_limit: Bytes that a block may have.
         registers: Registers of a thread that ``blocks`` counts.
         rejection: Why it has no more stages; empty if more would not help, or if a setting fixes their number.
     """

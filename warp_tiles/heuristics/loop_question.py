@@ -26,10 +26,7 @@ class LoopAnswer:
     """How a loop is computed in stages.
 
     Attributes:
-        loop: The pipeline.
         form: Number of the form of the operands in slots.
-        products: How each product is computed, in order.
-        sums: Registers of a thread that hold sums of all products.
         rejection: Why its products are not computed by wgmma, although it could compute some of them; else empty.
     """
 
@@ -58,8 +55,6 @@ class LoopQuestion:
         forms: The products of the loop with their operands as they lie in slots. If tiles are transposed in slots, a
             second form has none transposed. The first form that an instruction can multiply counts.
         arrays: The number of the array of sums of each product; products of one array add to one C.
-        families: The instructions that may be used.
-        memory: The memory of its block.
         iterations: Iterations of the loop, rounded up to a power of two; 0 if they are known at a launch alone.
         may_double_buffer: True if double buffers are better where few blocks are resident with stages.
         double_buffers_reason: Why the loop keeps double buffers although it could have stages; empty if it does not.

@@ -43,7 +43,6 @@ def panel_elements(operand: Operand, columns: int) -> int:
     """Elements in a row of a panel of a slot (``SlotLayout`` in ``kernels/module/slots.cuh``).
 
     Args:
-        operand: The operand.
         columns: Contiguous elements of its tile.
     """
     size = DTYPE_BYTES[operand.dtype]
@@ -59,7 +58,6 @@ def staged_product(
 
     Args:
         variant: The forward product, with its operands as they lie in slots.
-        families: The instructions that may be used.
         choice: What the settings fix.
     """
     found = _staged_products(variant, families)
@@ -173,7 +171,6 @@ def _products_from_slots(variant: GemmProblem, grids: Sequence[tuple[int, int]],
     """Products whose operands both lie in shared memory.
 
     Args:
-        variant: The product.
         grids: Numbers of groups along the instruction's rows and along its columns.
         swapped: True if the instruction computes the transpose of C, whose rows are C's columns.
     """
@@ -253,10 +250,7 @@ def main_loop(
     ``choice`` has a number of resident blocks, so many share all memory for their stages.
 
     Args:
-        products: The products of the loop.
-        memory: The memory of its block.
         sums: Registers of a thread that hold sums of all products; None for one product.
-        registers: Registers of a thread that the link of the module allows.
         may_double_buffer: True if double buffers are better where few blocks are resident with stages. On an H200,
             128x64x32 tiles of fp32 were 1.11 times as fast with them with 128 threads, and 1.43 times with 64 threads
             (``benchmarks/results/against_1acdb96.json``).

@@ -135,11 +135,8 @@ def choose_matmul(
     copies of operands where they save time.
 
     Args:
-        problem: The product.
         arch: Compute capability, e.g. 90; None for the CPU.
-        multiprocessors: Multiprocessors of the GPU.
         records: Measured configurations by shape bucket.
-        gpu: Name of the GPU.
         pipeline: What a setting fixes of the loop's pipeline, or the reason why loops have no stages; None if the
             launch may fix it.
     """
@@ -490,8 +487,6 @@ def is_copied(problem: MatmulProblem, operand: Operand, steps_us: float, vectors
     """True if a copy of an operand with aligned lines takes less time than it saves.
 
     Args:
-        problem: The product.
-        operand: The operand.
         steps_us: Estimated time of the product's loops with aligned operands, in microseconds.
         vectors: Pieces of 16 bytes of the operand that a thread loads, in all blocks that follow one another.
     """

@@ -25,13 +25,10 @@ class MatmulProblem:
 
     Attributes:
         m, n, k: Rows and columns of C, and the elements that are summed.
-        batch: The number of matrices.
-        a, b, out: Element types.
         a_transposed, b_transposed: True if the operand's columns are contiguous in memory, and not its rows.
         tf32: True for tensor cores that round float32 to tf32.
         summed: True if C is one matrix, the sum over the batch.
         split_operand: The operand that is a sum of two 16-bit arrays, so that each step of the loop has two products.
-        has_beta: True if C is read.
         a_alignment, b_alignment: The largest power of two, up to 16, that divides the addresses of the operand's
             contiguous lines; 0 if none is contiguous.
         a_shared, b_shared: True if all matrices of the batch have the same operand.
@@ -118,7 +115,6 @@ class MatmulConfig:
     Attributes:
         tile_m, tile_n: Rows and columns of C that one block computes.
         tile_k: Elements of K in one step of its loop.
-        threads: Threads of a block.
         split_k: The number of slices of K. Several blocks compute one tile of C, each from one slice.
         group: Blocks with consecutive numbers compute ``group`` rows of tiles column by column, so that the L2 cache
             serves their loads.
@@ -157,8 +153,6 @@ class MatmulAnswer:
     """How a product is computed: all that a launch needs, and all that a plan shows.
 
     Attributes:
-        problem: The question.
-        config: Tiles, threads and slices of K.
         decided_by: ``record`` if the configuration was measured, ``search`` if a search forces it, ``setting`` if a
             setting fixes the pipeline, else ``heuristic``.
         max_blocks: Blocks to launch at most, each of which computes several tiles; 0 for a block for each tile.
@@ -166,7 +160,6 @@ class MatmulAnswer:
         loop: The pipeline of its loop, or the reason why it has no stages.
         shared_bytes: Dynamic shared memory of a block, in bytes. Without stages, it is an estimate.
         registers: Registers of a thread; 0 if the compiler decides about them.
-        resident_blocks: Blocks that a multiprocessor runs at a time.
         gpu: Name of the GPU; empty for the CPU.
     """
 

@@ -40,8 +40,6 @@ def resident_blocks(arch: int, threads: int, *, shared_bytes: int, registers: fl
     Source: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#compute-capabilities.
 
     Args:
-        arch: Compute capability, e.g. ``90``.
-        threads: Threads of a block.
         shared_bytes: Its dynamic shared memory.
         registers: Registers of a thread; 0 if they do not limit.
     """
@@ -81,8 +79,6 @@ def least_registers(instruction: str, arch: int, *, in_double: bool = False, acc
 
     Args:
         instruction: ``wgmma``, an ``mma.sync`` such as ``mma_m16n8k8``, or ``fma``.
-        arch: Compute capability.
-        in_double: True for fp64.
         accumulators: Registers of the result of one instruction of ``wgmma``.
     """
     if instruction == "wgmma":

@@ -27,7 +27,6 @@ class GradientProduct:
 
     Attributes:
         variant: The product. Its operands have the type of A and B. Its threads are those that take part.
-        answer: How these threads compute it.
         gradient_is_a: True if G is its left operand.
     """
 
@@ -41,7 +40,6 @@ class ReverseLoop:
     """How a block computes the reverse pass of a loop.
 
     Attributes:
-        of_a, of_b: The products for the gradients of A and B.
         needed_bytes: Bytes of shared memory for G and the stages.
         extra_bytes: Bytes of shared memory that the kernel needs for that beyond its tiles and their gradients.
     """
@@ -70,8 +68,6 @@ def reverse_loop(
     """The reverse pass of a loop, or the reason why it has no stages.
 
     Args:
-        forward: The loop's product.
-        families: The instructions that may be used.
         memory: The memory of its block, with a gradient beside each tile.
     """
     products = []

@@ -56,8 +56,6 @@ class _Packed:
 
     Args:
         kernel: The kernel as the user passed it, generic or not.
-        config: The launch configuration.
-        values: Its arguments.
         gradients: A gradient for each argument; None for the array's own.
     """
 

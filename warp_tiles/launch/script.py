@@ -34,7 +34,6 @@ class Discovery:
         stopped: The exception that ended the script early, or empty. Scripts that read results often end this way,
             because nothing was computed.
         substituted: GPUs that the script names and this machine lacks, each with the device in its place.
-        products: The products of ``warp_tiles.matmul``.
         launches: The first of equal launches, in order. They keep their arrays alive.
     """
 
@@ -109,8 +108,6 @@ def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None 
     Filters of warnings that the script sets end with it, so that they do not hide the warnings of a later build.
 
     Args:
-        script: A Python file.
-        arguments: Its command line.
         block_dim: Use this block size instead of those that the script launches with.
 
     Raises:

@@ -73,7 +73,6 @@ class SolverVariant:
     | ``lower_solve_adjoint`` | adj_Y and adj_L += the gradients of Y and L, from L, X and the gradient of X |
 
     Attributes:
-        function: The solver function.
         n: Rows and columns of the triangle, in elements.
         columns: Columns of X and Y; ``n`` where there are none.
         operands: Its matrices, see :data:`OPERANDS`; all of one dtype.
@@ -178,7 +177,6 @@ class SolverCall:
         result: The tile that is written; the last input of an in-place call.
         rhs: The right-hand side Y; None for ``cholesky``. A vector is a tile of one column.
         upper: True if factors are upper triangles.
-        in_place: True if the result replaces an input.
     """
 
     function: Function
