@@ -131,6 +131,7 @@ class MatmulCall:
 
     Attributes:
         a, b, out: The matrices. A batch has the same size in all three, unless ``summed``.
+        scaled: False if alpha is 1.
         has_beta: False if beta is 0, so that C is not read.
         tf32: True for tensor cores that round float32 to tf32.
         summed: True if C is one matrix, the sum over the batch of A and B.
