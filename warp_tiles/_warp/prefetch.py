@@ -33,12 +33,14 @@ class Prefetches:
         pending: The modules whose compilation has not ended, by identity. Launches look here.
     """
 
-    def __init__(self, compile_ahead: Callable[[Any, Any, int], None]) -> None:
+    def __init__(
+        self, compile_ahead: Callable[[Any, Any, int], None], pending: dict[int, tuple[Any, Future[None]]]
+    ) -> None:
         self._compile_ahead = compile_ahead
         self._lock = threading.Lock()
         self._threads: DaemonThreads | None = None
         self._left: set[int] = set()  # modules whose remaining block sizes and devices are left to launches
-        self.pending: dict[int, tuple[Any, Future[None]]] = {}
+        self.pending = pending
 
     def start(self, modules: Iterable[tuple[Any, Any, int]]) -> int:
         """Compiles modules on threads, as many as the setting ``jobs`` allows. Returns at once.

@@ -7,6 +7,7 @@ import inspect
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ class Reloads:
         self._engine = engine
         self._attempted: set[tuple[str, int, Settings]] = set()  # modules by name and threads per block
         self._this_thread = threading.local()
-        self.prefetches = Prefetches(self._compile_ahead)
+        self._pending: dict[int, tuple[Any, Future[None]]] = {}
 
     # ---- settings
 
@@ -57,11 +58,16 @@ class Reloads:
             return resolved.own_templates_only()
         return resolved
 
+    @functools.cached_property
+    def prefetches(self) -> Prefetches:
+        """What is compiled ahead."""
+        return Prefetches(self._compile_ahead, self._pending)
+
     # ---- hooks of Warp's loading
 
     def wrapped_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the replacement of ``Module.load``, which every launch calls."""
-        pending = self.prefetches.pending
+        pending = self._pending
 
         @functools.wraps(original)
         def load(module: Any, device: Any, block_dim: int | None = None, **named: Any) -> Any:
@@ -84,7 +90,8 @@ class Reloads:
         if arguments.get("output_name") is not None:
             with self._mark("loading"):
                 return original(module, *args, **kwargs)
-        self.prefetches.join(module)
+        if self._pending:
+            self.prefetches.join(module)
         try:
             return original(module, *args, **kwargs)
         except LoadAgain as again:
@@ -187,11 +194,13 @@ class Reloads:
     def after_fork(self) -> None:
         """Resets a forked child, which has no threads of its parent."""
         self._this_thread = threading.local()
-        self.prefetches.after_fork()
+        if "prefetches" in vars(self):
+            self.prefetches.after_fork()
         self.reset()
 
     def reset(self) -> None:
         """Cancels all prefetches, and forgets which hashes are outdated and what was tuned."""
-        self.prefetches.stop()
+        if "prefetches" in vars(self):
+            self.prefetches.stop()
         outdated.clear()
         self._attempted.clear()

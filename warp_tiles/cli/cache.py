@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -25,17 +26,8 @@ def _open_cache() -> Cache:
     return Engine().cache
 
 
-def _plain(value: Any) -> Any:
-    """A report with its paths as text."""
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
-
-
 def _report(report: Any, as_json: bool) -> None:
-    data = _plain(asdict(report))
+    data = json.loads(json.dumps(asdict(report), default=str))  # with paths as text
     if as_json:
         print_json(data)
     else:
@@ -59,7 +51,7 @@ def info(as_json: bool) -> None:
 
 
 def _row(listed: EntryInfo) -> dict[str, Any]:
-    return {"key": listed.key, **_plain(listed.manifest.as_json()), "used_at_ns": listed.used_at_ns}
+    return {"key": listed.key, **listed.manifest.as_json(), "used_at_ns": listed.used_at_ns}
 
 
 @cache.command("list")

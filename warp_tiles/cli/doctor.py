@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import asdict, astuple, dataclass
 
 import click
 
 from warp_tiles.cli.output import json_option, print_json, print_table, script_output_to_stderr
 from warp_tiles.compile.search import dotted, require_linkable
 from warp_tiles.errors import ToolchainError, WarpTilesError
-
-MIN_PYTHON = (3, 10)
 
 
 @dataclass(frozen=True)
@@ -33,10 +30,6 @@ class Finding:
     detail: str
     remedy: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """The finding as JSON values."""
-        return {"subject": self.subject, "state": self.state, "detail": self.detail, "remedy": self.remedy}
-
 
 def diagnose() -> Iterator[Finding]:
     """All findings, in the order in which data flows: interpreter, Warp, toolchain, GPU, cache."""
@@ -44,20 +37,14 @@ def diagnose() -> Iterator[Finding]:
         try:
             yield check()
         except WarpTilesError as error:
-            yield Finding(_subject(check), "problem", error.message, error.remedy)
+            yield Finding(check.__name__.strip("_"), "problem", error.message, error.remedy)
         except Exception as error:  # any failure of a check is a finding; the other checks still run
-            yield Finding(_subject(check), "problem", f"{type(error).__name__}: {error}", "report this as a bug")
-
-
-def _subject(check: Callable[[], Finding]) -> str:
-    return check.__name__.strip("_")
+            text = f"{type(error).__name__}: {error}"
+            yield Finding(check.__name__.strip("_"), "problem", text, "report this as a bug")
 
 
 def _python() -> Finding:
-    version = platform.python_version()
-    if sys.version_info < MIN_PYTHON:
-        return Finding("python", "problem", version, "use Python 3.10 or newer")
-    return Finding("python", "ok", version)
+    return Finding("python", "ok", platform.python_version())
 
 
 def _platform() -> Finding:
@@ -157,13 +144,10 @@ def _cache() -> Finding:
 @json_option
 def doctor(as_json: bool) -> None:
     """Check Python, Warp, compiler, headers, linker, GPUs and the cache. Exit with 1 if there is a problem."""
-    from warp_tiles.cli.doctor import diagnose
-
     with script_output_to_stderr(as_json):
         findings = list(diagnose())
     if as_json:
-        print_json({"findings": [finding.to_json() for finding in findings]})
+        print_json({"findings": [asdict(finding) for finding in findings]})
     else:
-        rows = [(f.subject, f.state, f.detail, f.remedy) for f in findings]
-        print_table("", ("what", "state", "found", "remedy"), rows)
+        print_table("", ("what", "state", "found", "remedy"), [astuple(finding) for finding in findings])
     sys.exit(1 if any(finding.state == "problem" for finding in findings) else 0)

@@ -76,10 +76,14 @@ def write_records(
     """
     ended = sys.exc_info()[1]
     try:
-        if report is not None:
-            write_report(report, document, title, facts)
+        if report is not None and report.suffix.lower() in _PAGES:
+            write_page(report, document, title, facts)
+        elif report is not None:
+            _write(report, json.dumps(document, indent=2) + "\n")
         if trace is not None:
-            write_trace(trace, document, facts)
+            from warp_tiles.reports.trace import trace as trace_of
+
+            _write(trace, json.dumps(trace_of(document, facts), indent=1) + "\n")
     except OutputError as error:
         if ended is None or _is_normal(ended):
             raise
@@ -91,18 +95,6 @@ def _is_normal(ended: BaseException | str) -> bool:
     return isinstance(ended, SystemExit) and not ended.code
 
 
-def write_report(file: Path, document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> None:
-    """Write a record as a page if the file's name ends in .html or .htm, else as JSON.
-
-    Raises:
-        OutputError: The file cannot be written.
-    """
-    if file.suffix.lower() in _PAGES:
-        write_page(file, document, title, facts)
-    else:
-        _write(file, json.dumps(document, indent=2) + "\n")
-
-
 def write_page(file: Path, document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> None:
     """Write a record or a plan as a page.
 
@@ -112,17 +104,6 @@ def write_page(file: Path, document: Mapping[str, Any], title: str, facts: Mappi
     from warp_tiles.reports.page import page
 
     _write(file, page(document, title, facts))
-
-
-def write_trace(file: Path, document: Mapping[str, Any], facts: Mapping[str, str]) -> None:
-    """Write a record's times in Chrome's trace-event format.
-
-    Raises:
-        OutputError: The file cannot be written.
-    """
-    from warp_tiles.reports.trace import trace
-
-    _write(file, json.dumps(trace(document, facts), indent=1) + "\n")
 
 
 def _write(file: Path, text: str) -> None:
