@@ -98,6 +98,13 @@ def test_results_in_structs_are_compared_by_name() -> None:
     assert "s.inner.total differs by up to 1 " in caught.value.log
 
 
+@pytest.mark.parametrize("restore", [None, "y"])
+def test_only_the_final_launch_changes_an_array_that_is_also_an_input(restore: str | None) -> None:
+    x = array(1.0)
+    tuned(add, restore=restore).launch(inputs=[x], outputs=[x], device="cpu")
+    np.testing.assert_array_equal(x.numpy(), 2.0)
+
+
 def test_only_the_final_launch_changes_indexed_arrays() -> None:
     y = array(1.0)
     view = y[wp.array(list(range(0, SIZE, 2)), dtype=int, device="cpu")]

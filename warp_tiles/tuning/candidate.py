@@ -97,7 +97,7 @@ class Workspace:
                 f"the argument {name} is a {type(value).__name__}", remedy="tune with Warp arrays; wrap it first"
             )
         known = self._copies.get(id(value))
-        if known is None:
+        if known is None or (is_written and known.copy is known.source):  # an input that is written under another name
             source = value if value.device == self.device or not value.size else self._copy_of(name, value)
             source = source if is_written else _nonzero_input(name, source, self._level)
             copy = source if self._writes_only_named and not is_written else self._copy_of(name, source)
