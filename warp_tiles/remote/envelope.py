@@ -9,7 +9,7 @@ The signature is a DSSE envelope (https://github.com/secure-systems-lab/dsse, ve
 An export without a signing key has the SHA-256 of the same bytes in place of the signature, with the key id ``sha256``.
 It shows accidents, and only an import of the user accepts it.
 
-The manifest's transcript proves the key, see :class:`warp_tiles.cache.Manifest`. One object holds both:
+The manifest's transcript proves the key, see :class:`warp_tiles.cache.manifest.Manifest`. One object holds both:
 
     "warp_tiles entry\\n", the length of the envelope (8 bytes, big-endian), the envelope, the payload
 
