@@ -77,10 +77,10 @@ def intercepted(launched: Callable[[NotedLaunch], None]) -> Iterator[dict[str, s
     find("context.init")()
     context = find("context")
     devices = _Devices(context.runtime)
-    captures = _Captures(warp)
+    captured: list[Any] = []
     stand_ins = (
         _launches(launched, context.launch)
-        | captures.stand_ins()
+        | _captures(captured)
         | _builds()
         | {"get_cuda_device": devices.get_cuda_device}
     )
@@ -91,7 +91,7 @@ def intercepted(launched: Callable[[NotedLaunch], None]) -> Iterator[dict[str, s
                     _replace(stack, owner, name, _disguised(stand_in, getattr(owner, name)))
         for name, zeros in (("empty", warp.zeros), ("empty_like", warp.zeros_like)):
             _replace(stack, warp, name, _disguised(zeros, getattr(warp, name)))
-        _replace(stack, warp.Device, "is_capturing", property(captures.is_capturing))
+        _replace(stack, warp.Device, "is_capturing", property(lambda device: device in captured))
         for name in ("get_device", "get_current_cuda_device"):
             _replace(stack, context.runtime, name, getattr(devices, name))
         _open_blocks += 1
@@ -173,49 +173,37 @@ def _builds() -> dict[str, Callable[..., Any]]:
 # ---- graph captures
 
 
-class _Captures:
-    """Stand-ins of Warp's graph captures. A real capture would hold no launches, and fails at what it cannot record."""
+def _captures(captured: list[Any]) -> dict[str, Callable[..., Any]]:
+    """Stand-ins of Warp's graph captures. A real capture would hold no launches, and fails at what it cannot record.
 
-    def __init__(self, warp: Any) -> None:
-        self._warp = warp
-        self._devices: list[Any] = []  # with an open capture, innermost last
+    ``captured`` receives the devices with an open capture.
+    """
+    import warp
 
-    def stand_ins(self) -> dict[str, Callable[..., Any]]:
-        return {
-            "capture_begin": self.begin,
-            "capture_end": self.end,
-            "capture_while": self.run_once,
-            "capture_if": self.run_both,
-            **dict.fromkeys(("capture_launch", "capture_save", "capture_debug_dot_print"), _nothing),
-        }
+    def device_of(device: Any, stream: Any) -> Any:
+        return warp.get_device(device) if stream is None else stream.device
 
-    def is_capturing(self, device: Any) -> bool:
-        return device in self._devices
+    def begin(device: Any = None, stream: Any = None, *args: Any, **kwargs: Any) -> None:
+        captured.append(device_of(device, stream))
 
-    def begin(self, device: Any = None, stream: Any = None, *args: Any, **kwargs: Any) -> None:
-        self._devices.append(self._device(device, stream))
+    def end(device: Any = None, stream: Any = None) -> Any:
+        found = device_of(device, stream)
+        if found in captured:
+            captured.remove(found)
+        return warp.Graph(found)
 
-    def end(self, device: Any = None, stream: Any = None) -> Any:
-        found = self._device(device, stream)
-        if found in self._devices:
-            self._devices.remove(found)
-        return self._warp.Graph(found)
+    def run(condition: Any, *bodies: Any, stream: Any = None, **kwargs: Any) -> None:
+        named = ("while_body", "on_true", "on_false")
+        for body in (*bodies, *(kwargs.pop(name, None) for name in named)):
+            if callable(body):  # not a Graph, whose launches were noted when it was captured
+                body(**kwargs)
 
-    def run_once(self, condition: Any, while_body: Any, stream: Any = None, **kwargs: Any) -> None:
-        self._run(while_body, kwargs)
-
-    def run_both(
-        self, condition: Any, on_true: Any = None, on_false: Any = None, stream: Any = None, **kwargs: Any
-    ) -> None:
-        self._run(on_true, kwargs)
-        self._run(on_false, kwargs)
-
-    def _device(self, device: Any, stream: Any) -> Any:
-        return self._warp.get_device(device) if stream is None else stream.device
-
-    def _run(self, body: Any, kwargs: dict[str, Any]) -> None:
-        if callable(body):  # not a Graph, whose launches were noted when it was captured
-            body(**kwargs)
+    return {
+        "capture_begin": begin,
+        "capture_end": end,
+        **dict.fromkeys(("capture_while", "capture_if"), run),
+        **dict.fromkeys(("capture_launch", "capture_save", "capture_debug_dot_print"), _nothing),
+    }
 
 
 # ---- devices

@@ -56,7 +56,7 @@ def dispatch_matmul(
         if getattr(builder, "target", "cuda") is not None:
             for warning in found.warnings:
                 find("logger.log_warning")(warning)
-        names = sites.add(builder, MATMUL, found.variants, found.scalar_reason, (a, b))
+        names = sites.add(builder, MATMUL, found.variants, (a, b), scalar_reason=found.scalar_reason)
         if (recorder := sites.tracer.recorder()) is not None:
             site = len(sites.state(builder).session.sites) - 1
             tiles, result = ((a, b), out) if return_values else ((a, b, out), None)

@@ -62,22 +62,12 @@ class CallSites:
         builder: Any,
         call: str,
         variants: Mapping[Role, Variant],
-        scalar_reason: str = "",
         operands: tuple[Any, ...] = (),
         *,
         roles: tuple[Role, ...] = PRODUCT_ROLES,
-        provider: str = "",
+        **facts: str,
     ) -> tuple[Any, ...]:
-        """Registers a call site.
-
-        Args:
-            builder: Warp's ModuleBuilder.
-            call: The Warp function, e.g. ``tile_matmul``.
-            variants: By role; empty if no function of this project serves the call.
-            scalar_reason: The reason for the scalar path; empty if the call does not take it.
-            operands: A and B, as Warp's variables.
-            roles: The functions that the call can name.
-            provider: Name of the provider of a call without variants; empty stands for ``scalar``.
+        """Registers a call site (:class:`warp_tiles.plan.planning.Site`). The operands are A and B as Warp has them.
 
         Returns:
             The function arguments of the generated call: for each role a placeholder that the prelude defines, or 0.
@@ -85,15 +75,8 @@ class CallSites:
         # the scalar path has no bfloat16 adjoints; only the finished source shows whether it calls them
         bfloat16 = any(operand.type.dtype.__name__ == "bfloat16" for operand in operands)
         state = self.state(builder)
-        site = state.session.add(
-            call,
-            self.function(builder),
-            variants,
-            scalar_reason=scalar_reason,
-            bfloat16_operands=bfloat16,
-            roles=roles,
-            provider=provider,
-        )
+        label = self.function(builder)
+        site = state.session.add(call, label, variants, bfloat16_operands=bfloat16, roles=roles, **facts)
         state.adjoint_of_site[site.index] = id(self.tracer.adjoint)
         if not variants and self.tracer.recorder() is None:
             return (0,) * len(roles)

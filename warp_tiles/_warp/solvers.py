@@ -63,9 +63,9 @@ def dispatch_solver(
                 f"libmathdx, whose builds are not cached: {reason}",
                 remedy=f"set the module option {SOLVER_OPTION}=False for Warp's scalar path",
             )
-        sites.add(builder, name, {}, reason, roles=roles, provider="libmathdx")
+        sites.add(builder, name, {}, roles=roles, scalar_reason=reason, provider="libmathdx")
         return original(*arguments, options, builder)
-    names = sites.add(builder, name, found.variants if provider == "mma" else {}, reason, roles=roles)
+    names = sites.add(builder, name, found.variants if provider == "mma" else {}, roles=roles, scalar_reason=reason)
     return ((*names, *values[len(names) :]), template, payloads, shared)
 
 
