@@ -56,13 +56,7 @@ class ClusterGpu:
 
 @dataclass(frozen=True)
 class SentScript:
-    """A script and its command line. The modules that it imports must be installed on the workers.
-
-    Attributes:
-        name: The file's name.
-        text: The file's content.
-        arguments: The command line.
-    """
+    """A script's file and its command line. The modules that it imports must be installed on the workers."""
 
     name: str
     text: bytes
@@ -75,7 +69,6 @@ class Task:
 
     Attributes:
         gpu: Warp's name of the GPU.
-        script: The script whose kernel is launched.
         place: Digest of the place.
         config: The answer.
         runs: Launches to time; 0 to build the answer.
@@ -93,8 +86,6 @@ class Done:
     """The answer of a worker.
 
     Attributes:
-        samples_us: The times of the launches.
-        shared_bytes: Shared memory of a block.
         is_lost: True if the GPU cannot be used any more.
         failure: The error in place of a result.
     """

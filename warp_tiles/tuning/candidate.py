@@ -37,8 +37,7 @@ class Workspace:
     """Arguments of a search on one device. Arrays that a launch may write are copies, so the user's stay unchanged.
 
     Args:
-        names: Names of the arguments.
-        values: The arguments, in order.
+        names, values: The arguments, in order.
         written: Names of the arrays that launches write. They are restored before each run. None for all arrays.
         device: Warp's device; arrays on another device are copied there.
         writes_only_named: True if launches write no other array. If False, the others are copied too, and those that
@@ -310,8 +309,6 @@ class KernelCandidate(Candidate):
     """A configuration's kernel on a workspace.
 
     Args:
-        launch: The kernel and its threads per block.
-        dim: Launch dimensions.
         tiled: True to launch as ``wp.launch_tiled`` does.
         workspace: The arguments.
         reference: Checks the result; None for no check.

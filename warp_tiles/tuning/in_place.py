@@ -75,8 +75,6 @@ class TunedPlace:
     """The result of tuning a place.
 
     Attributes:
-        place: The place.
-        kernel: The kernel's name.
         record: All timings, those of earlier searches included.
         measured: Number of answers that were measured now.
         error: The failure that left the place unfinished; empty if there was none.

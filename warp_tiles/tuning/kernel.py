@@ -51,10 +51,9 @@ class Counters:
     """Counts of the operations of a tuned kernel in this process.
 
     Attributes:
-        lookups: Number of look-ups of records.
-        searches: Number of searches.
-        builds: Number of builds of candidates, failed ones included.
-        measurements: Number of candidates with at least one timed run.
+        lookups: Look-ups of records.
+        builds: Builds of candidates, failed ones included.
+        measurements: Candidates with at least one timed run.
         build_s, measure_s: Time in which searches waited for builds, and in which they measured.
     """
 

@@ -73,10 +73,8 @@ class TuningKey:
             ValueError: A number is not finite.
         """
         for name, value in values.items():
-            if not (value is None or isinstance(value, (str, int, float))):
-                raise TypeError(
-                    f"the key value {name!r} is {value!r}; it must be a string, a number, a boolean or None"
-                )
+            if not isinstance(value, Scalar):
+                raise TypeError(f"the key value {name!r} is {value!r}; it must be a string, number, boolean or None")
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"the key value {name!r} is {value!r}; it must be finite")
         return cls(subject, tuple(sorted(values.items())), source, environment)

@@ -197,7 +197,7 @@ def is_usable(device: Any) -> bool:
 
 
 def _devices(device: Any, others: Sequence[Any]) -> list[Any]:
-    """Returns the launch's own device and those of the others that are like it."""
+    """The launch's own device and those of the others that are like it."""
     import warp as wp
 
     wp.synchronize_device(device)

@@ -22,8 +22,7 @@ class Limits:
     """Limits of one block on a device, which constraints can use.
 
     Attributes:
-        shared_bytes: Shared memory of a block.
-        registers: Registers of a multiprocessor, 32 bits each.
+        registers: Those of a multiprocessor, 32 bits each.
     """
 
     shared_bytes: int
