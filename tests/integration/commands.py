@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.integration.helpers import gemm, run_python
+from tests.integration.helpers import REPOSITORY, gemm
+from tests.processes.forks import forked
 
 FORWARD_ONLY = "@wp.kernel(enable_backward=False)"
 PLAN_FIELDS = {
@@ -52,13 +54,14 @@ WITHOUT_GUARD = MAIN.partition('if __name__ == "__main__"')[0] + "main(sys.argv[
 def command(
     *arguments: object, cache: Path | None = None, as_json: bool = True, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``python -m warp_tiles`` with arguments, by default with ``--json`` after the command."""
+    """Run ``python -m warp_tiles`` with arguments, by default with ``--json`` after the command; see :func:`forked`."""
     words = [str(argument) for argument in arguments]
     if as_json:
         words.insert(2 if words[0] == "cache" else 1, "--json")
     if cache is not None:
         environment["WARP_TILES_CACHE_DIR"] = str(cache)
-    return run_python(["-m", "warp_tiles", *words], environment=environment)
+    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    return forked("warp_tiles", words, {**os.environ, "PYTHONPATH": path, **environment})
 
 
 def json_of(done: subprocess.CompletedProcess[str], status: int = 0) -> Any:
