@@ -57,12 +57,7 @@ class BuilderState:
         return recorder
 
     def trace(self, kernels: Sequence[Any], reached: list[tuple[Any, dict[int, Any]]]) -> ModuleTrace:
-        """Returns the trace of the module.
-
-        Args:
-            kernels: Warp's kernels.
-            reached: Each kernel with the Adjoints that it reaches.
-        """
+        """Returns the trace of the module."""
         functions = [recorder.trace(self.label, self._effect_of) for recorder in self.recorders.values()]
         labels = {identity: self.label(recorder.adjoint) for identity, recorder in self.recorders.items()}
         return ModuleTrace(
@@ -152,13 +147,7 @@ def function_uses(
 
 
 def reserve_shared(builder: Any, state: BuilderState, reserved: Mapping[str, tuple[int, int]]) -> None:
-    """Raises the shared memory of kernels whose functions need more than their tiles.
-
-    Args:
-        builder: Warp's ModuleBuilder.
-        state: Its state.
-        reserved: Bytes of the forward and of the reverse pass, by label of a function.
-    """
+    """Raises the shared memory of kernels by the bytes of the two passes that a function needs, by its label."""
     if not reserved:
         return
     for owner in (*builder.functions, *builder.kernels):  # callees come first

@@ -77,12 +77,7 @@ class _LinkInputs(list):  # type: ignore[type-arg]
 
 
 class Hooks:
-    """The hooks of warp_tiles in Warp. At most one instance is installed at a time.
-
-    Args:
-        engine: Plans and builds.
-        tapes: Replaces launches on tapes; None leaves all to Warp.
-    """
+    """The hooks of warp_tiles in Warp. At most one instance is installed at a time."""
 
     def __init__(self, engine: Engine, tapes: Tapes | None = None) -> None:
         self.engine = engine
@@ -293,11 +288,6 @@ class Hooks:
 
     def plan_module(self, module: Any, arch: int | None, block_dim: int | None = None) -> ModulePlan | None:
         """Generates a module's code for a target, and returns its plan. Nothing is built.
-
-        Args:
-            module: Warp's module.
-            arch: Compute capability, e.g. ``90``; None plans for the CPU.
-            block_dim: Threads per block; None takes the module's option.
 
         Returns:
             The plan. None if the module contains no product and no solver, or if the settings leave it to Warp, whose

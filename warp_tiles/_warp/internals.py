@@ -113,9 +113,6 @@ def missing_part(parts: Mapping[str, str]) -> UnsupportedWarpError | None:
 def check_internals() -> list[str]:
     """Checks that this Warp has every member that the hooks need.
 
-    Returns:
-        The names of the members.
-
     Raises:
         UnsupportedWarpError: A member or a parameter is missing. The message names it and Warp's version.
     """

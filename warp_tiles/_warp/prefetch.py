@@ -24,14 +24,7 @@ log = logging.getLogger("warp_tiles")
 
 
 class Prefetches:
-    """The modules that are compiled ahead of their launches.
-
-    Args:
-        compile_ahead: Compiles a module for a device and a block size, and leaves the module as it was.
-
-    Attributes:
-        pending: The modules whose compilation has not ended, by identity. Launches look here.
-    """
+    """The modules that are compiled ahead of their launches; launches look into ``pending``, which is by identity."""
 
     def __init__(
         self, compile_ahead: Callable[[Any, Any, int], None], pending: dict[int, tuple[Any, Future[None]]]

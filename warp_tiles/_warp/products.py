@@ -25,11 +25,7 @@ def dispatch_matmul(
     options: Mapping[str, Any],
     builder: Any,
 ) -> tuple[Any, ...]:
-    """Replaces Warp's ``tile_matmul_lto_dispatch_func``, with the same checks of arguments.
-
-    Args:
-        sites: Registers the call. The rest are Warp's own function and its arguments.
-    """
+    """Replaces Warp's ``tile_matmul_lto_dispatch_func``, with the same checks of arguments."""
     resolved = sites.settings_of(options, builder)
     if resolved.policy == "off":
         return original(arg_types, return_type, return_values, arg_values, options, builder)

@@ -350,12 +350,7 @@ class Recorder:
     # ---- the finished trace
 
     def trace(self, label_of: Callable[[Any], str], effect_of: Callable[[Any], Effect]) -> FunctionTrace:
-        """Builds the trace. Warp must have generated the whole module, because storage is settled only then.
-
-        Args:
-            label_of: Returns the label of a traced function, by its Adjoint.
-            effect_of: Returns the effect of a function, by Warp's function.
-        """
+        """Builds the trace. Warp must have generated the whole module, because storage is settled only then."""
         label = label_of(self.adjoint)
         parameters = tuple(argument.emit() for argument in self.adjoint.args)
         root = self._blocks[0]
@@ -364,11 +359,7 @@ class Recorder:
         return FunctionTrace(label, str(self.adjoint.filename), nodes, parameters, root.end_wait, frame)
 
     def effect(self, effect_of: Callable[[Any], Effect]) -> Effect:
-        """Returns the effect of a call of the function.
-
-        Args:
-            effect_of: Returns the effect of a called function, by Warp's function.
-        """
+        """Returns the effect of a call of the function; ``effect_of`` returns that of a function that it calls."""
         found: list[Effect] = []
         pending: list[RecordedOperation | RecordedBlock] = list(self._blocks[0].nodes)
         while pending:

@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 
 class CallSites:
-    """Registers call sites, and keeps the state of each module while Warp generates it.
-
-    Args:
-        reloads: Resolves the settings of a module.
-        tracer: Knows which function Warp is generating.
-    """
+    """Registers call sites, and keeps the state of each module while Warp generates it."""
 
     def __init__(self, reloads: Reloads, tracer: Tracer) -> None:
         self.reloads = reloads

@@ -160,12 +160,7 @@ class Scalars:
         return float(constant) if isinstance(constant, (int, float)) else None
 
     def affine(self, value: Any, constant: Any) -> Affine | None:
-        """The value of a scalar as an affine expression; None if it is not an integer.
-
-        Args:
-            value: Warp's value.
-            constant: Its value if it is a constant, else None.
-        """
+        """The value of a scalar as an affine expression; None if it is not an integer."""
         if isinstance(constant, int) and not isinstance(constant, bool):
             return Affine(constant)
         if not is_int32(value):

@@ -54,11 +54,7 @@ class Tracer:
         self.rejection = ""
 
     def install(self, wrap: Callable[[Any, str, Callable[..., Any]], None]) -> None:
-        """Install the hooks, unless this Warp lacks a part that they need.
-
-        Args:
-            wrap: Replaces a method of a class, given by name, by ``hook(original, *args, **kwargs)``.
-        """
+        """Install the hooks, unless this Warp lacks a part that they need."""
         if (missing := missing_part(REQUIRED)) is not None:
             self.rejection = missing.message
             log.warning("loops of products are left as Warp generates them: %s", self.rejection)
@@ -75,12 +71,7 @@ class Tracer:
 
     @contextmanager
     def function(self, adjoint: Any, module: BuilderState | None) -> Iterator[None]:
-        """Records the function that Warp generates in the block.
-
-        Args:
-            adjoint: Warp's Adjoint of the function.
-            module: The state of its module; None if the module is not recorded.
-        """
+        """Records the function that Warp generates in the block."""
         stack = self._local.__dict__.setdefault("stack", [])
         recorder = module.begin(adjoint) if module is not None else None
         stack.append((adjoint, recorder))

@@ -56,9 +56,6 @@ def variant_of_call(arguments: Mapping[str, Any]) -> GemmProblem:
     """Returns the variant that a call of Warp's ``build_lto_dot()`` requests.
 
     The call does not say how its operands are aligned. The variant promises only the alignment of an element.
-
-    Args:
-        arguments: The arguments by the names of the parameters.
     """
     m, n, k = (int(arguments[name]) for name in "MNK")
     shapes = {"a": (m, k), "b": (k, n), "c": (m, n)}
@@ -74,14 +71,7 @@ def variant_of_call(arguments: Mapping[str, Any]) -> GemmProblem:
 
 
 def mentions(adjoint: Any, names: set[str], package: Any, builtins: Mapping[str, Any]) -> bool:
-    """True if a function's source refers to one of these builtins of Warp, under any alias.
-
-    Args:
-        adjoint: Warp's Adjoint of the function.
-        names: Names of the builtins.
-        package: The ``warp`` package.
-        builtins: Warp's builtin functions by name.
-    """
+    """True if a function's source refers to one of these builtins of Warp, under any alias."""
     function = type(builtins["tile_matmul"])
     local = adjoint.assigned_name_ids() if hasattr(adjoint, "assigned_name_ids") else ()
     for node in adjoint.reference_nodes():
@@ -116,10 +106,6 @@ class _StandInBuilder:
 
 def libmathdx_build(original: Callable[..., tuple[str, bytes]], variant: GemmProblem) -> tuple[str, bytes]:
     """Builds a variant with libmathdx inside warp.so, as Warp does.
-
-    Args:
-        original: Warp's ``build_lto_dot``.
-        variant: The variant to build.
 
     Raises:
         BuildError: libmathdx rejects the variant.

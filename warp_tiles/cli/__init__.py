@@ -37,10 +37,6 @@ def main(group: click.Group = commands, name: str = "warp-tiles") -> None:
 
     An interrupted command ends at once and by the signal, so that a shell sees it. Builds that still run are killed;
     a file is written whole or not at all.
-
-    Args:
-        group: The commands.
-        name: The name of the program, for its help.
     """
     _open_standard_streams()
     try:

@@ -114,10 +114,6 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
 def from_options(options: Mapping[str, Any], module: str = "") -> dict[str, Any]:
     """The settings in the options of a Warp module. Options that are None are ignored.
 
-    Args:
-        options: All options of the module.
-        module: Its name, for messages.
-
     Raises:
         SettingError: An option that begins with ``warp_tiles_`` is unknown or has an unknown value.
     """
@@ -130,9 +126,6 @@ def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
     """The nearest pyproject.toml with a table ``[tool.warp_tiles]``, and its settings; both are empty if there is none.
 
     Relative paths are relative to the file.
-
-    Args:
-        trusted: Folders whose file may set everything.
 
     Raises:
         SettingError: The file cannot be read, a name or value in the table is unknown, or the file sets something that

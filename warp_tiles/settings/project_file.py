@@ -32,12 +32,6 @@ def find(folder: str | None = None) -> tuple[Path, Mapping[str, Any]] | None:
     Another user's file in a world-writable folder, such as /tmp, is ignored, because it could name a cache with
     malicious code.
 
-    Args:
-        folder: The first folder; None for the working directory.
-
-    Returns:
-        The file and its table, or None.
-
     Raises:
         SettingError: One of these files is not TOML, or its ``tool.warp_tiles`` is not a table.
     """
