@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.remote.subjects import SIGNER, STRANGER, TRUSTED, entry, key, signed
+from warp_tiles.cache.folder import Folder
 from warp_tiles.cache.store import Cache
 from warp_tiles.errors import BundleError, CacheError, RemoteError
 from warp_tiles.remote import ANY_TOOLCHAIN, LTOIR, MODULE, RECORDS, bundle, object_name
@@ -137,6 +138,14 @@ def test_an_import_keeps_the_bound(path: Path, tmp_path: Path) -> None:
     assert machine.import_(path).added == 3
     assert machine.functions.info().size_bytes <= 2000
     assert machine.functions.info().entries == 1
+
+
+def test_an_import_measures_a_cache_once(path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+    size_bytes = Folder.size_bytes
+    monkeypatch.setattr(Folder, "size_bytes", lambda folder: measured.append(folder.root) or size_bytes(folder))
+    assert machine.import_(path).added == 3
+    assert sorted(measured) == sorted([machine.functions.root, machine.modules.root])
 
 
 def test_an_empty_export(tmp_path: Path, machine: Machine) -> None:

@@ -164,8 +164,13 @@ class Cache:
         """
         return self.add(Entry(key.digest, payload, Manifest.describe(key, payload, info)))
 
-    def add(self, entry: Entry) -> Entry:
+    def add(self, entry: Entry, *, more: bool = False) -> Entry:
         """Store a verified entry, e.g. of another machine; see :meth:`put`.
+
+        Args:
+            entry: The entry.
+            more: True if the caller adds more entries, and the last one without this. Only then is the size of the
+                cache compared with its bound, because that takes as long as dozens of stores.
 
         Returns:
             The entry; :attr:`Entry.is_stored` is False if it could not be stored.
@@ -184,7 +189,7 @@ class Cache:
         try:
             with self._folder.changing():
                 entry = replace(entry, manifest=self._folder.store(entry.manifest, entry.payload))
-                if self._folder.size_bytes() > self.max_bytes:
+                if not more and self._folder.size_bytes() > self.max_bytes:
                     maintain.collect(self._folder, int(self.max_bytes * LOW_WATER), keep=entry.key)
         except OSError as error:
             self._unusable(error)

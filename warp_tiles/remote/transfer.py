@@ -170,11 +170,12 @@ def import_bundle(caches: Mapping[str, Cache], path: Path, trusted: Mapping[str,
         bundle.check()
         for kind, cache in caches.items():
             cache.check_trust()
-            for entry in (bundle.read(kind, key) for key in bundle.names(kind)):
-                if cache.get(entry.key) is not None:
-                    present += 1
-                    continue
-                if not cache.add(entry).is_stored:
+            names = bundle.names(kind)
+            missing = [key for key in names if cache.get(key) is None]
+            present += len(names) - len(missing)
+            for key in missing:
+                entry = bundle.read(kind, key)
+                if not cache.add(entry, more=key != missing[-1]).is_stored:
                     raise CacheError(
                         f"an entry of {path} cannot be stored in {cache.root}: {cache.problems[-1].reason}",
                         cache.problems[-1].remedy,
