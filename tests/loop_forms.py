@@ -85,7 +85,12 @@ def loop(head: str, k: str, *, more: tuple[str, ...] = (), product: str = "wp.ti
     return "\n".join([head, *(f"    {line}" for line in (LOAD_A.format(k=k), LOAD_B.format(k=k), *more, product))])
 
 
-RANGE = loop("for k in range(0, A.shape[1], 16):", "k")
+def ranged(*, more: tuple[str, ...] = (), product: str = "wp.tile_matmul(a, b, c)") -> str:
+    """The source of a loop over the columns of A."""
+    return loop("for k in range(0, A.shape[1], 16):", "k", more=more, product=product)
+
+
+RANGE = ranged()
 FUNCTION = """
 @wp.func
 def product(A: wp.array2d(dtype={kind}), B: wp.array2d(dtype={kind}), i: int, j: int):
@@ -119,9 +124,7 @@ SPELLINGS: dict[str, Form] = {
     "B transposed": Form(
         kernel(
             START,
-            loop(
-                "for k in range(0, A.shape[1], 16):", "k", product="wp.tile_matmul(a, wp.tile_transpose(b), c)"
-            ).replace(
+            ranged(product="wp.tile_matmul(a, wp.tile_transpose(b), c)").replace(
                 LOAD_B.format(k="k"), "b = wp.tile_load(B, shape=(32, 16), offset=(j * 32, k), storage='shared')"
             ),
             STORE,
@@ -175,38 +178,24 @@ MORE: dict[str, Form] = {
         kernel(
             START,
             START.replace("c =", "d ="),
-            loop(
-                "for k in range(0, A.shape[1], 16):",
-                "k",
-                product="wp.tile_matmul(a, b, c)\n    wp.tile_matmul(a, b, d)",
-            ),
+            ranged(product="wp.tile_matmul(a, b, c)\n    wp.tile_matmul(a, b, d)"),
             "e = c + d",
             STORE.replace("C, c", "C, e"),
         ),
         expected=lambda a, b: 2 * (a @ b),
     ),
     "two products of one C": Form(
-        kernel(
-            START,
-            loop(
-                "for k in range(0, A.shape[1], 16):",
-                "k",
-                product="wp.tile_matmul(a, b, c)\n    wp.tile_matmul(a, b, c)",
-            ),
-            STORE,
-        ),
+        kernel(START, ranged(product="wp.tile_matmul(a, b, c)\n    wp.tile_matmul(a, b, c)"), STORE),
         expected=lambda a, b: 2 * (a @ b),
     ),
     "two products, three tiles": Form(
         kernel(
             START,
             START.replace("c =", "d ="),
-            loop(
-                "for k in range(0, A.shape[1], 16):",
-                "k",
+            ranged(
                 product="wp.tile_matmul(a, b, c)\n"
                 "    e = wp.tile_load(B, shape=(16, 32), offset=(k, (1 - j) * 32), storage='shared')\n"
-                "    wp.tile_matmul(a, e, d)",
+                "    wp.tile_matmul(a, e, d)"
             ),
             "f = c + d",
             STORE.replace("C, c", "C, f"),
@@ -215,9 +204,7 @@ MORE: dict[str, Form] = {
         expected=lambda a, b: a @ b + a @ np.roll(b, 32, axis=1),
     ),
     "a product under a condition": Form(
-        kernel(
-            START, loop("for k in range(0, A.shape[1], 16):", "k", product=f"if k % 32 == 0:\n        {ODD}"), STORE
-        ),
+        kernel(START, ranged(product=f"if k % 32 == 0:\n        {ODD}"), STORE),
         state="register_sums",
         reason="the tile is not loaded in the branch that multiplies it",
         expected=lambda a, b: even_steps(a) @ even_steps(b.T).T,
@@ -232,7 +219,7 @@ MORE: dict[str, Form] = {
         expected=lambda a, b: even_steps(a) @ even_steps(b.T).T,
     ),
     "break before the product": Form(
-        kernel(START, loop("for k in range(0, A.shape[1], 16):", "k", more=("if k == 160:", "    break")), STORE),
+        kernel(START, ranged(more=("if k == 160:", "    break")), STORE),
         expected=lambda a, b: a[:, :160] @ b[:160],
         differentiable=False,
     ),
@@ -242,18 +229,15 @@ MORE: dict[str, Form] = {
         differentiable=False,
     ),
     "continue between loads and product": Form(
-        kernel(START, loop("for k in range(0, A.shape[1], 16):", "k", more=("if k % 32 == 0:", "    continue")), STORE),
+        kernel(START, ranged(more=("if k % 32 == 0:", "    continue")), STORE),
         expected=lambda a, b: (a @ b) - even_steps(a) @ even_steps(b.T).T,
         differentiable=False,
     ),
     "a view in a loop whose last iteration multiplies nothing": Form(
         kernel(
             START,
-            loop(
-                "for k in range(0, A.shape[1], 16):",
-                "k",
-                more=("if k % 32 == 16:", "    continue"),
-                product="wp.tile_matmul(a, wp.tile_transpose(b), c)",
+            ranged(
+                more=("if k % 32 == 16:", "    continue"), product="wp.tile_matmul(a, wp.tile_transpose(b), c)"
             ).replace(
                 LOAD_B.format(k="k"), "b = wp.tile_load(B, shape=(32, 16), offset=(j * 32, k), storage='shared')"
             ),
@@ -275,7 +259,7 @@ MORE: dict[str, Form] = {
         expected=lambda a, b: sum(a[:, :16] @ b[k : k + 16] for k in range(0, K, 16)),
     ),
     "a struct's member bounds it": Form(
-        kernel(START, "sizes = Sizes()", "sizes.k = A.shape[1]", loop("for k in range(0, sizes.k, 16):", "k"), STORE),
+        kernel(START, "sizes = Sizes()", "sizes.k = A.shape[1]", loop("for k in range(0, sizes.k, 16):", "k"), STORE)
     ),
     "C is stored in the loop": Form(
         kernel(START, RANGE + f"\n    {STORE}"),
@@ -330,15 +314,7 @@ MORE: dict[str, Form] = {
         reason="tile_sum works on a tile while others are loaded",
     ),
     "products in two branches": Form(
-        kernel(
-            START,
-            loop(
-                "for k in range(0, A.shape[1], 16):",
-                "k",
-                product=f"if k % 32 == 0:\n        {ODD}\n    else:\n        {ODD}",
-            ),
-            STORE,
-        ),
+        kernel(START, ranged(product=f"if k % 32 == 0:\n        {ODD}\n    else:\n        {ODD}"), STORE),
         state="register_sums",
         reason="its products lie in different branches",
     ),
