@@ -78,9 +78,7 @@ class _ScriptOrCommand(click.Group):
 @scheduler_option
 @json_option
 @click.pass_context
-def tune(
-    context: click.Context, budget_s: float | None, devices: str | None, scheduler: str | None, as_json: bool
-) -> None:
+def tune(context: click.Context, /, **given: Any) -> None:
     """Tune the kernels of SCRIPT, or manage tuning records.
 
     The command notes the launches of SCRIPT without computing anything. Then it launches each kernel with products of
@@ -88,7 +86,6 @@ def tune(
     keeps what is faster than the default. Options before and after SCRIPT belong to this command; options
     after "--" belong to the script. If a script has the name of a command, give its path, e.g. ./list.
     """
-    given = {"as_json": as_json, "budget_s": budget_s, "devices": devices, "scheduler": scheduler}
     context.default_map = dict.fromkeys(["", *tune.commands], given)
 
 
