@@ -174,9 +174,11 @@ def test_a_plan_says_what_a_build_would_do() -> None:
     by_warp["variants"][0] |= {"provider": "libmathdx", "key": ""}
     scalar = plan("scalar").to_json()
     scalar["variants"][0]["provider"] = "scalar"
-    document = {"modules": [plan().to_json(), cached, by_warp, scalar]}
+    staged = plan("staged").to_json()
+    staged["variants"][0] |= {"provider": "stages", "key": ""}
+    document = {"modules": [plan().to_json(), cached, by_warp, scalar, staged]}
     states = [row[2] for row in rows_of(document) if row[0].startswith("forward")]
-    assert states == ["to build", "in the cache", "built by Warp", "scalar path"]
+    assert states == ["to build", "in the cache", "built by Warp", "scalar path", "in stages"]
     assert "Timeline" not in page(document, "title", FACTS)
 
 

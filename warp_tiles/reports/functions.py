@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from warp_tiles.plan.planning import STAGES
+
 Json = Mapping[str, Any]
 
 SKIPPED = "skipped"
 SCALAR = "scalar path"
+STAGED = "in stages"
 BUILT = "built"
 CACHED = "from cache"
 SHARED = "shared"
@@ -55,6 +58,8 @@ class Function:
             return SKIPPED
         if (build or variant)["provider"] in ("", "scalar"):
             return SCALAR
+        if (build or variant)["provider"] == STAGES:
+            return STAGED
         if build is not None:
             return BUILT if not build["hit"] else SHARED if build["shared"] else CACHED
         if not self.is_plan:

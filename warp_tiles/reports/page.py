@@ -19,6 +19,7 @@ from warp_tiles.reports.functions import (
     SCALAR,
     SHARED,
     SKIPPED,
+    STAGED,
     TO_BUILD,
     Function,
     Json,
@@ -48,6 +49,7 @@ _COUNTED = (
     (CACHED, "from the cache"),
     (IN_CACHE, "in the cache"),
     (SHARED, "shared by modules"),
+    (STAGED, "computed by loops from stages"),
     (SCALAR, "on the scalar path"),
     (NOT_BUILT, "not built in this run"),
 )
