@@ -205,7 +205,7 @@ def test_a_waiter_builds_for_itself_after_a_set_time(tmp_path: Path) -> None:
     )  # fmt: skip
     (module,) = json_of(done)["modules"]
     assert module["lto_builds"] == 1
-    assert "held elsewhere for 1 s" in done.stderr
+    assert "was held for 1 s" in done.stderr
     assert time.monotonic() - start < 60
 
 
@@ -241,7 +241,7 @@ def test_a_suspended_change_is_named_and_costs_one_wait(
         assert f"suspended), which changes {root}; this process waits 1 s at most" in text
         if change is put:
             (problem,) = [record.getMessage() for record in caplog.records if "not coordinated" in record.getMessage()]
-            assert f"held elsewhere for 1 s by process {holder.pid} (" in problem
+            assert f"was held for 1 s by process {holder.pid} (" in problem
     change(root, 3)
     assert trusted_folder._timeouts == {}
 

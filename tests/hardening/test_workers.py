@@ -26,15 +26,15 @@ def kill(monkeypatch: pytest.MonkeyPatch, kind: str, most: int) -> list[str]:
     """Kill the process of the first requests of a kind. Returns a list that gets an item for each."""
     original, killed = pool_module._Process.run, []
 
-    def run(process: Any, requested: str, request: object) -> Any:
-        if requested != kind or len(killed) >= most:
-            return original(process, requested, request)
+    def run(process: Any, request: object) -> Any:
+        if isinstance(request, CompileRequest) != (kind == "compile") or len(killed) >= most:
+            return original(process, request)
         killed.append(kind)
         process.start()
         process._process.kill()
         with monkeypatch.context() as during:
             during.setattr(process, "start", lambda: None)  # it would replace a process that has ended already
-            return original(process, requested, request)
+            return original(process, request)
 
     monkeypatch.setattr(pool_module._Process, "run", run)
     return killed
@@ -88,7 +88,7 @@ def test_a_process_whose_answer_is_not_read_ends_silently() -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        send(process.stdin, ("compile", REQUEST))
+        send(process.stdin, REQUEST)
         assert process.stderr.read() == b""
         assert process.wait(30) == 0
 
