@@ -64,7 +64,7 @@ def screen(*arguments: object, columns: int) -> list[str]:
 
 
 def words(text: str) -> Counter[str]:
-    return Counter(re.sub("[│┃━─┏┓┗┛┡┩└┘┬┴┼╇┳]", " ", text).split())
+    return Counter(re.sub("[│┃━─┏┓┗┛┡┩└┘┬┴┼╇┳,]", " ", text).split())
 
 
 def shown(module: dict[str, Any]) -> list[str]:
@@ -92,7 +92,7 @@ def test_a_plan_is_whole(planned: tuple[Path, dict[str, Any]], columns: int) -> 
     path, module = planned
     lines = screen("plan", path, columns=columns)
     lines = lines[next(number for number, line in enumerate(lines) if line.startswith("module __main__")) :]
-    expected = Counter(word for text in shown(module) for word in text.split())
+    expected = words("\n".join(shown(module)))
     assert expected - words("\n".join(lines)) == Counter()
 
 
