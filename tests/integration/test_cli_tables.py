@@ -121,6 +121,7 @@ class Terminal(io.StringIO):
 def printed(monkeypatch: pytest.MonkeyPatch, columns: int, headings: list[str], rows: list[list[str]]) -> list[str]:
     """The lines that a table has in a terminal, without colours."""
     monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", "25")  # else rich takes 80 columns for a dumb terminal
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr(sys, "stdout", terminal := Terminal())
     print_table("a title", headings, rows)
