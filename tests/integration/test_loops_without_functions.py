@@ -24,7 +24,7 @@ FORWARD = KERNEL.format(backward=False, dtype="float16")
 pytestmark = pytest.mark.usefixtures("enabled")
 
 
-@pytest.mark.parametrize("arch", [80, 90, 100])
+@pytest.mark.parametrize("arch", [80, 86, 89, 90, 100, 120])
 def test_a_module_without_functions_is_linked_limited_and_kept(tmp_path: Path, arch: int) -> None:
     for number in range(2):
         with warp_tiles.override(cache_modules=True):
