@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+import warp
+
 from warp_tiles.launch.script import discover
 
 SCRIPT = """
@@ -13,6 +16,15 @@ import warp as wp
 def {name}(out: wp.array(dtype=int)):
     out[wp.tid()] = 1
 """
+
+
+def test_a_program_that_plans_a_script_keeps_its_own_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = warp._src.context.Module("__main__", None)
+    monkeypatch.setitem(warp._src.context.user_modules, "__main__", own)
+    (tmp_path / "script.py").write_text(SCRIPT.format(name="planned") + "raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        discover(tmp_path / "script.py")
+    assert warp._src.context.user_modules["__main__"] is own
 
 
 def test_a_script_does_not_get_the_kernels_of_the_script_before_it(tmp_path: Path) -> None:

@@ -116,9 +116,16 @@ def copied_kernel(kernel: Any, name: str, options: Mapping[str, Any]) -> Any:
 
 def forget_modules(names: Iterable[str]) -> None:
     """Removes modules of copied kernels, so that reports and later loads do not see them."""
-    modules = find("context.user_modules")
     for name in names:
-        modules.pop(name, None)
+        put_module(name, None)
+
+
+def put_module(name: str, module: Any) -> None:
+    """Makes a module the one that Warp knows by a name; None makes Warp forget it."""
+    modules = find("context.user_modules")
+    modules.pop(name, None)
+    if module is not None:
+        modules[name] = module
 
 
 def launching() -> NotedLaunch | None:

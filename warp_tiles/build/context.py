@@ -93,7 +93,7 @@ class Resources:
         def make() -> RemoteStore | None:
             try:
                 return open_store(settings, BuildContext(self, settings).toolchain_text)
-            except RemoteError as error:  # a store must not fail a launch
+            except (RemoteError, ImportError, RuntimeError) as error:  # also without a thread: a store fails no launch
                 log.warning("the remote store is not used: %s", error)
                 return None
 
@@ -155,7 +155,10 @@ class Resources:
 
         with self._lock:
             if self.closed:
-                raise WorkerError("warp_tiles was disabled during a build", "enable it again and retry")
+                raise WorkerError(
+                    "warp_tiles was disabled, or its libraries were replaced, during a build",
+                    "retry the build; enable warp_tiles first if it is disabled",
+                )
             return self._once(make, "pool", settings.jobs)
 
     @property

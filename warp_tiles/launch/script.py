@@ -114,6 +114,7 @@ def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None 
         ScriptError: The file is missing, or the script failed before it had any kernel.
     """
     from warp_tiles._warp.modules import user_modules, users_own_modules
+    from warp_tiles._warp.searches import put_module
 
     before = user_modules()
     launched: dict[tuple[int, int], Target] = {}
@@ -125,16 +126,20 @@ def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None 
         launches.setdefault(launch.signature, launch)
 
     stopped = ""
-    with intercepted(note) as substituted, collected_products() as products, warnings.catch_warnings():
-        try:
-            run_script(script, arguments)
-        except ScriptError:
-            raise
-        except SystemExit as error:
-            stopped = f"SystemExit: {error.code}" if error.code else ""
-        except Exception as error:
-            stopped = "".join(traceback.format_exception_only(type(error), error)).strip()
-    defined = [m for m in users_own_modules() if before.get(m.name) is not m]
+    try:
+        with intercepted(note) as substituted, collected_products() as products, warnings.catch_warnings():
+            try:
+                run_script(script, arguments)
+            except ScriptError:
+                raise
+            except SystemExit as error:
+                stopped = f"SystemExit: {error.code}" if error.code else ""
+            except Exception as error:
+                stopped = "".join(traceback.format_exception_only(type(error), error)).strip()
+        defined = [m for m in users_own_modules() if before.get(m.name) is not m]
+    finally:
+        if "__main__" in before:  # the program that plans the script; settings that change have to reach its kernels
+            put_module("__main__", before["__main__"])
     targets = list(launched.values())
     seen = {id(target.module) for target in targets}
     targets += [Target(m, int(m.options["block_dim"])) for m in defined if id(m) not in seen]

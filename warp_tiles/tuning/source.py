@@ -289,9 +289,12 @@ def _last_line(code: types.CodeType) -> int:
 
 
 def _lambda_text(code: types.CodeType, lines: list[str]) -> str | None:
-    """Returns a lambda's arguments and body; None before Python 3.11, whose code does not know its columns."""
+    """Returns a lambda's arguments and body; before Python 3.11, whose code does not know its columns, its lines."""
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    body = _segment(code, lines) if hasattr(code, "co_positions") else None
+    if hasattr(code, "co_positions"):
+        body = _segment(code, lines)
+    else:
+        body = "".join(lines[code.co_firstlineno - 1 : _last_line(code)]) or None
     return None if body is None else f"lambda {', '.join(arguments)}: {' '.join(body.split())}"
 
 
