@@ -537,7 +537,14 @@ def recordings_and_tuning() -> dict[str, str]:
     share = [at("recorded", f"{side}.{what}.us") for side, what in (("cpu", "adjoint"), ("gpu", "forward"))]
     least, most = (f"{times['recorded'] / times['wp.launch']:.1g}" for times in share)
     head = ["`wp.launch`", "`Launch.launch()`", "recorded", "ratio to `wp.launch`"]
+    others, listed = at("tune_loops", "summary.others"), at("tune_loops_listed", "summary.listed")
+    gains = (
+        "{cells} loops with short K, few blocks or odd sizes ran {geometric_mean:.2f} times as fast as by default "
+        "(geometric mean, {least:.3f} to {greatest:.2f})"
+    ).format(**others)
+    gains += ", and the {cells} loops of `benchmarks/loops.py` {least:.3f} to {greatest:.2f} times".format(**listed)
     return {
+        "tuned loops": gains,
         "recorded cpu": table(["µs", *head], [
             recorded("cpu", "forward"), recorded("cpu", "adjoint"),
             ["training step: two kernels, their adjoints, two updates", *step("cpu")]]),
