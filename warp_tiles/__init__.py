@@ -6,7 +6,7 @@
     warp_tiles.enable()
 
 The import changes nothing. :func:`enable` hooks into Warp, and :func:`disable` restores it. The
-modules that tune, record launches or multiply matrices are imported at their first use.
+modules that plan, tune, record launches or multiply matrices are imported at their first use.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from warp_tiles.errors import (
     WarpTilesError,
     WorkerError,
 )
-from warp_tiles.gemm.pipeline import PlannedLoop
-from warp_tiles.gemm.problem import GemmProblem, Operand, Role
-from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.settings import Settings, configure, override
 from warp_tiles.util.version import __version__
 
 if TYPE_CHECKING:
     from warp_tiles.array_products.matmul import matmul
+    from warp_tiles.gemm.pipeline import PlannedLoop
+    from warp_tiles.gemm.problem import GemmProblem, Operand, Role
     from warp_tiles.launch.recorded import RecordedLaunch, RecordingTarget, record
+    from warp_tiles.plan.planning import ModulePlan, PlannedVariant
     from warp_tiles.tuning.autotune import autotune
     from warp_tiles.tuning.kernel import TunedKernel
     from warp_tiles.tuning.measure import Effort
@@ -53,10 +53,16 @@ if TYPE_CHECKING:
 
 _LAZY_NAMES = {
     "Effort": "tuning.measure",
+    "GemmProblem": "gemm.problem",
     "Halving": "tuning.space",
+    "ModulePlan": "plan.planning",
+    "Operand": "gemm.problem",
+    "PlannedLoop": "gemm.pipeline",
+    "PlannedVariant": "plan.planning",
     "Random": "tuning.space",
     "RecordedLaunch": "launch.recorded",
     "RecordingTarget": "launch.recorded",
+    "Role": "gemm.problem",
     "Space": "tuning.space",
     "TunedKernel": "tuning.kernel",
     "autotune": "tuning.autotune",
@@ -125,7 +131,7 @@ if not TYPE_CHECKING:  # otherwise type checkers would accept any name
             from warp_tiles.util.warn import warn
 
             warn(f"{name} is now called {_FORMER[name]}; the next release no longer has the old name")
-            return globals()[_FORMER[name]]
+            return getattr(import_module(__name__), _FORMER[name])
         if name not in _LAZY_NAMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(f"{__name__}.{_LAZY_NAMES[name]}"), name)

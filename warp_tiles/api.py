@@ -8,13 +8,16 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import warp_tiles.plan  # noqa: F401  a folder takes its name at its first import, so it comes before the function
 from warp_tiles._warp import installed, is_enabled, require_hooks, set_installed
 from warp_tiles._warp.intercept import is_planning
 from warp_tiles.errors import PlanError, SettingError
-from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import current, on_change
+
+if TYPE_CHECKING:
+    from warp_tiles.plan.planning import ModulePlan
 
 __all__ = ["disable", "enable", "enabled", "is_enabled", "is_planning", "plan", "prefetch", "report"]
 
@@ -143,6 +146,8 @@ def plan(module: Any, *, arch: int | None = None, block_dim: int | None = None) 
     found = hooks.plan_module(warp_module, arch, block_dim)
     if found is not None:
         return found
+    from warp_tiles.plan.planning import ModulePlan
+
     resolved = current(warp_module.options, warp_module.name)
     threads = block_dim or int(warp_module.options["block_dim"])
     return ModulePlan(warp_module.name, arch, threads, tuple(warp_module.kernels), (), resolved)

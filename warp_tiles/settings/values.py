@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 
 from warp_tiles.errors import SettingError
-from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.util.urls import checked_url
 from warp_tiles.util.warn import WarnedTexts, warn
 
@@ -54,6 +53,8 @@ def choice(*valid: str) -> Callable[[str, Any], str]:
 
 def main_loop(name: str, value: Any) -> str:
     """A choice of a loop's pipeline (:class:`warp_tiles.gemm.pipeline.PipelineOverrides`), as text."""
+    from warp_tiles.gemm.pipeline import PipelineOverrides
+
     if value == "two_buffers":
         value = "double_buffered"
         warn_of_old_name(f"the value 'two_buffers' of {name}", repr(value))
