@@ -54,8 +54,10 @@ _SHAPES: dict[str, tuple[Sequence[int], Sequence[tuple[int, int]], int, int]] = 
 
 @dataclass(frozen=True)
 class _Rates:
-    """Speed of one multiprocessor, fitted to products of random sizes and layouts (not on record): float16 to the GPU's
-    times on an H100, before wgmma computed transposes of C, the others to the times of calls on an H200.
+    """Speed of one multiprocessor, fitted to products of random sizes and layouts, whose times were not kept.
+
+    float16 was fitted to the GPU's times on an H100, before wgmma computed transposes of C, the others to the times of
+    calls on an H200.
 
     Attributes:
         products: Multiplications with additions in 1 us, of tiles larger than 128x128.
@@ -115,7 +117,9 @@ _LAUNCH_US = 3.0  # of the kernel that adds the products of a batch
 
 _COPY_US = 4.0  # of a copy's launch, on the GPU and on the host
 _COPIED = 2.0e6  # bytes that a copy reads or writes in 1 us
-_VECTOR_US = 0.55  # of a thread that loads the elements of 16 bytes one by one, on an H100 (not on record)
+_VECTOR_US = (
+    0.55  # of a thread that loads the elements of 16 bytes one by one, fitted on an H100; the times were not kept
+)
 _MOST_COPY_BYTES = 2**31  # of a matrix, because strides have 32 bits
 
 
@@ -239,9 +243,9 @@ def _order(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocess
 def _max_blocks(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> int:
     """The number of blocks to launch, at most; 0 for a block for each tile and slice.
 
-    A multiprocessor that has room for one block starts no other one. Its block can compute several tiles instead. On
-    an H200 that saved 0.5 to 4 % for 16-bit operands. It cost 2 to 3 % for float32, and up to 10 % with tiles at edges,
-    whose blocks take longer (not on record).
+    A multiprocessor that has room for one block starts no other one. Its block can compute several tiles instead.
+    That is faster for 16-bit operands, and slower for float32 and with tiles at edges, whose blocks take longer
+    (docs/experiments.md).
     """
     has_edges = problem.m % config.tile_m or problem.n % config.tile_n
     if problem.kind != "float16" or has_edges or config.split_k > 1:
@@ -298,9 +302,8 @@ def _may_be_deep(problem: MatmulProblem, config: MatmulConfig, arch: int, multip
     """True if a step that is deeper than that of large tiles was measured.
 
     16-bit tiles of up to 64x64 may have twice the usual depth, and those of tf32 and float64 if blocks are few. Larger
-    tiles, and four times the depth, need few blocks and wgmma. A loop with half the steps waits half as often. On an
-    H200, steps of 256 made 16-bit products of 64x32 tiles 1.06 times as fast as steps of 128, and steps of 128 those of
-    64x128 tiles 1.04 to 1.13 times as fast as steps of 64 (not on record).
+    tiles, and four times the depth, need few blocks and wgmma. A loop with half the steps waits half as often
+    (docs/experiments.md).
     """
     is_few = _blocks_each(problem, config, multiprocessors) <= _FEW_BLOCKS
     if max(config.tile_m, config.tile_n) > _DEEP_SIDE or config.tile_k > 2 * _SHAPES[problem.kind][2]:
@@ -331,7 +334,7 @@ def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
         if kind == "tf32" and (tile_m, tile_n) == larger[problem.layout == "nn"]:
             continue  # B passes through registers if its rows are contiguous, so that fewer columns cost less
         if kind == "float32" and {tile_m, tile_n} == {64, 128} and not problem.b_transposed:
-            continue  # their loops have double buffers, and took 1.05 to 1.44 times as long (not on record)
+            continue  # their loops have double buffers, which are slower here (docs/experiments.md)
         if kind == "float32" and ((tile_m + tile_n) * step > tile or tile > many):
             step //= 2  # so that double buffers fit C's memory, and the code the instruction cache
         step = min(step // (2 if problem.split_operand else 1), max(16, 16 * _ceil(problem.k, 16)))

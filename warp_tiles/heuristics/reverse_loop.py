@@ -15,8 +15,8 @@ from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, GemmProblem, Opera
 from warp_tiles.heuristics.main_loop import staged_product
 from warp_tiles.heuristics.resources import accumulator_registers, shared_limit
 
-# An iteration's products take longer than the loads of the next one. A third stage, so that gradients are added while
-# tensor cores multiply, was no faster on an H200 (not on record): atomic additions to the L2 cache take the time.
+# An iteration's products take longer than the loads of the next one. A third stage gains nothing, because atomic
+# additions to the L2 cache take the time (docs/experiments.md).
 STAGES = 2
 _VECTOR_BYTES = 16
 
