@@ -75,8 +75,8 @@ def startup(scratch: Path, repeats: int) -> dict[str, Any]:
 
 def cache_hit(scratch: Path) -> dict[str, Any]:
     """Median of a verified hit of a 5 MB entry, in milliseconds."""
-    from warp_tiles.cache.key import CacheKey
-    from warp_tiles.cache.store import Cache
+    from warp_tiles.store.cache import Cache
+    from warp_tiles.store.key import CacheKey
 
     cache = Cache(scratch / "hit")
     key = CacheKey.of({"benchmark": "hit"})

@@ -92,7 +92,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
-    from warp_tiles.remote.keys import SigningKey
+    from warp_tiles.store.keys import SigningKey
 
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
         top = Path(scratch)

@@ -24,8 +24,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from warp_tiles.gemm.dtypes import DType
-from warp_tiles.heuristics.matmul import candidates, choose_matmul, cost_us
-from warp_tiles.heuristics.matmul_question import MatmulConfig, MatmulProblem
+from warp_tiles.gemm.matmul import candidates, choose_matmul, cost_us
+from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
 from warp_tiles.tuning.encoding import encode_records
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.measure import Candidate, Clock, EventClock

@@ -13,9 +13,9 @@ import pytest
 from tests.bench import variant_of
 from warp_tiles import errors
 from warp_tiles.build.chain import toolchain_text, variant_text
-from warp_tiles.cache.report import Problems
 from warp_tiles.errors import BuildError, ToolchainError
 from warp_tiles.providers.fallbacks import LIBMATHDX_TITLE, SCALAR_TITLE
+from warp_tiles.store.report import Problems
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "troubleshooting.md"

@@ -12,8 +12,8 @@ import warp_tiles
 from tests.array_products.cases import square
 from tests.integration.plans import needs_tf32
 from warp_tiles.array_products.kernels import Epilogue, TileKernel, reduce_kernel, tile_kernel
-from warp_tiles.heuristics.matmul import candidates
-from warp_tiles.heuristics.matmul_question import MatmulConfig, MatmulProblem
+from warp_tiles.gemm.matmul import candidates
+from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
 
 pytestmark = pytest.mark.usefixtures("enabled")
 LARGE = MatmulConfig(128, 256, 64, 256)

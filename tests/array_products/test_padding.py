@@ -13,7 +13,7 @@ from tests.array_products.cases import CPU, LAYOUTS, integers, on, values_of
 from tests.array_products.test_split import run
 from warp_tiles.array_products.call import MatmulCall, View, contiguous, operand_views, view_of
 from warp_tiles.array_products.prepared import padded_copy, prepare
-from warp_tiles.heuristics.matmul_question import MatmulConfig
+from warp_tiles.gemm.matmul_question import MatmulConfig
 
 TYPES = {"float16": wp.float16, "bfloat16": wp.bfloat16, "float32": wp.float32, "float64": wp.float64}
 

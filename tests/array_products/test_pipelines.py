@@ -17,8 +17,8 @@ from tests.array_products.test_loops import loop_of
 from warp_tiles.array_products import prepared
 from warp_tiles.array_products.arguments import checked
 from warp_tiles.array_products.kernels import Epilogue, TileKernel, tile_kernel
+from warp_tiles.gemm.matmul_question import MatmulConfig
 from warp_tiles.gemm.pipeline import PipelineOverrides
-from warp_tiles.heuristics.matmul_question import MatmulConfig
 
 CONFIG = MatmulConfig(64, 64, 64, 128)
 KEY = TileKernel("float16", "float16", (64, 64, 64), False, True, False, Epilogue("float16", bias="float16"))

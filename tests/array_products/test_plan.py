@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from warp_tiles.array_products.call import Bias, MatmulCall, View, canonicalize
 from warp_tiles.array_products.prepared import epilogue_of, kernel_of
-from warp_tiles.heuristics.matmul_question import MatmulAnswer, MatmulConfig, MatmulProblem
+from warp_tiles.gemm.matmul_question import MatmulAnswer, MatmulConfig, MatmulProblem
 
 CHOICE = MatmulAnswer(MatmulProblem(6, 8, 7), MatmulConfig(64, 64, 32, 128))
 

@@ -9,9 +9,9 @@ import pytest
 import warp_tiles
 from warp_tiles.array_products.kernels import Epilogue, TileKernel, tile_kernel
 from warp_tiles.gemm.hardware import multiprocessor
+from warp_tiles.gemm.matmul import choose_matmul, shared_bytes
+from warp_tiles.gemm.matmul_question import MatmulProblem
 from warp_tiles.gemm.pipeline import PipelineOverrides
-from warp_tiles.heuristics.matmul import choose_matmul, shared_bytes
-from warp_tiles.heuristics.matmul_question import MatmulProblem
 
 LARGE = (4096, 4096, 4096, 1)
 PROBLEMS = {

@@ -11,7 +11,7 @@ import warp as wp
 from tests.array_products.cases import CPU, integers, on, square, transposed
 from warp_tiles.array_products.arguments import checked
 from warp_tiles.array_products.prepared import prepare
-from warp_tiles.heuristics.matmul_question import MatmulConfig
+from warp_tiles.gemm.matmul_question import MatmulConfig
 
 SPLIT = MatmulConfig(16, 32, 16, 1, split_k=3, group=2)
 

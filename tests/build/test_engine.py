@@ -16,11 +16,11 @@ from tests.bench import ALIGNED, UNALIGNED, Bench, cublasdx, mma, variant_of
 from warp_tiles import settings
 from warp_tiles.build.engine import STARTED_AHEAD, Engine
 from warp_tiles.build.records import Artifact
-from warp_tiles.cache.key import CacheKey
 from warp_tiles.errors import BuildError
-from warp_tiles.heuristics.choose import choose
+from warp_tiles.gemm.choose import choose
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.settings import current
+from warp_tiles.store.key import CacheKey
 
 # ---- builds and hits
 

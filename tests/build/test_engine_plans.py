@@ -7,8 +7,8 @@ import pytest
 from tests.bench import ALIGNED, Bench, libmathdx, mma
 from warp_tiles import settings
 from warp_tiles.errors import ToolchainError
+from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.problem import GemmProblem, Role
-from warp_tiles.heuristics.choose import choose
 from warp_tiles.plan.planning import ModulePlan, Session, resolve
 
 # ---- the fingerprint of Warp's module hash

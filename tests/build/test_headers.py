@@ -14,12 +14,12 @@ import pytest
 from warp_tiles import settings
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.headers import ModuleHeaders
-from warp_tiles.cache.key import CacheKey
-from warp_tiles.cache.paths import HEADERS
 from warp_tiles.compile.compiler import Compiled, CompileRequest, HeaderFile
 from warp_tiles.compile.search import Toolchain
 from warp_tiles.compile.toolchain import FileDigests
 from warp_tiles.errors import BuildError, ToolchainError
+from warp_tiles.store.key import CacheKey
+from warp_tiles.store.paths import HEADERS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="headers are precompiled on Linux only")
 

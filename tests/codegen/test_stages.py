@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.codegen import traces as t
-from tests.heuristics.test_main_loop import variant_of
+from tests.gemm.test_main_loop import variant_of
 from warp_tiles.codegen.answers import LoopDecision, Ring
 from warp_tiles.codegen.effects import Effect
 from warp_tiles.codegen.loops import decide

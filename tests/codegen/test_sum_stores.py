@@ -7,7 +7,7 @@ import pytest
 from tests.codegen import traces as t
 from tests.codegen.test_stages import TARGET, A, B, C, body, decided
 from tests.codegen.test_stores import compute, store
-from tests.heuristics.test_main_loop import fp64, variant_of
+from tests.gemm.test_main_loop import fp64, variant_of
 from warp_tiles.codegen.answers import LoopDecision, SumStore
 from warp_tiles.codegen.operations import Array, Scalar, Tile
 from warp_tiles.codegen.stages import LoopTarget

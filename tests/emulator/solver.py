@@ -9,8 +9,8 @@ import numpy as np
 from tests.emulator.emulator import Answer, Function, Launch
 from tests.emulator.gemm import ROUNDOFF
 from tests.emulator.tiles import Matrix, Tile, rounded
-from warp_tiles.heuristics.solver import choose
 from warp_tiles.providers.solver import header_of, solver_translation_unit
+from warp_tiles.solver.choose import choose
 from warp_tiles.solver.variant import SolverConfig, SolverVariant
 
 # C++ of a call with (alpha, a, b, beta, c), by function and whether it is in place

@@ -14,8 +14,8 @@ from typing import Any
 
 from tests.emulator.emulator import ROLES, Answer, Emulator, find_compiler
 from tests.emulator.gemm import INCLUDES, Case, error_of, launch, operand
+from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, Precision
-from warp_tiles.heuristics.choose import choose
 
 FILE = Path(__file__).with_name("wavefronts.json")
 SIZES = [(16, 16, 16), (32, 32, 32), (64, 64, 64), (128, 128, 32)]

@@ -20,8 +20,8 @@ from tests.random_kernels.generate import draw
 from tests.random_kernels.kernel import RandomKernel
 from warp_tiles.array_products.answers import records_for
 from warp_tiles.array_products.kernels import Epilogue, TileKernel, tile_kernel
-from warp_tiles.heuristics.matmul import choose_matmul
-from warp_tiles.heuristics.matmul_question import MatmulConfig, MatmulProblem
+from warp_tiles.gemm.matmul import choose_matmul
+from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
 
 ARCHS = (80, 90, 100, 120)
 RANDOM_SEEDS = range(30)

@@ -10,7 +10,7 @@ import warp as wp
 
 import warp_tiles
 from tests.bench import deep_variant
-from warp_tiles.heuristics.choose import choose
+from warp_tiles.gemm.choose import choose
 
 pytestmark = pytest.mark.gpu
 

@@ -24,7 +24,7 @@ from tests.products import (
     run,
     tolerance,
 )
-from warp_tiles.heuristics.choose import choose
+from warp_tiles.gemm.choose import choose
 
 pytestmark = pytest.mark.gpu
 

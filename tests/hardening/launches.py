@@ -25,8 +25,8 @@ import warp_tiles
 from tests.hardening.privileges import obey_permissions
 from tests.hardening.states import STATES
 from warp_tiles._warp.modules import compile_module
-from warp_tiles.cache import report
 from warp_tiles.compile.pool import CompilerPool
+from warp_tiles.store import report
 
 SIZE = 16
 

@@ -13,18 +13,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
-from warp_tiles.cache.explain import MissedKeys
-from warp_tiles.cache.key import CacheKey
-from warp_tiles.cache.manifest import Entry, Manifest
-from warp_tiles.cache.paths import HEADERS, HEADERS_SUFFIX, MODULES, MODULES_SUFFIX
-from warp_tiles.cache.store import Cache, FileCache
 from warp_tiles.compile.toolchain import FileDigests, ToolchainStore
 from warp_tiles.errors import BundleError, LockedError, RecordError
-from warp_tiles.remote import LTOIR, MODULE, TOOLCHAIN
-from warp_tiles.remote.bundle import Bundle, write_bundle
-from warp_tiles.remote.envelope import pack
-from warp_tiles.remote.keys import SigningKey, TrustedKeys, trusted_keys
-from warp_tiles.remote.transfer import export, import_bundle
+from warp_tiles.store import LTOIR, MODULE, TOOLCHAIN
+from warp_tiles.store.bundle import Bundle, write_bundle
+from warp_tiles.store.cache import Cache, FileCache
+from warp_tiles.store.envelope import pack
+from warp_tiles.store.explain import MissedKeys
+from warp_tiles.store.key import CacheKey
+from warp_tiles.store.keys import SigningKey, TrustedKeys, trusted_keys
+from warp_tiles.store.manifest import Entry, Manifest
+from warp_tiles.store.paths import HEADERS, HEADERS_SUFFIX, MODULES, MODULES_SUFFIX
+from warp_tiles.store.transfer import export, import_bundle
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.files import is_kept, write_digests
 

@@ -14,10 +14,10 @@ import pytest
 import warp_tiles
 from tests.hardening.damage import damage
 from tests.hardening.subjects import ABSENT, SUBJECTS
-from warp_tiles.cache import report
-from warp_tiles.cache.store import Cache
 from warp_tiles.cli import doctor
 from warp_tiles.compile.toolchain import FileDigests, ToolchainStore
+from warp_tiles.store import report
+from warp_tiles.store.cache import Cache
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 BESIDE = ("toolchain", "digests", "asked key", "precompiled headers")

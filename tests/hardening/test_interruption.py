@@ -17,8 +17,8 @@ import pytest
 from tests.integration.commands import MAIN, command, json_of
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
-from warp_tiles.cache.key import CacheKey
-from warp_tiles.cache.store import Cache
+from warp_tiles.store.cache import Cache
+from warp_tiles.store.key import CacheKey
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util import processes, trusted_folder
 from warp_tiles.util.trusted_folder import PATIENCE_S

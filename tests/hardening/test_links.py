@@ -15,14 +15,14 @@ from tests.hardening.writers import inner_caches
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles.build.context import BuildContext, Resources
-from warp_tiles.cache.explain import MissedKeys
-from warp_tiles.cache.key import CacheKey
-from warp_tiles.cache.paths import HEADERS, HEADERS_SUFFIX, MODULES
-from warp_tiles.cache.store import Cache, FileCache
 from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.compile.toolchain import FileDigests, ToolchainStore
 from warp_tiles.errors import CacheError, RecordError
 from warp_tiles.settings import Settings
+from warp_tiles.store.cache import Cache, FileCache
+from warp_tiles.store.explain import MissedKeys
+from warp_tiles.store.key import CacheKey
+from warp_tiles.store.paths import HEADERS, HEADERS_SUFFIX, MODULES
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
 
@@ -93,7 +93,7 @@ PLACES = (
 @pytest.fixture(autouse=True)
 def few_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     """So few that the oldest are removed."""
-    monkeypatch.setattr("warp_tiles.cache.explain.MAX_KEYS", 1)
+    monkeypatch.setattr("warp_tiles.store.explain.MAX_KEYS", 1)
 
 
 def everything(folder: Path) -> dict[str, object]:

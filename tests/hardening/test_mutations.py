@@ -18,8 +18,8 @@ from tests.hardening import launches
 from tests.hardening.damage import MUTATIONS, damage
 from tests.hardening.subjects import ABSENT, SUBJECTS
 from warp_tiles._warp.modules import compile_module
-from warp_tiles.cache import report
 from warp_tiles.errors import WarpTilesError
+from warp_tiles.store import report
 from warp_tiles.tuning import folder as record_folder
 from warp_tiles.util import files
 from warp_tiles.util.processes import described, this_process

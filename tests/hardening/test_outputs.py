@@ -21,13 +21,13 @@ from tests.integration.helpers import gemm, load
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles._warp.modules import compile_module
-from warp_tiles.cache.key import CacheKey
-from warp_tiles.cache.store import Cache
 from warp_tiles.cli.depfile import write_depfile
 from warp_tiles.errors import BundleError, CacheError, OutputError, RecordError
-from warp_tiles.remote import LTOIR, object_name
-from warp_tiles.remote.envelope import MAGIC
-from warp_tiles.remote.transfer import export, import_bundle
+from warp_tiles.store import LTOIR, object_name
+from warp_tiles.store.cache import Cache
+from warp_tiles.store.envelope import MAGIC
+from warp_tiles.store.key import CacheKey
+from warp_tiles.store.transfer import export, import_bundle
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.files import matches, open_output, write_output
 
@@ -284,9 +284,9 @@ def memory_of_refusal(path: Path, reason: str) -> int:
     code = f"""
 import resource
 from pathlib import Path
-from warp_tiles.cache.store import Cache
+from warp_tiles.store.cache import Cache
 from warp_tiles.errors import BundleError
-from warp_tiles.remote.transfer import import_bundle
+from warp_tiles.store.transfer import import_bundle
 cache = Cache(Path({str(path.parent / "cache")!r}))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:

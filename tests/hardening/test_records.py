@@ -14,13 +14,13 @@ import pytest
 
 from tests.tuning.tuning_records import ENVIRONMENT, timing
 from tests.tuning.tuning_records import key as record_key
-from warp_tiles.cache.manifest import Entry, Manifest
-from warp_tiles.cache.sealed import dump_json
 from warp_tiles.errors import RecordError
 from warp_tiles.gemm.problem import GemmProblem, Operand
-from warp_tiles.remote import ANY_TOOLCHAIN, RECORDS
-from warp_tiles.remote.bundle import write_bundle
-from warp_tiles.remote.envelope import pack
+from warp_tiles.store import ANY_TOOLCHAIN, RECORDS
+from warp_tiles.store.bundle import write_bundle
+from warp_tiles.store.envelope import pack
+from warp_tiles.store.manifest import Entry, Manifest
+from warp_tiles.store.sealed import dump_json
 from warp_tiles.tuning.answers import Answers
 from warp_tiles.tuning.encoding import decode_record, encode_record
 from warp_tiles.tuning.folder import MAX_BYTES

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from warp_tiles.cache.explain import MissedKeys
-from warp_tiles.cache.key import CacheKey
-from warp_tiles.cache.store import Cache
+from warp_tiles.store.cache import Cache
+from warp_tiles.store.explain import MissedKeys
+from warp_tiles.store.key import CacheKey
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -21,9 +21,9 @@ import os, sys
 from pathlib import Path
 import warp_tiles
 from tests.hardening.subjects import KEY
-from warp_tiles.cache.key import CacheKey
-from warp_tiles.cache.store import Cache
-from warp_tiles.cache.explain import MissedKeys
+from warp_tiles.store.key import CacheKey
+from warp_tiles.store.cache import Cache
+from warp_tiles.store.explain import MissedKeys
 
 root, warm = Path(sys.argv[1]), Path(sys.argv[2])
 for place in (root, warm):  # every module is imported while this is root

@@ -11,7 +11,7 @@ import pytest
 from tests.hardening.writers import KEYS, inner_caches, key, payload
 from tests.nightly import some
 from tests.tuning.tuning_records import key as record_key
-from warp_tiles.cache.store import Cache
+from warp_tiles.store.cache import Cache
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.trusted_folder import TrustedFolder
 

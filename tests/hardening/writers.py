@@ -16,11 +16,11 @@ from pathlib import Path
 
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
-from warp_tiles.cache.explain import MissedKeys
-from warp_tiles.cache.key import CacheKey
-from warp_tiles.cache.paths import HEADERS, HEADERS_SUFFIX, MODULES, MODULES_SUFFIX
-from warp_tiles.cache.store import Cache, FileCache
 from warp_tiles.compile.toolchain import FileDigests, ToolchainStore
+from warp_tiles.store.cache import Cache, FileCache
+from warp_tiles.store.explain import MissedKeys
+from warp_tiles.store.key import CacheKey
+from warp_tiles.store.paths import HEADERS, HEADERS_SUFFIX, MODULES, MODULES_SUFFIX
 from warp_tiles.tuning.store import RecordStore
 
 KEYS = 6

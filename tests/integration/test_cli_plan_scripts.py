@@ -12,7 +12,7 @@ from tests.integration.commands import FORWARD_ONLY, MAIN, WITHOUT_GUARD, comman
 from tests.integration.helpers import REPOSITORY, gemm, load
 from tests.nightly import some
 from warp_tiles._warp.internals import find
-from warp_tiles.cache.store import Cache
+from warp_tiles.store.cache import Cache
 
 # of the examples, only this one has kernels without products: one of its own and three of warp_tiles.matmul
 WITHOUT_PRODUCTS = {"matmul.py": {"mean_square", "epilogue_gradient", "column_sums", "add_slices"}}

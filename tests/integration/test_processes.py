@@ -16,9 +16,9 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import REPOSITORY, gemm, load, run_python
-from warp_tiles.cache.store import Cache
 from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.compile.pool import CompilerPool
+from warp_tiles.store.cache import Cache
 
 FORWARD_ONLY = "@wp.kernel(enable_backward=False)"
 PROCESSES = 2

@@ -14,10 +14,10 @@ from warp_tiles.build.engine import Engine
 from warp_tiles.codegen.prelude import REVERSED_HEADER, SOLVER_HEADER
 from warp_tiles.compile import sources
 from warp_tiles.compile.packages import load_library
+from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
 from warp_tiles.gemm.problem import Arrangement, GemmProblem, Operand, Precision
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.heuristics.choose import choose
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.providers.mma import MmaProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider

@@ -15,8 +15,8 @@ from warp_tiles.cli.depfile import write_depfile
 from warp_tiles.errors import BuildError, OutputError
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
-from warp_tiles.heuristics.solver import reason_unsupported
 from warp_tiles.providers.solver import SolverProvider
+from warp_tiles.solver.choose import reason_unsupported
 from warp_tiles.solver.variant import OPERANDS, SolverVariant
 
 

@@ -11,22 +11,22 @@ from typing import Any
 import pytest
 
 from tests.gemm.test_problem import BASE, CHANGED
-from warp_tiles.cache.explain import explain
-from warp_tiles.cache.key import KeyField
 from warp_tiles.compile import sources
 from warp_tiles.compile import toolchain as store_module
 from warp_tiles.compile.compiler import Compiled
 from warp_tiles.compile.search import Toolchain
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import SettingError, ToolchainError, UnsupportedVariant
+from warp_tiles.gemm import limits as tile_limits
+from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.heuristics import limits as tile_limits
-from warp_tiles.heuristics.choose import choose
 from warp_tiles.providers import cublasdx, mma
 from warp_tiles.providers.cublasdx import CublasdxProvider, promised, source_text
 from warp_tiles.providers.mma import MmaProvider, translation_unit
 from warp_tiles.providers.nvrtc import NvrtcProvider
+from warp_tiles.store.explain import explain
+from warp_tiles.store.key import KeyField
 
 PROVIDERS: dict[str, type[NvrtcProvider]] = {"mma": MmaProvider, "cublasdx": CublasdxProvider}
 FLAGS = {name: provider(ToolchainStore(Path("unused"))).flags(BASE) for name, provider in PROVIDERS.items()}

@@ -11,17 +11,17 @@ from typing import Any, get_args
 import pytest
 
 from tests.solver.test_variant import BASE, CHANGED, L
-from warp_tiles.cache.explain import explain
-from warp_tiles.cache.key import CacheKey, KeyField
 from warp_tiles.compile import sources
 from warp_tiles.compile import toolchain as store_module
 from warp_tiles.compile.compiler import Compiled
 from warp_tiles.compile.search import Toolchain
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import UnsupportedVariant
-from warp_tiles.heuristics.solver import choose
 from warp_tiles.providers.solver import SOURCE, SolverProvider, header_of, solver_translation_unit
+from warp_tiles.solver.choose import choose
 from warp_tiles.solver.variant import OPERANDS, Function, SolverConfig, SolverVariant
+from warp_tiles.store.explain import explain
+from warp_tiles.store.key import CacheKey, KeyField
 
 KERNELS = sources.kernels_folder()
 SOLVER_HEADERS = sorted(path.name for path in (KERNELS / "solver").glob("*.cuh"))

@@ -9,9 +9,9 @@ import pytest
 from tests.bench import variant_of
 from tests.gemm.test_problem import BASE, CHANGED
 from warp_tiles.compile.sources import kernels_folder
+from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.heuristics.choose import choose
 from warp_tiles.providers.cublasdx import promised, source_text
 from warp_tiles.providers.mma import config_struct, problem_struct, register_accumulators, translation_unit
 from warp_tiles.providers.nvrtc import unique_name

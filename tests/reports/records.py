@@ -9,11 +9,11 @@ from typing import Any
 from tests.codegen.modules import BIG, SMALL, session
 from warp_tiles.build.phases import COMPILE, FETCH, LINK, LOOK_UP, WAIT, WARP_LINK, WRITE, Phase
 from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
+from warp_tiles.gemm.matmul import answer_of
+from warp_tiles.gemm.matmul_question import DecidedBy, MatmulConfig, MatmulProblem
 from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import DType, GemmProblem, Role
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.heuristics.matmul import answer_of
-from warp_tiles.heuristics.matmul_question import DecidedBy, MatmulConfig, MatmulProblem
 from warp_tiles.plan.planning import FunctionUse, ModulePlan, resolve
 from warp_tiles.solver.variant import Variant
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import warp as wp
 
+from warp_tiles.gemm.loop_question import LoopQuestion
 from warp_tiles.gemm.pipeline import LoopMemory
 from warp_tiles.gemm.problem import DType, GemmProblem, Operand
-from warp_tiles.heuristics.loop_question import LoopQuestion
 from warp_tiles.tuning.in_place import PlacedLaunch
 from warp_tiles.tuning.key import Environment
 from warp_tiles.tuning.measure import Candidate

@@ -13,8 +13,8 @@ from tests.tuning.place_fakes import H200, question, timing, variant
 from warp_tiles import settings
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import ToolchainError
+from warp_tiles.gemm.choose import ranked
 from warp_tiles.gemm.pipeline import PipelineOverrides
-from warp_tiles.heuristics.choose import ranked
 from warp_tiles.tuning import answers as module
 from warp_tiles.tuning.answers import Answers, snapshot
 from warp_tiles.tuning.places import Place, function_config, function_place, loop_place

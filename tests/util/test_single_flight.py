@@ -1,4 +1,4 @@
-"""Single flight within a process. tests/cache and tests/tuning test its users."""
+"""Single flight within a process. tests/store and tests/tuning test its users."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from warp_tiles._warp import is_enabled
 from warp_tiles._warp.intercept import is_planning
+from warp_tiles.gemm.matmul import answer_of, choose_matmul
+from warp_tiles.gemm.matmul_question import MatmulAnswer, MatmulConfig, MatmulProblem, ShapeBucket
 from warp_tiles.gemm.pipeline import PipelineOverrides
-from warp_tiles.heuristics.matmul import answer_of, choose_matmul
-from warp_tiles.heuristics.matmul_question import MatmulAnswer, MatmulConfig, MatmulProblem, ShapeBucket
 from warp_tiles.settings import DEFAULT, current
 from warp_tiles.tuning.encoding import decode_records
 from warp_tiles.tuning.key import Environment, TuningKey

@@ -9,7 +9,7 @@ from typing import Any
 import warp as wp
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
-from warp_tiles.heuristics.matmul_question import ALIGNED, STRIDED, MatmulProblem, Operand
+from warp_tiles.gemm.matmul_question import ALIGNED, STRIDED, MatmulProblem, Operand
 
 
 @dataclass(frozen=True)

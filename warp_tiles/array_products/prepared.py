@@ -26,7 +26,7 @@ from warp_tiles.array_products.kernels import (
 from warp_tiles.array_products.workspace import workspace
 from warp_tiles.errors import MatmulError, WarpTilesError
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
-from warp_tiles.heuristics.matmul_question import ALIGNED, MatmulAnswer, MatmulConfig
+from warp_tiles.gemm.matmul_question import ALIGNED, MatmulAnswer, MatmulConfig
 from warp_tiles.launch.script import note_product
 
 THREADS = 256  # of kernels without tiles

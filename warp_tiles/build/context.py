@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from warp_tiles.build.phases import COMPILE, Phase, now_s
-from warp_tiles.cache.paths import MODULES, MODULES_SUFFIX, cache_root
 from warp_tiles.compile.search import Toolchain, Version, dotted, require_linkable
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import BuildError, LockedError, RemoteError, ToolchainError, WorkerError
-from warp_tiles.remote import ANY_TOOLCHAIN, LTOIR, MODULE, RECORDS
 from warp_tiles.settings import Settings
+from warp_tiles.store import ANY_TOOLCHAIN, LTOIR, MODULE, RECORDS
+from warp_tiles.store.paths import MODULES, MODULES_SUFFIX, cache_root
 from warp_tiles.util.threads import DaemonThreads
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 if TYPE_CHECKING:
     from warp_tiles.build.headers import ModuleHeaders
-    from warp_tiles.cache.key import CacheKey
-    from warp_tiles.cache.store import AskUpstream, Cache
     from warp_tiles.compile.compiler import Compiled, CompileRequest
     from warp_tiles.compile.pool import CompilerPool
-    from warp_tiles.remote.bundle import Bundle
-    from warp_tiles.remote.store import RemoteStore
+    from warp_tiles.store.bundle import Bundle
+    from warp_tiles.store.cache import AskUpstream, Cache
+    from warp_tiles.store.key import CacheKey
+    from warp_tiles.store.remote import RemoteStore
 
 log = logging.getLogger("warp_tiles")
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class Resources:
             folder: A folder below its root; empty for the cache of functions.
             suffix: Suffix of its payloads.
         """
-        from warp_tiles.cache.store import Cache
+        from warp_tiles.store.cache import Cache
 
         root, most, shared = cache_root(settings.cache_dir), settings.cache_max_bytes, settings.cache_shared
         wait_s = settings.build_wait_s or -1.0  # no limit

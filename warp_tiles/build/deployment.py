@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from warp_tiles.build.stores import trusted_by
-from warp_tiles.cache.key import CacheKey
-from warp_tiles.cache.manifest import Entry, Manifest
 from warp_tiles.compile.search import Toolchain
 from warp_tiles.compile.sources import DeviceSource, kernels_folder
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import BundleError, LockedError, SettingError, ToolchainError
 from warp_tiles.plan.planning import ModulePlan
-from warp_tiles.remote import TOOLCHAIN
-from warp_tiles.remote.bundle import Bundle
 from warp_tiles.settings import Settings
+from warp_tiles.store import TOOLCHAIN
+from warp_tiles.store.bundle import Bundle
+from warp_tiles.store.key import CacheKey
+from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.util.version import __version__
 
 _FACTS_KEY = CacheKey.of({"kind": "facts about a toolchain"})

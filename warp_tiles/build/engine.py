@@ -38,12 +38,12 @@ from warp_tiles.util.threads import wait_all
 from warp_tiles.util.warn import WarnedTexts, warn
 
 if TYPE_CHECKING:
-    from warp_tiles.cache.store import Cache
     from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
     from warp_tiles.compile.pool import CompilerPool
     from warp_tiles.compile.sources import DeviceSource
     from warp_tiles.compile.toolchain import ToolchainStore
     from warp_tiles.providers.base import Tuned
+    from warp_tiles.store.cache import Cache
 
 log = logging.getLogger("warp_tiles")
 STARTED_AHEAD = 2  # compiler processes: one for the module, one for its functions
@@ -259,7 +259,7 @@ class Engine:
             return found
         cached = context.is_cached(key)
         if not cached:
-            from warp_tiles.cache.explain import MissedKeys
+            from warp_tiles.store.explain import MissedKeys
 
             MissedKeys(context.root, shared=context.settings.cache_shared).add(key)
         return replace(found, key=key.digest, cached=cached)

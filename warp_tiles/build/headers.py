@@ -18,11 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warp_tiles.cache.key import CacheKey
-from warp_tiles.cache.paths import HEADERS, HEADERS_SUFFIX
-from warp_tiles.cache.store import FileCache
 from warp_tiles.compile.compiler import FIRST_VERSION, Compiled, CompileRequest, HeaderFile
 from warp_tiles.errors import CacheError, ToolchainError
+from warp_tiles.store.cache import FileCache
+from warp_tiles.store.key import CacheKey
+from warp_tiles.store.paths import HEADERS, HEADERS_SUFFIX
 
 if TYPE_CHECKING:
     from warp_tiles.compile.pool import CompilerPool

@@ -22,7 +22,6 @@ from warp_tiles.build.functions import (
 from warp_tiles.build.module_cache import module_flight
 from warp_tiles.build.phases import COMPILE, LINK, WAIT, WARP_LINK, WRITE, Phases, now_s
 from warp_tiles.build.records import Artifact, ModuleRecord
-from warp_tiles.cache.manifest import Entry
 from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.module import ModuleSource, module_flags, warp_link_reason
@@ -31,6 +30,7 @@ from warp_tiles.errors import BuildError, LinkError, RefusedWorkerError, WarpTil
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.solver.variant import Variant
+from warp_tiles.store.manifest import Entry
 from warp_tiles.util.files import write_atomic
 from warp_tiles.util.nvtx import marked
 from warp_tiles.util.threads import wait_result

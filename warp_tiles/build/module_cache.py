@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warp_tiles.build.phases import FETCH, LOOK_UP, Phases, now_s
-from warp_tiles.cache.key import CacheKey
 from warp_tiles.compile.compiler import linker_flags
 from warp_tiles.compile.module import ModuleSource, module_flags
 from warp_tiles.errors import ToolchainError
 from warp_tiles.plan.planning import ModulePlan
-from warp_tiles.remote import MODULE
+from warp_tiles.store import MODULE
+from warp_tiles.store.key import CacheKey
 
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
-    from warp_tiles.cache.store import BuildLease, Upstream
+    from warp_tiles.store.cache import BuildLease, Upstream
 
 
 def module_key(context: BuildContext, plan: ModulePlan, module: ModuleSource, text: str) -> CacheKey | None:

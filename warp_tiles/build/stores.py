@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from warp_tiles.errors import RemoteError
-from warp_tiles.remote.keys import PublicKey, SigningKey, trusted_keys
-from warp_tiles.remote.store import RemoteStore
 from warp_tiles.settings import Settings
+from warp_tiles.store.keys import PublicKey, SigningKey, trusted_keys
+from warp_tiles.store.remote import RemoteStore
 from warp_tiles.util.warn import WarnedTexts, warn
 
 _warned = WarnedTexts()

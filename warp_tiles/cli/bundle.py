@@ -23,7 +23,7 @@ from warp_tiles.util.threads import side_by_side
 
 if TYPE_CHECKING:
     from warp_tiles.launch.script import Target
-    from warp_tiles.remote.keys import SigningKey
+    from warp_tiles.store.keys import SigningKey
 
 _MOST_THREADS = 32
 
@@ -47,10 +47,10 @@ def bundle(
     from warp_tiles._warp.modules import compile_module, require_target
     from warp_tiles.api import enable, report
     from warp_tiles.build.stores import signer_of
-    from warp_tiles.cache.paths import cache_root
     from warp_tiles.launch.script import discover
-    from warp_tiles.remote.bundle import write_bundle
     from warp_tiles.settings import current, override
+    from warp_tiles.store.bundle import write_bundle
+    from warp_tiles.store.paths import cache_root
 
     now = current()
     signer = signer_of(now)
@@ -106,9 +106,9 @@ def _signed(signer: SigningKey) -> list[tuple[str, str, bytes]]:
     """The signed objects of all modules, of the tuning records, and of the facts about the toolchain."""
     from warp_tiles._warp import require_hooks
     from warp_tiles.build.deployment import facts_entry
-    from warp_tiles.remote import ANY_TOOLCHAIN, MODULE, RECORDS, TOOLCHAIN
-    from warp_tiles.remote.envelope import pack
     from warp_tiles.settings import current
+    from warp_tiles.store import ANY_TOOLCHAIN, MODULE, RECORDS, TOOLCHAIN
+    from warp_tiles.store.envelope import pack
     from warp_tiles.tuning.store import count_of, open_store
 
     now = current()

@@ -12,12 +12,12 @@ from typing import Any
 import click
 from rich.filesize import decimal
 
-from warp_tiles.cache.explain import MissedKeys
-from warp_tiles.cache.maintain import EntryInfo
-from warp_tiles.cache.store import Cache
 from warp_tiles.cli.output import echo, json_option, print_json, print_table
 from warp_tiles.cli.remote import pull, push, status
 from warp_tiles.errors import CacheError
+from warp_tiles.store.cache import Cache
+from warp_tiles.store.explain import MissedKeys
+from warp_tiles.store.maintain import EntryInfo
 
 
 def _open_cache() -> Cache:
@@ -130,8 +130,8 @@ def clear(as_json: bool) -> None:
 def _caches() -> dict[str, Cache]:
     """The cache of each kind of entries."""
     from warp_tiles.build.engine import Engine
-    from warp_tiles.remote import LTOIR, MODULE
     from warp_tiles.settings import current
+    from warp_tiles.store import LTOIR, MODULE
 
     context = Engine().build_context(current())
     return {LTOIR: context.cache, MODULE: context.modules}
@@ -144,8 +144,8 @@ def _caches() -> dict[str, Cache]:
 def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
     """Write functions and linked modules to one bundle FILE, signed if there is a signing key."""
     from warp_tiles.build.stores import signer_if_any
-    from warp_tiles.remote.transfer import export
     from warp_tiles.settings import current
+    from warp_tiles.store.transfer import export
 
     caches = _caches()
     chosen = dict(_find(caches, key) for key in keys)
@@ -174,7 +174,7 @@ def import_(file: Path, as_json: bool) -> None:
     run. A signed one needs the signature of a trusted key.
     """
     from warp_tiles.build.stores import trusted_by
-    from warp_tiles.remote.transfer import import_bundle
     from warp_tiles.settings import current
+    from warp_tiles.store.transfer import import_bundle
 
     _report(import_bundle(_caches(), file, trusted_by(current())), as_json)

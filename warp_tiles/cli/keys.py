@@ -10,7 +10,7 @@ import click
 from warp_tiles.cli.output import echo, json_option, print_json, print_table
 
 if TYPE_CHECKING:
-    from warp_tiles.remote.keys import PublicKey
+    from warp_tiles.store.keys import PublicKey
 
 
 @click.group()
@@ -26,7 +26,7 @@ def new(file: Path, as_json: bool) -> None:
 
     An existing file is never replaced. Whoever has the private key can choose code for everybody who trusts it.
     """
-    from warp_tiles.remote.keys import SigningKey
+    from warp_tiles.store.keys import SigningKey
 
     key = SigningKey.generate()
     key.write(file)
@@ -39,8 +39,8 @@ def new(file: Path, as_json: bool) -> None:
 def show(file: Path | None, as_json: bool) -> None:
     """Print the public key of the private key FILE; without FILE, the signing key and the trusted keys."""
     from warp_tiles.build.stores import trusted_by
-    from warp_tiles.remote.keys import SigningKey
     from warp_tiles.settings import current
+    from warp_tiles.store.keys import SigningKey
 
     if file is not None:
         _print_public(SigningKey.read(file).public, as_json)
@@ -65,7 +65,7 @@ def trust(public: tuple[str, ...], as_json: bool) -> None:
 
     Its owner can then choose the code that runs on your GPU, and your user's rights with it.
     """
-    from warp_tiles.remote.keys import PublicKey, TrustedKeys
+    from warp_tiles.store.keys import PublicKey, TrustedKeys
 
     key, file = PublicKey.parse(" ".join(public)), TrustedKeys()
     added = file.add(key)

@@ -16,8 +16,8 @@ from warp_tiles.errors import RemoteError
 
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
-    from warp_tiles.remote.store import RemoteStore
-    from warp_tiles.remote.transfer import Transfer
+    from warp_tiles.store.remote import RemoteStore
+    from warp_tiles.store.transfer import Transfer
 
 
 @contextlib.contextmanager
@@ -79,7 +79,7 @@ def push(as_json: bool) -> None:
     Entries that the store has, entries of other compilers, and entries that somebody else has signed are skipped. You
     vouch for the rest, including imported bundles. A cache that other users can write is refused.
     """
-    from warp_tiles.remote import LTOIR, MODULE, transfer
+    from warp_tiles.store import LTOIR, MODULE, transfer
     from warp_tiles.tuning.store import open_store
 
     with _opened(writes=True) as (context, remote), _progress("pushed") as done:
@@ -100,7 +100,7 @@ def push(as_json: bool) -> None:
 @json_option
 def pull(as_json: bool) -> None:
     """Fetch and verify all entries of the remote store that are for this toolchain, and all tuning records."""
-    from warp_tiles.remote import LTOIR, MODULE, transfer
+    from warp_tiles.store import LTOIR, MODULE, transfer
     from warp_tiles.tuning.store import open_store
 
     with _opened(writes=False) as (context, remote), _progress("pulled") as done:

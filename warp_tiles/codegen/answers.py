@@ -13,7 +13,7 @@ from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.operations import Array, Operation, Tile
 from warp_tiles.gemm.pipeline import MmaPlan, PipelineConfig, PlannedLoop
 from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.heuristics.reverse_loop import GradientProduct, ReverseLoop
+from warp_tiles.gemm.reverse_loop import GradientProduct, ReverseLoop
 from warp_tiles.solver.variant import Variant
 
 # ---- products

@@ -27,7 +27,7 @@ from warp_tiles.codegen.stages import (
 )
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, operations
 from warp_tiles.gemm.pipeline import LoopMemory
-from warp_tiles.heuristics.reverse_loop import reverse_loop
+from warp_tiles.gemm.reverse_loop import reverse_loop
 
 
 def plan_reverse(

@@ -18,6 +18,7 @@ from warp_tiles.codegen.operations import UNKNOWN_MEMORY, Array, Operation, Tile
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Node, operations, path_to
 from warp_tiles.codegen.zeros import fill_before, holds_zeros
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
+from warp_tiles.gemm.loop_question import PipelineRecords, loop_question, transpositions
 from warp_tiles.gemm.pipeline import (
     AUTO,
     STAGE_ALIGNMENT,
@@ -26,7 +27,6 @@ from warp_tiles.gemm.pipeline import (
     PipelineOverrides,
 )
 from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.heuristics.loop_question import PipelineRecords, loop_question, transpositions
 
 
 @dataclass(frozen=True)

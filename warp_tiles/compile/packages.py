@@ -15,8 +15,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from warp_tiles.cache.paths import absolute
 from warp_tiles.errors import ToolchainError
+from warp_tiles.store.paths import absolute
 
 
 def search_path() -> list[str]:

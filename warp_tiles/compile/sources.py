@@ -95,7 +95,7 @@ def kernels_folder() -> Path:
     )
 
 
-CODE_FOLDERS = ("_warp", "build", "codegen", "compile", "gemm", "heuristics", "plan", "providers", "solver")
+CODE_FOLDERS = ("_warp", "build", "codegen", "compile", "gemm", "plan", "providers", "solver")
 
 
 def code_modules() -> dict[str, Path]:

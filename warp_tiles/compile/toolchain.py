@@ -19,11 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.cache.documents import Documents
-from warp_tiles.cache.paths import LAYOUT, absolute, is_digest
 from warp_tiles.compile.packages import search_path
 from warp_tiles.compile.search import Toolchain, find_toolchain
 from warp_tiles.compile.sources import DeviceSource, include_closure
+from warp_tiles.store.documents import Documents
+from warp_tiles.store.paths import LAYOUT, absolute, is_digest
 from warp_tiles.util.files import sha256_of as _hash_file
 
 #: The largest number of records. The oldest are removed first.

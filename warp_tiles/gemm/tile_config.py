@@ -1,7 +1,7 @@
 """The answer: how this project's own templates compute a GEMM variant.
 
-A :class:`TileConfig` holds every choice that ``kernels/gemm`` leaves open. :func:`warp_tiles.heuristics.choose.choose`
-chooses one for a variant. Any field can be replaced; :func:`warp_tiles.heuristics.limits.check` raises an error if the
+A :class:`TileConfig` holds every choice that ``kernels/gemm`` leaves open. :func:`warp_tiles.gemm.choose.choose`
+chooses one for a variant. Any field can be replaced; :func:`warp_tiles.gemm.limits.check` raises an error if the
 result cannot be built.
 """
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from warp_tiles._warp.intercept import NotedLaunch, intercepted
 from warp_tiles.errors import ScriptError
-from warp_tiles.heuristics.matmul_question import MatmulAnswer
+from warp_tiles.gemm.matmul_question import MatmulAnswer
 
 
 @dataclass(frozen=True)

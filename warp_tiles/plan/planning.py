@@ -16,7 +16,7 @@ from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR
 from warp_tiles.gemm.hardware import multiprocessor
 from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
-from warp_tiles.heuristics.resources import static_shared_bytes
+from warp_tiles.gemm.resources import static_shared_bytes
 from warp_tiles.plan.whole import WholeProduct
 from warp_tiles.settings import Settings, current
 from warp_tiles.solver.variant import Config, Variant

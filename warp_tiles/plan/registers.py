@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
+from warp_tiles.gemm.limits import computes_in_double
 from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.gemm.resources import least_registers, limit_of_blocks, loop_registers
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.heuristics.limits import computes_in_double
-from warp_tiles.heuristics.resources import least_registers, limit_of_blocks, loop_registers
-from warp_tiles.heuristics.solver import register_limit, registers_of_indexed
 from warp_tiles.plan.planning import ModulePlan
+from warp_tiles.solver.choose import register_limit, registers_of_indexed
 from warp_tiles.solver.variant import SolverVariant
 
 

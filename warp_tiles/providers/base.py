@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 from warp_tiles.errors import UnsupportedVariant
+from warp_tiles.gemm.loop_question import PipelineRecords
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.heuristics.loop_question import PipelineRecords
 from warp_tiles.solver.variant import Config, Variant
 
 if TYPE_CHECKING:
-    from warp_tiles.cache.key import CacheKey
     from warp_tiles.compile.compiler import Compiled, CompileRequest
     from warp_tiles.compile.search import Toolchain
+    from warp_tiles.store.key import CacheKey
 
 
 @dataclass(frozen=True)

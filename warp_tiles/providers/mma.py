@@ -101,7 +101,7 @@ extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_finis
 def register_accumulators(variant: GemmProblem, symbol: str, config: TileConfig) -> LoopSums | None:
     """The accumulators that a loop keeps in registers; None if C would round them or registers cannot hold them."""
     from warp_tiles.codegen.answers import LoopSums
-    from warp_tiles.heuristics import limits as tile_limits
+    from warp_tiles.gemm import limits as tile_limits
 
     if DTYPE_BYTES[variant.c.dtype] < 4:
         return None
@@ -136,7 +136,7 @@ def device_function(variant: Variant, symbol: str, provider: str, config: Config
 
 @functools.lru_cache(maxsize=4096)
 def _chosen(variant: GemmProblem) -> TileConfig:
-    from warp_tiles.heuristics.choose import choose
+    from warp_tiles.gemm.choose import choose
 
     return choose(variant)
 
@@ -144,7 +144,7 @@ def _chosen(variant: GemmProblem) -> TileConfig:
 class MmaProvider(OwnProvider[GemmProblem, TileConfig]):
     """Builds GEMM variants from the templates in ``kernels/gemm``.
 
-    Where a method takes a tile configuration, None means the result of :func:`warp_tiles.heuristics.choose.choose`.
+    Where a method takes a tile configuration, None means the result of :func:`warp_tiles.gemm.choose.choose`.
 
     Args:
         store: Finds the compiler and digests files.
@@ -170,7 +170,7 @@ class MmaProvider(OwnProvider[GemmProblem, TileConfig]):
             UnsupportedVariant: The templates cannot compute the variant.
             SettingError: The given configuration does not fit the variant.
         """
-        from warp_tiles.heuristics import limits as tile_limits
+        from warp_tiles.gemm import limits as tile_limits
 
         if config is None:
             return _chosen(variant)

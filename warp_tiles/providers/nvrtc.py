@@ -17,8 +17,8 @@ from warp_tiles.providers.base import Built, Provider, ProviderContext, Recipe, 
 from warp_tiles.solver.variant import Config
 
 if TYPE_CHECKING:
-    from warp_tiles.cache.key import CacheKey, KeyValue
     from warp_tiles.compile.compiler import Compiled, CompileRequest
+    from warp_tiles.store.key import CacheKey, KeyValue
 
 C = TypeVar("C", bound=Config)
 
@@ -116,7 +116,7 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
         Raises:
             ToolchainError: There is no toolchain.
         """
-        from warp_tiles.cache.key import CacheKey
+        from warp_tiles.store.key import CacheKey
 
         config = self.resolved_config(variant, config)
         fields: dict[str, KeyValue] = dict(self.fingerprint())

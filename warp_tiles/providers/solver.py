@@ -7,9 +7,9 @@ from typing import ClassVar
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.problem import Operand
-from warp_tiles.heuristics.solver import choose, reason_unsupported
 from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.nvrtc import OwnProvider, constants, unique_name
+from warp_tiles.solver.choose import choose, reason_unsupported
 from warp_tiles.solver.variant import OPERANDS, Function, SolverConfig, SolverVariant
 
 SOURCE = "solver/solver.cuh"  # below kernels/; it includes every header that a variant may need

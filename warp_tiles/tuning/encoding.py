@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from warp_tiles.cache.sealed import dump_json
+from warp_tiles.store.sealed import dump_json
 from warp_tiles.tuning.record import SCHEMA_VERSION, FutureSchemaError, Record, require_schema
 
 _MOST_DIGITS = 19  # of an integer of 64 bits, with its sign

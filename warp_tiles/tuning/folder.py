@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from warp_tiles.cache.paths import is_digest
+from warp_tiles.store.paths import is_digest
 from warp_tiles.tuning.encoding import decode_record, encode_record
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import FutureSchemaError, Record

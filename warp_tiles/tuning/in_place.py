@@ -21,8 +21,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.errors import ToolchainError, WarpTilesError
+from warp_tiles.gemm.loop_question import LoopQuestion
 from warp_tiles.gemm.problem import GemmProblem, Role
-from warp_tiles.heuristics.loop_question import LoopQuestion
 from warp_tiles.settings import Settings
 from warp_tiles.settings.layers import ANSWERS
 from warp_tiles.tuning.answers import Answers, source_of

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from warp_tiles.cache.key import CacheKey
+from warp_tiles.store.key import CacheKey
 
 MEASUREMENT_VERSION = 1  # of the way of measuring; timings of different versions are not compared
 

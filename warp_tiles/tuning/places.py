@@ -14,15 +14,15 @@ from functools import cached_property
 from itertools import product
 from typing import Any, Literal
 
-from warp_tiles.cache.key import CacheKey
 from warp_tiles.errors import UnsupportedVariant
+from warp_tiles.gemm.choose import choose, ranked
+from warp_tiles.gemm.limits import problem_of, steps_over_k, transposed
+from warp_tiles.gemm.loop_question import LoopAnswer, LoopQuestion
 from warp_tiles.gemm.pipeline import AUTO, LEAST_STAGES, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.heuristics.choose import choose, ranked
-from warp_tiles.heuristics.limits import problem_of, steps_over_k, transposed
-from warp_tiles.heuristics.loop_question import LoopAnswer, LoopQuestion
 from warp_tiles.providers.cublasdx import require_served
+from warp_tiles.store.key import CacheKey
 from warp_tiles.tuning.key import Environment, Scalar, TuningKey
 from warp_tiles.tuning.record import DEFAULTS, Config
 

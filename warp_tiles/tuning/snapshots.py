@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warp_tiles.cache.paths import cache_root
 from warp_tiles.providers.base import Tuned
+from warp_tiles.store.paths import cache_root
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine

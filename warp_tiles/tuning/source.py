@@ -24,8 +24,8 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from warp_tiles.cache.key import CacheKey
 from warp_tiles.errors import TuningError
+from warp_tiles.store.key import CacheKey
 
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _ATTRIBUTES = re.compile(r"(?<![\w.])([A-Za-z_]\w*)((?:\s*\.\s*\w+)+)")

@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warp_tiles.cache.paths import absolute, cache_root
 from warp_tiles.errors import BundleError, RecordError
-from warp_tiles.remote import ANY_TOOLCHAIN, RECORDS
 from warp_tiles.settings import Settings, current
+from warp_tiles.store import ANY_TOOLCHAIN, RECORDS
+from warp_tiles.store.paths import absolute, cache_root
 from warp_tiles.tuning.encoding import decode_records, encode_record, encode_records
 from warp_tiles.tuning.folder import DAMAGED_SUFFIX, RecordFolder, lock_name, reason_of, warn_once
 from warp_tiles.tuning.key import TuningKey
@@ -31,10 +31,10 @@ from warp_tiles.util.files import open_input, read_whole
 from warp_tiles.util.single_flight import single_flight
 
 if TYPE_CHECKING:
-    from warp_tiles.cache.key import CacheKey
-    from warp_tiles.cache.manifest import Entry
-    from warp_tiles.remote.keys import PublicKey, SigningKey
-    from warp_tiles.remote.store import RemoteStore
+    from warp_tiles.store.key import CacheKey
+    from warp_tiles.store.keys import PublicKey, SigningKey
+    from warp_tiles.store.manifest import Entry
+    from warp_tiles.store.remote import RemoteStore
 
 #: Largest export that is read: thousands of records as a search writes them. Any JSON of this size takes 250 MB.
 MAX_EXPORT_BYTES = 8 << 20
@@ -230,8 +230,8 @@ class RecordStore:
         Raises:
             RecordError: The file cannot be written.
         """
-        from warp_tiles.remote.bundle import write_bundle
-        from warp_tiles.remote.envelope import pack
+        from warp_tiles.store.bundle import write_bundle
+        from warp_tiles.store.envelope import pack
 
         entry = self.entry(records, signer)
         try:
@@ -246,7 +246,7 @@ class RecordStore:
         Raises:
             RecordError: They are more than an import reads.
         """
-        from warp_tiles.cache.manifest import Entry, Manifest
+        from warp_tiles.store.manifest import Entry, Manifest
 
         if records is None:
             keys = {stored.record.key.digest: stored.record.key for stored in self.records()}
@@ -277,7 +277,7 @@ class RecordStore:
         Raises:
             RecordError: The file cannot be read, is not an export or has a later schema, or cannot be stored.
         """
-        from warp_tiles.remote.bundle import Bundle
+        from warp_tiles.store.bundle import Bundle
 
         try:
             with open_input(path) as stream:
@@ -377,8 +377,8 @@ def open_store(now: Settings | None = None) -> RecordStore:
 @functools.cache
 def _bundled_records(bundle: Path, given: tuple[str, ...]) -> RecordStore:
     """The records of a deployment bundle, which alone count then. They last as long as the process."""
-    from warp_tiles.remote.bundle import Bundle
-    from warp_tiles.remote.keys import trusted_keys
+    from warp_tiles.store.bundle import Bundle
+    from warp_tiles.store.keys import trusted_keys
 
     folder = tempfile.mkdtemp(prefix="warp_tiles_records_")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -392,7 +392,7 @@ def _bundled_records(bundle: Path, given: tuple[str, ...]) -> RecordStore:
 
 def records_key(signer: str) -> CacheKey:
     """The key of the records of a signer; of unsigned ones if it is empty."""
-    from warp_tiles.cache.key import CacheKey
+    from warp_tiles.store.key import CacheKey
 
     return CacheKey.of({"kind": "tuning records", "signer": signer})
 

@@ -1,0 +1,400 @@
+"""The choice of a loop's pipeline: instruction, grid of warps, stages and shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from warp_tiles.gemm.dispatch import Target, Tile, products
+from warp_tiles.gemm.main_loop import main_loop, reason_for_double_buffers, staged_product
+from warp_tiles.gemm.pipeline import (
+    STAGE_ALIGNMENT,
+    InstructionFamily,
+    LoopMemory,
+    MmaPlan,
+    PipelineConfig,
+    PipelineOverrides,
+)
+from warp_tiles.gemm.problem import DType, GemmProblem, Precision, Role
+
+ALL: tuple[InstructionFamily, ...] = ("wgmma", "mma")
+
+
+def variant_of(
+    m: int,
+    n: int,
+    k: int,
+    threads: int,
+    arch: int = 90,
+    dtype: DType = "float16",
+    result: DType = "float32",
+    layout: str = "rr",
+    precision: Precision = "default",
+) -> GemmProblem:
+    """A product whose A and B are contiguous along their rows ("r") or columns ("c")."""
+
+    def operand(rows: int, columns: int, letter: str) -> Tile:
+        by_rows = letter == "r"
+        strides = (columns, 1) if by_rows else (1, rows)
+        return Tile(dtype, (rows, columns), strides, "row_major" if by_rows else "col_major", True)
+
+    c = Tile(result, (m, n), (n, 1), "row_major", True)
+    a, b = operand(m, k, layout[0]), operand(k, n, layout[1])
+    return products(a, b, c, precision=precision, target=Target(arch, threads)).variants[Role.FORWARD]
+
+
+OF_TWO_TYPES = replace(variant_of(64, 64, 64, 128), b=variant_of(64, 64, 64, 128, dtype="bfloat16").b)
+
+
+def tf32(m: int, n: int, k: int, threads: int, layout: str, arch: int = 90) -> GemmProblem:
+    return variant_of(m, n, k, threads, arch, "float32", layout=layout, precision="tf32")
+
+
+def fp64(m: int, n: int, k: int, threads: int, arch: int = 90) -> GemmProblem:
+    return variant_of(m, n, k, threads, arch, "float64", "float64")
+
+
+def loop_of(
+    m: int, n: int, k: int, threads: int, arch: int = 90, at_end: bool = True, choice: PipelineOverrides | None = None
+) -> PipelineConfig:
+    """The pipeline of a loop whose only tiles are A, B and C, all of them idle."""
+    variant = variant_of(m, n, k, threads, arch)
+    product = staged_product(variant, ALL)
+    assert isinstance(product, MmaPlan)
+    stage = 2 * k * (m + n)
+    tiles = stage + 4 * m * n
+    given = {} if choice is None else {"choice": choice}
+    found = main_loop([(variant, product)], LoopMemory(stage, tiles, tiles, at_end), **given)
+    assert isinstance(found, PipelineConfig)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("variant", "expected"),
+    [
+        (variant_of(128, 256, 64, 256), MmaPlan("wgmma", 2, 1, 128)),
+        (variant_of(64, 128, 64, 256), MmaPlan("wgmma", 1, 2, 32)),
+        (variant_of(256, 128, 64, 256), MmaPlan("wgmma", 2, 1, 128)),
+        (variant_of(64, 64, 64, 256), MmaPlan("wgmma", 2, 1, 16, swapped=True)),  # panels of B have 64 columns
+        (variant_of(64, 64, 64, 256, layout="cr"), MmaPlan("mma_m16n8k16", 2, 4, 16)),  # and those of A 64 rows
+        (variant_of(64, 64, 64, 64), MmaPlan("mma_m16n8k16", 1, 2, 64)),  # half a warpgroup
+        (variant_of(32, 64, 32, 128), MmaPlan("wgmma", 1, 1, 16, swapped=True)),
+        (variant_of(16, 64, 128, 128, layout="cc"), MmaPlan("wgmma", 1, 1, 8, swapped=True)),
+        (variant_of(80, 128, 32, 128, dtype="bfloat16"), MmaPlan("wgmma", 1, 1, 80, swapped=True)),
+        (variant_of(48, 128, 32, 256), MmaPlan("wgmma", 1, 2, 24, swapped=True)),  # each group has 64 columns
+        (variant_of(32, 64, 32, 256), MmaPlan("wgmma", 2, 1, 8, swapped=True)),  # and here 16 rows
+        (variant_of(32, 64, 32, 256, layout="cr"), MmaPlan("mma_m16n8k16", 2, 4, 8)),  # panels of A have 32 rows
+        (variant_of(96, 64, 32, 256, layout="cr"), MmaPlan("mma_m16n8k16", 2, 4, 24)),  # and here as well
+        (variant_of(192, 64, 32, 256), MmaPlan("wgmma", 2, 1, 48, swapped=True)),
+        (variant_of(32, 96, 32, 128), MmaPlan("mma_m16n8k16", 2, 2, 24)),  # 96 columns
+        (variant_of(32, 64, 32, 128, 80), MmaPlan("mma_m16n8k16", 1, 4, 16)),
+        (variant_of(32, 64, 32, 64), MmaPlan("mma_m16n8k16", 1, 2, 32)),
+        (variant_of(128, 128, 64, 128, 80), MmaPlan("mma_m16n8k16", 2, 2, 128)),
+        (variant_of(128, 128, 64, 128, 100, "bfloat16"), MmaPlan("mma_m16n8k16", 2, 2, 128)),
+        (tf32(64, 64, 32, 128, "rc"), MmaPlan("wgmma", 1, 1, 32)),
+        (tf32(48, 64, 32, 128, "rc"), MmaPlan("wgmma", 1, 1, 24, swapped=True)),
+        (tf32(32, 64, 32, 128, "cc"), MmaPlan("mma_m16n8k8", 1, 4, 16)),  # A would be the instruction's B
+        (tf32(128, 256, 32, 256, "rr"), MmaPlan("wgmma", 1, 2, 128, "b")),  # each group has 128 columns
+        (tf32(64, 128, 32, 256, "rr"), MmaPlan("wgmma", 1, 2, 32, "b")),
+        (tf32(128, 64, 32, 256, "rr"), MmaPlan("wgmma", 2, 1, 32, "b")),  # the groups share B
+        (tf32(256, 128, 32, 256, "cc"), MmaPlan("wgmma", 2, 1, 128, "a")),
+        (tf32(128, 128, 32, 256, "cr"), MmaPlan("mma_m16n8k8", 2, 4, 64)),  # no operand is contiguous along K
+        (tf32(128, 32, 32, 128, "rr"), MmaPlan("mma_m16n8k8", 4, 1, 32)),  # 32 columns
+        (tf32(128, 128, 24, 128, "rr"), MmaPlan("mma_m16n8k8", 2, 2, 128)),  # three steps
+        (tf32(64, 64, 32, 64, "cr", 80), MmaPlan("mma_m16n8k8", 1, 2, 64)),
+        (fp64(64, 64, 16, 128), MmaPlan("mma_m16n8k8", 2, 2, 64)),
+        (fp64(64, 64, 16, 128, 80), MmaPlan("mma_m8n8k4", 2, 2, 64)),
+        (
+            variant_of(128, 128, 16, 256, dtype="float32", layout="rc"),
+            MmaPlan("fma", 2, 4, 64, lanes_m=8, operands=128),
+        ),
+        (
+            variant_of(64, 64, 16, 64, dtype="float32", layout="cc"),
+            MmaPlan("fma", 1, 2, 64, lanes_m=8, operands=80),
+        ),
+        (
+            variant_of(128, 128, 16, 128, dtype="float32", layout="cr"),
+            MmaPlan("fma", 2, 2, 128, lanes_m=4, operands=48),
+        ),
+        (
+            variant_of(128, 128, 64, 128, dtype="float32", layout="cr"),
+            MmaPlan("fma", 2, 2, 128, lanes_m=4, operands=48),
+        ),
+    ],
+)
+def test_instruction_and_grid(variant: GemmProblem, expected: MmaPlan) -> None:
+    assert staged_product(variant, ALL) == expected
+
+
+@pytest.mark.parametrize(
+    ("variant", "reason"),
+    [
+        (variant_of(32, 32, 32, 128, dtype="float32", layout="cr"), "128 threads cannot share 32x32x32"),
+        (fp64(128, 128, 16, 128), "a thread has 199 registers for sums, and 128x128x16 needs 256"),
+        (variant_of(64, 64, 16, 64, dtype="float32", result="float64"), "a row-major float32 C"),
+        (variant_of(64, 64, 64, 128, result="float16"), "a row-major float32 C"),
+        (variant_of(64, 72, 64, 128), "64x72x64 is not a multiple of 16x16x16"),
+        (variant_of(64, 64, 64, 128, arch=75), "128 threads cannot share 64x64x64"),
+        (variant_of(128, 256, 64, 128), "a thread has 199 registers for sums, and 128x256x64 needs 256"),
+        (variant_of(16, 16, 16, 128), "128 threads cannot share 16x16x16"),
+        (variant_of(128, 208, 64, 128), "a thread has 199 registers for sums, and 128x208x64 needs 208"),
+        (OF_TWO_TYPES, "stages hold tiles of one type"),
+    ],
+)
+def test_reasons(variant: GemmProblem, reason: str) -> None:
+    found = staged_product(variant, ALL)
+    assert isinstance(found, str)
+    assert reason in found
+
+
+def test_few_sums_without_tensor_cores_keep_double_buffers() -> None:
+    def reason(threads: int, layout: str = "rr", precision: Precision = "default") -> str:
+        return reason_for_double_buffers(
+            variant_of(64, 64, 32, threads, dtype="float32", layout=layout, precision=precision)
+        )
+
+    assert reason(256) == "fma has stages if a thread has 32 sums, and it has 16"
+    assert reason(128) == reason(256, "rc") == reason(256, "rr", "tf32") == ""
+    assert reason_for_double_buffers(variant_of(64, 64, 32, 256)) == ""
+
+
+def test_wgmma_only_if_it_may_be_used() -> None:
+    found = staged_product(variant_of(128, 128, 64, 128), ("mma",))
+    assert found == MmaPlan("mma_m16n8k16", 2, 2, 128)
+
+
+def test_a_block_that_is_alone_keeps_products_in_flight() -> None:
+    loop = loop_of(128, 256, 64, 256)
+    assert (loop.stages, loop.in_flight, loop.per_barrier, loop.blocks) == (4, 1, 1, 1)
+    assert loop.extra_bytes == 4 * loop.stage_bytes + STAGE_ALIGNMENT - (loop.stage_bytes + 4 * 128 * 256)
+
+
+def test_two_blocks_come_before_a_fourth_stage() -> None:
+    loop = loop_of(128, 128, 64, 128)
+    assert (loop.stages, loop.in_flight, loop.per_barrier, loop.blocks) == (3, 0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("registers", "sums", "stages", "blocks"),
+    [(255, None, 4, 1), (128, None, 3, 2), (255, 128, 4, 1), (128, 128, 3, 2)],
+)
+def test_the_register_limit_of_the_module(registers: int, sums: int | None, stages: int, blocks: int) -> None:
+    """64 sums and 32 registers of operands exceed those of two blocks of 256 threads."""
+    variant = variant_of(128, 128, 32, 256, dtype="float32", layout="cr")
+    product = staged_product(variant, ALL)
+    assert isinstance(product, MmaPlan)
+    tiles = 4 * (32 * (128 + 128) + 128 * 128)
+    found = main_loop(
+        [(variant, product)], LoopMemory(4 * 32 * (128 + 128), tiles, tiles, True),
+        sums=sums, registers=registers,
+    )  # fmt: skip
+    assert isinstance(found, PipelineConfig)
+    assert (found.stages, found.blocks) == (stages, blocks)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "threads", "found"),
+    [
+        (128, 64, 32, 64, "fma has stages if 8 warps of a multiprocessor are resident, and there are 6"),
+        (128, 64, 32, 128, "a multiprocessor has 2 blocks of 128 threads with them, and 3 without"),
+        (64, 128, 32, 128, "a multiprocessor has 2 blocks of 128 threads with them, and 3 without"),
+        (64, 128, 16, 128, 4),
+        (64, 64, 32, 64, 3),
+        (64, 64, 64, 128, 3),
+        (128, 128, 32, 128, 3),
+    ],
+)
+def test_loops_by_fma_with_few_resident_blocks(m: int, n: int, k: int, threads: int, found: int | str) -> None:
+    """Where double buffers are as good, few blocks that wait for their loads are not."""
+    variant = variant_of(m, n, k, threads, dtype="float32", layout="cr")
+    product = staged_product(variant, ALL)
+    assert isinstance(product, MmaPlan)
+    tiles = 4 * (k * (m + n) + m * n)
+
+    def stages(may_double_buffer: bool) -> int | str:
+        loop = main_loop(
+            [(variant, product)], LoopMemory(4 * k * (m + n), tiles, tiles, True),
+            may_double_buffer=may_double_buffer,
+        )  # fmt: skip
+        return loop.stages if isinstance(loop, PipelineConfig) else loop
+
+    assert stages(True) == found
+    assert isinstance(stages(False), int)
+
+
+def test_sums_of_all_products_decide_about_resident_blocks() -> None:
+    variant = variant_of(64, 64, 32, 128, 80)
+    product = staged_product(variant, ALL)
+    assert isinstance(product, MmaPlan)
+    tiles = 2 * 32 * (64 + 64) + 4 * 64 * 64
+
+    def blocks(sums: int | None) -> int:
+        found = main_loop([(variant, product)], LoopMemory(8192, tiles, tiles, True), sums=sums)
+        assert isinstance(found, PipelineConfig)
+        return found.blocks
+
+    assert blocks(None) == blocks(product.sums) > blocks(4 * product.sums)
+
+
+def test_an_iteration_of_two_steps_stays_in_flight() -> None:
+    loop = loop_of(128, 128, 32, 128)
+    assert (loop.stages, loop.in_flight, loop.per_barrier, loop.blocks) == (4, 1, 1, 2)
+
+
+def test_mma_has_nothing_in_flight() -> None:
+    loop = loop_of(128, 128, 32, 128, 80)
+    assert (loop.in_flight, loop.per_barrier) == (0, 1)
+
+
+def test_stages_that_leave_few_warps_are_refused() -> None:
+    variant = fp64(64, 64, 64, 128)
+    product = staged_product(variant, ALL)
+    assert isinstance(product, MmaPlan)
+    stage = 8 * 64 * (64 + 64)
+    tiles = stage + 8 * 64 * 64
+    found = main_loop([(variant, product)], LoopMemory(stage, tiles, tiles, True))
+    assert found == "a multiprocessor has 1 blocks of 128 threads with them, and 2 without"
+
+
+def test_less_shared_memory_has_fewer_stages() -> None:
+    assert loop_of(128, 128, 64, 256, 86).stages < loop_of(128, 128, 64, 256, 80).stages
+
+
+def test_stages_apart_from_idle_tiles() -> None:
+    loop = loop_of(128, 128, 64, 256, at_end=False)
+    assert loop.extra_bytes in (0, loop.stages * loop.stage_bytes + STAGE_ALIGNMENT)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("auto", PipelineOverrides()),
+        ("mma", PipelineOverrides("mma")),
+        ("wgmma, stages=3", PipelineOverrides("wgmma", 3)),
+        ("stages=8,in_flight=0,per_barrier=2,warps_m=2", PipelineOverrides(None, 8, 0, 2, 2)),
+    ],
+)
+def test_a_choice_is_read_from_text_and_back(text: str, expected: PipelineOverrides) -> None:
+    assert PipelineOverrides.parse(text) == expected
+    assert PipelineOverrides.parse(expected.text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'' is unknown"),
+        ("hmma", "'hmma' is unknown"),
+        ("stages=1", "'stages=1' is unknown"),
+        ("stages=13", "'stages=13' is unknown"),
+        ("blocks=0", "'blocks=0' is unknown"),
+        ("stages=", "'stages=' is unknown"),
+        ("warps_m=-1", "'warps_m=-1' is unknown"),
+        ("per_barrier=3", "'per_barrier=3' is unknown"),
+        ("mma,wgmma", "family is given twice"),
+        ("double_buffered,stages=3", "double buffers have no other fields"),
+    ],
+)
+def test_a_bad_choice_is_named(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PipelineOverrides.parse(text)
+
+
+@pytest.mark.parametrize(("warps_m", "grid"), [(1, (1, 2)), (2, (2, 1))])
+def test_a_grid_can_be_chosen(warps_m: int, grid: tuple[int, int]) -> None:
+    found = staged_product(variant_of(128, 256, 64, 256), ALL, PipelineOverrides(warps_m=warps_m))
+    assert isinstance(found, MmaPlan)
+    assert (found.warps_m, found.warps_n) == grid
+
+
+@pytest.mark.parametrize(("warps_m", "grid"), [(None, (1, 2)), (1, (1, 2)), (2, (2, 1))])
+def test_a_grid_of_a_swapped_product_can_be_chosen(warps_m: int | None, grid: tuple[int, int]) -> None:
+    found = staged_product(variant_of(32, 128, 64, 256), ALL, PipelineOverrides(warps_m=warps_m))
+    assert found == MmaPlan("wgmma", *grid, 16, swapped=True)
+
+
+def test_a_grid_that_does_not_fit_is_a_reason() -> None:
+    found = staged_product(variant_of(128, 256, 64, 256), ALL, PipelineOverrides(warps_m=3))
+    assert found == "warps_m is 3, and can be 2, 1"
+
+
+@pytest.mark.parametrize("stages", range(2, 9))
+@pytest.mark.parametrize("in_flight", [0, 1])
+def test_stages_can_be_chosen(stages: int, in_flight: int) -> None:
+    variant = variant_of(64, 64, 32, 128)
+    product = staged_product(variant, ALL)
+    assert isinstance(product, MmaPlan)
+    choice = PipelineOverrides(stages=stages, in_flight=in_flight)
+    found = main_loop([(variant, product)], LoopMemory(8192, 24576, 24576, True), choice=choice)
+    if stages == 2 and in_flight:
+        assert found == "wgmma with 2 stages has no products in flight"
+    else:
+        assert isinstance(found, PipelineConfig)
+        assert (found.stages, found.in_flight) == (stages, in_flight)
+
+
+@pytest.mark.parametrize("stages", [None, *range(2, 9)])
+@pytest.mark.parametrize("in_flight", [None, 0, 1])
+def test_two_iterations_can_share_a_barrier(stages: int | None, in_flight: int | None) -> None:
+    variant = variant_of(64, 64, 32, 128)
+    product = staged_product(variant, ALL)
+    assert isinstance(product, MmaPlan)
+    choice = PipelineOverrides(stages=stages, in_flight=in_flight, per_barrier=2)
+    found = main_loop([(variant, product)], LoopMemory(8192, 24576, 24576, True), choice=choice)
+    if stages is not None and stages < 6 and in_flight:
+        assert found == f"wgmma with {stages} stages in pairs has no products in flight"
+    elif stages is not None and (stages == 2 or stages % 2):
+        assert isinstance(found, str)
+        assert "in pairs" in found
+    else:
+        assert isinstance(found, PipelineConfig)
+        assert found.stages == (stages or 6)
+        assert found.in_flight == (int(found.stages >= 6) if in_flight is None else in_flight)
+        assert found.per_barrier == 2
+        assert found.stages - 2 - found.in_flight >= 2
+
+
+def test_products_in_flight_take_the_stages_that_they_need() -> None:
+    found = loop_of(64, 64, 64, 128, choice=PipelineOverrides(in_flight=1))
+    assert (found.in_flight, found.stages) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "stages", "in_flight", "resident"),
+    [(1, 12, 1, 1), (2, 6, 1, 2), (3, 4, 0, 3), (4, 3, 0, 4)],
+)
+def test_known_resident_blocks_share_all_memory(blocks: int, stages: int, in_flight: int, resident: int) -> None:
+    found = loop_of(64, 64, 64, 128, choice=PipelineOverrides(blocks=blocks))
+    assert (found.stages, found.in_flight, found.blocks) == (stages, in_flight, resident)
+
+
+def test_a_block_with_large_tiles_stays_alone() -> None:
+    alone, pair = (loop_of(128, 256, 64, 256, choice=PipelineOverrides(blocks=blocks)) for blocks in (1, 2))
+    assert alone == pair
+    assert (alone.stages, alone.blocks) == (4, 1)
+
+
+def test_mma_has_no_products_in_flight() -> None:
+    variant = variant_of(64, 64, 32, 128)
+    product = staged_product(variant, ("mma",))
+    assert isinstance(product, MmaPlan)
+    choice = PipelineOverrides(in_flight=1)
+    found = main_loop([(variant, product)], LoopMemory(8192, 24576, 24576, True), choice=choice)
+    assert found == "mma_m16n8k16 with 2 stages has no products in flight"
+
+
+def test_chosen_stages_that_do_not_fit_are_a_reason() -> None:
+    variant = variant_of(128, 256, 64, 256)
+    product = staged_product(variant, ALL)
+    assert isinstance(product, MmaPlan)
+    choice = PipelineOverrides(stages=8)
+    found = main_loop([(variant, product)], LoopMemory(49152, 180224, 180224, True), choice=choice)
+    assert found == "8 stages of 49152 bytes need 394240 bytes of shared memory, and there are 230400"
+
+
+def test_shared_memory_that_does_not_suffice_is_a_reason() -> None:
+    variant = variant_of(128, 256, 64, 256, 86)
+    product = staged_product(variant, ALL)
+    assert isinstance(product, MmaPlan)
+    reason = main_loop([(variant, product)], LoopMemory(49152, 49152, 49152, True, 9999))
+    assert reason == "2 stages of 49152 bytes need 109327 bytes of shared memory, and there are 99328"

@@ -1,0 +1,329 @@
+"""The choice of tiles, threads and split-K for products of whole matrices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warp_tiles.gemm.hardware import BLOCK_THREADS, LANES, multiprocessor
+from warp_tiles.gemm.matmul import answer_of, blocks_of, candidates, choose_matmul, cost_us, shared_bytes
+from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
+from warp_tiles.gemm.pipeline import PipelineOverrides
+
+ARCHS = [75, 80, 86, 90, 100, 120]
+MULTIPROCESSORS = 132  # of an H200
+
+
+def problem(m: int, n: int, k: int, dtype: Any = "float16", **options: Any) -> MatmulProblem:
+    tf32 = dtype == "tf32"
+    stored = "float32" if tf32 else dtype
+    return MatmulProblem(m, n, k, a=stored, b=stored, out=stored, tf32=tf32, **options)
+
+
+def chosen(*arguments: Any, arch: int | None = 90, **options: Any) -> MatmulConfig:
+    return choose_matmul(problem(*arguments, **options), arch, MULTIPROCESSORS).config
+
+
+problems = st.builds(
+    problem,
+    st.integers(1, 9000),
+    st.integers(1, 9000),
+    st.integers(0, 20000),
+    st.sampled_from(["float16", "bfloat16", "tf32", "float32", "float64"]),
+    batch=st.sampled_from([1, 7, 1024]),
+    summed=st.booleans(),
+)
+
+
+@settings(deadline=None)  # a loaded machine is no error
+@given(problems, st.sampled_from(ARCHS), st.integers(1, 200))
+def test_every_choice_fits_the_gpu(question: MatmulProblem, arch: int, multiprocessors: int) -> None:
+    config = choose_matmul(question, arch, multiprocessors).config
+    assert shared_bytes(question, config) <= multiprocessor(arch).block_shared_bytes
+    assert config.threads % LANES == 0
+    assert 0 < config.threads <= BLOCK_THREADS
+    assert all(side % 16 == 0 for side in (config.tile_m, config.tile_n, config.tile_k))
+    assert config.group >= 1
+    steps = -(-question.k // config.tile_k)
+    assert 1 <= config.split_k <= max(1, steps), "each slice has a step"
+    assert config == choose_matmul(question, arch, multiprocessors).config
+
+
+@settings(deadline=None)  # a loaded machine is no error
+@given(problems)
+def test_the_choice_has_the_least_cost(question: MatmulProblem) -> None:
+    best = cost_us(question, choose_matmul(question, 90, 132).config, 90, 132)
+    assert all(best <= cost_us(question, config, 90, 132) for config in candidates(question, 90, 132))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "tf32"])
+@pytest.mark.parametrize("size", [4096, 8192])
+def test_large_products_on_tensor_cores_have_the_largest_tiles(dtype: str, size: int) -> None:
+    config = chosen(size, size, size, dtype)
+    assert {config.tile_m, config.tile_n} == {128, 256}
+    assert (config.threads, config.split_k) == (256, 1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "arch", "layout", "side", "step", "slowdown"),
+    [
+        ("float16", 90, "nn", 128, 64, 1.27),
+        ("float16", 100, "nn", 128, 64, 1.71),
+        ("tf32", 90, "nn", 128, 32, 1.2),
+        ("tf32", 90, "tn", 128, 32, 1.84),
+        ("float32", 90, "nn", 128, 32, 2),
+        ("float64", 90, "nn", 64, 16, 1.97),
+    ],
+)
+def test_a_lone_block_of_four_warps_is_slow_without_wgmma(
+    dtype: str, arch: int, layout: str, side: int, step: int, slowdown: float
+) -> None:
+    transposed = {"a_transposed": layout[0] == "t", "b_transposed": layout[1] == "t"}
+    asked = problem(side, side * MULTIPROCESSORS, 2**20, dtype, **transposed)
+    config = MatmulConfig(side, side, step, 128)
+    lone, pair = (cost_us(replace(asked, m=rows), config, arch, MULTIPROCESSORS) for rows in (side, 2 * side))
+    assert 2 * lone / pair == pytest.approx(slowdown, rel=0.03)
+
+
+def test_tiles_that_wgmma_cannot_multiply_are_slow_where_others_have_it() -> None:
+    question = problem(4096, 4096, 4096)
+    slowdown = [
+        cost_us(question, config, 90, MULTIPROCESSORS) / cost_us(question, config, 80, MULTIPROCESSORS)
+        for config in (MatmulConfig(32, 32, 64, 128), MatmulConfig(64, 64, 64, 128))
+    ]
+    assert slowdown[0] > 1.2 * slowdown[1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_few_tiles_get_smaller_ones_without_wgmma(dtype: str) -> None:
+    asked = problem(1024, 1024, 1024, dtype)
+    assert blocks_of(asked, choose_matmul(asked, 90, MULTIPROCESSORS).config) == 256
+
+
+@pytest.mark.parametrize(("dtype", "sides"), [("float32", {128, 256}), ("float64", {64, 128})])
+def test_large_products_without_tensor_cores(dtype: str, sides: set[int]) -> None:
+    config = chosen(4096, 4096, 4096, dtype)
+    assert {config.tile_m, config.tile_n} == sides
+    assert (config.split_k, config.threads) == (1, 256)
+
+
+def test_float64_has_smaller_tiles_if_warp_always_writes_a_loop() -> None:
+    question = replace(problem(4096, 4096, 4096, "float64"), always_loops=True)
+    found = {(one.tile_m, one.tile_n) for one in candidates(question, 90, MULTIPROCESSORS)}
+    assert max(map(max, found)) == 64
+    config = choose_matmul(question, 90, MULTIPROCESSORS).config
+    assert (config.tile_m, config.tile_n, config.threads) == (64, 64, 128)
+    records = {question.bucket: MatmulConfig(64, 128, 16, 256)}
+    assert choose_matmul(question, 90, MULTIPROCESSORS, records).config == config
+
+
+@pytest.mark.parametrize("arch", [80, 86, 89, 90, 100, 120])
+def test_tiles_that_were_measured_on_sm_90_are_its_own(arch: int) -> None:
+    small, large = problem(64, 64, 64, "float32", batch=1024), problem(4096, 4096, 4096, "float64")
+    depths = {one.tile_k for one in candidates(small, arch, MULTIPROCESSORS) if one.tile_m == one.tile_n == 64}
+    assert depths == ({16, 32} if arch == 90 else {32})
+    sides = {max(one.tile_m, one.tile_n) for one in candidates(large, arch, MULTIPROCESSORS)}
+    assert max(sides) == (128 if arch == 90 else 64)
+
+
+def test_one_wave_of_smaller_tiles_is_faster_than_few_large_ones() -> None:
+    config = chosen(1024, 1024, 1024)
+    assert config.tile_m * config.tile_n < 128 * 256
+    assert MULTIPROCESSORS / 2 < blocks_of(problem(1024, 1024, 1024), config) <= 2 * MULTIPROCESSORS
+
+
+@pytest.mark.parametrize("side", [16, 32, 64, 128])
+@pytest.mark.parametrize("k", [4096, 16384])
+def test_skinny_products_have_blocks_for_all_multiprocessors(side: int, k: int) -> None:
+    for m, n in ((side, 4096), (4096, side)):
+        config = chosen(m, n, k)
+        blocks = blocks_of(problem(m, n, k), config)
+        # 64 blocks of 16x64x256 took 11.0 us for 16x4096x4096 on an H200, and 128 blocks of two slices 10.9
+        least = 0.4 if (side, k) == (16, 4096) else 0.9
+        assert MULTIPROCESSORS * least <= blocks <= 4 * MULTIPROCESSORS
+        assert (config.tile_m if m == side else config.tile_n) <= side
+
+
+@pytest.mark.parametrize(
+    ("sizes", "layout", "tile"),
+    [
+        ((570, 296, 184, 216), "nt", (128, 256, 64, 256, 1)),  # 105 us; 154 with 64x64 tiles
+        ((1, 688, 232, 784), "tn", (64, 32, 128, 128, 1)),  # 8.8 us; 10.0 with 32x64 tiles, which have no wgmma
+        ((1, 1024, 1024, 1024), "nn", (64, 128, 128, 128, 1)),  # H200: 8.4 us; 9.0 with steps of 64, 9.4 with 64x64
+        ((1, 48, 424, 2744), "nt", (32, 32, 128, 128, 4)),  # 10.9 us; 15.2 without slices
+        ((1, 1056, 176, 1240), "nt", (64, 32, 256, 128, 1)),  # H200, nn: 8.8 us; 9.1 with half of the step
+    ],
+)
+def test_choices_of_float16_that_were_fast_on_an_h100_or_an_h200(
+    sizes: tuple[int, int, int, int], layout: str, tile: tuple[int, ...]
+) -> None:
+    batch, m, n, k = sizes
+    a_transposed, b_transposed = (letter == "t" for letter in layout)
+    config = chosen(m, n, k, batch=batch, a_transposed=a_transposed, b_transposed=b_transposed)
+    assert (config.tile_m, config.tile_n, config.tile_k, config.threads, config.split_k) == tile
+
+
+SQUARE, DEEP, LARGE = (MatmulConfig(*tile) for tile in ((64, 64, 64, 128), (64, 64, 128, 128), (128, 256, 64, 256)))
+
+
+@pytest.mark.parametrize(
+    ("question", "config", "arch", "pipeline"),
+    [
+        (problem(512, 1024, 4096), SQUARE, 90, "blocks=1"),
+        (problem(1024, 1024, 4096), SQUARE, 90, "blocks=2"),
+        (problem(1024, 1024, 4096), SQUARE, 80, "blocks=2"),
+        (problem(2048, 1024, 4096), SQUARE, 90, ""),
+        (problem(2048, 2048, 4096), LARGE, 90, ""),  # no two blocks are resident in any case
+        (problem(4096, 2048, 4096), LARGE, 90, ""),
+        (problem(64, 64, 64, batch=1024), SQUARE, 90, "stages=2"),
+        (problem(64, 64, 128, batch=1024), SQUARE, 90, "stages=3"),
+        (problem(64, 64, 512, batch=1024), SQUARE, 90, "stages=3"),
+        (problem(64, 64, 513, batch=1024), SQUARE, 90, ""),
+        (problem(64, 64, 128, batch=1024), DEEP, 90, "stages=2"),
+        (problem(64, 64, 64, batch=1024), replace(SQUARE, tile_k=32), 90, ""),  # keeps products in flight
+        (problem(64, 64, 64, batch=1024), replace(SQUARE, tile_m=32), 90, ""),  # without wgmma
+        (problem(64, 64, 64, batch=1024), SQUARE, 80, ""),
+        (problem(64, 64, 64, "float32", batch=1024), SQUARE, 90, ""),
+        (problem(64, 64, 64, "float32", batch=1024), replace(SQUARE, tile_k=16), 90, "stages=3"),
+        (problem(64, 64, 16, "float32", batch=1024), replace(SQUARE, tile_k=16), 90, "stages=2"),
+        (problem(64, 64, 129, "float32", batch=1024), replace(SQUARE, tile_k=16), 90, ""),
+        (problem(64, 64, 64, "float32", batch=1024), replace(SQUARE, tile_k=16), 80, ""),
+        (problem(4096, 4096, 128), LARGE, 90, ""),
+        (problem(64, 64, 0, batch=1024), SQUARE, 90, ""),
+        (problem(512, 1024, 4096, "float64"), replace(SQUARE, tile_k=16), 90, "blocks=1"),
+        (problem(512, 1024, 4096, "tf32"), replace(SQUARE, tile_k=32), 90, "blocks=1"),
+        (problem(512, 1024, 4096, "float32"), replace(SQUARE, tile_k=32), 90, ""),  # may keep double buffers
+        (problem(512, 1024, 4096), SQUARE, None, ""),  # the CPU
+    ],
+)
+def test_what_a_launch_fixes_of_its_pipeline(
+    question: MatmulProblem, config: MatmulConfig, arch: int | None, pipeline: str
+) -> None:
+    assert answer_of(question, config, arch, MULTIPROCESSORS).main_loop == PipelineOverrides.parse(pipeline or "auto")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "batch", "arch", "depths"),
+    [
+        ("float16", 1, 90, {64, 128, 256}),
+        ("float16", 1024, 90, {64, 128}),
+        ("float16", 1, 86, {64}),
+        ("float64", 1, 90, {16, 32}),
+        ("float64", 1024, 90, {16}),
+        ("float32", 1, 90, {16, 32}),
+    ],
+)
+def test_small_tiles_may_have_deep_steps(dtype: str, batch: int, arch: int, depths: set[int]) -> None:
+    found = candidates(problem(64, 64, 1024, dtype, batch=batch), arch, MULTIPROCESSORS)
+    assert {config.tile_k for config in found if config.tile_m * config.tile_n >= 1024} == depths
+
+
+@pytest.mark.parametrize(
+    ("question", "arch", "expected"),
+    [
+        (problem(4096, 32, 1024), 90, {(64, 32, 256), (128, 32, 128)}),
+        (problem(4096, 32, 1024, "bfloat16"), 90, {(64, 32, 256), (128, 32, 128)}),
+        (problem(16, 4096, 4096), 90, {(16, 64, 256), (16, 128, 128)}),
+        (problem(256, 4096, 4096), 90, {(64, 128, 128), (32, 128, 128), (128, 64, 128), (128, 32, 128)}),
+        (problem(4096, 32, 128), 90, {(128, 32, 128)}),  # another tile has one step of 128
+        (problem(8192, 4096, 1024), 90, set()),  # many blocks
+        (problem(256, 4096, 4096), 80, set()),  # no wgmma
+        (problem(4096, 32, 1024, "tf32"), 90, set()),
+        (problem(4096, 32, 1024, "float64"), 90, set()),
+    ],
+)
+def test_few_blocks_of_wgmma_may_have_deeper_steps(
+    question: MatmulProblem, arch: int, expected: set[tuple[int, int, int]]
+) -> None:
+    tiles = {(one.tile_m, one.tile_n, one.tile_k) for one in candidates(question, arch, MULTIPROCESSORS)}
+    usual = {"float16": 64, "tf32": 32, "float64": 16}[question.kind]
+    assert {(m, n, k) for m, n, k in tiles if k > (usual if max(m, n) > 64 else 2 * usual)} == expected
+
+
+def test_tiles_are_not_larger_than_small_matrices() -> None:
+    config = chosen(10, 20, 8, batch=1024)
+    assert (config.tile_m, config.tile_n, config.tile_k) == (16, 32, 16)
+
+
+def test_mixed_types_take_the_wider_ones_arithmetic() -> None:
+    mixed = replace(problem(64, 64, 64), a="float32")
+    assert (mixed.kind, problem(64, 64, 64, "bfloat16").kind, problem(1, 1, 1, "tf32").kind) == (
+        *("float32", "float16", "tf32"),
+    )
+    assert mixed.accumulator == "float32"
+
+
+@settings(deadline=None)  # a loaded machine is no error
+@given(problems)
+def test_the_cpu_has_one_tile(question: MatmulProblem) -> None:
+    assert choose_matmul(question, None, 1).config == choose_matmul(problem(1, 1, 1), None, 1).config
+    assert choose_matmul(question, None, 1).config.split_k == 1
+
+
+# ---- records
+
+
+def test_a_record_of_the_tier_decides() -> None:
+    question = problem(1000, 1000, 1000)
+    measured = MatmulConfig(64, 64, 64, 128, split_k=3, group=2)
+    records = {problem(1024, 1024, 1024).bucket: measured}
+    assert choose_matmul(question, 90, 132, records).config == measured
+    assert choose_matmul(problem(1000, 1000, 1000, "bfloat16"), 90, 132, records).config == measured
+    for other in (
+        problem(4096, 1000, 1000),
+        problem(1000, 1000, 1000, "tf32"),
+        problem(1000, 1000, 1000, a_transposed=True),
+        problem(1000, 1000, 1000, batch=4),
+        replace(question, out="float32"),
+    ):
+        assert choose_matmul(other, 90, 132, records).config == choose_matmul(other, 90, 132).config
+
+
+def test_a_record_has_at_most_the_slices_that_k_has() -> None:
+    question = problem(64, 64, 1024)
+    records = {question.bucket: MatmulConfig(64, 64, 64, 128, split_k=64)}
+    assert choose_matmul(question, 90, 132, records).config.split_k == 4
+
+
+def test_a_record_that_does_not_fit_is_ignored() -> None:
+    question = problem(4096, 4096, 4096)
+    records = {question.bucket: MatmulConfig(128, 256, 64, 256)}
+    assert choose_matmul(question, 90, 132, records).config.tile_n == 256
+    assert choose_matmul(question, 86, 84, records).config == choose_matmul(question, 86, 84).config
+
+
+def test_tf32_and_float32_have_different_buckets() -> None:
+    assert problem(64, 64, 64, "tf32").bucket != problem(64, 64, 64, "float32").bucket
+
+
+def test_a_configuration_survives_json() -> None:
+    config = MatmulConfig(64, 128, 32, 256, 5, 7)
+    assert MatmulConfig.from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_block_that_is_alone_computes_several_whole_tiles(dtype: str) -> None:
+    config = MatmulConfig(128, 256, 64, 256)
+    assert answer_of(problem(4096, 4096, 4096, dtype), config, 90, MULTIPROCESSORS).max_blocks == MULTIPROCESSORS
+
+
+@pytest.mark.parametrize(
+    ("question", "config", "arch"),
+    [
+        (problem(4000, 4096, 4096), MatmulConfig(128, 256, 64, 256), 90),  # a tile at an edge
+        (problem(4096, 4000, 4096), MatmulConfig(128, 256, 64, 256), 90),
+        (problem(4096, 4096, 4096), MatmulConfig(128, 256, 64, 256, split_k=2), 90),
+        (problem(4096, 4096, 4096), MatmulConfig(128, 128, 64, 128), 90),  # two blocks are resident
+        (problem(2048, 2048, 4096), MatmulConfig(128, 256, 64, 256), 90),  # a multiprocessor for each tile
+        (problem(4096, 4096, 4096, "float32"), MatmulConfig(128, 256, 16, 256), 90),
+        (problem(4096, 4096, 4096), MatmulConfig(128, 256, 64, 256), None),  # the CPU
+    ],
+)
+def test_otherwise_each_tile_and_slice_has_a_block(
+    question: MatmulProblem, config: MatmulConfig, arch: int | None
+) -> None:
+    assert answer_of(question, config, arch, MULTIPROCESSORS).max_blocks == 0

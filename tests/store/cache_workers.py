@@ -1,0 +1,83 @@
+"""Helpers of the cache's tests, importable from processes that they spawn."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from warp_tiles.store.cache import Cache
+from warp_tiles.store.key import CacheKey
+from warp_tiles.store.manifest import Entry
+
+
+def key(name: object, **fields: object) -> CacheKey:
+    return CacheKey.of({"variant": str(name), "source": b"", "options": ["-O3"], **fields})
+
+
+def payload(name: object, size: int = 1000) -> bytes:
+    """Bytes that are unique to this name."""
+    seed = hashlib.sha256(str(name).encode()).digest()
+    return (seed * (size // len(seed) + 1))[:size]
+
+
+def fill(cache: Cache, *names: object, size: int = 1000) -> list[Entry]:
+    return [cache.put(key(name), payload(name, size), {"name": str(name)}) for name in names]
+
+
+def object_of(cache: Cache, entry: Entry) -> Path:
+    sha256 = entry.manifest.payload_sha256
+    return cache.root / "v1" / "objects" / sha256[:2] / f"{sha256}.ltoir"
+
+
+def key_file_of(cache: Cache, entry: Entry) -> Path:
+    return cache.root / "v1" / "keys" / entry.key[:2] / f"{entry.key}.json"
+
+
+def files(root: Path) -> list[str]:
+    """Sorted relative names of all files except locks."""
+    found = (path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+    return sorted(name for name in found if "/locks/" not in name)
+
+
+def flip(path: Path, bit: int, *, keep_times: bool) -> None:
+    """Flip one bit of a file, and optionally keep its modification time."""
+    status = path.stat()
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << (bit % 8)
+    path.write_bytes(data)
+    if keep_times:
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def build_all(root: str, log: str, names: list[str], start_at: float) -> None:
+    """Request every key at the same time as other processes. Each build leaves one file in ``log``."""
+    cache = Cache(Path(root))
+    time.sleep(max(0.0, start_at - time.time()))
+    for name in names:
+
+        def build(name: str = name) -> tuple[bytes, dict[str, object]]:
+            descriptor, _ = tempfile.mkstemp(prefix=f"{name}-", dir=log)
+            os.close(descriptor)
+            time.sleep(0.05)
+            return payload(name), {"pid": os.getpid()}
+
+        entry, _ = cache.get_or_build(key(name), build)
+        if entry.payload != payload(name):
+            raise SystemExit(f"wrong payload for {name}")
+
+
+def write_forever(root: str) -> None:
+    """Store, read and evict until killed."""
+    cache = Cache(Path(root), max_bytes=400_000)
+    print("ready", flush=True)
+    step = 0
+    while True:
+        step += 1
+        name = f"{step % 17}"
+        cache.put(key(name), payload(f"{name}-{step % 3}", 20_000 + step % 1000), {"step": step})
+        cache.get(key(f"{(step + 5) % 17}"))
+        if step % 10 == 0:
+            cache.gc(200_000)

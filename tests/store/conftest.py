@@ -1,0 +1,34 @@
+"""Fixtures of the tests of caches and of stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from warp_tiles.store import report
+from warp_tiles.store.cache import Cache
+
+
+@pytest.fixture(autouse=True)
+def nothing_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clear the record of logged problems, so that each test sees its own warnings."""
+    monkeypatch.setattr(report, "_logged", set())
+
+
+@pytest.fixture(autouse=True)
+def direct(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Connections to this machine take no proxy, and no key of the user is trusted."""
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "127.0.0.1")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def cache(root: Path) -> Cache:
+    return Cache(root)

@@ -1,0 +1,299 @@
+"""Deployment bundles: modules, tuning records and facts of one machine, for others that build nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hardening.test_installations import SEARCHED
+from tests.integration.commands import MAIN, command, json_of, usage_error
+from tests.store.installed import everybody_reaches, install_packages, install_python
+from tests.store.subjects import entry, signed
+from tests.tuning.tuning_records import key as record_key
+from tests.tuning.tuning_records import timing
+from warp_tiles.build.deployment import _FACTS_KEY as FACTS_KEY
+from warp_tiles.build.deployment import open_bundle
+from warp_tiles.errors import BundleError, RecordError, SettingError
+from warp_tiles.settings import current, override
+from warp_tiles.store import TOOLCHAIN
+from warp_tiles.store.bundle import Bundle, write_bundle
+from warp_tiles.store.cache import Cache
+from warp_tiles.store.envelope import pack
+from warp_tiles.store.keys import PublicKey, SigningKey
+from warp_tiles.store.transfer import import_bundle
+from warp_tiles.tuning.store import RecordStore
+
+MODULE = MAIN.partition("    main(sys.argv[1])")[0]
+SCRIPT = (
+    MODULE.replace("(16, 16)", "(8, 8)").replace("@wp.kernel\n", "@wp.kernel(enable_backward=False)\n")
+    + """\
+    if sys.argv[2:] == ["build"]:
+        wp.set_module_options({"block_dim": 64})
+        wp.compile_aot_module(sys.modules[__name__], arch=90, module_dir="built")
+    else:
+        main(sys.argv[1])
+"""
+)
+
+
+class Made:
+    """A bundle, and the machine that made it."""
+
+    def __init__(self, top: Path) -> None:
+        self.script, self.file, self.key = top / "main.py", top / "app.bundle", top / "key.pem"
+        self.script.write_text(SCRIPT)
+        signer = SigningKey.generate()
+        signer.write(self.key)
+        self.public = str(signer.public)
+        self.trust = {"WARP_TILES_TRUSTED_KEYS": self.public}
+        RecordStore(top / "lto", folder="tuning").merge(record_key("gemm"), [timing({"x": 1})])
+        done = command(
+            "bundle", "--arch", "80,90", "-o", self.file, self.script, top,
+            cache=top / "lto", WARP_TILES_SIGNING_KEY=str(self.key),
+        )  # fmt: skip
+        self.record = json_of(done)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(tmp_path_factory.mktemp("build"))
+
+
+def deployed(made: Made, folder: Path, *arguments: object, status: int = 0, **environment: str) -> Any:
+    """Compile from the bundle with an empty cache."""
+    done = command(
+        "compile", "--bundle", made.file, "-o", folder / "out", *arguments, made.script, folder,
+        cache=folder / "cache", **{**made.trust, **environment},
+    )  # fmt: skip
+    return json_of(done) if not status else usage_error(done)
+
+
+def names(made: Made) -> list[str]:
+    with zipfile.ZipFile(made.file) as archive:
+        return archive.namelist()
+
+
+def test_the_bundle_names_its_modules_and_its_signer(made: Made) -> None:
+    assert [(row["arch"], row["bundled"], row["reason"]) for row in made.record["modules"]] == [
+        (80, True, ""),
+        (90, True, ""),
+    ]
+    assert made.record["signer"] == made.public
+    assert made.record["bytes"] == made.file.stat().st_size
+    kinds = [name.split("/")[1] for name in names(made)]
+    assert sorted(kinds) == ["module", "module", "records", "toolchain"]
+
+
+def test_equal_inputs_give_equal_names(made: Made, tmp_path: Path) -> None:
+    """The digests of a bundle depend on nothing of the machine, such as its folders."""
+    again = Made(tmp_path)
+    first, second = ([name for name in names(one) if "module" in name] for one in (made, again))
+    assert first == second
+
+
+def test_a_module_comes_from_the_bundle(made: Made, tmp_path: Path) -> None:
+    for arch in (80, 90):
+        (row,) = deployed(made, tmp_path, "--arch", arch)["modules"]
+        assert (row["lto_builds"], row["lto_hits"], row["lto_bytes"]) == (0, 1, 0)
+        size = next(m["cubin_bytes"] for m in made.record["modules"] if m["arch"] == arch)
+        assert row["cubin_bytes"] == size
+
+
+def test_what_the_bundle_lacks_is_an_error(made: Made, tmp_path: Path) -> None:
+    text = deployed(made, tmp_path, "--arch", 86, status=2)
+    assert "for sm_86 with 64 threads per block is not in the bundle" in text
+    assert "--arch 86" in text
+    assert not list((tmp_path / "out").glob("*.cubin"))
+
+
+def test_nothing_is_built_with_a_bundle(made: Made, tmp_path: Path) -> None:
+    text = deployed(made, tmp_path, "--policy", "auto", status=2)
+    assert "the setting policy (command line) is 'auto', and with a bundle nothing is built" in text
+    assert "Remedy: give the option --policy locked" in text
+
+
+def test_the_remedy_names_the_layer_of_the_policy(made: Made) -> None:
+    with override(bundle=made.file), pytest.raises(SettingError) as caught:
+        open_bundle(current())
+    assert caught.value.remedy == "set WARP_TILES_POLICY=locked"
+    with override(bundle=made.file, policy="fast"), pytest.raises(SettingError) as caught:
+        open_bundle(current())
+    assert caught.value.remedy == 'call override(policy="locked")'
+
+
+def test_other_settings_are_named(made: Made, tmp_path: Path) -> None:
+    text = deployed(made, tmp_path, status=2, WARP_TILES_MAIN_LOOP="mma")
+    assert "Remedy: set WARP_TILES_MAIN_LOOP=auto" in text
+    assert (
+        "was made with main_loop=auto, and the setting main_loop (environment variable WARP_TILES_MAIN_LOOP) is mma"
+        in text
+    )
+
+
+def test_a_stranger_is_refused(made: Made, tmp_path: Path) -> None:
+    text = deployed(made, tmp_path, status=2, WARP_TILES_TRUSTED_KEYS=str(SigningKey.generate().public))
+    assert "no trusted key signed it" in text
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PK", b"x" * 100])
+def test_another_file_is_refused(content: bytes | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "bundle").write_bytes(content)
+    with pytest.raises(BundleError, match="cannot be used"):
+        Bundle(tmp_path / "bundle", {})
+
+
+def test_a_damaged_module_is_not_loaded(made: Made, tmp_path: Path) -> None:
+    data = bytearray(made.file.read_bytes())
+    data[data.index(b"\x7fELF") + 1000] ^= 1
+    copy = tmp_path / "copy.bundle"
+    copy.write_bytes(data)
+    key = PublicKey.parse(made.public)
+    bundle, sound = (Bundle(path, {key.key_id: key}) for path in (copy, made.file))
+    toolchain = text_of(made)
+    assert all(sound.fetch("module", name, toolchain) is not None for name in sound.names("module"))
+    assert sum(bundle.fetch("module", name, toolchain) is None for name in bundle.names("module")) == 1
+    for opened in (bundle, sound):
+        opened.close()
+
+
+def text_of(made: Made) -> str:
+    """The toolchain that the statements of a bundle name."""
+    import base64
+
+    data = made.file.read_bytes()
+    start = data.index(b"v1/module")
+    payload = data[data.index(b'"payload":"', start) + 11 :].partition(b'"')[0]
+    return str(json.loads(base64.b64decode(payload))["toolchain"])
+
+
+def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="cannot be written"):
+        write_bundle(tmp_path / "missing" / "b", [("ltoir", entry().key, signed(entry()))])
+
+
+def test_an_export_is_no_deployment(made: Made, tmp_path: Path) -> None:
+    """Neither unsigned nor signed: it has no facts, and what nobody signed does not count."""
+    path = tmp_path / "b"
+
+    def refusal() -> str:
+        with override(bundle=path, policy="locked", trusted_keys=(made.public,)), pytest.raises(BundleError) as caught:
+            open_bundle(current())
+        return caught.value.message
+
+    for key in (None, SigningKey.read(made.key)):
+        write_bundle(path, [("ltoir", entry().key, pack("ltoir", entry(), "any", key))])
+        assert "cannot be used: toolchain" in refusal()
+    write_bundle(path, [(TOOLCHAIN, FACTS_KEY.digest, pack(TOOLCHAIN, entry("facts"), "any", None))])
+    assert "nobody signed it" in refusal()
+
+
+def test_a_deployment_can_be_imported(made: Made, tmp_path: Path) -> None:
+    """One format: its modules into a cache, and its records into a folder."""
+    key = PublicKey.parse(made.public)
+    caches = {"module": Cache(tmp_path, "modules", suffix=".cubin")}
+    assert import_bundle(caches, made.file, {key.key_id: key}).added == 2
+    store = RecordStore(tmp_path / "records")
+    assert store.import_(made.file, {key.key_id: key}) == 1
+    with pytest.raises(RecordError, match="no trusted key signed it"):
+        store.import_(made.file)
+
+
+def test_a_bundle_needs_a_signing_key(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(SCRIPT)
+    done = command("bundle", "-o", tmp_path / "b", tmp_path / "main.py", cache=tmp_path, WARP_TILES_SIGNING_KEY="")
+    assert "without a signing key" in usage_error(done)
+
+
+# ---- a machine without compilers
+
+STRANGER, OWNER = 65534, 65533  # who runs the program, and whose file the bundle is; neither is root
+AS_STRANGER = {"user": STRANGER, "group": STRANGER, "extra_groups": ()}
+
+
+class Machine:
+    """A machine with few packages, where the home cannot be written. If root tests, another user runs the programs.
+
+    Args:
+        top: An empty folder that every user can enter.
+        made: The bundle, which is copied.
+    """
+
+    def __init__(self, top: Path, made: Made) -> None:
+        self.by_root = os.geteuid() == 0
+        packages = install_packages(top / "packages")
+        self._python, self._environment = install_python(top / "python")
+        self.script = Path(shutil.copy(made.script, top))
+        self.bundle = Path(shutil.copy(made.file, top))
+        self.output, home = top / "out", top / "home"
+        self.output.mkdir()
+        home.mkdir()
+        for path, mode in ((self.script, 0o444), (self.bundle, 0o444), (home, 0o555)):
+            path.chmod(mode)
+        if self.by_root:
+            os.chown(self.bundle, OWNER, OWNER)
+            os.chown(self.output, STRANGER, STRANGER)
+        self._environment |= {
+            **made.trust,
+            "PYTHONPATH": str(packages),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "HOME": str(home),
+            "WARP_TILES_CACHE_DIR": str(home / "cache"),
+            "WARP_CACHE_PATH": str(self.output / "kernels"),
+        }
+
+    def run(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """Run a command of warp-tiles."""
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in SEARCHED and not name.startswith(("XDG_", "WARP_TILES_"))
+        }
+        return subprocess.run(
+            [*self._python, "-m", "warp_tiles", *map(str, words)],
+            env={**inherited, **self._environment},
+            cwd=self.output,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            **(AS_STRANGER if self.by_root else {}),  # type: ignore[call-overload]
+        )
+
+
+@pytest.fixture(scope="module")
+def machine(made: Made) -> Iterator[Machine]:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to other users
+        top = Path(folder)
+        top.chmod(0o755)
+        if os.geteuid() == 0 and not everybody_reaches(top):
+            pytest.skip(f"other users cannot enter {top}")
+        yield Machine(top, made)
+
+
+def test_a_machine_without_compilers_and_without_a_cache(made: Made, machine: Machine) -> None:
+    """Only a few packages are installed, and the cache's folder cannot be written."""
+    done = machine.run("compile", "--json", "--bundle", machine.bundle, "-o", "compiled", machine.script, ".")
+    (row,) = json_of(done)["modules"]
+    assert (row["lto_builds"], row["lto_hits"]) == (0, 1)
+    assert row["cubin_bytes"] == next(m["cubin_bytes"] for m in made.record["modules"] if m["arch"] == 90)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a program as another user")
+def test_another_user_runs_a_bundle_that_is_not_his_own(made: Made, machine: Machine) -> None:
+    """The signature decides, not the owner of the file."""
+    done = machine.run("run", "--json", "--bundle", machine.bundle, "--policy", "locked", machine.script, ".", "build")
+    (record,) = json_of(done)["modules"]
+    assert (record["lto_builds"], record["lto_hits"]) == (0, 1)
+    (cubin,) = machine.output.glob("built/*.cubin")
+    assert cubin.stat().st_size == next(m["cubin_bytes"] for m in made.record["modules"] if m["arch"] == 90)
+    assert (cubin.stat().st_uid, machine.bundle.stat().st_uid) == (STRANGER, OWNER)

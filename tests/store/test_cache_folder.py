@@ -1,0 +1,245 @@
+"""With a missing, full or read-only folder only the caching is lost. A folder that others can write is refused."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import warp_tiles.util.files
+from tests.store.cache_workers import files, fill, key, key_file_of, payload
+from warp_tiles.errors import CacheError
+from warp_tiles.store.cache import Cache
+from warp_tiles.store.paths import default_root
+
+COMMANDS = {
+    "get": lambda cache: cache.get(key("a")),
+    "manifest": lambda cache: cache.manifest(key("a")),
+    "put": lambda cache: cache.put(key("a"), b"x", {}),
+    "get_or_build": lambda cache: cache.get_or_build(key("a"), lambda: (b"x", {})),
+    "find": lambda cache: cache.find("a"),
+    "info": lambda cache: cache.info(),
+    "entries": lambda cache: cache.entries(),
+    "verify": lambda cache: cache.verify(),
+    "explain": lambda cache: cache.explain(key("a")),
+    "gc": lambda cache: cache.gc(),
+    "clear": lambda cache: cache.clear(),
+    "export": lambda cache: cache.read_verified("0" * 64),
+    "check_trust": lambda cache: cache.check_trust(),
+}
+
+
+def build_twice(cache: Cache) -> None:
+    """Call get_or_build() twice. Both calls run the build and return its result."""
+    for _ in range(2):
+        entry, hit = cache.get_or_build(key("a"), lambda: (payload("a"), {"n": 1}))
+        assert (hit, entry.payload, entry.manifest.info) == (False, payload("a"), {"n": 1})
+        assert not entry.is_stored
+
+
+@pytest.mark.parametrize("place", ["file", "below a file", "/proc/warp_tiles-cache", "/dev/null/cache"])
+def test_without_a_usable_folder_only_the_caching_is_lost(
+    tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    cache = Cache({"file": tmp_path / "file", "below a file": tmp_path / "file" / "x"}.get(place) or Path(place))
+    with caplog.at_level(logging.WARNING, "warp_tiles.cache"):
+        build_twice(cache)
+        again = Cache(cache.root)
+        build_twice(again)
+    assert {problem.kind for problem in cache.problems} == {"folder"}
+    assert len(again.problems) == len(cache.problems)
+    assert len(caplog.records) == len(cache.problems)  # once per process, not per cache or build
+    assert "Remedy:" in caplog.text
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+@pytest.mark.parametrize("call", ["replace", "write", "fsync", "mkdir"])
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES])
+def test_after_a_failed_write_only_the_caching_is_lost(
+    cache: Cache, root: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(warp_tiles.util.files.os, call, fail)
+        build_twice(cache)
+        assert os.strerror(number) in cache.problems[-1].reason
+    assert files(root) == []  # no partial file stays
+    assert cache.get_or_build(key("a"), lambda: (payload("a"), {}))[1] is False
+    assert cache.get(key("a")) is not None  # the cache works again with the folder
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs resource limits")
+def test_on_a_full_disk_only_the_caching_is_lost(root: Path) -> None:
+    fill(Cache(root), "a")
+    code = f"""
+import resource, signal, sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from tests.store.cache_workers import *
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+cache = Cache(Path({str(root)!r}))
+entry, hit = cache.get_or_build(key("big"), lambda: (payload("big", 200_000), {{}}))
+assert entry.payload == payload("big", 200_000) and not hit
+assert not entry.is_stored
+assert "File too large" in cache.problems[0].reason, cache.problems
+assert cache.get(key("a")).payload == payload("a")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    cache = Cache(root)
+    assert len(files(root)) == 2
+    assert (cache.verify().sound, cache.get(key("big"))) == (1, None)
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write a read-only folder")
+def test_a_read_only_folder_still_gives_hits(cache: Cache, root: Path) -> None:
+    (entry,) = fill(cache, "a")
+    folders = [path for path in (root, *root.rglob("*")) if path.is_dir()]
+    for path in folders:
+        path.chmod(0o500)
+    try:
+        assert cache.get(key("a")) == entry
+        assert cache.get_or_build(key("b"), lambda: (payload("b"), {}))[1] is False
+        with pytest.raises(CacheError):
+            cache.clear()
+    finally:
+        for path in folders:
+            path.chmod(0o700)
+
+
+def test_hits_need_no_write_access(cache: Cache, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (entry,) = fill(cache, "a")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    for call in ("utime", "mkdir", "replace", "unlink"):
+        monkeypatch.setattr(os, call, fail)
+    assert cache.get(key("a")) == entry
+    assert cache.problems == ()
+
+
+def test_a_damaged_entry_that_cannot_be_moved_is_still_a_miss(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    (entry,) = fill(cache, "a")
+    key_file_of(cache, entry).write_bytes(b"{}")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    for call in ("utime", "mkdir", "replace", "unlink"):
+        monkeypatch.setattr(os, call, fail)
+    for _ in range(2):
+        assert cache.get(key("a")) is None
+    assert [problem.kind for problem in cache.problems] == ["damage"]
+
+
+def test_a_command_that_cannot_change_the_folder_raises(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(cache, "a")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "unlink", fail)
+    for command in (cache.clear, lambda: cache.gc(0)):
+        with pytest.raises(CacheError, match="Read-only"):
+            command()
+
+
+def test_a_removed_folder_is_created_again(cache: Cache, root: Path) -> None:
+    fill(cache, "a")
+    root.rename(root.with_name("gone"))
+    assert cache.get(key("a")) is None
+    fill(cache, "a")
+    assert (cache.get(key("a")) is not None, cache.problems) == (True, ())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX permissions")
+class TestTrust:
+    @pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702, 0o1777])
+    @pytest.mark.parametrize("below", ["", "v1", "v1/keys", "v1/objects", "v1/locks"])
+    def test_a_folder_that_others_can_write_is_refused(self, root: Path, mode: int, below: str) -> None:
+        (root / below).mkdir(parents=True)
+        for path in ((root / below), *(root / below).parents):
+            if path.is_relative_to(root):
+                path.chmod(0o700)
+        (root / below).chmod(mode)
+        before = files(root)
+        with pytest.raises(CacheError, match="is refused") as caught:
+            Cache(root).check_trust()
+        assert "chmod 700" in caught.value.remedy
+        assert files(root) == before
+
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_only_commands_of_the_user_fail(self, cache: Cache, root: Path, command: str) -> None:
+        """A launch goes on without the cache; nothing is read from it, and the reason is reported."""
+        (entry,) = fill(cache, "a")
+        root.chmod(0o777)
+        before, refusing = files(root), Cache(root)
+        if command in ("get", "manifest"):
+            assert COMMANDS[command](refusing) is None
+        elif command == "put":
+            assert COMMANDS[command](refusing).payload == b"x"
+        elif command == "get_or_build":
+            found, hit = COMMANDS[command](refusing)
+            assert (found.payload, hit) == (b"x", False)
+            assert found != entry
+        else:
+            with pytest.raises(CacheError, match="is refused"):
+                COMMANDS[command](refusing)
+            return
+        assert files(root) == before
+        assert "is refused" in str(refusing.problems[0])
+
+    def test_a_folder_of_another_user_is_refused(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        root.mkdir(mode=0o700)
+        monkeypatch.setattr(os, "geteuid", lambda: root.stat().st_uid + 1)
+        with pytest.raises(CacheError, match="belongs to user"):
+            Cache(root).check_trust()
+        assert Cache(root, allow_shared=True).get(key("a")) is None
+
+    @pytest.mark.parametrize("mode", [0o700, 0o500, 0o755, 0o711])
+    def test_the_users_own_folder_passes(self, root: Path, mode: int) -> None:
+        root.mkdir()
+        root.chmod(mode)
+        cache = Cache(root)
+        cache.check_trust()
+        assert cache.get(key("a")) is None
+
+    def test_new_files_are_private_to_the_owner(self, tmp_path: Path) -> None:
+        cache = Cache(tmp_path / "new" / "cache")
+        mask = os.umask(0)
+        try:
+            cache.get_or_build(key("a"), lambda: (payload("a"), {}))
+        finally:
+            os.umask(mask)
+        modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "new").rglob("*") if path.is_dir()}
+        assert modes | {stat.S_IMODE((tmp_path / "new").stat().st_mode)} == {0o700}
+        assert {stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "new").rglob("*") if p.is_file()} == {0o600}
+
+    def test_an_allowed_shared_folder_is_used_and_stays_shared(self, root: Path) -> None:
+        root.mkdir()
+        root.chmod(0o2775)
+        cache = Cache(root, allow_shared=True)
+        mask = os.umask(0o077)
+        try:
+            fill(cache, "a")
+        finally:
+            os.umask(mask)
+        assert cache.get(key("a")) is not None
+        assert {stat.S_IMODE(p.stat().st_mode) for p in root.rglob("*") if p.is_dir()} == {0o2775}
+        assert {stat.S_IMODE(p.stat().st_mode) for p in root.rglob("*") if p.is_file()} == {0o664}
+
+
+def test_the_default_root_is_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if sys.platform == "linux":
+        assert default_root() == tmp_path / "warp_tiles"
+    assert not default_root().exists()

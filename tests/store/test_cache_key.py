@@ -1,0 +1,148 @@
+"""Keys: every input changes the digest, the encoding is injective, a transcript proves its key."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warp_tiles.store.explain import explain
+from warp_tiles.store.key import SCHEMA_VERSION, CacheKey, KeyField
+
+BASE = {
+    "variant": "64x64x64 f16",
+    "arch": 90,
+    "source": b"x" * 4000,
+    "headers": "ab" * 32,
+    "compiler": None,
+    "fast": True,
+    "options": ("-O3", "-std=c++17"),
+}
+CHANGED = {
+    "variant": "64x64x32 f16",
+    "arch": 91,
+    "source": b"x" * 3999 + b"y",
+    "headers": "ab" * 31 + "ac",
+    "compiler": "",
+    "fast": False,
+    "options": ("-O3", "-std=c++20"),
+}
+
+values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.text(st.characters(), max_size=8),
+    st.binary(max_size=80),
+    st.lists(st.text(max_size=3), max_size=3),
+)
+labels = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6)
+mappings = st.dictionaries(labels, values, min_size=1, max_size=5)
+
+
+def typed(fields: dict[str, object]) -> str:
+    """A text in which True differs from 1, and "1" from b"1"."""
+    return repr(sorted((label, type(value).__name__, repr(value)) for label, value in fields.items()))
+
+
+@pytest.mark.parametrize("label", BASE)
+def test_every_field_changes_the_digest_and_is_explained(label: str) -> None:
+    before, after = CacheKey.of(BASE), CacheKey.of({**BASE, label: CHANGED[label]})
+    assert before.digest != after.digest
+    (difference,) = explain(before, after)
+    assert difference.label == label
+    assert difference.old != difference.new
+
+
+@pytest.mark.parametrize("label", BASE)
+def test_a_missing_field_changes_the_digest(label: str) -> None:
+    before, after = CacheKey.of(BASE), CacheKey.of({name: value for name, value in BASE.items() if name != label})
+    assert before.digest != after.digest
+    (difference,) = explain(before, after)
+    assert (difference.label, difference.new) == (label, None)
+
+
+def test_the_schema_changes_the_digest() -> None:
+    before, after = CacheKey.of(BASE), CacheKey.of(BASE, schema=SCHEMA_VERSION + 1)
+    assert before.digest != after.digest
+    assert [str(difference) for difference in explain(before, after)] == ["<schema>: 1 -> 2"]
+
+
+def test_the_order_of_fields_does_not_matter() -> None:
+    assert CacheKey.of(dict(reversed(BASE.items()))) == CacheKey.of(BASE)
+    assert explain(CacheKey.of(BASE), CacheKey.of(list(BASE.items()))) == ()
+
+
+def test_the_digest_of_a_known_key_is_fixed() -> None:
+    """A change of the encoding must come with a new schema version."""
+    key = CacheKey.of({"a": "text", "b": b"\x00\xff", "c": 7, "d": None, "e": True, "f": ["x", "y"], "g": b"z" * 100})
+    assert key.digest == "834141eb6078b3c9ba88828a12546ef656832f04912e6c1d80bf16400e9fc8d7"
+
+
+@given(mappings, mappings)
+def test_different_fields_have_different_encodings(left: dict[str, object], right: dict[str, object]) -> None:
+    same = typed(left) == typed(right)
+    assert (CacheKey.of(left).encode() == CacheKey.of(right).encode()) == same
+
+
+@given(labels, labels, st.text(st.characters(exclude_categories=["Cs"]), max_size=4))
+def test_text_cannot_move_between_label_and_value(left: str, right: str, value: str) -> None:
+    one, other = CacheKey.of({left + right: value}), CacheKey.of({left: right + value})
+    assert one.encode() != other.encode()
+
+
+@given(mappings)
+def test_a_transcript_restores_the_key_through_json(fields: dict[str, object]) -> None:
+    key = CacheKey.of(fields)
+    again = CacheKey.from_transcript(json.loads(json.dumps(key.transcript)))
+    assert again == key
+    assert again.digest == key.digest
+    assert pickle.loads(pickle.dumps(key)).digest == key.digest
+
+
+def test_long_values_are_kept_as_digest_and_length() -> None:
+    fields = {field.label: field for field in CacheKey.of({"s": "x" * 5000, "b": bytes(5000), "t": "x"}).fields}
+    assert fields["s"].kind == "text-sha256"
+    assert fields["b"].kind == "bytes-sha256"
+    assert fields["b"].shown.endswith(":5000")
+    assert fields["t"] == KeyField("t", "text", "x")
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({}, ValueError),
+        ({"": "x"}, ValueError),
+        ({"\ud800": "x"}, ValueError),
+        ([("a", "1"), ("a", "2")], ValueError),
+        ({"a": 1.5}, TypeError),
+        ({"a": ["x", 1]}, TypeError),
+        ({"a": object()}, TypeError),
+    ],
+)
+def test_values_without_an_encoding_are_refused(fields: object, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        CacheKey.of(fields)
+
+
+@pytest.mark.parametrize(
+    "transcript",
+    [
+        None,
+        [],
+        {"schema": 1},
+        {"schema": 1, "fields": []},
+        {"schema": True, "fields": [["a", "text", "x"]]},
+        {"schema": -1, "fields": [["a", "text", "x"]]},
+        {"schema": 1, "fields": [["a", "text"]]},
+        {"schema": 1, "fields": [["a", "sort", "x"]]},
+        {"schema": 1, "fields": [["b", "text", "x"], ["a", "text", "x"]]},
+        {"schema": 1, "fields": {"a": "x"}},
+    ],
+)
+def test_a_malformed_transcript_is_refused(transcript: object) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  the messages differ
+        CacheKey.from_transcript(transcript)

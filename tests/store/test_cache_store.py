@@ -1,0 +1,239 @@
+"""Look up, store, evict and explain entries; the time of a hit."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.store.cache_workers import files, fill, key, key_file_of, object_of, payload
+from warp_tiles.errors import CacheError
+from warp_tiles.store.cache import Cache
+
+
+def test_import_and_constructor_create_no_files(root: Path) -> None:
+    cache = Cache(root)
+    assert cache.get(key("a")) is None
+    assert cache.entries() == ()
+    assert cache.info().exists is False
+    assert cache.gc().evicted == []
+    assert cache.clear().evicted == []
+    assert cache.verify().checked == 0
+    assert not root.exists()
+    code = f"import os; before = set(os.listdir({str(root.parent)!r})); import warp_tiles.store.cache; "
+    code += f"assert set(os.listdir({str(root.parent)!r})) == before; assert not os.path.exists({str(root)!r})"
+    environment = {**os.environ, "HOME": str(root.parent), "XDG_CACHE_HOME": str(root.parent)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+def test_get_returns_the_stored_entry(cache: Cache) -> None:
+    stored = cache.put(key("a"), payload("a"), {"symbol": "s", "sizes": (1, 2), "build_ms": 1.5})
+    found = cache.get(key("a"))
+    assert found == stored
+    assert found.payload == payload("a")
+    assert found.manifest.key == key("a")
+    assert found.manifest.info == {"symbol": "s", "sizes": [1, 2], "build_ms": 1.5}
+    assert cache.get(found.key) == found
+    assert cache.get(key("b")) is None
+    assert object_of(cache, found).read_bytes() == payload("a")
+    assert cache.manifest(key("a")) == found.manifest
+    assert cache.manifest(key("b")) is None
+
+
+def test_get_or_build_builds_once(cache: Cache) -> None:
+    built = []
+
+    def build() -> tuple[bytes, dict[str, object]]:
+        built.append(1)
+        return payload("a"), {"n": 1}
+
+    first, hit = cache.get_or_build(key("a"), build)
+    assert (hit, len(built)) == (False, 1)
+    second, hit = cache.get_or_build(key("a"), build)
+    assert (hit, len(built)) == (True, 1)
+    assert first == second
+
+
+def test_a_failing_build_stores_nothing_and_can_be_repeated(cache: Cache, root: Path) -> None:
+    def fail() -> tuple[bytes, dict[str, object]]:
+        raise RuntimeError("no compiler")
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no compiler"):
+            cache.get_or_build(key("a"), fail)
+    assert files(root) == []
+    assert cache.get_or_build(key("a"), lambda: (payload("a"), {}))[1] is False
+    assert len(cache.entries()) == 1
+
+
+def test_a_payload_of_two_keys_is_stored_once(cache: Cache) -> None:
+    first = cache.put(key("a"), payload("same"), {})
+    second = cache.put(key("b"), payload("same"), {})
+    assert object_of(cache, first) == object_of(cache, second)
+    assert (cache.info().entries, cache.info().payloads) == (2, 1)
+    assert cache.get(key("a")).payload == cache.get(key("b")).payload == payload("same")
+
+
+def test_a_second_put_replaces_the_first(cache: Cache) -> None:
+    cache.put(key("a"), payload("old"), {})
+    cache.put(key("a"), payload("new"), {})
+    assert cache.get(key("a")).payload == payload("new")
+    assert (cache.info().entries, cache.info().payloads, cache.verify().unreferenced) == (1, 2, 1)
+    assert cache.gc().payloads == 1
+    assert (cache.info().payloads, cache.get(key("a")).payload) == (1, payload("new"))
+
+
+@pytest.mark.parametrize(
+    ("data", "info", "error"),
+    [
+        (b"", {}, ValueError),
+        ("text", {}, TypeError),
+        (bytearray(b"x"), {}, TypeError),
+        (b"x", {"a": object()}, TypeError),
+        (b"x", {"a": float("nan")}, ValueError),
+    ],
+)
+def test_unstorable_values_are_refused(cache: Cache, root: Path, data: object, info: dict, error: type) -> None:
+    with pytest.raises(error):
+        cache.put(key("a"), data, info)
+    assert not root.exists()
+
+
+def test_the_least_recently_used_entries_are_removed_first(root: Path) -> None:
+    cache = Cache(root)
+    entries = fill(cache, "a", "b", "c", "d", size=10_000)
+    assert cache.get(key("a")) is not None  # now b is the oldest
+    assert [item.key for item in cache.entries()] == [entries[i].key for i in (0, 3, 2, 1)]
+    report = cache.gc(25_000)
+    assert report.evicted == [entries[1].key, entries[2].key]
+    assert report.payloads == 2
+    assert report.size_bytes == cache.info().size_bytes <= 25_000
+    assert [cache.get(key(name)) is not None for name in "abcd"] == [True, False, False, True]
+
+
+def test_a_store_keeps_the_bound_and_the_new_entry(root: Path) -> None:
+    cache = Cache(root, max_bytes=50_000)
+    for step in range(20):
+        fill(cache, step, size=10_000)
+        assert cache.info().size_bytes <= 50_000
+        assert cache.get(key(step)) is not None
+    assert 0 < cache.info().entries < 20
+    assert cache.verify().ok
+
+
+def test_a_new_entry_that_nearly_fills_the_cache_stays(root: Path) -> None:
+    cache = Cache(root, max_bytes=20_000)
+    fill(cache, "small")
+    fill(cache, "large", size=19_000)  # above nine tenths, the target of an automatic eviction
+    assert cache.get(key("small")) is None
+    assert cache.get(key("large")) is not None
+    assert cache.info().size_bytes <= 20_000
+
+
+def test_uses_within_one_tick_of_the_clock_keep_their_order(cache: Cache) -> None:
+    fill(cache, "old")
+    for step in range(20):
+        assert cache.get(key("old")) is not None
+        assert cache.entries()[0].key == key("old").digest
+        fill(cache, step)
+        assert cache.entries()[0].key == key(step).digest
+
+
+@pytest.mark.parametrize("bound", [500, 1100])  # below the payload, and below payload and manifest
+def test_a_payload_above_the_bound_is_not_stored(root: Path, bound: int) -> None:
+    cache = Cache(root, max_bytes=bound)
+    (entry,) = fill(cache, "a")
+    assert entry.payload == payload("a")
+    assert not entry.is_stored
+    assert [problem.kind for problem in cache.problems] == ["size"]
+    assert not root.exists()
+
+
+def test_gc_never_removes_a_payload_that_a_key_refers_to(cache: Cache) -> None:
+    first = cache.put(key("a"), payload("same", 10_000), {})
+    second = cache.put(key("b"), payload("same", 10_000), {})
+    fill(cache, "c", size=10_000)
+    report = cache.gc(cache.info().size_bytes - 1)  # one of the sharing keys is removed, their payload stays
+    assert report.evicted == [first.key]
+    assert report.payloads == 0
+    assert cache.get(key("b")).payload == second.payload
+    assert cache.get(key("a")) is None
+    assert cache.verify().missing == ()
+    assert cache.gc(0).size_bytes == 0
+    assert (cache.info().entries, cache.info().payloads) == (0, 0)
+
+
+def test_gc_keeps_payloads_when_a_manifest_cannot_be_read(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    (entry,) = fill(cache, "a")
+    read = cache._folder.read_manifest
+    monkeypatch.setattr(cache._folder, "read_manifest", lambda digest: os.listdir("/dev/null/x"))
+    assert cache.gc().payloads == 0
+    monkeypatch.setattr(cache._folder, "read_manifest", read)
+    assert cache.get(key("a")) == entry
+
+
+def test_gc_removes_old_leftovers_only(cache: Cache, root: Path) -> None:
+    (entry,) = fill(cache, "a")
+    old, young = (object_of(cache, entry).with_name(name) for name in (".tmp-old", ".tmp-young"))
+    lock = root / "v1" / "locks" / f"{entry.key}.lock"
+    for path in (old, young, lock):
+        path.write_bytes(b"x")
+    for path in (old, lock):
+        os.utime(path, (time.time() - 90_000,) * 2)
+    assert cache.verify().unfinished == 2
+    assert cache.gc().leftovers == 1
+    assert (old.exists(), young.exists(), lock.exists()) == (False, True, False)
+    assert cache.get(key("a")) == entry
+
+
+def test_the_cache_works_after_clear(cache: Cache, root: Path) -> None:
+    fill(cache, *range(5))
+    report = cache.clear()
+    assert (len(report.evicted), report.payloads, files(root)) == (5, 5, [])
+    fill(cache, "a")
+    assert cache.get(key("a")) is not None
+
+
+def test_a_miss_is_explained_by_the_nearest_key(cache: Cache) -> None:
+    cache.put(key("a", arch=80, compiler="12.8"), payload("a"), {})
+    near = cache.put(key("b", arch=90, compiler="12.9"), payload("b"), {})
+    explanation = cache.explain(key("b", arch=90, compiler="13.0"))
+    assert (explanation.stored, explanation.nearest) == (False, near.key)
+    assert [str(difference) for difference in explanation.differences] == ["compiler: 12.9 -> 13.0"]
+    assert near.key in str(explanation)
+    stored = cache.explain(near.key[:10])
+    assert (stored.stored, len(stored.differences)) == (True, 3)
+    assert Cache(cache.root.parent / "empty").explain(key("b")).nearest is None
+
+
+def test_find_requires_exactly_one_key(cache: Cache) -> None:
+    entries = fill(cache, *range(3))
+    assert cache.find(entries[0].key[:12]).key == key(0)
+    with pytest.raises(CacheError, match="3 stored keys"):
+        cache.find("")
+    with pytest.raises(CacheError, match="0 stored keys"):
+        cache.find("zz")
+    with pytest.raises(CacheError, match="not a key digest"):
+        cache.get("../../etc/passwd")
+
+
+def test_a_hit_of_5_mb_is_fast(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
+    data = os.urandom(5_000_000)
+    cache.put(key("a"), data, {"symbol": "s"})
+    times = []
+    for _ in range(41):
+        start = time.perf_counter()
+        entry = cache.get(key("a"))
+        times.append((time.perf_counter() - start) * 1e3)
+    assert entry.payload == data
+    with capsys.disabled():
+        print(f"\n5 MB hit: median {statistics.median(times):.2f} ms, best {min(times):.2f} ms")
+    assert statistics.median(times) < 20.0
+    os.utime(object_of(cache, entry))  # with another modification time the SHA-256 is checked too; it is still a hit
+    assert cache.get(key("a")) == entry
+    assert key_file_of(cache, entry).stat().st_size < 2000

@@ -1,0 +1,414 @@
+"""Exports of a cache: a round trip, signatures, and refusals of unsound bundles."""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+import struct
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.store.subjects import SIGNER, STRANGER, TRUSTED, entry, key, signed
+from warp_tiles.errors import BundleError, CacheError, RemoteError
+from warp_tiles.store import ANY_TOOLCHAIN, LTOIR, MODULE, RECORDS, bundle, object_name
+from warp_tiles.store.bundle import Bundle, write_bundle
+from warp_tiles.store.cache import Cache
+from warp_tiles.store.envelope import pack
+from warp_tiles.store.folder import Folder
+from warp_tiles.store.keys import SigningKey
+from warp_tiles.store.transfer import BundleReport, export, import_bundle
+
+
+class Machine:
+    """The two caches of a machine."""
+
+    def __init__(self, root: Path, **given: int) -> None:
+        self.root = root
+        self.functions = Cache(root, **given)
+        self.modules = Cache(root, "modules", suffix=".cubin")
+        self.caches = {LTOIR: self.functions, MODULE: self.modules}
+
+    def export(self, path: Path, signer: SigningKey | None = None, **only: str) -> BundleReport:
+        return export(self.caches, path, signer, {key(name).digest: kind for name, kind in only.items()})
+
+    def import_(self, path: Path) -> BundleReport:
+        return import_bundle(self.caches, path, TRUSTED)
+
+
+def payload(name: str) -> bytes:
+    return name.encode() * 1000
+
+
+def refused(path: Path, match: str) -> None:
+    """The import is refused, and leaves nothing."""
+    machine = Machine(path.parent / "refusing")
+    with pytest.raises(BundleError, match=match):
+        machine.import_(path)
+    assert not machine.root.exists()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Machine:
+    """Two functions and a module. The module and one function have one payload."""
+    made = Machine(tmp_path / "source")
+    for name in "ab":
+        made.functions.put(key(name), payload(name), {"name": name})
+    made.modules.put(key("c"), payload("a"), {"name": "c"})
+    return made
+
+
+@pytest.fixture
+def path(source: Machine, tmp_path: Path) -> Path:
+    """Their export, unsigned."""
+    assert source.export(tmp_path / "bundle") == BundleReport(3, 0, (), 3000, signed=False)
+    return tmp_path / "bundle"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "machine")
+
+
+# ---- a round trip
+
+
+def test_a_round_trip(path: Path, source: Machine, machine: Machine) -> None:
+    assert machine.import_(path) == BundleReport(3, 0, (), 3000)
+    for name in "abc":
+        kind = "modules" if name == "c" else "functions"
+        ours, theirs = (getattr(each, kind).get(key(name)) for each in (machine, source))
+        assert ours.payload == theirs.payload
+        assert ours.manifest.info == theirs.manifest.info == {"name": name}
+        assert ours.manifest.stored_at_ns == theirs.manifest.stored_at_ns
+    assert machine.import_(path) == BundleReport(0, 3)
+    machine.export(path.with_name("second"))
+    assert path.with_name("second").read_bytes() == path.read_bytes()
+
+
+def test_other_tools_can_list_a_bundle(path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        names = archive.namelist()
+    assert names == sorted(object_name("module" if name == "c" else "ltoir", key(name).digest) for name in "abc")
+
+
+def test_an_export_of_named_keys(path: Path, source: Machine, machine: Machine) -> None:
+    assert source.export(path, b=LTOIR, c=MODULE).added == 2
+    assert machine.import_(path).added == 2
+    assert [item.key for item in machine.functions.entries()] == [key("b").digest]
+    before = path.read_bytes()
+    with pytest.raises(CacheError, match="no sound entry"):
+        source.export(path, zz=LTOIR)
+    assert path.read_bytes() == before
+
+
+def damage(cache: Cache, name: str) -> None:
+    """Change the payload of an entry, which a read notices by its SHA-256 alone."""
+    sha256 = cache.manifest(key(name)).payload_sha256  # type: ignore[union-attr]
+    (file,) = (cache.root / "v1" / "objects").rglob(f"{sha256}.*")
+    file.write_bytes(b"damaged")
+
+
+def test_an_export_skips_a_damaged_entry(source: Machine, tmp_path: Path) -> None:
+    damage(source.functions, "b")
+    report = source.export(tmp_path / "bundle")
+    assert (report.added, report.skipped) == (2, (key("b").digest,))
+
+
+def test_an_import_keeps_a_stored_entry_and_replaces_a_damaged_one(path: Path, machine: Machine) -> None:
+    machine.functions.put(key("a"), b"mine", {})
+    machine.functions.put(key("b"), payload("b"), {})
+    damage(machine.functions, "b")
+    assert machine.import_(path) == BundleReport(2, 1, (), 2000)
+    assert machine.functions.get(key("a")).payload == b"mine"  # type: ignore[union-attr]
+    assert machine.functions.get(key("b")).payload == payload("b")  # type: ignore[union-attr]
+    assert machine.functions.verify().ok
+
+
+def test_an_import_keeps_the_bound(path: Path, tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "small", max_bytes=2000)
+    assert machine.import_(path).added == 3
+    assert machine.functions.info().size_bytes <= 2000
+    assert machine.functions.info().entries == 1
+
+
+def test_an_import_measures_a_cache_once(path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+    size_bytes = Folder.size_bytes
+    monkeypatch.setattr(Folder, "size_bytes", lambda folder: measured.append(folder.root) or size_bytes(folder))
+    assert machine.import_(path).added == 3
+    assert sorted(measured) == sorted([machine.functions.root, machine.modules.root])
+
+
+def test_an_empty_export(tmp_path: Path, machine: Machine) -> None:
+    assert Machine(tmp_path / "nothing").export(tmp_path / "bundle").added == 0
+    assert machine.import_(tmp_path / "bundle") == BundleReport()
+
+
+def test_records_and_facts_of_a_deployment_are_verified_and_left_out(tmp_path: Path, machine: Machine) -> None:
+    write_bundle(tmp_path / "b", [(LTOIR, entry().key, signed(entry())), (RECORDS, entry("r").key, b"damaged")])
+    refused(tmp_path / "b", "records .*not an entry of this version")
+    write_bundle(
+        tmp_path / "b",
+        [(LTOIR, entry().key, signed(entry())), (RECORDS, entry("r").key, signed(entry("r"), kind=RECORDS))],
+    )
+    assert machine.import_(tmp_path / "b").added == 1
+
+
+# ---- signatures
+
+
+def test_a_signed_export_needs_a_trusted_signer(source: Machine, machine: Machine, tmp_path: Path) -> None:
+    path = tmp_path / "bundle"
+    assert source.export(path, SIGNER).signed
+    assert machine.import_(path).added == 3
+    found = machine.functions.get(key("a"))
+    assert found is not None
+    assert found.manifest.info["signed_by"] == SIGNER.public.key_id, "a push leaves it to its signer"
+    source.export(path, STRANGER)
+    refused(path, "no trusted key signed it")
+
+
+def test_an_unsigned_object_counts_only_where_the_user_vouches(path: Path) -> None:
+    with Bundle(path, TRUSTED) as strict:
+        assert strict.fetch(LTOIR, key("a").digest, ANY_TOOLCHAIN) is None
+        with pytest.raises(BundleError, match="nobody signed it"):
+            strict.read(LTOIR, key("a").digest)
+
+
+def test_neither_an_unsigned_export_nor_its_import_needs_cryptography(
+    source: Machine, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bundle"
+    source.export(path, SIGNER)
+    for name in ("cryptography", "cryptography.hazmat.primitives.asymmetric.ed25519", "obstore"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(RemoteError, match="need the package cryptography") as caught:
+        machine.import_(path)
+    assert "warp-tiles[remote]" in caught.value.remedy
+    source.export(path)
+    assert machine.import_(path).added == 3
+
+
+def test_a_digest_is_no_signature_of_another_statement(source: Machine, tmp_path: Path) -> None:
+    path = tmp_path / "bundle"
+    data = pack(LTOIR, entry("a"), ANY_TOOLCHAIN, None)
+    write_bundle(path, [(LTOIR, entry("b").key, data)])
+    refused(path, "it is another entry")
+    write_bundle(path, [(MODULE, entry("a").key, data)])
+    refused(path, "it is another entry")
+    write_bundle(path, [(LTOIR, entry("a").key, data.replace(b"sha256", b"sha255"))])
+    refused(path, "no trusted key signed it; it names the key sha255")
+
+
+# ---- what is no bundle
+
+
+def rewrite(path: Path, change: Callable[[zipfile.ZipInfo, bytes], Iterator[tuple[zipfile.ZipInfo, bytes]]]) -> None:
+    """Write a bundle again with changed members."""
+    with zipfile.ZipFile(path) as archive:
+        content = [(info, archive.read(info)) for info in archive.infolist()]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for info, data in content:
+            for member, new in change(zipfile.ZipInfo(info.filename), data):
+                archive.writestr(member, new)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../../escape",
+        "/etc/escape",
+        f"v1/ltoir/ab/../../../{'a' * 64}",
+        f"v1/ltoir/ab/{'a' * 64}",
+        f"v1/ltoir/aa/{'a' * 64}/",
+        f"v1\\ltoir\\aa\\{'a' * 64}",
+        f"v1/other/aa/{'a' * 64}",
+        f"v1/ltoir/aa/{'A' * 64}",
+        f"v2/ltoir/aa/{'a' * 64}",
+        "README",
+    ],
+)
+def test_another_name_is_refused(path: Path, name: str) -> None:
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(zipfile.ZipInfo(name), b"x")
+    refused(path, "is no object of this version")
+    assert not (path.parent.parent / "escape").exists()
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFDIR, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO])
+def test_only_regular_files_are_taken(path: Path, kind: int) -> None:
+    def change(info: zipfile.ZipInfo, data: bytes) -> Iterator[tuple[zipfile.ZipInfo, bytes]]:
+        info.external_attr = (kind | 0o777) << 16
+        yield info, data
+
+    rewrite(path, change)
+    refused(path, "is no regular file")
+
+
+def test_a_compressed_object_is_refused(path: Path) -> None:
+    def change(info: zipfile.ZipInfo, data: bytes) -> Iterator[tuple[zipfile.ZipInfo, bytes]]:
+        info.compress_type = zipfile.ZIP_DEFLATED
+        yield info, data
+
+    rewrite(path, change)
+    refused(path, "is compressed or encrypted")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_an_object_that_occurs_twice_is_refused(path: Path) -> None:
+    def change(info: zipfile.ZipInfo, data: bytes) -> Iterator[tuple[zipfile.ZipInfo, bytes]]:
+        yield info, data
+        yield zipfile.ZipInfo(info.filename), data
+
+    rewrite(path, change)
+    refused(path, "occurs twice")
+
+
+@pytest.mark.parametrize("place", ["before", "between", "after the objects", "after the end"])
+def test_bytes_that_belong_to_no_object_are_refused(path: Path, place: str) -> None:
+    data = path.read_bytes()
+    at = {"before": 0, "after the end": len(data), "after the objects": data.index(b"PK\1\2")}.get(place)
+    if at is None:
+        at = data.index(b"PK\3\4", 10)
+    changed = data[:at] + b"hidden" + data[at:]
+    path.write_bytes(changed)
+    refused(path, "cannot be used")
+    if place in ("after the objects", "between"):  # with a directory that knows the places
+        end = struct.unpack("<I", changed[-6:-2])[0] + 6
+        fixed = bytearray(changed[:-6] + struct.pack("<I", end) + changed[-2:])
+        if place == "between":
+            for entry_at in [i for i in range(end, len(fixed)) if fixed[i : i + 4] == b"PK\1\2"]:
+                offset = struct.unpack("<I", fixed[entry_at + 42 : entry_at + 46])[0]
+                fixed[entry_at + 42 : entry_at + 46] = struct.pack("<I", offset + (6 if offset >= at else 0))
+        path.write_bytes(fixed)
+        refused(path, "is not where")
+
+
+def test_a_bundle_cut_anywhere_is_refused(path: Path) -> None:
+    whole = path.read_bytes()
+    for size in [*range(0, len(whole), 97), len(whole) - 1]:
+        path.write_bytes(whole[:size])
+        refused(path, "cannot be used")
+
+
+def test_a_changed_payload_is_refused(path: Path) -> None:
+    def change(info: zipfile.ZipInfo, data: bytes) -> Iterator[tuple[zipfile.ZipInfo, bytes]]:
+        yield info, data[:-1] + b"x"
+
+    rewrite(path, change)
+    refused(path, "does not match the signed digest")
+    data = bytearray(path.read_bytes())
+    data[data.index(b"aaaa") + 500] ^= 1  # the ZIP file's own checksum
+    path.write_bytes(data)
+    refused(path, "Bad CRC-32|does not match")
+
+
+@pytest.mark.parametrize("extra", [b"", b"x"])
+def test_a_wrong_size_is_refused(path: Path, extra: bytes) -> None:
+    def change(info: zipfile.ZipInfo, data: bytes) -> Iterator[tuple[zipfile.ZipInfo, bytes]]:
+        yield info, data + extra if extra else data[:-1]
+
+    rewrite(path, change)
+    refused(path, "more than the signed" if extra else "does not match")
+
+
+def test_an_export_of_an_earlier_version_is_named(tmp_path: Path) -> None:
+    import tarfile
+
+    (tmp_path / "manifest.json").write_text("{}")
+    with tarfile.open(tmp_path / "bundle.tar", "w:", format=tarfile.USTAR_FORMAT) as archive:
+        archive.add(tmp_path / "manifest.json", "manifest.json")
+    with pytest.raises(BundleError, match="it is an export of an earlier version") as caught:
+        Machine(tmp_path / "machine").import_(tmp_path / "bundle.tar")
+    assert "make it again (`warp-tiles cache export`" in caught.value.remedy
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=2000))
+def test_arbitrary_bytes_are_refused_cleanly(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "bundle").write_bytes(data)
+        refused(Path(folder, "bundle"), "cannot be used")
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data(), st.sampled_from([None, SIGNER]))
+def test_a_changed_byte_is_refused_or_changes_nothing(data: st.DataObject, signer: SigningKey | None) -> None:
+    """Dates, versions and numbers of the ZIP file that nothing uses may change without effect."""
+    with tempfile.NamedTemporaryFile() as file:
+        sound = entry("a", b"payload" * 10)
+        write_bundle(Path(file.name), [(LTOIR, sound.key, pack(LTOIR, sound, ANY_TOOLCHAIN, signer))])
+        whole = bytearray(Path(file.name).read_bytes())
+        where = data.draw(st.integers(0, len(whole) - 1))
+        whole[where] ^= data.draw(st.integers(1, 255))
+        Path(file.name).write_bytes(whole)
+        try:
+            with Bundle(Path(file.name), TRUSTED, unsigned=True) as opened:
+                opened.check()
+                assert opened.names(LTOIR) == [sound.key]
+                found = opened.read(LTOIR, sound.key)
+        except BundleError:
+            return
+        assert (found.payload, found.manifest.stored_at_ns) == (sound.payload, sound.manifest.stored_at_ns)
+        assert found.manifest.info == sound.manifest.info | (
+            {} if signer is None else {"signed_by": signer.public.key_id}
+        )
+
+
+def test_a_bundle_that_changes_during_the_import_is_refused(
+    source: Machine, path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.functions.put(key("large"), random.Random(1).randbytes(100_000), {})
+    source.export(path)
+    check = Bundle.check
+
+    def check_then_cut(opened: Bundle) -> None:
+        check(opened)
+        os.truncate(path, path.stat().st_size // 2)
+
+    monkeypatch.setattr(Bundle, "check", check_then_cut)
+    with pytest.raises(BundleError):
+        machine.import_(path)
+    assert machine.functions.verify().ok
+
+
+def test_the_error_names_a_file_that_cannot_be_read_or_written(path: Path, machine: Machine, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="absent cannot be used: No such file"):
+        machine.import_(tmp_path / "absent")
+    with pytest.raises(CacheError, match="nowhere"):
+        machine.export(tmp_path / "nowhere" / "bundle")
+    blocked = tmp_path / "blocked"
+    blocked.write_text("in the way")
+    with pytest.raises(CacheError, match="blocked"):
+        Machine(blocked).import_(path)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_an_export_that_could_not_be_imported_is_refused(
+    source: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle, "MOST_OBJECTS", 2)
+    with pytest.raises(BundleError, match="more than 2 objects") as caught:
+        source.export(tmp_path / "bundle")
+    assert "--key" in caught.value.remedy
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_the_directory_of_the_most_objects_can_be_read_and_a_larger_one_cannot(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open(path, "rb") as file:
+        data = file.read()
+    size = (len(data) - data.index(b"PK\1\2")) / 3
+    assert bundle.MOST_OBJECTS * size < bundle._MAX_READ_BYTES
+    monkeypatch.setattr(bundle, "_MAX_READ_BYTES", 300)
+    refused(path, "directory has more than 300 bytes")

@@ -1,0 +1,154 @@
+"""Ed25519 keys: their texts, their files, and the file of trusted keys."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from warp_tiles.build.stores import signer_of, trusted_by
+from warp_tiles.errors import RemoteError
+from warp_tiles.settings import Settings
+from warp_tiles.store.keys import PublicKey, SigningKey, TrustedKeys, trusted_keys
+
+# RFC 8032, section 7.1, test 2
+SECRET = bytes.fromhex("4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb")
+PUBLIC = bytes.fromhex("3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c")
+SIGNATURE = bytes.fromhex(
+    "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da"
+    "085ac1e43e15996e458f3613d0f11d8c387b2eaeb4302aeeb00d291612bb0c00"
+)
+
+
+def test_the_signature_of_the_rfc() -> None:
+    key = SigningKey(Ed25519PrivateKey.from_private_bytes(SECRET))
+    assert key.public.raw == PUBLIC
+    assert key.sign(b"\x72") == SIGNATURE
+    assert key.public.verifies(SIGNATURE, b"\x72")
+    assert not key.public.verifies(SIGNATURE, b"\x73")
+    assert not key.public.verifies(SIGNATURE[:-1], b"\x72")
+    assert not SigningKey.generate().public.verifies(SIGNATURE, b"\x72")
+
+
+def test_the_text_of_a_public_key_and_its_comment() -> None:
+    key = SigningKey.generate().public
+    again = PublicKey.parse(f"  {key} the CI of our team \n")
+    assert again == key
+    assert again.comment == "the CI of our team"
+    assert len({key, again}) == 1
+    assert len(key.key_id) == 16
+
+
+@pytest.mark.parametrize("text", ["", "ed25519:", "ed25519:AAAA", "rsa:" + "A" * 43 + "=", "A" * 43 + "=", "ed25519:é"])
+def test_another_text_is_no_key(text: str) -> None:
+    with pytest.raises(RemoteError, match="is not a public key"):
+        PublicKey.parse(text)
+
+
+def test_a_private_key_is_for_its_owner_alone_and_never_replaced(tmp_path: Path) -> None:
+    path, key = tmp_path / "key.pem", SigningKey.generate()
+    key.write(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert SigningKey.read(path).public == key.public
+    with pytest.raises(RemoteError, match="cannot be written: File exists"):
+        SigningKey.generate().write(path)
+    assert SigningKey.read(path).public == key.public
+    path.chmod(0o640)
+    with pytest.raises(RemoteError, match="others can read the private key"):
+        SigningKey.read(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", None])
+def test_an_unreadable_private_key(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "key.pem"
+    if content is not None:
+        path.write_bytes(content)
+        path.chmod(0o600)
+    with pytest.raises(RemoteError, match="cannot be read") as caught:
+        SigningKey.read(path)
+    assert "keys new" in caught.value.remedy
+
+
+def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    path = tmp_path / "key.pem"
+    path.write_bytes(X25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    path.chmod(0o600)
+    with pytest.raises(RemoteError, match="is not an Ed25519 key"):
+        SigningKey.read(path)
+
+
+def test_a_key_of_an_unknown_kind_is_an_error(tmp_path: Path) -> None:
+    import base64
+
+    path = tmp_path / "key.pem"
+    unknown = bytes.fromhex("302e020100300506032a030404220420") + bytes(32)  # an unknown algorithm
+    path.write_text(f"-----BEGIN PRIVATE KEY-----\n{base64.b64encode(unknown).decode()}\n-----END PRIVATE KEY-----\n")
+    path.chmod(0o600)
+    with pytest.raises(RemoteError, match="cannot be read"):
+        SigningKey.read(path)
+
+
+@pytest.mark.parametrize("comment", ["our\x0cCI", "our\nCI", "\x1b[31mCI"])
+def test_a_comment_is_one_printable_line(comment: str) -> None:
+    with pytest.raises(RemoteError, match="is not a comment"):
+        PublicKey.parse(f"{SigningKey.generate().public} {comment}")
+
+
+def test_a_reader_needs_no_signing_key_that_it_can_read(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text("nothing")
+    settings = Settings(signing_key=path, trusted_keys=(str(SigningKey.generate().public),))
+    with pytest.warns(RuntimeWarning, match="the own signing key is not trusted: .*key"):
+        assert len(trusted_by(settings)) == 1
+    with pytest.raises(RemoteError):
+        signer_of(settings)
+
+
+def test_a_user_without_a_home_trusts_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    import platformdirs
+
+    def homeless(*_: object, **__: object) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(platformdirs, "user_config_path", homeless)
+    assert TrustedKeys().read() == ()
+    with pytest.raises(RemoteError, match="cannot be written"):
+        TrustedKeys().add(SigningKey.generate().public)
+
+
+def test_the_file_of_trusted_keys(tmp_path: Path) -> None:
+    file, key, other = TrustedKeys(tmp_path / "config"), SigningKey.generate().public, SigningKey.generate().public
+    assert file.read() == ()
+    assert file.add(PublicKey(key.raw, "our CI"))
+    assert not file.add(key)
+    file.path.write_text("# a comment\n\n" + file.path.read_text())
+    assert file.read() == (key,)
+    assert file.read()[0].comment == "our CI"
+    assert trusted_keys([str(other)], file) == {key.key_id: key, other.key_id: other}
+
+
+def test_a_folder_of_keys_that_others_can_write_is_refused(tmp_path: Path) -> None:
+    file = TrustedKeys(tmp_path / "config")
+    file.add(SigningKey.generate().public)
+    file.path.parent.chmod(0o777)
+    with pytest.raises(RemoteError, match="cannot be read"):
+        file.read()
+    file.path.parent.chmod(0o700)
+    file.path.rename(tmp_path / "elsewhere")
+    os.symlink(tmp_path / "elsewhere", file.path)
+    with pytest.raises(RemoteError, match="cannot be read"):
+        file.read()
+
+
+def test_a_damaged_line_is_an_error(tmp_path: Path) -> None:
+    file = TrustedKeys(tmp_path / "config")
+    file.add(SigningKey.generate().public)
+    file.path.write_text(file.path.read_text().replace("ed25519", "ed25518"))
+    with pytest.raises(RemoteError, match="is not a public key"):
+        file.read()

@@ -1,0 +1,248 @@
+"""Linked modules in the cache and in a remote store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import warp_tiles
+from tests.integration.builds import TINY, counts
+from tests.integration.helpers import compile_module, load
+from warp_tiles._warp import installed
+from warp_tiles.compile.pool import CompilerPool
+from warp_tiles.store import MODULE
+from warp_tiles.store.keys import SigningKey
+
+
+def steps(record: dict[str, Any]) -> list[str]:
+    """The names of a record's steps, which do not overlap and lie within its time."""
+    phases = record["phases"]
+    ends = [record["started_at_s"], *(phase["started_at_s"] + phase["seconds"] for phase in phases)]
+    starts = [*(phase["started_at_s"] for phase in phases), record["started_at_s"] + record["seconds"]]
+    assert all(start >= end - 0.001 for end, start in zip(ends, starts)), "in turn, apart from rounding"
+    return [phase["name"] for phase in phases]
+
+
+@pytest.fixture(scope="module")
+def signing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "key.pem"
+    SigningKey.generate().write(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with the module ``TINY``, its function, and nothing else."""
+    return tmp_path_factory.mktemp("store")
+
+
+@contextmanager
+def machine(folder: Path, store: Path, signing: Path, *, writes: bool = False, **given: Any) -> Iterator[Path]:
+    """A machine with an empty cache and a remote store."""
+    public = str(SigningKey.read(signing).public)
+    access: dict[str, Any] = {"remote": store.as_uri(), "trusted_keys": [public]}
+    if writes:
+        access |= {"remote_push": True, "signing_key": signing}
+    with warp_tiles.override(cache_dir=folder / "cache", jobs=1, **access, **given), warp_tiles.enabled():
+        yield folder / "out"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, store: Path, signing: Path) -> bytes:
+    """The cubin that a machine built and pushed."""
+    with machine(tmp_path_factory.mktemp("ci"), store, signing, writes=True) as out:
+        cubin, record = compile_module(load(TINY), out)
+    assert (counts(record), record["found"]) == ((1, 0), False)
+    return cubin.read_bytes()
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def submit(*_: object) -> None:
+        raise AssertionError("nothing may be compiled or linked")
+
+    monkeypatch.setattr(CompilerPool, "submit", submit)
+    monkeypatch.setattr(CompilerPool, "start_processes", lambda *_: None)
+
+
+def test_a_module_of_another_machine_needs_no_compiler(
+    built: bytes, store: Path, signing: Path, tmp_path: Path, no_compiler: None
+) -> None:
+    for again in range(2):
+        with machine(tmp_path, store if not again else tmp_path / "no store", signing) as out:
+            cubin, record = compile_module(load(TINY), out / str(again))
+        assert cubin.read_bytes() == built
+        assert (record["found"], record["linker"], counts(record)) == (True, "warp_tiles", (0, 1))
+        assert steps(record) == ["look_up_module", *([] if again else ["fetch_module"]), "write_module"]
+        assert record["builds"][0]["symbol"] in {variant["symbol"] for variant in record["variants"]}
+
+
+def test_only_the_module_is_fetched(built: bytes, store: Path, signing: Path, tmp_path: Path) -> None:
+    with machine(tmp_path, store, signing) as out:
+        compile_module(load(TINY), out)
+        hooks = installed()
+        assert hooks is not None
+        assert hooks.engine.cache.entries() == ()
+
+
+def test_functions_of_another_machine_serve_a_new_module(
+    built: bytes, store: Path, signing: Path, tmp_path: Path
+) -> None:
+    other = TINY.replace("c = wp", "x = wp.tile_zeros(shape=(8, 8), dtype=wp.float32)\n    c = wp")
+    with machine(tmp_path, store, signing) as out:
+        _, record = compile_module(load(other), out)
+    assert (counts(record), record["found"]) == ((0, 1), False)
+
+
+def damage(store: Path, change: Callable[[bytes], bytes]) -> None:
+    for path in store.rglob(f"v1/{MODULE}/*/*"):
+        path.write_bytes(change(path.read_bytes()))
+
+
+@pytest.mark.parametrize("change", ["payload", "signature", "empty"])
+def test_a_damaged_module_is_built_here(
+    built: bytes, store: Path, signing: Path, tmp_path: Path, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    import shutil
+
+    copy = tmp_path / "store"
+    shutil.copytree(store, copy)
+    changes: dict[str, Callable[[bytes], bytes]] = {
+        "payload": lambda data: data[:-1] + b"x",
+        "signature": lambda data: data.replace(b'"sig":"', b'"sig":"AAAA'),
+        "empty": lambda data: b"",
+    }
+    damage(copy, changes[change])
+    with machine(tmp_path, copy, signing) as out:
+        cubin, record = compile_module(load(TINY), out)
+    assert cubin.read_bytes() == built
+    assert (record["found"], counts(record)) == (False, (0, 1))
+    assert sum("is refused" in entry.message for entry in caplog.records) == 1
+
+
+def test_a_key_that_is_not_trusted_loads_nothing(built: bytes, store: Path, tmp_path: Path) -> None:
+    stranger = tmp_path / "stranger.pem"
+    SigningKey.generate().write(stranger)
+    with machine(tmp_path, store, stranger) as out:
+        _, record = compile_module(load(TINY), out)
+    assert (record["found"], counts(record)) == (False, (1, 0))
+
+
+def test_the_policy_locked_takes_modules_from_the_store(
+    built: bytes, store: Path, signing: Path, tmp_path: Path, no_compiler: None
+) -> None:
+    with machine(tmp_path, store, signing, policy="locked") as out:
+        cubin, record = compile_module(load(TINY), out)
+    assert (record["found"], cubin.read_bytes()) == (True, built)
+
+
+def test_the_policy_locked_builds_nothing(signing: Path, tmp_path: Path, no_compiler: None) -> None:
+    (tmp_path / "store").mkdir()
+    with (
+        machine(tmp_path, tmp_path / "store", signing, policy="locked") as out,
+        pytest.raises(warp_tiles.LockedError, match="is not in the cache"),
+    ):
+        compile_module(load(TINY), out)
+
+
+def test_the_own_cache_keeps_modules_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with warp_tiles.override(cache_dir=tmp_path / "cache", cache_modules=True, jobs=1), warp_tiles.enabled():
+        first, record = compile_module(load(TINY), tmp_path / "first")
+        assert not record["found"]
+        names = [phase["name"] for phase in record["phases"]]
+        assert (names[0], "link" in names, "fetch_module" in names) == ("look_up_module", True, False)
+        second, record = compile_module(load(TINY), tmp_path / "second")
+        assert record["found"]
+        assert steps(record) == ["look_up_module", "write_module"]
+        assert first.read_bytes() == second.read_bytes()
+    with warp_tiles.override(cache_dir=tmp_path / "cache", jobs=1), warp_tiles.enabled():
+        assert not compile_module(load(TINY), tmp_path / "third")[1]["found"]
+
+
+# ---- what decides about a module
+
+
+def keys_of(folder: Path) -> set[str]:
+    return {path.stem for path in (folder / "cache" / "modules").rglob("keys/*/*.json")}
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kept")
+    with warp_tiles.override(cache_dir=folder / "cache", cache_modules=True, jobs=1), warp_tiles.enabled():
+        compile_module(load(TINY), folder / "out")
+    return folder
+
+
+def other_options(**options: Any) -> Callable[[], ModuleType]:
+    return lambda: load(TINY, **options)
+
+
+CHANGES: dict[str, tuple[Callable[[], ModuleType], int, dict[str, Any]]] = {
+    "the source": (lambda: load(TINY.replace("c = wp", "c = 2.0 * wp")), 90, {}),
+    "an option": (other_options(fast_math=True), 90, {}),
+    "the block size": (other_options(block_dim=128), 90, {}),
+    "the function": (other_options(), 90, {"provider": "cublasdx"}),
+    "the architecture": (other_options(), 80, {}),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_has_another_key(name: str, kept: Path) -> None:
+    make, arch, given = CHANGES[name]
+    before = keys_of(kept)
+    with warp_tiles.override(cache_dir=kept / "cache", cache_modules=True, jobs=1, **given), warp_tiles.enabled():
+        record = compile_module(make(), kept / name, arch)[1]
+    assert not record["found"]
+    assert len(keys_of(kept) - before) == 1
+
+
+@pytest.mark.parametrize("option", ["lineinfo", "debug"])
+def test_a_module_with_paths_of_this_machine_is_not_kept(option: str, kept: Path) -> None:
+    before = keys_of(kept)
+    options: dict[str, Any] = {"lineinfo": True} if option == "lineinfo" else {"mode": "debug"}
+    with warp_tiles.override(cache_dir=kept / "cache", cache_modules=True, jobs=1), warp_tiles.enabled():
+        record = compile_module(load(TINY, **options), kept / option)[1]
+    assert not record["found"]
+    assert keys_of(kept) == before
+
+
+def test_the_hash_of_a_module_covers_the_trusted_keys(store: Path, signing: Path, tmp_path: Path) -> None:
+    import warp as wp
+
+    module = wp.get_module(load(TINY).__name__)
+    hashes = set()
+    other = tmp_path / "other.pem"
+    SigningKey.generate().write(other)
+    for key in (signing, other):
+        with machine(tmp_path, store, key):
+            hashes.add(module.get_module_hash(64))
+    with warp_tiles.override(cache_dir=tmp_path / "cache"), warp_tiles.enabled():
+        hashes.add(module.get_module_hash(64))
+    assert len(hashes) == 3
+
+
+def test_a_function_that_fell_back_is_not_kept_as_the_planned_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The functions of mma and cuBLASDx have the same name, so the source does not tell them apart."""
+    from warp_tiles.providers.mma import MmaProvider
+
+    def fail(*_: object, **__: object) -> None:
+        raise warp_tiles.BuildError("broken on purpose")
+
+    with warp_tiles.override(cache_dir=tmp_path / "cache", cache_modules=True, jobs=1), warp_tiles.enabled():
+        with monkeypatch.context() as patched:
+            patched.setattr(MmaProvider, "build", fail)
+            with pytest.warns(RuntimeWarning, match="broken on purpose"):
+                fallen, record = compile_module(load(TINY), tmp_path / "first")
+        assert [build["provider"] for build in record["builds"]] == ["cublasdx"]
+        assert (record["found"], record["module_key"], keys_of(tmp_path)) == (False, "", set())
+        planned, record = compile_module(load(TINY), tmp_path / "second")
+        assert (record["found"], len(keys_of(tmp_path))) == (False, 1)
+    assert fallen.read_bytes() != planned.read_bytes()

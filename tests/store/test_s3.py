@@ -1,0 +1,81 @@
+"""A store in S3, on a server that the test starts: entries, lists and refusals."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.store.subjects import SIGNER, connect, entry
+from warp_tiles.store import LTOIR
+from warp_tiles.store.client import Client
+
+pytest.importorskip("moto", reason="moto, the server for S3, is not installed")
+SERVER = """
+import sys
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+import boto3
+
+server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
+print("port", server.server_port, flush=True)
+server.serve_forever()
+"""
+ENTRY = entry()
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    environment = {**os.environ, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    command = [sys.executable, "-c", SERVER]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            found = re.match(r"port (\d+)", process.stdout.readline())
+            assert found is not None, "the server did not start"
+            yield f"http://127.0.0.1:{found.group(1)}"
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    import boto3
+
+    settings = {
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT": endpoint,
+        "AWS_ALLOW_HTTP": "true",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    name = f"store-{next(_numbers)}"
+    boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket=name)
+    return f"s3://{name}/team"
+
+
+def test_entries_and_lists(bucket: str) -> None:
+    writer = connect(bucket, signer=SIGNER)
+    writer.require()
+    assert writer.fetch(LTOIR, ENTRY.key) is None
+    assert writer.push(LTOIR, ENTRY)
+    reader = connect(bucket)
+    reader.require()
+    found = reader.fetch(LTOIR, ENTRY.key)
+    assert found is not None
+    assert found.payload == ENTRY.payload
+    assert reader.names("ltoir/") == [f"v1/ltoir/{ENTRY.key[:2]}/{ENTRY.key}"]
+    client = Client(bucket, 5.0)
+    assert client.exists(f"v1/ltoir/{ENTRY.key[:2]}/{ENTRY.key}")
+    assert not client.exists("v1/ltoir/nothing")

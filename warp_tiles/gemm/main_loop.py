@@ -1,0 +1,340 @@
+"""The chooser of a loop's pipeline. It is pure: every machine gets the same result."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from warp_tiles.gemm.hardware import (
+    ASYNC_COPIES_ARCH,
+    LANES,
+    THREAD_REGISTERS,
+    WIDE_DOUBLES_ARCH,
+    has_wgmma,
+)
+from warp_tiles.gemm.pipeline import (
+    AUTO,
+    LEAST_STAGES,
+    MOST_STAGES,
+    InstructionFamily,
+    LoopInstruction,
+    LoopMemory,
+    MmaPlan,
+    PipelineConfig,
+    PipelineOverrides,
+)
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
+from warp_tiles.gemm.resources import accumulator_registers, loop_registers, resident_blocks, shared_limit
+
+WARPGROUP = 4 * LANES  # threads
+_USEFUL_STAGES = 4  # if other blocks multiply meanwhile; more hide no more latency then
+_OVERLAPPED_STAGES = 5  # with so many, one more to keep products in flight leaves enough for loads
+LEAST_WARPS = 8  # of a multiprocessor, so that others multiply while one waits for its block
+_LINES = 64  # of an instruction of wgmma: rows of C, or of its transpose
+_REGISTER_STEP = 16  # of K in an iteration, if an operand is in registers
+_LEAST_FMA_SUMS = 32  # of a thread
+_MANY_FMA_SUMS, _LEAST_FMA_BLOCKS = 64, 3  # with so many sums of a thread, two blocks were slower than double buffers
+_SHORT_BYTES = 64  # of K in an iteration: two steps of wgmma, which are too short to cover the wait for them
+
+
+def panel_elements(operand: Operand, columns: int) -> int:
+    """Elements in a row of a panel of a slot (``SlotLayout`` in ``kernels/module/slots.cuh``).
+
+    Args:
+        columns: Contiguous elements of its tile.
+    """
+    size = DTYPE_BYTES[operand.dtype]
+    return next(width for width in (128, 64, 32) if columns * size % width == 0) // size
+
+
+def staged_product(
+    variant: GemmProblem,
+    families: Collection[InstructionFamily],
+    choice: PipelineOverrides = AUTO,
+) -> MmaPlan | str:
+    """How a block multiplies tiles in slots, or the reason why it cannot.
+
+    Args:
+        variant: The forward product, with its operands as they lie in slots.
+        choice: What the settings fix.
+    """
+    found = _staged_products(variant, families)
+    if isinstance(found, str):
+        return found
+    if choice.warps_m is None:
+        return found[0]
+    grids = ", ".join(dict.fromkeys(str(product.warps_m) for product in found))
+    return next((p for p in found if p.warps_m == choice.warps_m), f"warps_m is {choice.warps_m}, and can be {grids}")
+
+
+def uses_fma(variant: GemmProblem) -> bool:
+    """True for products whose stages are multiplied without tensor cores."""
+    return variant.a.dtype == "float32" and variant.precision != "tf32"
+
+
+def rivals_double_buffers(variant: GemmProblem) -> bool:
+    """True for products that are fast from double buffers too: those by fma, if the rows of B are contiguous.
+
+    Args:
+        variant: The forward product, with its operands as they lie in tiles.
+    """
+    return uses_fma(variant) and variant.b.arrangement == "row_major"
+
+
+def reason_for_double_buffers(variant: GemmProblem) -> str:
+    """The reason why a loop keeps double buffers although it could have stages; empty if it has none.
+
+    On an H200, stages made fp32 loops with enough resident blocks 1.01 to 1.08 times as fast if a thread has 32 sums or
+    more (``benchmarks/results/loops.json``). Loops with fewer sums are not measured.
+
+    Args:
+        variant: The forward product, with its operands as they lie in tiles.
+    """
+    if rivals_double_buffers(variant) and (sums := _sums(variant)) < _LEAST_FMA_SUMS:
+        return f"fma has stages if a thread has {_LEAST_FMA_SUMS} sums, and it has {sums}"
+    return ""
+
+
+def _staged_products(variant: GemmProblem, families: Collection[InstructionFamily]) -> list[MmaPlan] | str:
+    """The ways to multiply, the best one first. There is at least one."""
+    dtype = variant.a.dtype
+    if variant.b.dtype != dtype:
+        return "stages hold tiles of one type"
+    total = "float64" if dtype == "float64" else "float32"
+    if variant.c.dtype != total or variant.c.arrangement != "row_major" or not variant.is_dense:
+        return f"stages need dense tiles and a row-major {total} C"
+    step = 16 if DTYPE_BYTES[dtype] == 2 else 8
+    if variant.m % 16 or variant.n % 16 or variant.k % step:
+        return f"{variant.size} is not a multiple of 16x16x{step}"
+    if _sums(variant) > (available := accumulator_registers(variant.threads)):
+        return f"a thread has {available} registers for sums, and {variant.size} needs {_sums(variant)}"
+    if uses_fma(variant):
+        return list(_fma_products(variant)) or f"{variant.threads} threads cannot share {variant.size}"
+    if "wgmma" in families and (products := list(_warpgroup_products(variant))):
+        return products
+    if "mma" in families and (grids := list(_warp_grids(variant))):
+        return [MmaPlan(_mma(variant), *grid, _sums(variant)) for grid in grids]
+    return f"{variant.threads} threads cannot share {variant.size} among their tensor cores"
+
+
+def _mma(variant: GemmProblem) -> LoopInstruction:
+    if DTYPE_BYTES[variant.a.dtype] == 2:
+        return "mma_m16n8k16"
+    return "mma_m8n8k4" if variant.a.dtype == "float64" and variant.arch < WIDE_DOUBLES_ARCH else "mma_m16n8k8"
+
+
+def _sums(variant: GemmProblem) -> int:
+    """Registers of a thread that hold sums."""
+    return variant.m * variant.n // variant.threads * (DTYPE_BYTES[variant.c.dtype] // 4)
+
+
+def _warpgroup_products(variant: GemmProblem) -> Iterator[MmaPlan]:
+    """Products by wgmma, the one with the widest instructions first.
+
+    wgmma reads 16-bit operands of any layout from shared memory, and tf32 operands if they are contiguous along K. If
+    no grid gives each group a multiple of 64 rows of C, wgmma computes C^T = B^T A^T, whose rows are C's columns.
+    """
+    if not has_wgmma(variant.arch) or variant.threads % WARPGROUP:
+        return
+    groups = variant.threads // WARPGROUP
+    grids = [(groups_x, groups // groups_x) for groups_x in range(groups, 0, -1) if groups % groups_x == 0]
+    a_k_major, b_k_major = variant.a.arrangement == "row_major", variant.b.arrangement == "col_major"
+    if variant.a.dtype == "float32" and not (a_k_major and b_k_major):
+        yield from _products_through_registers(variant, grids)
+    elif DTYPE_BYTES[variant.a.dtype] <= 4:
+        straight = list(_products_from_slots(variant, grids, swapped=False))
+        yield from straight or _products_from_slots(variant, grids, swapped=True)
+
+
+def _products_through_registers(variant: GemmProblem, grids: Sequence[tuple[int, int]]) -> Iterator[MmaPlan]:
+    """Products of two tf32 operands, one contiguous along K and the other along M or N.
+
+    The latter is the instruction's A in registers: A itself, or B in C^T = B^T A^T. If neither is contiguous along K,
+    there are none.
+    """
+    a_k_major, b_k_major = variant.a.arrangement == "row_major", variant.b.arrangement == "col_major"
+    if not (a_k_major or b_k_major) or variant.k % _REGISTER_STEP:
+        return
+    through: Literal["a", "b"] = "b" if a_k_major else "a"
+    for groups_m, groups_n in reversed(grids) if through == "b" else grids:
+        if variant.m % groups_m or variant.n % groups_n:
+            continue
+        m, n = variant.m // groups_m, variant.n // groups_n
+        lines, width = (n, m) if through == "b" else (m, n)
+        if lines % _LINES == 0 and width % 16 == 0:
+            yield MmaPlan("wgmma", groups_m, groups_n, _sums(variant), through)
+
+
+def _products_from_slots(variant: GemmProblem, grids: Sequence[tuple[int, int]], *, swapped: bool) -> Iterator[MmaPlan]:
+    """Products whose operands both lie in shared memory.
+
+    Args:
+        grids: Numbers of groups along the instruction's rows and along its columns.
+        swapped: True if the instruction computes the transpose of C, whose rows are C's columns.
+    """
+    lines, width = (variant.n, variant.m) if swapped else (variant.m, variant.n)
+    y = variant.a if swapped else variant.b  # the instruction's B
+    is_k_major = y.arrangement == ("row_major" if swapped else "col_major")
+    for groups_x, groups_y in grids:
+        if lines % (_LINES * groups_x) or width % (16 * groups_y):
+            continue
+        if not is_k_major and width // groups_y % panel_elements(y, width):
+            continue  # a group's columns begin in the middle of a panel
+        groups_m, groups_n = (groups_y, groups_x) if swapped else (groups_x, groups_y)
+        yield MmaPlan("wgmma", groups_m, groups_n, _sums(variant), swapped=swapped)
+
+
+def _warp_grids(variant: GemmProblem) -> Iterator[tuple[int, int]]:
+    """Grids of warps, the one that reads the least shared memory first."""
+    if variant.arch < ASYNC_COPIES_ARCH or variant.threads % LANES:
+        return
+    warps = variant.threads // LANES
+    # a vector of tf32 that is contiguous along M or N has lines of four fragments
+    tf32 = variant.a.dtype == "float32"
+    rows = 32 if tf32 and variant.a.arrangement == "col_major" else 16
+    columns = 32 if tf32 and variant.b.arrangement == "row_major" else 16
+    grids = [
+        (warps_m, warps // warps_m)
+        for warps_m in range(1, warps + 1)
+        if warps % warps_m == 0 and variant.m % (rows * warps_m) == 0
+        if variant.n % (columns * (warps // warps_m)) == 0
+    ]
+    yield from sorted(grids, key=lambda grid: variant.m // grid[0] + variant.n // grid[1])
+
+
+def _fma_products(variant: GemmProblem) -> Iterator[MmaPlan]:
+    """Products without tensor cores, the one whose lanes and warps read the fewest values first."""
+    if variant.arch < ASYNC_COPIES_ARCH or variant.threads % LANES:
+        return
+    warps = variant.threads // LANES
+    found = []
+    for warps_m, lanes_m in itertools.product([w for w in range(1, warps + 1) if warps % w == 0], (4, 8)):
+        warps_n, lanes_n = warps // warps_m, LANES // lanes_m
+        if variant.m % (warps_m * lanes_m) or variant.n % (warps_n * lanes_n):
+            continue
+        rows, columns = variant.m // (warps_m * lanes_m), variant.n // (warps_n * lanes_n)  # of a lane
+        # A vector of an operand that is contiguous along M or N has four lines, and a warp reads whole panels of it. A
+        # warp reads whole swizzling patterns of the other one, which repeat after eight lines.
+        a = (4, panel_elements(variant.a, variant.m)) if variant.a.arrangement == "col_major" else (1, 8)
+        b = (4, panel_elements(variant.b, variant.n)) if variant.b.arrangement == "row_major" else (1, 8)
+        if not (rows % a[0] or rows * lanes_m % a[1] or columns % b[0] or columns * lanes_n % b[1]):
+            of_warp = rows * lanes_m + columns * lanes_n
+            operands = _fma_operands(rows, a[0] == 1) + _fma_operands(columns, b[0] == 1)
+            found.append((rows + columns, of_warp, -rows, warps_m, lanes_m, operands))
+    for *_, warps_m, lanes_m, operands in sorted(found):
+        yield MmaPlan("fma", warps_m, warps // warps_m, _sums(variant), lanes_m=lanes_m, operands=operands)
+
+
+def _fma_operands(lines: int, along_k: bool) -> int:
+    """Registers of a lane that hold an operand of fma, as ``FmaProduct`` has them: one or two sets of vectors."""
+    depth = 4 if along_k else 1
+    return (2 if lines <= 8 or not along_k else 1) * lines * depth
+
+
+def main_loop(
+    products: Sequence[tuple[GemmProblem, MmaPlan]],
+    memory: LoopMemory,
+    *,
+    sums: int | None = None,
+    registers: int = THREAD_REGISTERS,
+    may_double_buffer: bool = False,
+    choice: PipelineOverrides = AUTO,
+) -> PipelineConfig | str:
+    """The pipeline of a loop, or the reason why shared memory does not suffice.
+
+    Two resident blocks cover the time in which one of them waits, so they come before more stages. A block that is
+    alone keeps the products of one iteration in flight instead, which takes one stage. So does a loop with few products
+    in an iteration. If ``choice`` has a number of resident blocks, so many share all memory for their stages.
+
+    Args:
+        sums: Registers of a thread that hold sums of all products; None for one product.
+        may_double_buffer: True if double buffers are better where few blocks are resident with stages. On an H200,
+            128x64x32 tiles of fp32 were 1.11 times as fast with them with 128 threads, and 1.43 times with 64 threads
+            (``benchmarks/results/against_1acdb96.json``).
+        choice: What the settings fix.
+    """
+    variant, product = products[0]
+    operands = max(product.operands for _, product in products)
+    used = min(loop_registers(product.sums if sums is None else sums, operands), registers)
+    arch, threads = variant.arch, variant.threads
+    limit = shared_limit(arch, threads)
+    per_barrier = choice.per_barrier or 1
+    most = MOST_STAGES if choice.blocks else _USEFUL_STAGES + 2 * (per_barrier - 1)
+    counts = range(LEAST_STAGES, most + 1) if choice.stages is None else (choice.stages,)
+    possible = [count for count in counts if _is_possible(product, count, choice.in_flight or 0, per_barrier)]
+    if not possible:
+        if per_barrier > 1 and not choice.in_flight:
+            return f"{choice.stages} stages cannot be waited for in pairs"
+        pairs = " in pairs" if per_barrier > 1 else ""
+        return f"{product.instruction} with {counts[0]} stages{pairs} has no products in flight"
+    found = []
+    for stages in possible:
+        ring = stages * memory.stage_bytes
+        total = memory.total_bytes(ring)
+        if total > limit:
+            continue
+        blocks = max(1, resident_blocks(arch, threads, shared_bytes=total, registers=used))
+        is_overlapped = (
+            blocks == 1
+            or max(v.k * DTYPE_BYTES[v.a.dtype] for v, _ in products) <= _SHORT_BYTES
+            or (choice.blocks is not None and stages >= _OVERLAPPED_STAGES)
+        )
+        in_flight = choice.in_flight
+        if in_flight is None:
+            in_flight = int(is_overlapped and _is_possible(product, stages, 1, per_barrier))
+        found.append(
+            PipelineConfig(
+                product.instruction,
+                stages,
+                in_flight,
+                per_barrier,
+                memory.stage_bytes,
+                memory.extra_bytes(ring),
+                blocks,
+                shared_bytes=total,
+                shared_limit=limit,
+                registers=used,
+            )
+        )
+    if not found:
+        least = possible[0]
+        needed = memory.total_bytes(least * memory.stage_bytes)
+        return (
+            f"{least} stages of {memory.stage_bytes} bytes need {needed} bytes of shared memory, and there are {limit}"
+        )
+    wanted = choice.blocks or (2 if product.instruction == "wgmma" else max(2, LEAST_WARPS * LANES // threads))
+    best = max(found, key=lambda loop: (min(loop.blocks, wanted), loop.stages))
+    without = max(
+        1, resident_blocks(arch, threads, shared_bytes=memory.around_bytes + memory.tile_bytes, registers=used)
+    )
+    is_free = choice.stages is None and choice.blocks is None and product.instruction != "wgmma"
+    reason = _too_few_blocks(best, product, threads, without, may_double_buffer) if is_free else ""
+    return reason or replace(best, rejection=_reason_for_no_more(best, found, possible))
+
+
+def _reason_for_no_more(best: PipelineConfig, found: Sequence[PipelineConfig], possible: Sequence[int]) -> str:
+    """Why a pipeline has no more stages, given all that fit and all numbers of stages that were tried."""
+    fuller = next((loop for loop in found if loop.stages > best.stages), None)
+    if fuller is not None:
+        return f"with {fuller.stages} stages {fuller.blocks} in place of {best.blocks} blocks would be resident"
+    more = next((stages for stages in possible if stages > best.stages), 0)
+    return f"{more} stages do not fit" if more else ""
+
+
+def _too_few_blocks(loop: PipelineConfig, product: MmaPlan, threads: int, without: int, may_double_buffer: bool) -> str:
+    """The reason why few resident blocks are slower than double buffers; empty if they are not."""
+    warps = loop.blocks * threads // LANES
+    if may_double_buffer and warps < LEAST_WARPS:
+        return f"fma has stages if {LEAST_WARPS} warps of a multiprocessor are resident, and there are {warps}"
+    many_sums = may_double_buffer and product.sums >= _MANY_FMA_SUMS
+    if loop.blocks < without and (warps < LEAST_WARPS or (many_sums and loop.blocks < _LEAST_FMA_BLOCKS)):
+        return f"a multiprocessor has {loop.blocks} blocks of {threads} threads with them, and {without} without"
+    return ""
+
+
+def _is_possible(product: MmaPlan, stages: int, in_flight: int, per_barrier: int) -> bool:
+    """True if a ring can have so many stages: each iteration that the block waits for is loaded before (``Ring``)."""
+    may_be_in_flight = not in_flight or product.instruction == "wgmma"
+    return may_be_in_flight and stages % per_barrier == 0 and stages - in_flight >= 2 * per_barrier

@@ -1,0 +1,205 @@
+"""The question and the answer of a product of :func:`warp_tiles.matmul`. They are pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
+from warp_tiles.gemm.hardware import has_wgmma
+from warp_tiles.gemm.loop_question import LoopAnswer
+from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
+
+ALIGNED = 16  # bytes of the widest async copy
+STRIDED = 0  # the alignment of an operand whose lines have gaps between their elements
+
+Operand = Literal["a", "b"]
+ShapeBucket = tuple[str, str, str, str, int, int, int, int]
+
+
+@dataclass(frozen=True)
+class MatmulProblem:
+    """A product of a batch of matrices, as the device computes it.
+
+    Attributes:
+        m, n, k: Rows and columns of C, and the elements that are summed.
+        a_transposed, b_transposed: True if the operand's columns are contiguous in memory, and not its rows.
+        tf32: True for tensor cores that round float32 to tf32.
+        summed: True if C is one matrix, the sum over the batch.
+        split_operand: The operand that is a sum of two 16-bit arrays, so that each step of the loop has two products.
+        a_alignment, b_alignment: The largest power of two, up to 16, that divides the addresses of the operand's
+            contiguous lines; 0 if none is contiguous.
+        a_shared, b_shared: True if all matrices of the batch have the same operand.
+        always_loops: True if Warp writes a loop over tiles into each kernel, which takes registers.
+        bias: Element type of the bias; None without one.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    a: DType = "float32"
+    b: DType = "float32"
+    out: DType = "float32"
+    a_transposed: bool = False
+    b_transposed: bool = False
+    tf32: bool = False
+    summed: bool = False
+    split_operand: Operand | None = None
+    has_beta: bool = False
+    a_alignment: int = ALIGNED
+    b_alignment: int = ALIGNED
+    a_shared: bool = False
+    b_shared: bool = False
+    always_loops: bool = False
+    bias: DType | None = None
+
+    @property
+    def accumulator(self) -> DType:
+        """Element type of the sums."""
+        return "float64" if self.a == "float64" else "float32"
+
+    @property
+    def kind(self) -> str:
+        """The arithmetic: ``float16`` (bfloat16 included), ``tf32``, ``float32`` or ``float64``."""
+        if self.tf32:
+            return "tf32"
+        wider = max((self.a, self.b), key=DTYPE_BYTES.__getitem__)
+        return "float16" if wider == "bfloat16" else wider
+
+    @property
+    def layout(self) -> str:
+        """The layouts of A and B in the letters of BLAS: ``n``, or ``t`` for a transposed operand."""
+        return "nt"[self.a_transposed] + "nt"[self.b_transposed]
+
+    @property
+    def text(self) -> str:
+        """The product in words, e.g. ``float16 nn 1024 x 64x64x64`` for a batch of 1024."""
+        batch = f"{self.batch} x " if self.batch > 1 else ""
+        return f"{'tf32' if self.tf32 else self.a} {self.layout} {batch}{self.m}x{self.n}x{self.k}"
+
+    def describe(self) -> str:
+        """The product in words, with all that is unusual, e.g. ``float16 nn 64x64x64, C of float32``."""
+        parts = [self.text]
+        if self.out != self.a:
+            parts.append(f"C of {self.out}")
+        if self.summed:
+            parts.append("summed over the batch")
+        if self.split_operand:
+            parts.append(f"{self.split_operand.upper()} in two parts")
+        return ", ".join(parts)
+
+    @property
+    def bucket(self) -> ShapeBucket:
+        """The key of a measured configuration: types, layout, and sizes rounded to powers of two.
+
+        bfloat16 has the keys of float16, because it has the same instructions and sizes.
+        """
+        kind, b, out = (
+            "float16" if name == "bfloat16" else name for name in ("tf32" if self.tf32 else self.a, self.b, self.out)
+        )
+        sizes = (round(math.log2(max(1, size))) for size in (self.m, self.n, self.k, self.batch))
+        return (kind, b, out, self.layout, *sizes)  # type: ignore[return-value]  # four sizes
+
+    def has_wgmma(self, arch: int) -> bool:
+        """True if the GPU multiplies such operands by wgmma."""
+        return has_wgmma(arch) and (self.kind == "float16" or (self.kind == "tf32" and self.layout != "tn"))
+
+
+@dataclass(frozen=True)
+class MatmulConfig:
+    """How a product is computed.
+
+    Attributes:
+        tile_m, tile_n: Rows and columns of C that one block computes.
+        tile_k: Elements of K in one step of its loop.
+        split_k: The number of slices of K. Several blocks compute one tile of C, each from one slice.
+        group: Blocks with consecutive numbers compute ``group`` rows of tiles column by column, so that the L2 cache
+            serves their loads.
+        copies_a, copies_b: True if the operand is first copied to lines that are aligned.
+    """
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    threads: int
+    split_k: int = 1
+    group: int = 8
+    copies_a: bool = False
+    copies_b: bool = False
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """Rows and columns of a tile of C, and elements of K in one step."""
+        return self.tile_m, self.tile_n, self.tile_k
+
+    def to_json(self) -> dict[str, int]:
+        """The configuration as JSON values."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> MatmulConfig:
+        """Inverse of :meth:`to_json`."""
+        return MatmulConfig(**values)
+
+
+DecidedBy = Literal["heuristic", "record", "search", "setting"]
+
+
+@dataclass(frozen=True)
+class MatmulAnswer:
+    """How a product is computed: all that a launch needs, and all that a plan shows.
+
+    Attributes:
+        decided_by: ``record`` if the configuration was measured, ``search`` if a search forces it, ``setting`` if a
+            setting fixes the pipeline, else ``heuristic``.
+        max_blocks: Blocks to launch at most, each of which computes several tiles; 0 for a block for each tile.
+        main_loop: What the launch fixes of its loop's pipeline.
+        loop: The pipeline of its loop, or the reason why it has no stages.
+        shared_bytes: Dynamic shared memory of a block, in bytes. Without stages, it is an estimate.
+        registers: Registers of a thread; 0 if the compiler decides about them.
+        gpu: Name of the GPU; empty for the CPU.
+    """
+
+    problem: MatmulProblem
+    config: MatmulConfig
+    decided_by: DecidedBy = "heuristic"
+    max_blocks: int = 0
+    main_loop: PipelineOverrides = AUTO
+    loop: LoopAnswer | str = ""
+    shared_bytes: int = 0
+    registers: int = 0
+    resident_blocks: int = 1
+    gpu: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why the product is computed so."""
+        if not self.gpu:
+            return "the CPU has one tile"
+        found = {
+            "record": f"the records that {self.gpu} uses have a measured configuration for about this size",
+            "search": "a search forces the configuration",
+            "setting": "the setting main_loop fixes its pipeline",
+        }
+        other = f"it has the least estimated time; the records that {self.gpu} uses have none for about this size"
+        text = found.get(self.decided_by, other)
+        return f"{text}; no stages: {self.loop}" if isinstance(self.loop, str) and self.loop else text
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as JSON values."""
+        loop = self.loop if isinstance(self.loop, LoopAnswer) else None
+        return {
+            "product": self.problem.describe(),
+            "config": self.config.to_json(),
+            "instruction": loop.loop.instruction if loop else "",
+            "warps": [loop.products[0].warps_m, loop.products[0].warps_n] if loop else [],
+            "stages": loop.loop.stages if loop else 1,
+            **{name: getattr(self, name) for name in ("shared_bytes", "registers", "resident_blocks", "max_blocks")},
+            "main_loop": self.main_loop.text,
+            "decided_by": self.decided_by,
+            "gpu": self.gpu,
+            "reason": self.reason,
+        }

@@ -1,0 +1,147 @@
+"""The chooser of the reverse pass of a loop of products. It is pure: every machine gets the same result.
+
+The reverse pass of ``C += A B`` computes two products in each iteration: G B^T and A^T G, where G is the gradient of C.
+Each is computed in the orientation of the tile that the loop loads, so that the result has the tile's place in a stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from warp_tiles.gemm.hardware import LANES
+from warp_tiles.gemm.main_loop import staged_product
+from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, LoopMemory, MmaPlan
+from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, GemmProblem, Operand
+from warp_tiles.gemm.resources import accumulator_registers, shared_limit
+
+# An iteration's products take longer than the loads of the next one. A third stage gains nothing, because atomic
+# additions to the L2 cache take the time (docs/experiments.md).
+STAGES = 2
+_VECTOR_BYTES = 16
+
+
+@dataclass(frozen=True)
+class GradientProduct:
+    """The product that computes the gradient of a tile.
+
+    Attributes:
+        variant: The product. Its operands have the type of A and B. Its threads are those that take part.
+        gradient_is_a: True if G is its left operand.
+    """
+
+    variant: GemmProblem
+    answer: MmaPlan
+    gradient_is_a: bool
+
+
+@dataclass(frozen=True)
+class ReverseLoop:
+    """How a block computes the reverse pass of a loop.
+
+    Attributes:
+        needed_bytes: Bytes of shared memory for G and the stages.
+        extra_bytes: Bytes of shared memory that the kernel needs for that beyond its tiles and their gradients.
+    """
+
+    of_a: GradientProduct
+    of_b: GradientProduct
+    needed_bytes: int
+    extra_bytes: int
+
+    @property
+    def instructions(self) -> tuple[str, ...]:
+        """The instructions of its products, each once."""
+        return tuple(dict.fromkeys((self.of_a.answer.instruction, self.of_b.answer.instruction)))
+
+    @property
+    def sums(self) -> int:
+        """Registers of a thread that hold sums."""
+        return self.of_a.answer.sums + self.of_b.answer.sums
+
+
+def reverse_loop(
+    forward: GemmProblem,
+    families: Collection[InstructionFamily],
+    memory: LoopMemory,
+) -> ReverseLoop | str:
+    """The reverse pass of a loop, or the reason why it has no stages.
+
+    Args:
+        memory: The memory of its block, with a gradient beside each tile.
+    """
+    products = []
+    for variant, gradient_is_a in gradient_variants(forward):
+        found = _shared_product(variant, families)
+        if isinstance(found, str):
+            return f"gradients of {variant.size}: {found}"
+        products.append(GradientProduct(*found, gradient_is_a))
+    of_a, of_b = products
+    sums, threads = of_a.answer.sums + of_b.answer.sums, forward.threads
+    if sums > (available := accumulator_registers(threads)):
+        return f"the sums of its gradients need {sums} registers of a thread, and there are {available}"
+    needed = gradient_bytes(forward) + STAGES * memory.stage_bytes
+    total, limit = memory.total_bytes(needed), shared_limit(forward.arch, threads)
+    if total > limit:
+        return f"gradients and {STAGES} stages need {total} bytes of shared memory, and there are {limit}"
+    return ReverseLoop(of_a, of_b, needed, memory.extra_bytes(needed))
+
+
+def _shared_product(variant: GemmProblem, families: Collection[InstructionFamily]) -> tuple[GemmProblem, MmaPlan] | str:
+    """The product, by as many threads of the block as can share it, or the reason why none can.
+
+    A short step along K leaves few rows or columns in the gradient of a tile.
+    """
+    rejection = ""
+    threads = variant.threads
+    while threads >= LANES:
+        shared = replace(variant, threads=threads)
+        answer = staged_product(shared, families)
+        if not isinstance(answer, str):
+            return shared, answer
+        rejection = rejection or answer
+        threads //= 2
+    return rejection
+
+
+def gradient_bytes(forward: GemmProblem) -> int:
+    """Bytes of the copies of G: one in the operands' type, or two parts of 16-bit operands."""
+    size = DTYPE_BYTES[forward.a.dtype]
+    part = -(-forward.m * forward.n * size // STAGE_ALIGNMENT) * STAGE_ALIGNMENT
+    return part * (2 if size == 2 else 1)
+
+
+def gradient_variants(forward: GemmProblem) -> Sequence[tuple[GemmProblem, bool]]:
+    """The products for the gradients of A and B, and whether G is their left operand.
+
+    The gradient of an operand that is loaded as its transpose is computed transposed. G is row-major.
+    """
+    m, n, k, a, b = forward.m, forward.n, forward.k, forward.a.arrangement, forward.b.arrangement
+    row: Arrangement = "row_major"
+    column: Arrangement = "col_major"
+    flipped: dict[Arrangement, Arrangement] = {"row_major": "col_major", "col_major": "row_major"}
+    of_a = (
+        (_variant(forward, (m, k, n), row, flipped[b]), True)  # G B^T
+        if a == row
+        else (_variant(forward, (k, m, n), b, column), False)  # B G^T
+    )
+    of_b = (
+        (_variant(forward, (k, n, m), flipped[a], row), False)  # A^T G
+        if b == row
+        else (_variant(forward, (n, k, m), column, a), True)  # G^T A
+    )
+    return of_a, of_b
+
+
+def _variant(forward: GemmProblem, sizes: tuple[int, int, int], a: Arrangement, b: Arrangement) -> GemmProblem:
+    m, n, k = sizes
+    dtype = forward.a.dtype
+    return replace(
+        forward,
+        m=m,
+        n=n,
+        k=k,
+        a=Operand(dtype, a, k if a == "row_major" else m, _VECTOR_BYTES),
+        b=Operand(dtype, b, n if b == "row_major" else k, _VECTOR_BYTES),
+        c=Operand(forward.c.dtype, "row_major", n, _VECTOR_BYTES),
+    )

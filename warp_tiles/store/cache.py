@@ -1,0 +1,459 @@
+"""The cache: looks up and stores entries, and builds each key once."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from warp_tiles.errors import CacheError
+from warp_tiles.store import maintain
+from warp_tiles.store.explain import Explanation, explain_among
+from warp_tiles.store.folder import MARKS, OBJECTS, Folder, lock_problem, refused
+from warp_tiles.store.key import CacheKey
+from warp_tiles.store.manifest import Entry, Manifest
+from warp_tiles.store.paths import LAYOUT, absolute, is_digest
+from warp_tiles.store.report import Problem, Problems, logger
+from warp_tiles.store.sealed import DamagedError
+from warp_tiles.util.processes import temporary_name
+from warp_tiles.util.trusted_folder import RefusedFolderError
+
+DEFAULT_MAX_BYTES = 4 * 1024**3
+#: An automatic eviction frees a tenth more than needed, so that the next stores need no eviction.
+LOW_WATER = 0.9
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """The answer of another place that may hold an entry.
+
+    Attributes:
+        found: The verified entry; None if that place does not have it.
+        push: Receives the entry if it is built here; None if that place does not want it.
+    """
+
+    found: Entry | None = None
+    push: Callable[[Entry], object] | None = None
+
+
+#: Asks another place for an entry.
+AskUpstream = Callable[[], Upstream]
+
+
+@dataclass(frozen=True)
+class BuildLease:
+    """The lookup of one key, during which no other process builds it.
+
+    Attributes:
+        found: The entry; None if it has to be built.
+        keep: Stores the payload that was built, with its ``info``, and returns its entry.
+    """
+
+    found: Entry | None
+    keep: Callable[[bytes, Mapping[str, object]], Entry]
+
+
+class Cache:
+    """Content-addressed store of compiler output, mostly raw LTO-IR. It is safe for threads and processes.
+
+    The constructor accesses no files. If the folder is missing, full or not writable, or is refused because other users
+    can write it, only the caching is lost, and :attr:`problems` holds the reason. Commands of the user (:meth:`info`,
+    :meth:`verify` and those after it) raise an error then.
+
+    Args:
+        root: The folder of all caches. The first store creates it.
+        folder: The cache's folder, by name below the root; empty for the root itself.
+        max_bytes: Size above which the least recently used keys are removed.
+        allow_shared: Accept a folder that others can write. They then choose the code that runs.
+        build_wait_s: Seconds to wait for another process that builds the same key, before building it here too.
+        suffix: Suffix of payload files.
+
+    Raises:
+        ValueError: ``max_bytes`` is negative.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        folder: str = "",
+        *,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        allow_shared: bool = False,
+        build_wait_s: float = 120.0,
+        suffix: str = ".ltoir",
+    ) -> None:
+        if max_bytes < 0:
+            raise ValueError(f"max_bytes must not be negative, got {max_bytes}")
+        self.max_bytes = max_bytes
+        self._build_wait_s = build_wait_s
+        self._problems = Problems()
+        # a later chdir() must not move the cache
+        self._folder = Folder(absolute(root), allow_shared, self._problems, suffix, folder)
+        self.root = self._folder.root
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Problems so far, oldest first."""
+        return self._problems.all()
+
+    @property
+    def shared(self) -> bool:
+        """True if the folder may be one that others can write."""
+        return self._folder.files.shared
+
+    def check_trust(self) -> None:
+        """Refuse a folder that others can write, unless ``allow_shared`` is set. A missing or unreadable one passes.
+
+        Raises:
+            CacheError: The folder is refused.
+        """
+        try:
+            self._folder.check_trust()
+        except RefusedFolderError as error:
+            raise refused(error) from error
+        except OSError as error:
+            self._unusable(error)
+
+    def get(self, key: CacheKey | str) -> Entry | None:
+        """Look up an entry, verify it and record its use.
+
+        Returns:
+            The entry, or ``None`` if it is missing or damaged.
+
+        Raises:
+            CacheError: ``key`` is not a digest.
+        """
+        return self._look_up(digest_of(key))
+
+    def manifest(self, key: CacheKey | str) -> Manifest | None:
+        """Look up the manifest of an entry, for display. The payload is not read and the use is not recorded.
+
+        A later :meth:`get` may still miss, because the payload may be missing or damaged.
+
+        Raises:
+            CacheError: ``key`` is not a digest.
+        """
+        digest = digest_of(key)
+        try:
+            return self._folder.read_manifest(digest)
+        except FileNotFoundError:
+            return None
+        except DamagedError as error:
+            self._folder.remove_damaged(self._folder.key_name(digest), str(error))
+            return None
+        except OSError as error:
+            self._unusable(error)
+            return None
+
+    def put(self, key: CacheKey, payload: bytes, info: Mapping[str, object]) -> Entry:
+        """Store an entry. It replaces one of the same key.
+
+        Args:
+            key: The inputs of the payload.
+            payload: Raw bytes, not empty.
+            info: JSON to keep beside it: inputs, symbol, sizes, build time, versions.
+
+        Returns:
+            The entry. It is valid even if it could not be stored (see :attr:`problems`).
+
+        Raises:
+            TypeError: The payload is not bytes or ``info`` has no JSON form.
+            ValueError: The payload is empty or ``info`` holds a number that is not finite.
+        """
+        return self.add(Entry(key.digest, payload, Manifest.describe(key, payload, info)))
+
+    def add(self, entry: Entry, *, more: bool = False) -> Entry:
+        """Store a verified entry, e.g. of another machine; see :meth:`put`.
+
+        Args:
+            entry: The entry.
+            more: True if the caller adds more entries, and the last one without this. Only then is the size of the
+                cache compared with its bound, because that takes as long as dozens of stores.
+
+        Returns:
+            The entry; :attr:`Entry.is_stored` is False if it could not be stored.
+        """
+        size = len(entry.payload) + len(entry.manifest.encode())
+        if size > self.max_bytes:
+            self._problems.add(
+                Problem(
+                    "size",
+                    str(self.root),
+                    f"an entry of {size} bytes exceeds the cache's bound of {self.max_bytes} bytes",
+                    "raise the bound: WARP_TILES_CACHE_MAX_BYTES",
+                )
+            )
+            return entry
+        try:
+            with self._folder.changing():
+                entry = replace(entry, manifest=self._folder.store(entry.manifest, entry.payload))
+                if not more and self._folder.size_bytes() > self.max_bytes:
+                    maintain.collect(self._folder, int(self.max_bytes * LOW_WATER), keep=entry.key)
+        except OSError as error:
+            self._unusable(error)
+        return entry
+
+    def get_or_build(
+        self,
+        key: CacheKey,
+        build: Callable[[], tuple[bytes, Mapping[str, object]]],
+        upstream: AskUpstream | None = None,
+    ) -> tuple[Entry, bool]:
+        """Look up an entry or build and store it, once across threads and processes.
+
+        Args:
+            key: The inputs of the payload.
+            build: Returns the payload and its ``info``, see :meth:`put`.
+            upstream: Asks another place before it is built.
+
+        Returns:
+            The entry, and True if this call did not have to build it.
+
+        Raises:
+            TypeError, ValueError: :meth:`put` does not accept the result of ``build``.
+            Exception: The exception of ``build``.
+        """
+        entry = self._look_up(key.digest)
+        if entry is not None:
+            return entry, True
+        with self.lease(key, upstream) as lease:
+            return (lease.found, True) if lease.found is not None else (lease.keep(*build()), False)
+
+    @contextmanager
+    def lease(self, key: CacheKey, upstream: AskUpstream | None = None) -> Iterator[BuildLease]:
+        """Look up an entry, and keep other processes from building it while the caller does.
+
+        Args:
+            key: The inputs of the payload.
+            upstream: Asks another place if the entry is not stored here.
+        """
+        with self._build_lock(key):
+            found, push = self._look_up(key.digest), None
+            if found is None and upstream is not None:
+                other = upstream()
+                found, push = other.found and self.add(other.found), other.push
+
+            def keep(payload: bytes, info: Mapping[str, object]) -> Entry:
+                entry = self.put(key, payload, info)
+                if push is not None:
+                    push(entry)
+                return entry
+
+            yield BuildLease(found, keep)
+
+    def _look_up(self, digest: str) -> Entry | None:
+        try:
+            entry = self._folder.read_entry(digest)
+        except OSError as error:
+            self._unusable(error)
+            return None
+        if entry is not None:
+            self._folder.touch(digest)
+        return entry
+
+    @contextmanager
+    def _build_lock(self, key: CacheKey) -> Iterator[None]:
+        def waiting(holder: str) -> None:
+            text = "waiting for %s, which builds the same function; it is built here too after %g s"
+            logger.warning(text, holder, self._build_wait_s)
+
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._folder.lock(key.digest, self._build_wait_s, waiting))
+            except TimeoutError as error:
+                self._problems.add(lock_problem(self.root, error))
+            except OSError as error:
+                self._unusable(error)
+            yield
+
+    def _unusable(self, error: OSError) -> None:
+        self._problems.folder(str(self._folder.files.root), error)  # one message for all caches of a root
+
+    # ---- commands of a user, for which an unusable folder is an error
+
+    @contextmanager
+    def _command(self, what: str, *, change: bool = False) -> Iterator[None]:
+        """Run a command of the user. An unusable folder is an error here."""
+        try:
+            self._folder.check_trust()
+            with ExitStack() as stack:
+                if change and self._folder.files.folders(LAYOUT):
+                    stack.enter_context(self._folder.changing())
+                yield
+        except RefusedFolderError as error:
+            raise refused(error) from error
+        except OSError as error:
+            raise CacheError(
+                f"{what} failed for the cache folder {self.root}: {error}",
+                remedy="check that the folder exists, is yours and has space",
+            ) from error
+
+    def find(self, prefix: str) -> Manifest:
+        """The manifest of the one stored key that begins with these hex digits.
+
+        Raises:
+            CacheError: No stored key or several have this prefix, or the folder is refused or unreadable.
+        """
+        found = [item.manifest for item in self.entries() if item.key.startswith(prefix)]
+        if len(found) == 1:
+            return found[0]
+        raise CacheError(
+            f"{len(found)} stored keys begin with {prefix!r}", remedy="give more digits, or list the cache for its keys"
+        )
+
+    def explain(self, key: CacheKey | str) -> Explanation:
+        """Compare a key with the nearest other stored key. Of equally near ones, the most recently used is taken.
+
+        Args:
+            key: A key, stored or not, or the first digits of a stored one.
+
+        Raises:
+            CacheError: No stored key or several begin with the digits, or the folder is refused or unreadable.
+        """
+        requested = self.find(key).key if isinstance(key, str) else key
+        return explain_among(requested, (item.manifest.key for item in self.entries()))
+
+    def info(self) -> maintain.CacheInfo:
+        """Sizes and counts.
+
+        Raises:
+            CacheError: The folder is refused or unreadable.
+        """
+        with self._command("info"):
+            return maintain.summary(self._folder, self.max_bytes)
+
+    def entries(self) -> tuple[maintain.EntryInfo, ...]:
+        """The stored entries, the most recently used first. Payloads are not read.
+
+        Raises:
+            CacheError: The folder is refused or unreadable.
+        """
+        with self._command("listing"):
+            return maintain.listing(self._folder)
+
+    def verify(self, *, remove: bool = False) -> maintain.VerifyReport:
+        """Check every manifest and payload by SHA-256, and the sealed files and the other caches beside them.
+
+        Raises:
+            CacheError: The folder is refused or unreadable.
+        """
+        with self._command("verify", change=remove):
+            found = maintain.verify(self._folder, remove=remove)
+            return replace(found, damaged=(*found.damaged, *maintain.verify_beside(self._folder, remove=remove)))
+
+    def gc(self, max_bytes: int | None = None) -> maintain.GcReport:
+        """Remove unreferenced payloads, then the least recently used keys until the size is within a bound.
+
+        Args:
+            max_bytes: The bound; ``None`` for the cache's own.
+
+        Raises:
+            CacheError: The folder is refused, or cannot be changed.
+            ValueError: ``max_bytes`` is negative.
+        """
+        bound = self.max_bytes if max_bytes is None else max_bytes
+        if bound < 0:
+            raise ValueError(f"max_bytes must not be negative, got {bound}")
+        with self._command("gc", change=True):
+            report = maintain.collect(self._folder, bound)
+            report.leftovers += maintain.sweep_beside(self._folder)
+        return report
+
+    def clear(self) -> maintain.GcReport:
+        """Remove every entry and every linked module. The folder and its locks stay.
+
+        Raises:
+            CacheError: The folder is refused, or cannot be changed.
+        """
+        with self._command("clear", change=True):
+            maintain.clear_modules(self._folder)
+            return maintain.collect(self._folder, -1)
+
+    def read_verified(self, key: str) -> Entry | None:
+        """An entry for another machine, verified by SHA-256. The use is not recorded.
+
+        Returns:
+            The entry; None if it is missing, or damaged and removed.
+
+        Raises:
+            CacheError: The folder is refused or unreadable.
+        """
+        with self._command("reading"):
+            found = self._folder.read_entry(digest_of(key), full=True)
+            return found and replace(found, manifest=replace(found.manifest, payload_mtime_ns=0))
+
+
+def digest_of(key: CacheKey | str) -> str:
+    """The hex digest of a key, or of a text that is one.
+
+    Raises:
+        CacheError: The text is not a digest.
+    """
+    if isinstance(key, CacheKey):
+        return key.digest
+    if not is_digest(key):
+        raise CacheError(f"{key!r:.80} is not a key digest", remedy="give 64 lower-case hex digits")
+    return key
+
+
+class FileCache(Cache):
+    """A cache whose payloads are read by path."""
+
+    def verified_path(self, key: CacheKey, digest: Callable[[Path], str]) -> Path | None:
+        """Look up the file of an entry, verify it by SHA-256 and record its use. A damaged file is removed.
+
+        The file exists until the entry is removed, which another process can do at any time.
+
+        Args:
+            key: The key.
+            digest: Returns the SHA-256 of a file. It may remember digests, as :class:`FileDigests` does.
+
+        Returns:
+            The file, or None if it is missing or damaged, or if the folder cannot be used.
+        """
+        try:
+            manifest = self._folder.read_manifest(key.digest)
+            name = self._folder.object_name(manifest.payload_sha256)
+            path = self._folder.files.path(name)
+            if stat.S_ISREG(self._folder.files.status(name).st_mode) and digest(path) == manifest.payload_sha256:
+                self._folder.touch(key.digest)
+                return path
+        except FileNotFoundError:
+            return None
+        except (DamagedError, OSError):
+            pass
+        self.get(key)  # removes damaged files, and reports them
+        return None
+
+    def temporary_path(self) -> Path:
+        """A path for a file that its writer removes. If the writer is killed, :meth:`gc` removes it after a day.
+
+        Raises:
+            OSError: The folder cannot be created, or is refused.
+        """
+        folder = f"{OBJECTS}/00"
+        self._folder.files.make(folder)
+        return self._folder.files.path(f"{folder}/{temporary_name()}")
+
+    def mark(self, name: str, most: int) -> bool:
+        """Leave a mark beside the entries.
+
+        Args:
+            name: A name of letters and digits.
+            most: The largest number of marks. The oldest are removed first.
+
+        Returns:
+            True if the mark existed.
+
+        Raises:
+            OSError: The mark cannot be left, or the folder is refused.
+        """
+        files = self._folder.files
+        if not files.create_empty(f"{MARKS}/{name}"):
+            return True
+        marks = sorted((status.st_mtime_ns, mark) for mark, status in files.files(MARKS))
+        for _, mark in marks[: max(0, len(marks) - most)]:
+            files.remove(mark)
+        return False

@@ -1,0 +1,161 @@
+"""Access to a store of objects: S3, Google Cloud Storage, Azure, HTTP with WebDAV, or a folder.
+
+All of it is the library obstore. This module translates its errors, hides passwords in URLs, and tries nothing twice: a
+request that fails is a miss.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from warp_tiles.errors import RemoteError
+from warp_tiles.store.keys import INSTALL
+from warp_tiles.util.urls import secrets_of, without_password
+
+_CHUNK_BYTES = 1 << 16
+
+
+class MissingObjectError(Exception):
+    """The store has no such object, or refuses to say."""
+
+
+class HalfAnswerError(OSError):
+    """An answer began and did not end."""
+
+
+class NotSupportedError(Exception):
+    """The store has no such operation: plain HTTP often has no lists."""
+
+
+# the process that has used a network; its runtime of threads cannot be shared with a forked child
+_network_process: int | None = None
+
+
+class Client:
+    """A connection to a store. It is safe for threads.
+
+    Args:
+        url: See :func:`checked_url`.
+        timeout_s: Seconds for one request, with its answer.
+
+    Raises:
+        RemoteError: The package ``obstore`` is missing, the store cannot be opened, or this is a forked process whose
+            parent has used one.
+    """
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        global _network_process
+        if _network_process not in (None, os.getpid()):
+            raise RemoteError(
+                "a process that was forked from one with a remote store cannot use any",
+                remedy="start processes with the method spawn or forkserver",
+            )
+        try:
+            import obstore
+            from obstore.store import LocalStore, from_url
+        except ImportError as error:
+            raise RemoteError(f"a remote store needs the package obstore: {error}", remedy=INSTALL) from error
+        if not url.startswith("file:"):
+            _network_process = os.getpid()
+        self.url = without_password(url)
+        self._secrets = secrets_of(url)
+        self._library = obstore
+        try:
+            if url.startswith("file:"):
+                folder = Path(url2pathname(urlsplit(url).path))
+                self._store: Any = LocalStore(folder, mkdir=False)
+            else:
+                limit = timedelta(seconds=timeout_s)
+                options: dict[str, Any] = {"timeout": limit, "connect_timeout": limit}
+                # given options replace those of the environment
+                options["allow_http"] = url.startswith("http:") or os.environ.get("AWS_ALLOW_HTTP") == "true"
+                self._store = from_url(
+                    url,
+                    client_options=options,
+                    retry_config={"max_retries": 0, "retry_timeout": limit},
+                )
+        except (obstore.exceptions.BaseError, OSError, ValueError) as error:
+            raise RemoteError(
+                f"the remote store {self.url} cannot be opened: {self._text(error)}",
+                remedy="check the setting remote, and the credentials in the environment",
+            ) from error
+
+    def read(self, name: str) -> Iterator[bytes]:
+        """The content of an object, in pieces.
+
+        Raises:
+            MissingObjectError: There is none.
+            HalfAnswerError: It did not arrive in full.
+            OSError: The request failed.
+        """
+        try:
+            answer = self._library.get(self._store, name)
+        except Exception as error:
+            raise self._translated(error) from error
+        try:
+            yield from answer.stream(min_chunk_size=_CHUNK_BYTES)
+        except Exception as error:
+            raise HalfAnswerError(f"an answer is incomplete: {self._text(error)}") from error
+
+    def exists(self, name: str) -> bool:
+        """Returns True if there is such an object.
+
+        Raises:
+            OSError: The request failed.
+        """
+        try:
+            self._library.head(self._store, name)
+        except Exception as error:
+            found = self._translated(error)
+            if isinstance(found, MissingObjectError):
+                return False
+            raise found from error
+        return True
+
+    def write(self, name: str, data: bytes) -> bool:
+        """Write an object. Returns True.
+
+        Raises:
+            OSError: The request failed.
+        """
+        try:
+            self._library.put(self._store, name, data)
+        except Exception as error:
+            raise self._translated(error) from error
+        return True
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """The names of the objects below a prefix.
+
+        Raises:
+            NotSupportedError: The store cannot be listed.
+            OSError: The request failed.
+        """
+        try:
+            for page in self._library.list(self._store, prefix=prefix):
+                yield from (item["path"] for item in page)
+        except Exception as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: Exception) -> Exception:
+        known, text = self._library.exceptions, self._text(error)
+        if isinstance(error, (known.NotFoundError, FileNotFoundError)):
+            return MissingObjectError(text)
+        if isinstance(error, (known.NotSupportedError, NotImplementedError)):  # obstore raises the built-in one too
+            return NotSupportedError(text)
+        if isinstance(error, (known.PermissionDeniedError, known.UnauthenticatedError)):
+            return PermissionError(text)
+        return OSError(text)
+
+    def _text(self, error: Exception) -> str:
+        """The first line of an error, without the secrets of the URL."""
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        for secret in self._secrets:
+            text = text.replace(secret, "...")
+        return text

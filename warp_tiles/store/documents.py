@@ -1,0 +1,106 @@
+"""Small sealed JSON files beside the cache, which save time and can be written again: facts about the toolchain, keys
+that missed, modules of earlier runs.
+
+A damaged file is reported once and removed. If the folder cannot be used, nothing is remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from warp_tiles.store.report import Problems
+from warp_tiles.store.sealed import DamagedError, seal, unseal
+from warp_tiles.util.files import FileTooLargeError
+from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
+
+MAX_BYTES = 4 << 20
+_SUFFIX = ".json"
+
+
+class Documents:
+    """The files of one folder. They are for this user alone, also below a shared root.
+
+    Args:
+        root: The folder of the cache.
+        folder: The folder of the files, by name below the root; empty for the root itself.
+        shared: Accept a root that others can write.
+        most: The largest number of files; the oldest are removed first. 0 for no limit.
+    """
+
+    def __init__(self, root: Path, folder: str, *, shared: bool = False, most: int = 0) -> None:
+        self.files = TrustedFolder(root, shared=shared, private=True)
+        self.folder = folder
+        self.problems = Problems()
+        self._most = most
+
+    def file(self, name: str) -> str:
+        """The name of a document's file below the root."""
+        return f"{self.folder}/{name}{_SUFFIX}" if self.folder else f"{name}{_SUFFIX}"
+
+    def read(self, name: str) -> dict[str, object] | None:
+        """Returns a document, or None if it is missing, damaged or unreadable."""
+        try:
+            return self._read(name)
+        except DamagedError as error:
+            self.problems.damage(str(self.files.path(self.file(name))), str(error))
+            with suppress(OSError):
+                self.files.remove(self.file(name))
+        except RefusedFolderError as error:
+            self._report(error)
+        except OSError:
+            pass  # missing, or the cache itself reports that its folder cannot be used
+        return None
+
+    def _read(self, name: str) -> dict[str, object]:
+        try:
+            data, _ = self.files.read(self.file(name), MAX_BYTES)
+        except FileTooLargeError as error:
+            raise DamagedError(f"{error.strerror}") from error
+        return unseal(data)
+
+    def write(self, name: str, body: Mapping[str, object]) -> None:
+        """Store a document, and remove the oldest ones above the limit. Does nothing if the folder cannot be used."""
+        try:
+            self.files.write(self.file(name), seal(body), durable=False)  # its seal shows a partial file
+            if self._most:
+                self._remove_oldest()
+        except RefusedFolderError as error:
+            self._report(error)
+        except OSError:
+            pass
+
+    def _remove_oldest(self) -> None:
+        stored = [(status.st_mtime_ns, file) for file, status in self.files.files(self.folder)]
+        kept = sorted(item for item in stored if item[1].endswith(_SUFFIX))
+        for _, file in kept[: max(0, len(kept) - self._most)]:
+            self.files.remove(file)
+
+    def names(self) -> list[str]:
+        """The names of the stored documents, in order; none if the folder cannot be used."""
+        with suppress(OSError):
+            found = (file.rpartition("/")[2] for file, _ in self.files.files(self.folder))
+            return sorted(name.removesuffix(_SUFFIX) for name in found if name.endswith(_SUFFIX))
+        return []
+
+    def damage(self) -> list[tuple[Path, str]]:
+        """The damaged files, each with the fault. Nothing is changed.
+
+        Raises:
+            OSError: The folder cannot be used, or is refused.
+        """
+        self.files.folders(self.folder)
+        found = []
+        for name in self.names():
+            try:
+                self._read(name)
+            except DamagedError as error:
+                found.append((self.files.path(self.file(name)), str(error)))
+            except FileNotFoundError:
+                pass  # removed meanwhile
+        return found
+
+    def _report(self, error: RefusedFolderError) -> None:
+        if not self.files.shared:  # in a shared cache, these folders belong to the first user
+            self.problems.folder(str(self.files.root), error)

@@ -1,0 +1,127 @@
+"""Explains why a key missed: the labels in which it differs from the nearest stored key.
+
+Transcripts of missed keys are kept, so that ``warp-tiles cache explain`` can explain them later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from warp_tiles.store.documents import Documents
+from warp_tiles.store.key import CacheKey, KeyField
+from warp_tiles.store.paths import is_digest
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One label on which two keys disagree. A value is ``None`` if its key lacks the label.
+
+    Attributes:
+        label: The label, or ``"schema"`` in angle brackets for the schema version.
+    """
+
+    label: str
+    old: str | None
+    new: str | None
+
+    def __str__(self) -> str:
+        return f"{self.label}: {_display(self.old)} -> {_display(self.new)}"
+
+
+def _display(value: str | None) -> str:
+    return "(absent)" if value is None else value
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The differences between a key and the nearest stored key.
+
+    Attributes:
+        stored: True if an entry of ``key`` is stored.
+        nearest: Digest of the stored key, other than ``key``, with the fewest differing labels; ``None`` if there
+            is no other.
+        differences: The labels in which ``key`` differs from ``nearest``.
+    """
+
+    key: CacheKey
+    stored: bool
+    nearest: str | None
+    differences: tuple[Difference, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.key.digest} is {'stored' if self.stored else 'not stored'}"]
+        if self.nearest is None:
+            lines.append("no other key is stored to compare it with")
+        else:
+            lines.append(f"nearest stored key {self.nearest} differs in {len(self.differences)} field(s):")
+            lines.extend(f"  {difference}" for difference in self.differences)
+        return "\n".join(lines)
+
+
+def explain(old: CacheKey, new: CacheKey) -> tuple[Difference, ...]:
+    """List the labels on which two keys differ. The schema version comes first, then the labels in order."""
+    differences = []
+    if old.schema != new.schema:
+        differences.append(Difference("<schema>", str(old.schema), str(new.schema)))
+    before = {field.label: field for field in old.fields}
+    after = {field.label: field for field in new.fields}
+    for label in sorted(before.keys() | after.keys()):
+        if before.get(label) != after.get(label):
+            differences.append(Difference(label, _value(before.get(label)), _value(after.get(label))))
+    return tuple(differences)
+
+
+def _value(field: KeyField | None) -> str | None:
+    if field is None:
+        return None
+    return field.shown if field.kind == "text" else f"{field.kind} {field.shown}".rstrip()
+
+
+def explain_among(key: CacheKey, stored: Iterable[CacheKey]) -> Explanation:
+    """Compare a key with the nearest stored key. If several are equally near, the first of them is taken."""
+    found = False
+    nearest: CacheKey | None = None
+    fewest: tuple[Difference, ...] = ()
+    for other in stored:
+        if other.digest == key.digest:
+            found = True
+            continue
+        differences = explain(other, key)
+        if nearest is None or len(differences) < len(fewest):
+            nearest, fewest = other, differences
+    return Explanation(key, found, nearest.digest if nearest else None, fewest)
+
+
+FOLDER = "asked"  # below the cache
+MAX_KEYS = 256
+
+
+class MissedKeys:
+    """Transcripts of missed keys. If their folder cannot be used, a miss has no explanation.
+
+    Args:
+        root: The folder of the cache. It holds one file per key; the oldest are removed first.
+        shared: Accept a root that others can write.
+    """
+
+    def __init__(self, root: Path, *, shared: bool = False) -> None:
+        self._documents = Documents(root, FOLDER, shared=shared, most=MAX_KEYS)
+
+    def add(self, key: CacheKey) -> None:
+        """Store a missed key."""
+        if self._documents.read(key.digest) is None:
+            self._documents.write(key.digest, {"transcript": key.transcript})
+
+    def find(self, prefix: str) -> CacheKey | None:
+        """The one stored key whose digest has this prefix; None if none or several have it, or its file is damaged."""
+        found = [name for name in self._documents.names() if is_digest(name) and name.startswith(prefix)]
+        document = self._documents.read(found[0]) if len(found) == 1 else None
+        if document is None:
+            return None
+        try:
+            key = CacheKey.from_transcript(document.get("transcript"))
+        except ValueError:
+            return None
+        return key if key.digest == found[0] else None

@@ -1,0 +1,227 @@
+"""The cache's folder: its layout, its permissions, and reads and writes of one entry.
+
+<root>/v1/keys/ab/<key digest>.json         manifest, sealed
+<root>/v1/objects/ab/<payload sha256>.ltoir raw payload
+<root>/v1/locks/                            one lock per key that is being built, one for changes of the store
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from warp_tiles.errors import CacheError
+from warp_tiles.store.manifest import Entry, Manifest
+from warp_tiles.store.paths import LAYOUT, is_digest
+from warp_tiles.store.report import Problem, Problems
+from warp_tiles.store.sealed import DamagedError
+from warp_tiles.util.files import FileTooLargeError
+from warp_tiles.util.processes import TEMP_PREFIX
+from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
+
+STORE_LOCK = "store"
+MAX_MANIFEST_BYTES = 1 << 20
+MAX_PAYLOAD_BYTES = 256 << 20
+KEYS, OBJECTS, LOCKS, MARKS = f"{LAYOUT}/keys", f"{LAYOUT}/objects", f"{LAYOUT}/locks", f"{LAYOUT}/marks"
+
+
+class Folder:
+    """Files of one cache. Methods raise ``OSError`` if the folder cannot be used or is refused.
+
+    Args:
+        root: The folder of all caches, which decides whether others can write.
+        allow_shared: Accept a folder that others can write.
+        problems: Receives reports of damage.
+        suffix: Suffix of payload files.
+        folder: The cache's folder, by name below the root; empty for the root itself.
+    """
+
+    def __init__(
+        self, root: Path, allow_shared: bool, problems: Problems, suffix: str = ".ltoir", folder: str = ""
+    ) -> None:
+        self.root = root / folder
+        self.files = TrustedFolder(root, folder, shared=allow_shared)
+        self.problems = problems
+        self._suffix = suffix
+
+    def key_name(self, digest: str) -> str:
+        """Name of a key's manifest below the root."""
+        return f"{KEYS}/{digest[:2]}/{digest}.json"
+
+    def object_name(self, sha256: str) -> str:
+        """Name of a payload below the root."""
+        return f"{OBJECTS}/{sha256[:2]}/{sha256}{self._suffix}"
+
+    def check_trust(self) -> None:
+        """Refuse folders that others can write, and links in their place. Missing folders pass.
+
+        Raises:
+            RefusedFolderError: A folder of the cache is refused.
+            OSError: A folder cannot be examined.
+        """
+        self.files.check()
+        for folder in (KEYS, OBJECTS, LOCKS, MARKS):
+            self.files.folders(folder)
+
+    def lock(
+        self, name: str, timeout_s: float, waiting: Callable[[str], None] | None = None
+    ) -> AbstractContextManager[None]:
+        """Hold a lock across processes, see :meth:`TrustedFolder.lock`."""
+        return self.files.lock(f"{LOCKS}/{name}.lock", timeout_s, waiting=waiting)
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Keep other processes from changing the store. Without the lock, a change at worst causes a later miss.
+
+        Raises:
+            OSError: The folder cannot be used.
+        """
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(store_lock(self.files, f"{LOCKS}/{STORE_LOCK}.lock"))
+            except (TimeoutError, NoLocksError) as error:
+                place = self.files.root if isinstance(error, NoLocksError) else self.root
+                self.problems.add(lock_problem(place, error))
+            yield
+
+    def read_manifest(self, digest: str) -> Manifest:
+        """Read a key's manifest.
+
+        Raises:
+            DamagedError: It is damaged.
+            FileNotFoundError: The key is not stored.
+        """
+        data, _ = self._read(self.key_name(digest), MAX_MANIFEST_BYTES)
+        return Manifest.decode(data, digest)
+
+    def read_object(self, sha256: str) -> tuple[bytes, os.stat_result]:
+        """Read a payload without verifying it, and return it with its file's status.
+
+        Raises:
+            DamagedError: It is larger than a payload can be.
+            FileNotFoundError: It is missing.
+        """
+        return self._read(self.object_name(sha256), MAX_PAYLOAD_BYTES)
+
+    def _read(self, name: str, most_bytes: int) -> tuple[bytes, os.stat_result]:
+        try:
+            return self.files.read(name, most_bytes)
+        except FileTooLargeError as error:
+            raise DamagedError(f"{error.strerror}") from error
+
+    def read_entry(self, digest: str, *, full: bool = False) -> Entry | None:
+        """Read and verify an entry. A damaged entry is removed and reported.
+
+        Length and CRC-32 of the payload are always checked. Its SHA-256 is checked too if ``full`` is set, or if the
+        file's modification time is not the one of the manifest.
+
+        Returns:
+            The entry, or ``None`` if it is missing or incomplete.
+        """
+        name = self.key_name(digest)
+        try:
+            manifest = self.read_manifest(digest)
+            name = self.object_name(manifest.payload_sha256)
+            payload, status = self.read_object(manifest.payload_sha256)
+            manifest.check_payload(payload, full=full or status.st_mtime_ns != manifest.payload_mtime_ns)
+        except FileNotFoundError:
+            return None
+        except DamagedError as error:
+            self.remove_damaged(name, str(error))
+            with suppress(OSError):
+                self.files.remove(self.key_name(digest))
+            return None
+        return Entry(digest, payload, manifest)
+
+    def remove_damaged(self, name: str, reason: str) -> None:
+        """Remove and report a damaged file."""
+        self.problems.damage(str(self.files.path(name)), reason)
+        with suppress(OSError):
+            self.files.remove(name)
+
+    def touch(self, digest: str) -> None:
+        """Record a use of a key for the order of eviction, as far as permissions allow."""
+        try:
+            self.files.touch(self.key_name(digest), time.time_ns())  # finer than the kernel's own clock tick
+        except PermissionError:  # another user's file in a shared cache: only "now" may be set
+            with suppress(OSError):
+                self.files.touch(self.key_name(digest))
+        except OSError:
+            pass
+
+    def store(self, manifest: Manifest, payload: bytes) -> Manifest:
+        """Store an entry durably, the payload first. The caller holds the store lock.
+
+        Returns:
+            The stored manifest.
+        """
+        name = self.object_name(manifest.payload_sha256)
+        status = None
+        with suppress(OSError, DamagedError):
+            known, status = self.read_object(manifest.payload_sha256)
+            if known != payload:
+                self.remove_damaged(name, "payload does not match its name")
+                status = None
+        if status is None:
+            status = self.files.write(name, payload)
+        stored = replace(manifest, payload_mtime_ns=status.st_mtime_ns)
+        self.files.write(self.key_name(manifest.key.digest), stored.encode())
+        self.touch(manifest.key.digest)
+        return stored
+
+    def each_key(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Digests and file status of the stored keys."""
+        return self._each(KEYS, ".json")
+
+    def each_object(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Digests and file status of the stored payloads."""
+        return self._each(OBJECTS, self._suffix)
+
+    def _each(self, folder: str, suffix: str) -> Iterator[tuple[str, os.stat_result]]:
+        for name, status in self._sharded(folder):
+            digest = name.rpartition("/")[2].removesuffix(suffix)
+            if name.endswith(suffix) and is_digest(digest):
+                yield digest, status
+
+    def each_temporary(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Temporary files of running and of interrupted writers, by name below the root."""
+        for name, status in (*self._sharded(KEYS), *self._sharded(OBJECTS)):
+            if name.rpartition("/")[2].startswith(TEMP_PREFIX):
+                yield name, status
+
+    def each_lock(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Lock files of keys, by name below the root."""
+        for name, status in self.files.files(LOCKS):
+            if is_digest(name.rpartition("/")[2].partition(".")[0]):
+                yield name, status
+
+    def size_bytes(self) -> int:
+        """Bytes of all stored and temporary files."""
+        return sum(status.st_size for folder in (KEYS, OBJECTS) for _, status in self._sharded(folder))
+
+    def _sharded(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
+        for shard in self.files.folders(folder):
+            yield from self.files.files(shard)
+
+
+def lock_problem(root: Path, error: OSError) -> Problem:
+    """The problem of a lock that could not be taken. The build continues without it."""
+    return Problem(
+        "lock",
+        str(root),
+        f"builds are not coordinated between processes ({error.strerror or error})",
+        "check whether another process hangs, or choose a cache folder on a local file system",
+    )
+
+
+def refused(error: RefusedFolderError) -> CacheError:
+    """The error of a command for a folder that is refused."""
+    return CacheError(
+        f"{error.strerror}; whoever can write to it chooses the code that runs",
+        remedy=f"chmod 700 {error.path}, remove a link there, choose a folder of your own, "
+        "or set WARP_TILES_CACHE_SHARED=1 if the other users may choose your code",
+    )

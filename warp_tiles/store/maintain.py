@@ -1,0 +1,326 @@
+"""Maintenance of a cache: sizes, listing, verification, eviction, clearing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from warp_tiles.store.documents import Documents
+from warp_tiles.store.folder import KEYS, Folder
+from warp_tiles.store.manifest import Manifest
+from warp_tiles.store.paths import HEADERS, HEADERS_SUFFIX, LAYOUT, MODULES, MODULES_SUFFIX
+from warp_tiles.store.sealed import DamagedError
+from warp_tiles.util.processes import is_leftover
+from warp_tiles.util.trusted_folder import TrustedFolder
+
+DAY_S = 86400.0
+DOCUMENTS = ("toolchain", f"toolchain/{LAYOUT}", "asked")
+LOCKS_OF_SEARCHES = "tuning/.locks"
+
+
+@dataclass(frozen=True)
+class CacheInfo:
+    """Sizes and counts of a cache.
+
+    Attributes:
+        exists: True if the folder has been used as a cache.
+        payloads: Number of stored payloads; keys with the same payload share one.
+        size_bytes: Size of everything that counts towards the bound.
+    """
+
+    root: Path
+    exists: bool
+    entries: int
+    payloads: int
+    payload_bytes: int
+    size_bytes: int
+    max_bytes: int
+
+
+@dataclass(frozen=True)
+class EntryInfo:
+    """A stored entry without its payload.
+
+    Attributes:
+        key: Hex digest of the key.
+        used_at_ns: Last use, nanoseconds since 1970 (UTC).
+    """
+
+    key: str
+    manifest: Manifest
+    used_at_ns: int
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault that verification found."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """Outcome of a verification.
+
+    Attributes:
+        sound: Number of keys with a sound manifest and payload.
+        damaged: Manifests and payloads that differ from the stored ones. A read rejects them.
+        missing: Keys without a payload. A read treats them as missing.
+        unreferenced: Number of payloads without a key. ``gc`` removes them.
+        unfinished: Number of temporary files of writers. ``gc`` removes them after a day.
+    """
+
+    checked: int
+    sound: int
+    damaged: tuple[Finding, ...]
+    missing: tuple[Finding, ...]
+    unreferenced: int
+    unfinished: int
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing is damaged."""
+        return not self.damaged
+
+
+@dataclass
+class GcReport:
+    """The result of a collection.
+
+    Attributes:
+        leftovers: Number of removed temporary files.
+        size_bytes: Size of the remaining files.
+    """
+
+    evicted: list[str] = field(default_factory=list)
+    payloads: int = 0
+    leftovers: int = 0
+    freed_bytes: int = 0
+    size_bytes: int = 0
+
+
+def summary(folder: Folder, max_bytes: int) -> CacheInfo:
+    """Sizes and counts."""
+    objects = [status.st_size for _, status in folder.each_object()]
+    return CacheInfo(
+        root=folder.root,
+        exists=os.path.isdir(folder.root / LAYOUT),
+        entries=sum(1 for _ in folder.each_key()),
+        payloads=len(objects),
+        payload_bytes=sum(objects),
+        size_bytes=folder.size_bytes(),
+        max_bytes=max_bytes,
+    )
+
+
+def listing(folder: Folder) -> tuple[EntryInfo, ...]:
+    """The entries with a sound manifest, the most recently used first."""
+    items = []
+    for digest, status in folder.each_key():
+        with suppress(DamagedError, FileNotFoundError):  # verify reports the damage
+            items.append(EntryInfo(digest, folder.read_manifest(digest), status.st_mtime_ns))
+    return tuple(sorted(items, key=lambda item: (-item.used_at_ns, item.key)))
+
+
+def verify(folder: Folder, *, remove: bool) -> VerifyReport:
+    """Check every manifest and payload by SHA-256."""
+    missing: list[Finding] = []
+    referenced: set[str] = set()
+    damaged: dict[str, str] = {}  # the faults, by name of the file
+    state: dict[str, str | None] = {}
+    checked = sound = 0
+    for digest, _ in folder.each_object():
+        with suppress(FileNotFoundError):  # removed meanwhile
+            state[digest] = _payload_damage(folder, digest)
+    for digest, _ in folder.each_key():
+        try:
+            payload = folder.read_manifest(digest).payload_sha256
+        except FileNotFoundError:
+            continue  # removed meanwhile
+        except DamagedError as error:
+            checked += 1
+            damaged[folder.key_name(digest)] = str(error)
+            continue
+        checked += 1
+        referenced.add(payload)
+        try:
+            if payload not in state:  # stored meanwhile, or missing
+                state[payload] = _payload_damage(folder, payload)
+            sound += state[payload] is None
+        except FileNotFoundError:
+            place = folder.files.path(folder.key_name(digest))
+            missing.append(Finding(place, f"its payload {payload} is not stored"))
+    damaged |= {folder.object_name(payload): reason for payload, reason in state.items() if reason}
+    if remove:
+        for name, reason in damaged.items():
+            folder.remove_damaged(name, reason)
+    return VerifyReport(
+        checked=checked,
+        sound=sound,
+        damaged=tuple(Finding(folder.files.path(name), reason) for name, reason in damaged.items()),
+        missing=tuple(missing),
+        unreferenced=len(set(state) - referenced),
+        unfinished=sum(1 for _ in folder.each_temporary()),
+    )
+
+
+def _payload_damage(folder: Folder, sha256: str) -> str | None:
+    try:
+        payload, _ = folder.read_object(sha256)
+    except DamagedError as error:
+        return str(error)
+    return None if hashlib.sha256(payload).hexdigest() == sha256 else "payload does not match its SHA-256"
+
+
+def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport:
+    """Remove leftovers and unreferenced payloads, then the least recently used keys. The caller holds the store lock.
+
+    Args:
+        folder: The cache's files.
+        max_bytes: Keys are removed until the size is at most this; -1 to remove all.
+        keep: A key that stays in any case.
+    """
+    report = GcReport(size_bytes=folder.size_bytes())
+
+    def drop(name: str, size: int) -> int:
+        folder.files.remove(name)
+        report.size_bytes -= size
+        report.freed_bytes += size
+        return 1
+
+    for name, status in list(folder.each_temporary()):
+        if is_leftover(name.rpartition("/")[2], status.st_mtime):
+            report.leftovers += drop(name, status.st_size)
+    drop_idle_locks(folder.files, folder.each_lock())
+
+    keys: list[tuple[int, str, int, str]] = []  # used_at_ns, key, size of its manifest, payload
+    complete = True
+    for digest, status in folder.each_key():
+        payload = ""
+        try:
+            payload = folder.read_manifest(digest).payload_sha256
+        except FileNotFoundError:
+            continue
+        except DamagedError as error:
+            folder.remove_damaged(folder.key_name(digest), str(error))
+            continue
+        except OSError:
+            complete = False  # this key may refer to any payload
+        keys.append((status.st_mtime_ns, digest, status.st_size, payload))
+    references = Counter(payload for *_, payload in keys)
+    sizes = {digest: status.st_size for digest, status in folder.each_object()}
+
+    def drop_unreferenced(payloads: Iterable[str]) -> None:
+        for payload in payloads:
+            if (complete or max_bytes < 0) and not references[payload] and payload in sizes:
+                report.payloads += drop(folder.object_name(payload), sizes[payload])
+
+    drop_unreferenced(sizes)
+    for _, digest, size, payload in sorted(keys):
+        if report.size_bytes <= max_bytes:
+            break
+        if digest != keep:
+            drop(folder.key_name(digest), size)
+            folder.files.sync(f"{KEYS}/{digest[:2]}")  # never a durable key without its payload
+            report.evicted.append(digest)
+            references[payload] -= 1
+            drop_unreferenced([payload])
+    return report
+
+
+def drop_idle_locks(files: TrustedFolder, found: Iterable[tuple[str, os.stat_result]]) -> None:
+    """Remove the files of locks that were not taken for a day, and the names of killed holders."""
+    for name, status in list(found):
+        # a held lock stays, and one without file locking
+        lock, is_lock = f"{name.rpartition('.')[0]}.lock", name.endswith(".lock")
+        if not is_lock or time.time() - status.st_mtime > DAY_S:
+            with suppress(OSError), files.lock(lock, 0.0):
+                files.remove(name)
+
+
+# ---- what lies beside the store: sealed files, precompiled headers, and leftovers of killed processes
+
+
+def _beside(folder: Folder) -> list[Folder]:
+    """The caches beside the cache of functions: linked modules, and precompiled headers, which are never shared."""
+    beside = [(MODULES, MODULES_SUFFIX), *([] if folder.files.shared else [(HEADERS, HEADERS_SUFFIX)])]
+    return [
+        Folder(folder.files.root, folder.files.shared, folder.problems, suffix, name)
+        for name, suffix in beside
+        if not folder.files.folder  # nothing lies beside an inner cache
+    ]
+
+
+@contextmanager
+def _others_of_shared(folder: Folder) -> Iterator[None]:
+    """Skip a folder that is refused or of another user, if the cache is shared: it belongs to the first user."""
+    try:
+        yield
+    except PermissionError:
+        if not folder.files.shared:
+            raise
+
+
+def verify_beside(folder: Folder, *, remove: bool) -> Iterator[Finding]:
+    """Yield the damage of sealed files, linked modules and precompiled headers. Damaged files can be removed.
+
+    Raises:
+        OSError: A folder is refused or cannot be read.
+    """
+    for name in () if folder.files.folder else DOCUMENTS:
+        documents = Documents(folder.root, name, shared=folder.files.shared)
+        with _others_of_shared(folder):
+            for path, reason in documents.damage():
+                if remove:
+                    documents.read(path.stem)
+                yield Finding(path, reason)
+    for cache in _beside(folder):
+        yield from verify(cache, remove=remove).damaged
+
+
+def clear_modules(folder: Folder) -> None:
+    """Remove every linked module.
+
+    Raises:
+        OSError: The folder is refused or cannot be changed.
+    """
+    for modules in _beside(folder)[:1]:
+        if modules.files.folders(LAYOUT):
+            with modules.changing():
+                collect(modules, -1)
+
+
+def sweep_beside(folder: Folder) -> int:
+    """Remove what killed processes left beside the store: temporary files, payloads without a key, names of holders.
+
+    Returns:
+        The number of files.
+
+    Raises:
+        OSError: A folder is refused or cannot be read.
+    """
+    removed, pending = 0, [] if folder.files.folder else [*DOCUMENTS, "tuning", "failed"]
+    while pending:
+        place = pending.pop()
+        with _others_of_shared(folder):
+            pending += [inner for inner in folder.files.folders(place) if inner not in DOCUMENTS]
+            for name, status in folder.files.files(place):
+                if is_leftover(name.rpartition("/")[2], status.st_mtime):
+                    folder.files.remove(name)
+                    removed += 1
+    drop_idle_locks(folder.files, folder.files.files(LOCKS_OF_SEARCHES))
+    for cache in _beside(folder):
+        with _others_of_shared(folder):
+            if cache.files.folders(LAYOUT):
+                with cache.changing():
+                    report = collect(cache, max_bytes=sys.maxsize)
+                removed += report.payloads + report.leftovers
+    return removed

@@ -1,0 +1,184 @@
+"""Copies entries between a cache and a remote store, many at a time, and between caches by a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from warp_tiles.errors import CacheError
+from warp_tiles.store import ANY_TOOLCHAIN, SIGNED_BY
+from warp_tiles.store.bundle import Bundle, write_bundle
+from warp_tiles.store.cache import Cache
+from warp_tiles.store.envelope import pack
+from warp_tiles.store.key import CacheKey
+from warp_tiles.store.keys import PublicKey, SigningKey
+from warp_tiles.store.paths import is_digest
+from warp_tiles.store.remote import RemoteStore
+from warp_tiles.util.threads import side_by_side
+
+_SIDE_BY_SIDE = 16
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """The result of a push or pull.
+
+    Attributes:
+        moved: Entries that were written.
+        present: Entries that the other side had.
+        skipped: Entries of another toolchain or of another signer, and those that were refused.
+    """
+
+    moved: int = 0
+    present: int = 0
+    skipped: int = 0
+    failed: int = 0
+    moved_bytes: int = 0
+
+    def __add__(self, other: Transfer) -> Transfer:
+        return Transfer(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other))))
+
+
+def is_built_by(key: CacheKey, toolchain: Mapping[str, str]) -> bool:
+    """Returns True if the compiler and the linker of a key are those of a toolchain.
+
+    Args:
+        key: The key of an entry.
+        toolchain: The digests ``compiler`` and ``linker``.
+    """
+    named = {field.label: field.shown for field in key.fields if field.label in toolchain}
+    return "compiler" in named and all(toolchain[label] == digest for label, digest in named.items())
+
+
+def push(
+    cache: Cache, remote: RemoteStore, kind: str, toolchain: Mapping[str, str], done: Callable[[], None]
+) -> Transfer:
+    """Sign the entries of a cache that this toolchain built, and write those that the store lacks.
+
+    Entries that were fetched are left to those who signed them.
+
+    Raises:
+        RemoteError: There is no signing key.
+        CacheError: The cache cannot be read.
+    """
+
+    def one(digest: str) -> Transfer:
+        try:
+            if remote.has(kind, digest):
+                return Transfer(present=1)
+            entry = cache.get(digest)
+            if entry is None or SIGNED_BY in entry.manifest.info or not is_built_by(entry.manifest.key, toolchain):
+                return Transfer(skipped=1)
+            if not remote.push(kind, entry):
+                return Transfer(failed=1)
+            return Transfer(moved=1, moved_bytes=len(entry.payload))
+        finally:
+            done()
+
+    return sum(side_by_side(one, [item.key for item in cache.entries()], _SIDE_BY_SIDE), Transfer())
+
+
+def pull(cache: Cache, remote: RemoteStore, kind: str, done: Callable[[], None]) -> Transfer:
+    """Fetch and verify all entries of a store that are for this toolchain.
+
+    Raises:
+        RemoteError: The store does not answer, or cannot be listed.
+    """
+
+    def one(digest: str) -> Transfer:
+        try:
+            if cache.manifest(digest) is not None:
+                return Transfer(present=1)
+            entry = remote.fetch(kind, digest)
+            if entry is None:
+                return Transfer(skipped=1)
+            if not cache.add(entry).is_stored:
+                return Transfer(failed=1)
+            return Transfer(moved=1, moved_bytes=len(entry.payload))
+        finally:
+            done()
+
+    digests = [name.rpartition("/")[2] for name in remote.names(f"{kind}/")]
+    return sum(side_by_side(one, [digest for digest in digests if is_digest(digest)], _SIDE_BY_SIDE), Transfer())
+
+
+@dataclass(frozen=True)
+class BundleReport:
+    """The result of an export or import.
+
+    Attributes:
+        added: Entries written to the bundle, or to the cache.
+        present: Entries of an import that the cache already had.
+        skipped: Keys of an export whose entry is damaged or incomplete.
+    """
+
+    added: int = 0
+    present: int = 0
+    skipped: tuple[str, ...] = ()
+    payload_bytes: int = 0
+    signed: bool = False
+
+
+def export(caches: Mapping[str, Cache], path: Path, signer: SigningKey | None, only: Mapping[str, str]) -> BundleReport:
+    """Write entries of caches to a bundle.
+
+    Args:
+        caches: A cache for each kind of entries.
+        path: The bundle. An existing file is replaced.
+        signer: Signs the entries; None to leave them unsigned. Whoever signs vouches for all of them.
+        only: The keys to write, each with its kind; empty for every sound entry.
+
+    Raises:
+        CacheError: A named key has no sound entry, a folder is refused or unreadable, or the file cannot be written.
+    """
+    kinds = only or {item.key: kind for kind, cache in caches.items() for item in cache.entries()}
+    skipped: list[str] = []
+    sizes: list[int] = []
+
+    def objects() -> Iterator[tuple[str, str, bytes]]:
+        for kind, key in sorted((kind, key) for key, kind in kinds.items()):
+            entry = caches[kind].read_verified(key)
+            if entry is not None:
+                sizes.append(len(entry.payload))
+                yield kind, key, pack(kind, entry, ANY_TOOLCHAIN, signer)
+            elif only:
+                raise CacheError(f"no sound entry of key {key} is stored", remedy="list the cache for its keys")
+            else:
+                skipped.append(key)
+
+    write_bundle(path, objects())
+    return BundleReport(len(sizes), 0, tuple(skipped), sum(sizes), signer is not None)
+
+
+def import_bundle(caches: Mapping[str, Cache], path: Path, trusted: Mapping[str, PublicKey]) -> BundleReport:
+    """Add the entries of a bundle to caches. A stored key keeps its entry.
+
+    The whole bundle is verified before the first entry is stored. It may be unsigned: the user vouches for it.
+
+    Args:
+        caches: A cache for each kind of entries. Other objects are verified, and left out.
+        path: The bundle.
+        trusted: The keys whose signatures count, by key id.
+
+    Raises:
+        BundleError: It cannot be read, is malformed, or names a signer who is not trusted. The caches are unchanged.
+        CacheError: A folder is refused, or the entries cannot be stored.
+    """
+    added = present = size = 0
+    with Bundle(path, trusted, unsigned=True) as bundle:
+        bundle.check()
+        for kind, cache in caches.items():
+            cache.check_trust()
+            names = bundle.names(kind)
+            missing = [key for key in names if cache.get(key) is None]
+            present += len(names) - len(missing)
+            for key in missing:
+                entry = bundle.read(kind, key)
+                if not cache.add(entry, more=key != missing[-1]).is_stored:
+                    raise CacheError(
+                        f"an entry of {path} cannot be stored in {cache.root}: {cache.problems[-1].reason}",
+                        cache.problems[-1].remedy,
+                    )
+                added, size = added + 1, size + len(entry.payload)
+    return BundleReport(added, present, (), size)
