@@ -149,14 +149,19 @@ def dav(folder: Path, *, infinite: bool = True) -> Iterator[str]:
             self._answer(201 if has_parent else 409)
 
         def do_PROPFIND(self) -> None:
+            if not (infinite and self.headers["Depth"] == "infinity"):
+                self._answer(403)
+                return
+            if not self._path().is_dir():
+                self._answer(404)
+                return
             found = [path for path in sorted(self._path().rglob("*")) if path.is_file()]
             facts = [(path.relative_to(folder), path.stat()) for path in found]
             items = "".join(
                 _LISTED.format(name=name, size=stat.st_size, modified=formatdate(stat.st_mtime, usegmt=True))
                 for name, stat in facts
             )
-            answer = f'<D:multistatus xmlns:D="DAV:">{items}</D:multistatus>'.encode()
-            self._answer(207, answer) if infinite and self.headers["Depth"] == "infinity" else self._answer(403)
+            self._answer(207, f'<D:multistatus xmlns:D="DAV:">{items}</D:multistatus>'.encode())
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, _running(server):
         yield f"http://127.0.0.1:{server.server_port}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,17 @@ def test_the_file_of_trusted_keys(tmp_path: Path) -> None:
     assert file.read() == (key,)
     assert file.read()[0].comment == "our CI"
     assert trusted_keys([str(other)], file) == {key.key_id: key, other.key_id: other}
+
+
+def test_keys_that_are_trusted_at_once_are_all_kept_and_lines_stay(tmp_path: Path) -> None:
+    revoked = f"# revoked {SigningKey.generate().public}"
+    (tmp_path / "config").mkdir(mode=0o700)
+    TrustedKeys(tmp_path / "config").path.write_text(revoked)  # without an end of the line
+    keys = [SigningKey.generate().public for _ in range(12)]
+    with ThreadPoolExecutor(len(keys)) as threads:
+        assert all(threads.map(lambda key: TrustedKeys(tmp_path / "config").add(key), keys))
+    assert set(TrustedKeys(tmp_path / "config").read()) == set(keys)
+    assert TrustedKeys(tmp_path / "config").path.read_text().startswith(f"{revoked}\n")
 
 
 def test_a_folder_of_keys_that_others_can_write_is_refused(tmp_path: Path) -> None:

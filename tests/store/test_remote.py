@@ -36,7 +36,7 @@ def test_an_entry_goes_through_a_folder(tmp_path: Path) -> None:
     assert found is not None
     assert (found.payload, found.key) == (ENTRY.payload, ENTRY.key)
     assert found.manifest.info == {**ENTRY.manifest.info, "signed_by": SIGNER.public.key_id}
-    assert writer.names("ltoir/") == [f"v1/ltoir/{ENTRY.key[:2]}/{ENTRY.key}"]
+    assert writer.keys(LTOIR) == [ENTRY.key]
 
 
 def test_an_entry_comes_over_http(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_entries_and_lists(bucket: str) -> None:
     found = reader.fetch(LTOIR, ENTRY.key)
     assert found is not None
     assert found.payload == ENTRY.payload
-    assert reader.names("ltoir/") == [f"v1/ltoir/{ENTRY.key[:2]}/{ENTRY.key}"]
+    assert reader.keys(LTOIR) == [ENTRY.key]
     client = Client(bucket, 5.0)
     assert client.exists(f"v1/ltoir/{ENTRY.key[:2]}/{ENTRY.key}")
     assert not client.exists("v1/ltoir/nothing")

@@ -15,7 +15,7 @@ from warp_tiles.store import RECORDS, object_name
 from warp_tiles.tuning.encoding import encode_record
 from warp_tiles.tuning.folder import RecordFolder
 from warp_tiles.tuning.record import Record
-from warp_tiles.tuning.store import RecordStore, records_key
+from warp_tiles.tuning.store import RecordStore
 
 
 class TestBundle:
@@ -24,7 +24,7 @@ class TestBundle:
         records.merge(key(), [A, C])
         records.merge(key("gemm"), [B])
         assert records.export(bundle) == 2
-        assert zipfile.ZipFile(bundle).namelist() == [object_name(RECORDS, records_key("").digest)]
+        assert zipfile.ZipFile(bundle).namelist() == [object_name(RECORDS, records.entry().key)]
         assert other.import_(bundle) == 2
         assert {item.path.name: item.path.read_bytes() for item in other.records()} == {
             item.path.name: item.path.read_bytes() for item in records.records()

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from rich.filesize import decimal
@@ -60,15 +60,14 @@ def _progress(what: str) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
-def _print(found: dict[str, Transfer], verb: str, records: int, as_json: bool) -> None:
+def _end(found: dict[str, Transfer], verb: str, as_json: bool) -> NoReturn:
+    """Print what was moved. The exit status is 1 if anything failed."""
     if as_json:
-        print_json({**{kind: asdict(transfer) for kind, transfer in found.items()}, "records": records})
-        return
-    rows: list[tuple[object, ...]] = [
-        (kind, t.moved, t.present, t.skipped, t.failed, decimal(t.moved_bytes)) for kind, t in found.items()
-    ]
-    rows.append(("tuning records", records, "", "", "", ""))
-    print_table("", ("entries", verb, "present", "skipped", "failed", "size"), rows)
+        print_json({kind: asdict(transfer) for kind, transfer in found.items()})
+    else:
+        rows = [(kind, t.moved, t.present, t.skipped, t.failed, decimal(t.moved_bytes)) for kind, t in found.items()]
+        print_table("", ("entries", verb, "present", "skipped", "failed", "size"), rows)
+    sys.exit(1 if any(each.failed for each in found.values()) else 0)
 
 
 @click.command()
@@ -79,7 +78,7 @@ def push(as_json: bool) -> None:
     Entries that the store has, entries of other compilers, and entries that somebody else has signed are skipped. You
     vouch for the rest, including imported bundles. A cache that other users can write is refused.
     """
-    from warp_tiles.store import LTOIR, MODULE, transfer
+    from warp_tiles.store import LTOIR, MODULE, RECORDS, transfer
     from warp_tiles.tuning.store import open_store
 
     with _opened(writes=True) as (context, remote), _progress("pushed") as done:
@@ -91,24 +90,22 @@ def push(as_json: bool) -> None:
         digests = {"compiler": context.store.compiler_digest(), "linker": context.store.linker_digest()}
         caches = {LTOIR: context.cache, MODULE: context.modules}
         found = {kind: transfer.push(cache, remote, kind, digests, done) for kind, cache in caches.items()}
-        records = open_store(context.settings).push(remote)
-    _print(found, "pushed", records, as_json)
-    sys.exit(1 if any(each.failed for each in found.values()) else 0)
+        found[RECORDS] = open_store(context.settings).push(remote)
+    _end(found, "pushed", as_json)
 
 
 @click.command()
 @json_option
 def pull(as_json: bool) -> None:
     """Fetch and verify all entries of the remote store that are for this toolchain, and all tuning records."""
-    from warp_tiles.store import LTOIR, MODULE, transfer
+    from warp_tiles.store import LTOIR, MODULE, RECORDS, transfer
     from warp_tiles.tuning.store import open_store
 
     with _opened(writes=False) as (context, remote), _progress("pulled") as done:
         caches = {LTOIR: context.cache, MODULE: context.modules}
         found = {kind: transfer.pull(cache, remote, kind, done) for kind, cache in caches.items()}
-        records = open_store(context.settings).pull(remote)
-    _print(found, "pulled", records, as_json)
-    sys.exit(1 if any(each.failed for each in found.values()) else 0)
+        found[RECORDS] = open_store(context.settings).pull(remote)
+    _end(found, "pulled", as_json)
 
 
 @click.command()

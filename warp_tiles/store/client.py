@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,13 @@ class Client:
         except Exception as error:
             raise self._translated(error) from error
         return True
+
+    def remove(self, name: str) -> bool:
+        """Remove an object. Returns False if the store does not."""
+        with suppress(Exception):  # a plain web server has no such request
+            self._library.delete(self._store, name)
+            return True
+        return False
 
     def names(self, prefix: str) -> Iterator[str]:
         """The names of the objects below a prefix.

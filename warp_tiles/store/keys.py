@@ -13,6 +13,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ ALGORITHM = "ed25519"
 TRUSTED_FILE = "trusted_keys"
 _KEY_BYTES = 32
 _MAX_FILE_BYTES = 1 << 20
+_LOCK_S = 10.0  # a change takes milliseconds
 INSTALL = "pip install 'warp-tiles[remote]'"
 
 
@@ -210,17 +212,21 @@ class TrustedKeys:
         return tuple(PublicKey.parse(line) for line in lines if line and not line.startswith("#"))
 
     def add(self, key: PublicKey) -> bool:
-        """Add a key. Returns False if it is there already.
+        """Add a key in a line of its own. Returns False if it is there already.
 
         Raises:
             RemoteError: The file cannot be read or written.
         """
-        known = self.read()
-        if key in known:
-            return False
-        text = "".join(f"{item} {item.comment}".rstrip() + "\n" for item in (*known, key))
         try:
-            self._files.write(TRUSTED_FILE, text.encode("utf-8"))
+            with self._files.lock(f"{TRUSTED_FILE}.lock", _LOCK_S):
+                if key in self.read():
+                    return False
+                data = b""
+                with suppress(FileNotFoundError):
+                    data = self._files.read(TRUSTED_FILE, _MAX_FILE_BYTES)[0]
+                if data and not data.endswith(b"\n"):
+                    data += b"\n"
+                self._files.write(TRUSTED_FILE, data + f"{key} {key.comment}".rstrip().encode() + b"\n")
         except OSError as error:
             raise RemoteError(
                 f"the trusted keys {self.path} cannot be written: {error.strerror or error}",

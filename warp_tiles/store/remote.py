@@ -19,6 +19,7 @@ from warp_tiles.store.connection import Connection
 from warp_tiles.store.envelope import OtherToolchainError, RefusedError, Wanted, check_statement, pack, unpack
 from warp_tiles.store.keys import PublicKey, SigningKey
 from warp_tiles.store.manifest import Entry
+from warp_tiles.store.paths import is_digest
 
 PROBE = f"{LAYOUT}/store.json"
 
@@ -50,31 +51,38 @@ class RemoteStore(Connection):
 
     # ---- reading
 
-    def fetch(self, kind: str, key: str, *, signer: str = "") -> Entry | None:
+    def fetch(self, kind: str, key: str) -> Entry | None:
         """Fetch and verify an entry. Its info names the key that signed it, as ``signed_by``.
 
         Args:
             kind: ``ltoir``, ``module`` or ``records``.
             key: Hex digest of the key.
-            signer: Key id that has to have signed it; empty for any trusted one.
 
         Returns:
             The entry, or None if the store does not answer with it in time.
         """
+        return self.ask(kind, key)[0]
+
+    def ask(self, kind: str, key: str) -> tuple[Entry | None, bool]:
+        """Fetch an entry as :meth:`fetch` does, and say whether the store has answered.
+
+        Returns:
+            The entry or None, and False if the request failed, so that it is not known whether there is an entry.
+        """
         if not self.trusted:
             self.say("no key is trusted, so nothing is loaded from it; `warp-tiles keys trust PUBLIC` adds one")
-            return None
-        trusted = {name: key for name, key in self.trusted.items() if signer in ("", name)}
+            return None, True
         start = self._clock()
-        found = self.answer(functools.partial(self._fetch, kind, key, trusted))
+        answer = self.answer(lambda: (self._fetch(kind, key),))
+        found = None if answer is None else answer[0]
         self.count_wait(self._clock() - start, 0.0 if found is None else _build_seconds(found))
-        return found
+        return found, answer is not None
 
-    def _fetch(self, kind: str, key: str, trusted: Mapping[str, PublicKey]) -> Entry | None:
+    def _fetch(self, kind: str, key: str) -> Entry | None:
         wanted = Wanted(kind, key, self._toolchain(kind))
         client = self.client()
         try:
-            entry, signer = unpack(client.read(object_name(kind, key)), wanted, trusted)
+            entry, signer = unpack(client.read(object_name(kind, key)), wanted, self.trusted)
         except (MissingObjectError, OtherToolchainError) as error:
             what = "no entry" if isinstance(error, MissingObjectError) else "an entry of another toolchain"
             self.say(f"it has {what} for {kind} {key[:12]}", about=what, level=logging.INFO)
@@ -100,6 +108,10 @@ class RemoteStore(Connection):
         name = object_name(kind, entry.key)
         return bool(self.answer(lambda: self.client().write(name, data)))
 
+    def remove(self, kind: str, key: str) -> None:
+        """Remove an entry, if the store does that."""
+        self.answer(lambda: self.client().remove(object_name(kind, key)))
+
     def has(self, kind: str, key: str) -> bool:
         """Returns True if the store has an entry with a sound, trusted statement. Its payload is not read."""
         return bool(self.answer(functools.partial(self._has, kind, key)))
@@ -112,20 +124,21 @@ class RemoteStore(Connection):
             return False
         return True
 
-    def names(self, prefix: str) -> list[str]:
-        """The names of the objects below a prefix.
+    def keys(self, kind: str) -> list[str]:
+        """The keys of the entries of a kind, in order.
 
         Raises:
             RemoteError: The store does not answer, or cannot be listed.
         """
         try:
             client = self.client(self.wait_s)
-            return sorted(client.names(f"{LAYOUT}/{prefix}"))
+            found = [name.rpartition("/")[2] for name in client.names(f"{LAYOUT}/{kind}/")]
         except (FutureTimeoutError, NotSupportedError, OSError) as error:
             raise RemoteError(
                 f"the remote store {self.url} cannot be listed: {error or 'no answer'}",
                 remedy="plain HTTP servers have no lists; use WebDAV, an object store or a folder",
             ) from error
+        return sorted(filter(is_digest, found))
 
     def upstream(self, kind: str, key: str) -> Upstream:
         """The part of the store in a lookup: the entry if it has one, else the function that receives a new one."""

@@ -13,7 +13,6 @@ from warp_tiles.store.cache import Cache
 from warp_tiles.store.envelope import pack
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.keys import PublicKey, SigningKey
-from warp_tiles.store.paths import is_digest
 from warp_tiles.store.remote import RemoteStore
 from warp_tiles.util.threads import side_by_side
 
@@ -28,6 +27,7 @@ class Transfer:
         moved: Entries that were written.
         present: Entries that the other side had.
         skipped: Entries of another toolchain or of another signer, and those that were refused.
+        failed: Entries that could not be read or written.
     """
 
     moved: int = 0
@@ -90,17 +90,16 @@ def pull(cache: Cache, remote: RemoteStore, kind: str, done: Callable[[], None])
         try:
             if cache.manifest(digest) is not None:
                 return Transfer(present=1)
-            entry = remote.fetch(kind, digest)
+            entry, answered = remote.ask(kind, digest)
             if entry is None:
-                return Transfer(skipped=1)
+                return Transfer(skipped=1) if answered else Transfer(failed=1)
             if not cache.add(entry).is_stored:
                 return Transfer(failed=1)
             return Transfer(moved=1, moved_bytes=len(entry.payload))
         finally:
             done()
 
-    digests = [name.rpartition("/")[2] for name in remote.names(f"{kind}/")]
-    return sum(side_by_side(one, [digest for digest in digests if is_digest(digest)], _SIDE_BY_SIDE), Transfer())
+    return sum(side_by_side(one, remote.keys(kind), _SIDE_BY_SIDE), Transfer())
 
 
 @dataclass(frozen=True)

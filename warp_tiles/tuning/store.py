@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import atexit
 import functools
+import hashlib
 import os
 import shutil
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warp_tiles.errors import BundleError, RecordError
+from warp_tiles.errors import BundleError, RecordError, RemoteError
 from warp_tiles.settings import Settings, current
-from warp_tiles.store import ANY_TOOLCHAIN, RECORDS
+from warp_tiles.store import ANY_TOOLCHAIN, RECORDS, SIGNED_BY
 from warp_tiles.store.paths import absolute, cache_root
 from warp_tiles.tuning.encoding import decode_records, encode_record, encode_records
 from warp_tiles.tuning.folder import DAMAGED_SUFFIX, RecordFolder, lock_name, reason_of, warn_once
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from warp_tiles.store.keys import PublicKey, SigningKey
     from warp_tiles.store.manifest import Entry
     from warp_tiles.store.remote import RemoteStore
+    from warp_tiles.store.transfer import Transfer
 
 #: Largest export that is read: thousands of records as a search writes them. Any JSON of this size takes 250 MB.
 MAX_EXPORT_BYTES = 8 << 20
@@ -240,6 +242,11 @@ class RecordStore:
             raise RecordError(f"tuning records cannot be exported: {error.message}", remedy=error.remedy) from error
         return count_of(entry)
 
+    def _all(self) -> Iterator[Record]:
+        """All records, united over folders, by their keys in order."""
+        keys = {stored.record.key.digest: stored.record.key for stored in self.records()}
+        return filter(None, (self.load(key) for _, key in sorted(keys.items())))
+
     def entry(self, records: Iterable[Record] | None = None, signer: SigningKey | None = None) -> Entry:
         """Records as the entry of a signer, for a bundle or a remote store. See :meth:`export`.
 
@@ -248,17 +255,14 @@ class RecordStore:
         """
         from warp_tiles.store.manifest import Entry, Manifest
 
-        if records is None:
-            keys = {stored.record.key.digest: stored.record.key for stored in self.records()}
-            records = filter(None, (self.load(key) for _, key in sorted(keys.items())))
-        chosen = list(records)
+        chosen = list(self._all() if records is None else records)
         data = encode_records(chosen)
         if len(data) > MAX_EXPORT_BYTES:
             raise RecordError(
                 f"{len(chosen)} tuning records have {len(data)} bytes, and at most {MAX_EXPORT_BYTES} are imported",
                 remedy="export some of them by their keys",
             )
-        key = records_key(signer.public.key_id if signer is not None else "")
+        key = records_key(data, signer.public.key_id if signer is not None else "")
         return Entry(key.digest, data, Manifest.describe(key, data, {"records": len(chosen)}))
 
     def import_(self, path: Path, trusted: Mapping[str, PublicKey] | None = None) -> int:
@@ -320,39 +324,78 @@ class RecordStore:
             ) from error
         return len(incoming)
 
-    def push(self, remote: RemoteStore) -> int:
-        """Write all records to a remote store, together with those that its signer has written there before.
+    def push(self, remote: RemoteStore) -> Transfer:
+        """Write all records to a remote store as one object, and remove older objects of its signer that it contains.
+
+        An object is named by its content and never changes, so machines that push at once lose nothing.
 
         Args:
-            remote: The store, with a signing key. It has one object for each signer.
+            remote: The store, with a signing key.
 
         Returns:
-            The number of records that were written; 0 if there are none, or if the store does not answer.
+            The number of records that were written.
 
         Raises:
             RemoteError: There is no signing key.
             RecordError: The records cannot be read or stored.
         """
+        from warp_tiles.store.transfer import Transfer
+
         signer = remote.signer
         assert signer is not None
-        self._fetch(remote, signer.public.key_id)
-        entry = self.entry(signer=signer)
-        return count_of(entry) if count_of(entry) and remote.push(RECORDS, entry) else 0
+        try:
+            found, _ = _objects(remote, signer.public.key_id)
+        except RemoteError:  # the store has no lists
+            found = {}
+        records = {record.key.digest: record for record in self._all()}
+        replaced = set()
+        for key, data in found.items():
+            with suppress(ValueError):  # of a later schema, which stays
+                for record in decode_records(data):
+                    own = records.get(record.key.digest)
+                    records[record.key.digest] = record.merged(() if own is None else own.timings)
+                replaced.add(key)
+        entry = self.entry((record for _, record in sorted(records.items())), signer)
+        if entry.key in found or not records:
+            result = Transfer(present=len(records))
+        elif remote.push(RECORDS, entry):
+            result = Transfer(moved=len(records), moved_bytes=len(entry.payload))
+        else:
+            return Transfer(failed=len(records))
+        for key in replaced - {entry.key}:
+            remote.remove(RECORDS, key)
+        return result
 
-    def pull(self, remote: RemoteStore) -> int:
+    def pull(self, remote: RemoteStore) -> Transfer:
         """Add the records of all signers that a remote store trusts. Known timings stay.
 
         Returns:
-            The number of records that were found.
+            The number of records that were found, and of objects that were skipped or could not be read.
 
         Raises:
+            RemoteError: The store does not answer, or cannot be listed.
             RecordError: The records cannot be stored.
         """
-        return sum(self._fetch(remote, signer) for signer in sorted(remote.trusted))
+        found, result = _objects(remote)
+        return replace(result, moved=sum(self.import_bytes(data, remote.url) for data in found.values()))
 
-    def _fetch(self, remote: RemoteStore, signer: str) -> int:
-        entry = remote.fetch(RECORDS, records_key(signer).digest, signer=signer)  # not every signer has any
-        return 0 if entry is None else self.import_bytes(entry.payload, remote.url)
+
+def _objects(remote: RemoteStore, signer: str = "") -> tuple[dict[str, bytes], Transfer]:
+    """The records of a remote store by their keys, of all signers or of one key id; and what could not be read."""
+    from warp_tiles.store.transfer import Transfer
+
+    found, result = {}, Transfer()
+    asked: set[str] = set()
+    while fresh := set(remote.keys(RECORDS)) - asked:  # again, because a push replaces objects
+        asked |= fresh
+        for key in sorted(fresh):
+            entry, answered = remote.ask(RECORDS, key)
+            if entry is None:
+                result += Transfer(skipped=1) if answered else Transfer(failed=1)
+            elif signer in ("", entry.manifest.info[SIGNED_BY]):
+                found[key] = entry.payload
+                result += Transfer(moved_bytes=len(entry.payload))
+    return found, result
 
 
 def open_store(now: Settings | None = None) -> RecordStore:
@@ -390,11 +433,11 @@ def _bundled_records(bundle: Path, given: tuple[str, ...]) -> RecordStore:
     return store
 
 
-def records_key(signer: str) -> CacheKey:
-    """The key of the records of a signer; of unsigned ones if it is empty."""
+def records_key(data: bytes, signer: str) -> CacheKey:
+    """The key of some records, as bytes, of a signer; of unsigned ones if it is empty."""
     from warp_tiles.store.key import CacheKey
 
-    return CacheKey.of({"kind": "tuning records", "signer": signer})
+    return CacheKey.of({"kind": "tuning records", "signer": signer, "records": hashlib.sha256(data).hexdigest()})
 
 
 def count_of(entry: Entry) -> int:
