@@ -154,13 +154,13 @@ MORE: dict[str, Form] = {
     "into a parameter": Form(kernel(START, "add_product(A, B, i, j, c)", STORE, above=INTO_PARAMETER)),
     "into a parameter that holds values": Form(
         kernel(START.replace("tile_zeros", "tile_ones"), "add_product(A, B, i, j, c)", STORE, above=INTO_PARAMETER),
-        state="register_sums",
+        state="register_accumulators",
         reason="C holds a start value",
         expected=lambda a, b: a @ b + 1,
     ),
     "a start value": Form(
         kernel(START.replace("tile_zeros", "tile_ones"), RANGE, STORE),
-        state="register_sums",
+        state="register_accumulators",
         reason="C holds a start value, and so has no room for double buffers",
         expected=lambda a, b: a @ b + 1,
     ),
@@ -205,7 +205,7 @@ MORE: dict[str, Form] = {
     ),
     "a product under a condition": Form(
         kernel(START, ranged(product=f"if k % 32 == 0:\n        {ODD}"), STORE),
-        state="register_sums",
+        state="register_accumulators",
         reason="the tile is not loaded in the branch that multiplies it",
         expected=lambda a, b: even_steps(a) @ even_steps(b.T).T,
     ),
@@ -305,17 +305,17 @@ MORE: dict[str, Form] = {
     ),
     "an array is written": Form(
         kernel(START, RANGE + "\n    if k == 0:\n        wp.atomic_add(C, 63, 63, wp.float32(0.0))", STORE),
-        state="register_sums",
+        state="register_accumulators",
         reason="atomic_add writes to an array while tiles are loaded",
     ),
     "a loaded tile is used": Form(
         kernel(START, RANGE + "\n    s = wp.tile_sum(a)", STORE),
-        state="register_sums",
+        state="register_accumulators",
         reason="tile_sum works on a tile while others are loaded",
     ),
     "products in two branches": Form(
         kernel(START, ranged(product=f"if k % 32 == 0:\n        {ODD}\n    else:\n        {ODD}"), STORE),
-        state="register_sums",
+        state="register_accumulators",
         reason="its products lie in different branches",
     ),
     "unrolled": Form(

@@ -116,7 +116,7 @@ class Case:
 
         Args:
             seed: That of :meth:`arrays`.
-            g: The gradient of the sums.
+            g: The gradient of the accumulators.
         """
         stored_a, stored_b, *_ = self.arrays(seed)
         a, b = (values.astype(np.float64) for values in (stored_a, stored_b))

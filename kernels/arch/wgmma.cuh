@@ -51,14 +51,14 @@ WT_DEVICE void wgmma_has_read(u32 (&registers)[BLOCKS][4])
         asm volatile("" : "+r"(registers[i][0]), "+r"(registers[i][1]), "+r"(registers[i][2]), "+r"(registers[i][3]) : : "memory");
 }
 
-// Keeps instructions that read the sums of a product behind the wait for it. Without this, the compiler may move those that use
-// only registers before the wait.
+// Keeps instructions that read the accumulators of a product behind the wait for it. Without this, the compiler may move those
+// that use only registers before the wait.
 template <int BLOCKS>
-WT_DEVICE void wgmma_has_written(f32 (&sums)[BLOCKS][4])
+WT_DEVICE void wgmma_has_written(f32 (&accumulators)[BLOCKS][4])
 {
 #pragma unroll
     for (int i = 0; i < BLOCKS; ++i)
-        asm volatile("" : "+f"(sums[i][0]), "+f"(sums[i][1]), "+f"(sums[i][2]), "+f"(sums[i][3]) : : "memory");
+        asm volatile("" : "+f"(accumulators[i][0]), "+f"(accumulators[i][1]), "+f"(accumulators[i][2]), "+f"(accumulators[i][3]) : : "memory");
 }
 
 #define WT_D4(i) "+f"(d[(i) / 4][0]), "+f"(d[(i) / 4][1]), "+f"(d[(i) / 4][2]), "+f"(d[(i) / 4][3])

@@ -25,7 +25,7 @@ template <class Variant>
 struct BlockGemm {
     using P = ProblemOf<Variant>;
     using Gemm = typename GemmOf<Variant::Config::instruction, Variant>::Type;
-    using Sums = typename Gemm::Sums;
+    using Accumulators = typename Gemm::Accumulators;
     static_assert(P::threads % 32 == 0 && P::threads <= 1024, "A block must have 1 to 32 whole warps");
 
     static WT_DEVICE const typename P::A* left(void* a, void* b)
@@ -46,20 +46,20 @@ WT_DEVICE void block_gemm(const void* alpha, void* a, void* b, const void* beta,
     G::Gemm::run(alpha, G::left(a, b), G::right(a, b), beta, arch::in_shared<typename G::P::C>(c));
 }
 
-// The same in two parts, for a loop that adds many products to one C: sums += A * B in the loop, and C += sums at its end.
-// `sums` points to the thread's BlockGemm<Variant>::Sums, which are zero before the loop.
+// The same in two parts, for a loop that adds many products to one C: accumulators += A * B in the loop, and C += accumulators at
+// its end. `accumulators` points to the thread's BlockGemm<Variant>::Accumulators, which are zero before the loop.
 template <class Variant>
-WT_DEVICE void block_gemm_add(void* sums, void* a, void* b)
+WT_DEVICE void block_gemm_add(void* accumulators, void* a, void* b)
 {
     using G = BlockGemm<Variant>;
-    G::Gemm::add(*static_cast<typename G::Sums*>(sums), G::left(a, b), G::right(a, b));
+    G::Gemm::add(*static_cast<typename G::Accumulators*>(accumulators), G::left(a, b), G::right(a, b));
 }
 
 template <class Variant>
-WT_DEVICE void block_gemm_finish(void* sums, void* c)
+WT_DEVICE void block_gemm_finish(void* accumulators, void* c)
 {
     using G = BlockGemm<Variant>;
-    G::Gemm::finish(*static_cast<typename G::Sums*>(sums), arch::in_shared<typename G::P::C>(c));
+    G::Gemm::finish(*static_cast<typename G::Accumulators*>(accumulators), arch::in_shared<typename G::P::C>(c));
 }
 
 }  // namespace wt

@@ -57,59 +57,59 @@ struct FmaGemm {
         return index / Run * (Run * Lanes) + lane * Run + index % Run;
     }
 
-    // The sums that a lane holds: of one warp tile, and of all warp tiles.
-    using TileSums = T[rows][cols];
-    using Sums = TileSums[Schedule::iterations];
+    // The accumulators that a lane holds: of one warp tile, and of all warp tiles.
+    using TileAccumulators = T[rows][cols];
+    using Accumulators = TileAccumulators[Schedule::iterations];
 
     static WT_DEVICE void run(const void* alpha, const A* a, const B* b, const void* beta, C* c)
     {
         const auto scale = tile::scale_of<C, T>(alpha, beta);
         if constexpr (Schedule::slices > 1) {
             const LaneTile warp_tile(0);
-            TileSums sums = {};
+            TileAccumulators accumulators = {};
             if (warp_tile.inside)
-                accumulate(sums, a, b, warp_tile);
-            store_serially(sums, scale, c, warp_tile);
+                accumulate(accumulators, a, b, warp_tile);
+            store_serially(accumulators, scale, c, warp_tile);
         } else {
 #pragma unroll 1
             for (int iteration = 0; iteration < Schedule::iterations; ++iteration) {
                 const LaneTile warp_tile(iteration);
                 if (!warp_tile.inside)
                     break;
-                TileSums sums = {};
-                const bool sums_hold_c = Config::c_first && lanes_k == 1 && scale.alpha == T(1);
-                if (sums_hold_c && scale.beta != T(0))
-                    start(sums, scale.beta, c, warp_tile);
-                accumulate(sums, a, b, warp_tile);
-                reduce_lanes(sums);
-                store(sums, sums_hold_c ? tile::Scale<T>{T(1), T(0)} : scale, c, warp_tile);
+                TileAccumulators accumulators = {};
+                const bool accumulators_hold_c = Config::c_first && lanes_k == 1 && scale.alpha == T(1);
+                if (accumulators_hold_c && scale.beta != T(0))
+                    start(accumulators, scale.beta, c, warp_tile);
+                accumulate(accumulators, a, b, warp_tile);
+                reduce_lanes(accumulators);
+                store(accumulators, accumulators_hold_c ? tile::Scale<T>{T(1), T(0)} : scale, c, warp_tile);
             }
         }
     }
 
-    // sums += A * B
-    static WT_DEVICE void add(Sums& sums, const A* a, const B* b)
+    // accumulators += A * B
+    static WT_DEVICE void add(Accumulators& accumulators, const A* a, const B* b)
     {
 #pragma unroll
         for (int iteration = 0; iteration < Schedule::iterations; ++iteration) {
             const LaneTile warp_tile(iteration);
             if (warp_tile.inside)
-                accumulate(sums[iteration], a, b, warp_tile);
+                accumulate(accumulators[iteration], a, b, warp_tile);
         }
     }
 
-    // C += sums. Lanes that share a sum each hold a part of it.
-    static WT_DEVICE void finish(Sums& sums, C* c)
+    // C += accumulators. Lanes that share a sum each hold a part of it.
+    static WT_DEVICE void finish(Accumulators& accumulators, C* c)
     {
         if constexpr (Schedule::slices > 1) {
-            store_serially(sums[0], {T(1), T(1)}, c, LaneTile(0));
+            store_serially(accumulators[0], {T(1), T(1)}, c, LaneTile(0));
         } else {
 #pragma unroll
             for (int iteration = 0; iteration < Schedule::iterations; ++iteration) {
                 const LaneTile warp_tile(iteration);
                 if (warp_tile.inside) {
-                    reduce_lanes(sums[iteration]);
-                    store(sums[iteration], {T(1), T(1)}, c, warp_tile);
+                    reduce_lanes(accumulators[iteration]);
+                    store(accumulators[iteration], {T(1), T(1)}, c, warp_tile);
                 }
             }
         }
@@ -132,11 +132,11 @@ private:
         WT_DEVICE int col_of(int j) const { return this->col + line<run_n, lanes_n>(lane_n, j); }
     };
 
-    static WT_DEVICE void store_serially(TileSums& sums, tile::Scale<T> scale, C* c, const LaneTile& warp_tile)
+    static WT_DEVICE void store_serially(TileAccumulators& accumulators, tile::Scale<T> scale, C* c, const LaneTile& warp_tile)
     {
-        reduce_lanes(sums);
+        reduce_lanes(accumulators);
         Schedule::reduce_serially(warp_tile.inside, [&](bool first) {
-            store(sums, {scale.alpha, first ? scale.beta : T(1)}, c, warp_tile);
+            store(accumulators, {scale.alpha, first ? scale.beta : T(1)}, c, warp_tile);
         });
     }
 
@@ -146,7 +146,7 @@ private:
                   "Slices must cover K, and split-K excludes c_first");
     static constexpr int unrolled = tile::smaller(Config::k_unroll, steps);
 
-    static WT_DEVICE void accumulate(TileSums& sums, const A* a, const B* b, const LaneTile& warp_tile)
+    static WT_DEVICE void accumulate(TileAccumulators& accumulators, const A* a, const B* b, const LaneTile& warp_tile)
     {
         const int k_begin = Schedule::slices == 1 ? 0 : Schedule::slice() * slice_k;
         if constexpr (Config::swizzle_a > 1 || Config::swizzle_b > 1) {
@@ -154,7 +154,7 @@ private:
             const int swizzle = (warp_tile.lane_m & (Config::swizzle_a - 1)) ^ (warp_tile.lane_n & (Config::swizzle_b - 1));
 #pragma unroll(Config::k_unroll)
             for (int k0 = 0; k0 < slice_k; k0 += step_k)
-                step(sums, a, b, warp_tile, k_begin + (k0 ^ swizzle * step_k) + warp_tile.lane_k * vector, P::k);
+                step(accumulators, a, b, warp_tile, k_begin + (k0 ^ swizzle * step_k) + warp_tile.lane_k * vector, P::k);
         } else {
             // Pointers advance, so unrolled reads have constant offsets.
             constexpr int k_stride_a = P::a_row_major ? 1 : P::lda, k_stride_b = P::b_row_major ? P::ldb : 1;
@@ -165,20 +165,20 @@ private:
 #pragma unroll 1
             for (int chunk = 0; chunk < steps / unrolled; ++chunk) {
                 const int done = k_begin + chunk * unrolled * step_k;
-                unrolled_steps<unrolled>(sums, a, b, warp_tile, P::k - done);
+                unrolled_steps<unrolled>(accumulators, a, b, warp_tile, P::k - done);
                 a += unrolled * step_k * k_stride_a;
                 b += unrolled * step_k * k_stride_b;
             }
-            unrolled_steps<steps % unrolled>(sums, a, b, warp_tile, P::k - k_begin - steps / unrolled * unrolled * step_k);
+            unrolled_steps<steps % unrolled>(accumulators, a, b, warp_tile, P::k - k_begin - steps / unrolled * unrolled * step_k);
         }
     }
 
     template <int Count>
-    static WT_DEVICE void unrolled_steps(TileSums& sums, const A* a, const B* b, const LaneTile& warp_tile, int k_left)
+    static WT_DEVICE void unrolled_steps(TileAccumulators& accumulators, const A* a, const B* b, const LaneTile& warp_tile, int k_left)
     {
 #pragma unroll
         for (int i = 0; i < Count; ++i)
-            step(sums, a, b, warp_tile, i * step_k + warp_tile.lane_k * vector, k_left);
+            step(accumulators, a, b, warp_tile, i * step_k + warp_tile.lane_k * vector, k_left);
     }
 
     static constexpr bool exact_m = P::m % Config::tile_m == 0, exact_n = P::n % Config::tile_n == 0;
@@ -208,7 +208,7 @@ private:
         }
     }
 
-    static WT_DEVICE void step(TileSums& sums, const A* a, const B* b, const LaneTile& warp_tile, int k, int k_left)
+    static WT_DEVICE void step(TileAccumulators& accumulators, const A* a, const B* b, const LaneTile& warp_tile, int k, int k_left)
     {
         T as[rows][vector], bs[cols][vector];
         load<P::a_row_major, rows, run_m, lanes_m, P::m, P::lda, P::align_a, exact_m>(
@@ -221,12 +221,12 @@ private:
             for (int i = 0; i < rows; ++i) {
 #pragma unroll
                 for (int j = 0; j < cols; ++j)
-                    sums[i][j] += as[i][e] * bs[j][e];
+                    accumulators[i][j] += as[i][e] * bs[j][e];
             }
         }
     }
 
-    static WT_DEVICE void reduce_lanes(TileSums& sums)
+    static WT_DEVICE void reduce_lanes(TileAccumulators& accumulators)
     {
 #pragma unroll
         for (int mask = lane_k_stride; mask < lane_k_stride * lanes_k; mask *= 2) {
@@ -234,7 +234,7 @@ private:
             for (int i = 0; i < rows; ++i) {
 #pragma unroll
                 for (int j = 0; j < cols; ++j)
-                    sums[i][j] += arch::shuffle_xor(sums[i][j], mask);
+                    accumulators[i][j] += arch::shuffle_xor(accumulators[i][j], mask);
             }
         }
     }
@@ -242,8 +242,8 @@ private:
     static constexpr int width =
         P::c_row_major ? tile::smaller(run_n, vector_across_k(cols, sizeof(C), P::align_c, P::n, P::ldc)) : 1;
 
-    // Initialises the sums with beta * C.
-    static WT_DEVICE void start(TileSums& sums, T beta, const C* c, const LaneTile& warp_tile)
+    // Initialises the accumulators with beta * C.
+    static WT_DEVICE void start(TileAccumulators& accumulators, T beta, const C* c, const LaneTile& warp_tile)
     {
 #pragma unroll
         for (int i = 0; i < rows; ++i) {
@@ -255,7 +255,7 @@ private:
                 const Vector<C, width> old = arch::load<width>(c + offset(row, col));
 #pragma unroll
                 for (int e = 0; e < width; ++e)
-                    sums[i][j + e] = beta * arch::Convert<T, C>::of(old.at[e]);
+                    accumulators[i][j + e] = beta * arch::Convert<T, C>::of(old.at[e]);
             }
         }
     }
@@ -263,7 +263,7 @@ private:
     static WT_DEVICE int offset(int row, int col) { return P::c_row_major ? row * P::ldc + col : col * P::ldc + row; }
 
     // Writes C. Lanes that share a sum all hold it, and one of them writes.
-    static WT_DEVICE void store(const TileSums& sums, tile::Scale<T> scale, C* c, const LaneTile& warp_tile)
+    static WT_DEVICE void store(const TileAccumulators& accumulators, tile::Scale<T> scale, C* c, const LaneTile& warp_tile)
     {
 #pragma unroll
         for (int i = 0; i < rows; ++i) {
@@ -280,7 +280,7 @@ private:
                     old = arch::load<width>(to);
 #pragma unroll
                 for (int e = 0; e < width; ++e) {
-                    T sum = scale.alpha * sums[i][j + e];
+                    T sum = scale.alpha * accumulators[i][j + e];
                     if (scale.beta != T(0))
                         sum = scale.beta * arch::Convert<T, C>::of(old.at[e]) + sum;
                     value.at[e] = arch::Convert<C, T>::of(sum);

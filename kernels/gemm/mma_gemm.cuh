@@ -50,19 +50,19 @@ struct MmaGemm {
                                            ReadA::placement, ReadB::placement> {};
     using Result = tile::Accumulator<ShapeC>;
 
-    // The sums that a lane holds: of one warp tile, and of all warp tiles.
-    using TileSums = typename Multiply::template Sums<rows, cols>;
-    using Sums = TileSums[Schedule::iterations];
+    // The accumulators that a lane holds: of one warp tile, and of all warp tiles.
+    using TileAccumulators = typename Multiply::template Accumulators<rows, cols>;
+    using Accumulators = TileAccumulators[Schedule::iterations];
 
     static WT_DEVICE void run(const void* alpha, const A* a, const B* b, const void* beta, C* c)
     {
         const auto scale = tile::scale_of<C, Sum<P>>(alpha, beta);
         if constexpr (Schedule::slices > 1) {
             const LaneTile warp_tile(0);
-            TileSums sums = {};
+            TileAccumulators accumulators = {};
             if (warp_tile.inside)
-                accumulate(sums, a, b, warp_tile);
-            store_serially(sums, scale, c, warp_tile);
+                accumulate(accumulators, a, b, warp_tile);
+            store_serially(accumulators, scale, c, warp_tile);
         } else {
 #pragma unroll 1
             for (int iteration = 0; iteration < Schedule::iterations; ++iteration) {
@@ -72,30 +72,30 @@ struct MmaGemm {
                 typename Result::Values old[rows][Result::vectors];
                 if (Config::c_first && scale.beta != Sum<P>(0))
                     Result::fetch(old, c, warp_tile.row, warp_tile.col, warp_tile.g, warp_tile.q);
-                TileSums sums = {};
-                accumulate(sums, a, b, warp_tile);
-                Result::template store<Config::c_first>(sums, scale, old, c, warp_tile.row, warp_tile.col, warp_tile.g,
+                TileAccumulators accumulators = {};
+                accumulate(accumulators, a, b, warp_tile);
+                Result::template store<Config::c_first>(accumulators, scale, old, c, warp_tile.row, warp_tile.col, warp_tile.g,
                                                         warp_tile.q);
             }
         }
     }
 
-    // sums += A * B
-    static WT_DEVICE void add(Sums& sums, const A* a, const B* b)
+    // accumulators += A * B
+    static WT_DEVICE void add(Accumulators& accumulators, const A* a, const B* b)
     {
 #pragma unroll
         for (int iteration = 0; iteration < Schedule::iterations; ++iteration) {
             const LaneTile warp_tile(iteration);
             if (warp_tile.inside)
-                accumulate(sums[iteration], a, b, warp_tile);
+                accumulate(accumulators[iteration], a, b, warp_tile);
         }
     }
 
-    // C += sums
-    static WT_DEVICE void finish(const Sums& sums, C* c)
+    // C += accumulators
+    static WT_DEVICE void finish(const Accumulators& accumulators, C* c)
     {
         if constexpr (Schedule::slices > 1) {
-            store_serially(sums[0], {Sum<P>(1), Sum<P>(1)}, c, LaneTile(0));
+            store_serially(accumulators[0], {Sum<P>(1), Sum<P>(1)}, c, LaneTile(0));
         } else {
 #pragma unroll
             for (int iteration = 0; iteration < Schedule::iterations; ++iteration) {
@@ -104,7 +104,7 @@ struct MmaGemm {
                     typename Result::Values old[rows][Result::vectors];
                     if (Config::c_first)
                         Result::fetch(old, c, warp_tile.row, warp_tile.col, warp_tile.g, warp_tile.q);
-                    Result::template store<Config::c_first>(sums[iteration], {Sum<P>(1), Sum<P>(1)}, old, c, warp_tile.row,
+                    Result::template store<Config::c_first>(accumulators[iteration], {Sum<P>(1), Sum<P>(1)}, old, c, warp_tile.row,
                                                             warp_tile.col, warp_tile.g, warp_tile.q);
                 }
             }
@@ -123,16 +123,16 @@ private:
         }
     };
 
-    static WT_DEVICE void store_serially(const TileSums& sums, tile::Scale<Sum<P>> scale, C* c, const LaneTile& warp_tile)
+    static WT_DEVICE void store_serially(const TileAccumulators& accumulators, tile::Scale<Sum<P>> scale, C* c, const LaneTile& warp_tile)
     {
         Schedule::reduce_serially(warp_tile.inside, [&](bool first) {
             typename Result::Values old[rows][Result::vectors];
-            Result::template store<false>(sums, {scale.alpha, first ? scale.beta : Sum<P>(1)}, old, c, warp_tile.row,
+            Result::template store<false>(accumulators, {scale.alpha, first ? scale.beta : Sum<P>(1)}, old, c, warp_tile.row,
                                           warp_tile.col, warp_tile.g, warp_tile.q);
         });
     }
 
-    static WT_DEVICE void accumulate(TileSums& sums, const A* a, const B* b, const LaneTile& warp_tile)
+    static WT_DEVICE void accumulate(TileAccumulators& accumulators, const A* a, const B* b, const LaneTile& warp_tile)
     {
         const int k_begin = Schedule::slices == 1 ? 0 : Schedule::slice() * slice_k;
 #pragma unroll(Config::k_unroll)
@@ -143,26 +143,26 @@ private:
             ReadB::load(units_b, b, warp_tile.col, k_begin + k0, warp_tile.g, warp_tile.q);
 #pragma unroll
             for (int block = 0; block < blocks; ++block)
-                multiply_block(sums, units_a[block], units_b[block]);
+                multiply_block(accumulators, units_a[block], units_b[block]);
         }
     }
 
     // Multiplies one block of K. An operand whose stored type the instruction does not take is converted first, A before B.
     template <class UnitA, int CountA, class UnitB, int CountB>
-    static WT_DEVICE void multiply_block(TileSums& sums, const UnitA (&a)[rows][CountA], const UnitB (&b)[cols][CountB])
+    static WT_DEVICE void multiply_block(TileAccumulators& accumulators, const UnitA (&a)[rows][CountA], const UnitB (&b)[cols][CountB])
     {
         if constexpr (Multiply::multiplicand == Multiplicand::half_words || (same<UnitA, Value> && same<UnitB, Value>)) {
 #pragma unroll
             for (int step = 0; step < steps; ++step)
-                Multiply::template multiply<rows>(sums, a, b, step);
+                Multiply::template multiply<rows>(accumulators, a, b, step);
         } else if constexpr (!same<UnitA, Value>) {
             Value values[rows][Config::k_vector];
             convert<ShapeA>(values, a);
-            multiply_block(sums, values, b);
+            multiply_block(accumulators, values, b);
         } else {
             Value values[cols][Config::k_vector];
             convert<ShapeB>(values, b);
-            multiply_block(sums, a, values);
+            multiply_block(accumulators, a, values);
         }
     }
 

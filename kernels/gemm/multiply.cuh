@@ -14,7 +14,7 @@ namespace wt {
 // The operands of the tensor-core instructions: words of two 16-bit elements, tf32, fp32 as two parts of tf32, or fp64
 enum class Multiplicand { half_words, tf32, tf32_parts, doubles };
 
-// Double  the sums are fp64
+// Double  the accumulators are fp64
 // Tf32    fp32 operands may be truncated to tf32
 // Sm      90 for sm_90
 template <class A, class B, bool Double, bool Tf32, int Sm, Instruction I>
@@ -36,15 +36,15 @@ struct Multiplier {
     static_assert(multiplicand != Multiplicand::tf32_parts || !(same<A, float> && same<B, float>),
                   "fp32 products of default precision are computed by fma");
 
-    using Value = typename SumOf<Double>::Type;  // of sums, and of operands that are not half words
+    using Value = typename SumOf<Double>::Type;  // of accumulators, and of operands that are not half words
 
-    // The sums of a warp tile: for each instruction a lane's four values, or two if it has eight rows.
+    // The accumulators of a warp tile: for each instruction a lane's four values, or two if it has eight rows.
     template <int Rows, int Cols>
-    using Sums = Value[Rows / rows][Cols][2 * rows];
+    using Accumulators = Value[Rows / rows][Cols][2 * rows];
 
-    // Issues one instruction for each group of sums. `step` counts instructions along K within a block of K.
+    // Issues one instruction for each group of accumulators. `step` counts instructions along K within a block of K.
     template <int Rows, int Cols, int Count>
-    static WT_DEVICE void multiply(float (&sums)[Rows / 2][Cols][4], const u32 (&a)[Rows][Count], const u32 (&b)[Cols][Count],
+    static WT_DEVICE void multiply(float (&accumulators)[Rows / 2][Cols][4], const u32 (&a)[Rows][Count], const u32 (&b)[Cols][Count],
                                    int step)
     {
         const int r = step * registers;
@@ -55,36 +55,36 @@ struct Multiplier {
                 if constexpr (registers == 2) {
                     const u32 as[4] = {a[i][r], a[i + 1][r], a[i][r + 1], a[i + 1][r + 1]};
                     const u32 bs[2] = {b[j][r], b[j][r + 1]};
-                    arch::mma_m16n8k16(sums[i / 2][j], as, bs, A{});
+                    arch::mma_m16n8k16(accumulators[i / 2][j], as, bs, A{});
                 } else {
                     const u32 as[2] = {a[i][r], a[i + 1][r]};
                     const u32 bs[1] = {b[j][r]};
-                    arch::mma_m16n8k8(sums[i / 2][j], as, bs, A{});
+                    arch::mma_m16n8k8(accumulators[i / 2][j], as, bs, A{});
                 }
             }
         }
     }
 
     template <int Rows, int Cols, int Count>
-    static WT_DEVICE void multiply(float (&sums)[Rows / 2][Cols][4], const float (&a)[Rows][Count], const float (&b)[Cols][Count],
+    static WT_DEVICE void multiply(float (&accumulators)[Rows / 2][Cols][4], const float (&a)[Rows][Count], const float (&b)[Cols][Count],
                                    int step)
     {
         if constexpr (multiplicand == Multiplicand::tf32_parts) {
             if constexpr (same<A, float>) {
                 float rest[Rows][Count];
                 remainder(rest, a, step);
-                tf32<Rows>(sums, rest, b, step);
+                tf32<Rows>(accumulators, rest, b, step);
             } else {
                 float rest[Cols][Count];
                 remainder(rest, b, step);
-                tf32<Rows>(sums, a, rest, step);
+                tf32<Rows>(accumulators, a, rest, step);
             }
         }
-        tf32<Rows>(sums, a, b, step);
+        tf32<Rows>(accumulators, a, b, step);
     }
 
     template <int Rows, int Cols, int Count>
-    static WT_DEVICE void multiply(double (&sums)[Rows / rows][Cols][2 * rows], const double (&a)[Rows][Count],
+    static WT_DEVICE void multiply(double (&accumulators)[Rows / rows][Cols][2 * rows], const double (&a)[Rows][Count],
                                    const double (&b)[Cols][Count], int step)
     {
         const int r = step * registers;
@@ -93,11 +93,11 @@ struct Multiplier {
 #pragma unroll
             for (int j = 0; j < Cols; ++j) {
                 if constexpr (rows == 1) {
-                    arch::mma_m8n8k4(sums[i][j], a[i][r], b[j][r]);
+                    arch::mma_m8n8k4(accumulators[i][j], a[i][r], b[j][r]);
                 } else {
                     const double as[4] = {a[i][r], a[i + 1][r], a[i][r + 1], a[i + 1][r + 1]};
                     const double bs[2] = {b[j][r], b[j][r + 1]};
-                    arch::mma_m16n8k8(sums[i / 2][j], as, bs);
+                    arch::mma_m16n8k8(accumulators[i / 2][j], as, bs);
                 }
             }
         }
@@ -105,7 +105,7 @@ struct Multiplier {
 
 private:
     template <int Rows, int Cols, int Count>
-    static WT_DEVICE void tf32(float (&sums)[Rows / 2][Cols][4], const float (&a)[Rows][Count], const float (&b)[Cols][Count],
+    static WT_DEVICE void tf32(float (&accumulators)[Rows / 2][Cols][4], const float (&a)[Rows][Count], const float (&b)[Cols][Count],
                                int step)
     {
         const int r = step * registers;
@@ -116,7 +116,7 @@ private:
                 const u32 as[4] = {arch::bits_of(a[i][r]), arch::bits_of(a[i + 1][r]), arch::bits_of(a[i][r + 1]),
                                    arch::bits_of(a[i + 1][r + 1])};
                 const u32 bs[2] = {arch::bits_of(b[j][r]), arch::bits_of(b[j][r + 1])};
-                arch::mma_m16n8k8_tf32(sums[i / 2][j], as, bs);
+                arch::mma_m16n8k8_tf32(accumulators[i / 2][j], as, bs);
             }
         }
     }

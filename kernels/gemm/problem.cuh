@@ -43,7 +43,7 @@ using ProblemOf = typename Oriented<Variant::Config::transposed, typename Varian
 template <class P>
 inline constexpr bool any_double = same<typename P::A, double> || same<typename P::B, double> || same<typename P::C, double>;
 
-// The type of the sums
+// The type of the accumulators
 template <bool Double>
 struct SumOf {
     using Type = float;

@@ -44,7 +44,7 @@ struct TileSchedule {
     // Returns the slice of K that the thread's warp sums.
     static WT_DEVICE int slice() { return arch::thread_index() / 32 / warps; }
 
-    // Serial split-K reduction: calls add(first) for one slice after the other. add() adds the warp's sums to C.
+    // Serial split-K reduction: calls add(first) for one slice after the other. add() adds the warp's accumulators to C.
     template <class Add>
     static WT_DEVICE void reduce_serially(bool inside, const Add& add)
     {

@@ -55,11 +55,11 @@ inline __device__ void add(wp::tile_shared_t<T, Layout, Owner>& adjoint, Coord c
         if (__cvta_generic_to_shared(adjoint.grad.ptr) % VECTOR_BYTES == 0) {
 #pragma unroll
             for (int i = 0; i < COUNT; i += PIECE) {
-                auto sums = wt::arch::load<PIECE>(const_cast<const T*>(start + i));
+                auto accumulators = wt::arch::load<PIECE>(const_cast<const T*>(start + i));
 #pragma unroll
                 for (int e = 0; e < PIECE; ++e)
-                    sums.at[e] += added.data[i + e];
-                wt::arch::store(start + i, sums);
+                    accumulators.at[e] += added.data[i + e];
+                wt::arch::store(start + i, accumulators);
             }
             return;
         }
@@ -94,7 +94,7 @@ struct Banded<COUNT, FIXED, OVERLAP, wp::tile_register_t<T, Layout>> {
 template <int COUNT, bool FIXED, bool OVERLAP, typename T, typename Layout, bool Owner>
 struct Banded<COUNT, FIXED, OVERLAP, wp::tile_shared_t<T, Layout, Owner>> {
     static constexpr bool ATOMIC = OVERLAP || !Layout::Unique;
-    static constexpr bool SUMS = FIXED && Layout::Stride::dim(0) == 0;  // all bands of a thread have the same elements
+    static constexpr bool ACCUMULATORS = FIXED && Layout::Stride::dim(0) == 0;  // all bands of a thread have the same elements
 
     wp::tile_shared_t<T, Layout, Owner>& tile;
     wp::tile_shared_t<T, Layout, Owner>& adjoint;
@@ -106,19 +106,19 @@ struct Banded<COUNT, FIXED, OVERLAP, wp::tile_shared_t<T, Layout, Owner>> {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
             value.data[i] = found.at[i];
-        if (!SUMS)
+        if (!ACCUMULATORS)
             gradient.zero();
     }
 
     inline __device__ void end(Coord coord)
     {
-        if (!SUMS)
+        if (!ACCUMULATORS)
             add<ATOMIC>(adjoint, coord, gradient);
     }
 
     inline __device__ void finish(Coord coord)
     {
-        if (SUMS)
+        if (ACCUMULATORS)
             add<ATOMIC>(adjoint, coord, gradient);
     }
 };

@@ -62,11 +62,11 @@ inline __device__ void adj_tile_store(array_t<T>& array, int x, int y, tile_shar
             for_each_vector<T, Shape>(array.strides[0], start, [&](int i, char* address) {
                 T* const to = adj_tile.grad.ptr + i * COUNT;
                 const auto added = wt::arch::load<COUNT>(reinterpret_cast<const T*>(address));
-                auto sums = wt::arch::load<COUNT>(const_cast<const T*>(to));
+                auto accumulators = wt::arch::load<COUNT>(const_cast<const T*>(to));
 #pragma unroll
                 for (int e = 0; e < COUNT; ++e)
-                    sums.at[e] += added.at[e];
-                wt::arch::store(to, sums);
+                    accumulators.at[e] += added.at[e];
+                wt::arch::store(to, accumulators);
             });
             for_each_vector<T, Shape>(array.strides[0], start, [](int, char* address) {
                 *reinterpret_cast<uint4*>(address) = uint4 {0, 0, 0, 0};

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fragments of operands in slots, for the instructions' A (16 lines) and B (8 lines), where lines are rows or columns of C.
-// A lane has g = lane / 4 and q = lane % 4. values[i] are its registers of one instruction, in the instruction's order:
+// Fragments of operands in stage buffers, for the instructions' A (16 lines) and B (8 lines), where lines are rows or columns of
+// C. A lane has g = lane / 4 and q = lane % 4. values[i] are its registers of one instruction, in the instruction's order:
 //
 //   A   (line g, low), (line g + 8, low), (line g, high), (line g + 8, high)
 //   B   (line g, low), (line g, high)
 //
 // where low and high are the halves of an instruction's step of K. Instructions sum over K, so any permutation of K serves if
 // A and B share it. Any permutation of lines serves too, if C is written accordingly: line_of() is that permutation. Both
-// are chosen so that reads of swizzled slots have no bank conflicts, and that vectors are registers in the order above.
+// are chosen so that reads of swizzled stage buffers have no bank conflicts, and that vectors are registers in the order above.
 #pragma once
 
 #include "arch/ldmatrix.cuh"
 #include "arch/mma.cuh"
-#include "module/staged_sums.cuh"
+#include "module/staged_accumulators.cuh"
 
 namespace wt_module {
 
@@ -30,7 +30,7 @@ template <> struct MmaTypes<double> {
     static constexpr int STEP = 8;  // low: k = 2q, high: k = 2q + 1
 };
 
-// Reads N elements of a slot.
+// Reads N elements of a stage buffer.
 template <class T, int N> inline __device__ wt::Vector<T, N> read(unsigned address)
 {
     return wt::arch::load<N>(static_cast<const T*>(__cvta_shared_to_generic(address)));
@@ -43,75 +43,75 @@ inline __device__ int spread(int g) { return g / 2 + g % 2 * 4; }
 
 // Addresses for ldmatrix. A warp has LINES lines from `first` on, which is a multiple of LINES. The addresses of a lane differ
 // by constants, because tensor cores wait for the instructions that compute them.
-template <class Slot, int LINES> struct MatrixRows {
-    using Layout = typename Slot::Layout;
-    static constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(typename Slot::T));
+template <class StageBuffer, int LINES> struct MatrixRows {
+    using Layout = typename StageBuffer::Layout;
+    static constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(typename StageBuffer::T));
     static constexpr bool IS_POWER = (LINES & (LINES - 1)) == 0;
 
     // Returns the address of line `first` + `at` + `line` and element `k` + `depth` of K, where a vector begins. `at` and `k` are
     // constants, multiples of 16 and of an instruction's step. `line` and `depth` depend on the lane, and are less than that.
-    static __forceinline__ __device__ unsigned address(unsigned slot, int first, int at, int line, int k, int depth)
+    static __forceinline__ __device__ unsigned address(unsigned buffer, int first, int at, int line, int k, int depth)
     {
-        if constexpr (Slot::K_MAJOR)
-            return Layout::after(slot + first * Layout::WIDTH + Layout::offset(line, depth / PER_VECTOR), k / PER_VECTOR)
+        if constexpr (StageBuffer::K_MAJOR)
+            return Layout::after(buffer + first * Layout::WIDTH + Layout::offset(line, depth / PER_VECTOR), k / PER_VECTOR)
                 + at * Layout::WIDTH;
         else if constexpr (IS_POWER)
-            return Layout::after(slot + Layout::offset(depth, (first + line) / PER_VECTOR), at / PER_VECTOR) + k * Layout::WIDTH;
+            return Layout::after(buffer + Layout::offset(depth, (first + line) / PER_VECTOR), at / PER_VECTOR) + k * Layout::WIDTH;
         else
-            return slot + Layout::offset(depth, (first + at + line) / PER_VECTOR) + k * Layout::WIDTH;
+            return buffer + Layout::offset(depth, (first + at + line) / PER_VECTOR) + k * Layout::WIDTH;
     }
 };
 
-template <class Slot, int LINES> struct MatricesA {
+template <class StageBuffer, int LINES> struct MatricesA {
     using Values = unsigned[LINES / 16][4];
-    using Rows = MatrixRows<Slot, LINES>;
+    using Rows = MatrixRows<StageBuffer, LINES>;
     static constexpr bool FITS = LINES % 16 == 0, IN_ORDER = true;
 
     static inline __device__ int line_of(int i, int half, int g) { return 16 * i + 8 * half + g; }
 
-    static __forceinline__ __device__ void load(Values& values, unsigned slot, int first, int k)
+    static __forceinline__ __device__ void load(Values& values, unsigned buffer, int first, int k)
     {
         const int lane = threadIdx.x % 32, row = lane % 8, lower = lane / 8 % 2, high = lane / 16;
 #pragma unroll
         for (int i = 0; i < LINES / 16; ++i)
-            if constexpr (Slot::K_MAJOR)
-                wt::arch::ldmatrix(values[i], Rows::address(slot, first, 16 * i, 8 * lower + row, k, Rows::PER_VECTOR * high));
+            if constexpr (StageBuffer::K_MAJOR)
+                wt::arch::ldmatrix(values[i], Rows::address(buffer, first, 16 * i, 8 * lower + row, k, Rows::PER_VECTOR * high));
             else
-                wt::arch::ldmatrix_transposed(values[i], Rows::address(slot, first, 16 * i, 8 * lower, k, 8 * high + row));
+                wt::arch::ldmatrix_transposed(values[i], Rows::address(buffer, first, 16 * i, 8 * lower, k, 8 * high + row));
     }
 };
 
-template <class Slot, int LINES> struct MatricesB {
+template <class StageBuffer, int LINES> struct MatricesB {
     using Values = unsigned[LINES / 8][2];
-    using Rows = MatrixRows<Slot, LINES>;
+    using Rows = MatrixRows<StageBuffer, LINES>;
     static constexpr bool FITS = LINES % 16 == 0, IN_ORDER = true;
 
     static inline __device__ int line_of(int j, int g) { return 8 * j + g; }
 
-    static __forceinline__ __device__ void load(Values& values, unsigned slot, int first, int k)
+    static __forceinline__ __device__ void load(Values& values, unsigned buffer, int first, int k)
     {
         const int lane = threadIdx.x % 32, row = lane % 8, high = lane / 8 % 2, next = lane / 16;
 #pragma unroll
         for (int j = 0; j < LINES / 8; j += 2) {
             auto& four = reinterpret_cast<unsigned (&)[4]>(values[j]);
-            if constexpr (Slot::K_MAJOR)
-                wt::arch::ldmatrix(four, Rows::address(slot, first, 8 * j, 8 * next + row, k, Rows::PER_VECTOR * high));
+            if constexpr (StageBuffer::K_MAJOR)
+                wt::arch::ldmatrix(four, Rows::address(buffer, first, 8 * j, 8 * next + row, k, Rows::PER_VECTOR * high));
             else
-                wt::arch::ldmatrix_transposed(four, Rows::address(slot, first, 8 * j, 8 * next, k, 8 * high + row));
+                wt::arch::ldmatrix_transposed(four, Rows::address(buffer, first, 8 * j, 8 * next, k, 8 * high + row));
         }
     }
 };
 
 // ---- tf32 that is contiguous along M or N
 
-// A lane reads two neighbouring lines. Half a warp reads vectors x and x + 4 of four rows of the slot. Neighbouring fragments
-// share 32 lines. The first one's index is `at`.
-template <class Slot, int COUNT> struct Tf32Lines {
+// A lane reads two neighbouring lines. Half a warp reads vectors x and x + 4 of four rows of the stage buffer. Neighbouring
+// fragments share 32 lines. The first one's index is `at`.
+template <class StageBuffer, int COUNT> struct Tf32Lines {
     using Values = unsigned[COUNT][4];
 
     static inline __device__ int line_of(int i, int half, int g) { return i / 2 * 32 + 4 * vector_of(i, g) + g % 2 * 2 + half; }
 
-    static __forceinline__ __device__ void load(Values& values, unsigned slot, int first, int at, int k)
+    static __forceinline__ __device__ void load(Values& values, unsigned buffer, int first, int at, int k)
     {
         const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
 #pragma unroll
@@ -120,8 +120,8 @@ template <class Slot, int COUNT> struct Tf32Lines {
             for (int high = 0; high < 2; ++high) {
                 const int vector = first / 4 + (at + i) / 2 * 8 + vector_of(at + i, g);
                 // the swizzling pattern repeats after eight rows, so that the offset is constant in the loop
-                const unsigned offset = Slot::Layout::offset(q + 4 * high, vector) + g % 2 * 8;
-                const auto pair = read<unsigned, 2>(slot + offset + k * Slot::Layout::WIDTH);
+                const unsigned offset = StageBuffer::Layout::offset(q + 4 * high, vector) + g % 2 * 8;
+                const auto pair = read<unsigned, 2>(buffer + offset + k * StageBuffer::Layout::WIDTH);
                 values[i][2 * high] = pair.at[0];
                 values[i][2 * high + 1] = pair.at[1];
             }
@@ -131,34 +131,34 @@ private:
     static inline __device__ int vector_of(int i, int g) { return i % 2 * 2 + g / 4 + g / 2 % 2 * 4; }
 };
 
-template <class Slot, int LINES> struct Tf32A {
-    using Pairs = Tf32Lines<Slot, LINES / 16>;
+template <class StageBuffer, int LINES> struct Tf32A {
+    using Pairs = Tf32Lines<StageBuffer, LINES / 16>;
     using Values = typename Pairs::Values;
-    static constexpr bool FITS = LINES % 32 == 0 && Slot::Layout::WIDTH == 128, IN_ORDER = false;
+    static constexpr bool FITS = LINES % 32 == 0 && StageBuffer::Layout::WIDTH == 128, IN_ORDER = false;
 
     static inline __device__ int line_of(int i, int half, int g) { return Pairs::line_of(i, half, g); }
 
-    static __forceinline__ __device__ void load(Values& values, unsigned slot, int first, int k)
+    static __forceinline__ __device__ void load(Values& values, unsigned buffer, int first, int k)
     {
-        Pairs::load(values, slot, first, 0, k);
+        Pairs::load(values, buffer, first, 0, k);
     }
 };
 
 // A lane reads four neighbouring lines, which belong to four fragments.
-template <class Slot, int LINES> struct Tf32B {
+template <class StageBuffer, int LINES> struct Tf32B {
     using Values = unsigned[LINES / 8][2];
-    static constexpr bool FITS = LINES % 32 == 0 && Slot::Layout::WIDTH == 128, IN_ORDER = false;
+    static constexpr bool FITS = LINES % 32 == 0 && StageBuffer::Layout::WIDTH == 128, IN_ORDER = false;
 
     static inline __device__ int line_of(int j, int g) { return j / 4 * 32 + 4 * spread(g) + j % 4; }
 
-    static __forceinline__ __device__ void load(Values& values, unsigned slot, int first, int k)
+    static __forceinline__ __device__ void load(Values& values, unsigned buffer, int first, int k)
     {
         const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
 #pragma unroll
         for (int j = 0; j < LINES / 8; j += 4)
 #pragma unroll
             for (int high = 0; high < 2; ++high) {
-                const auto four = read<unsigned, 4>(slot + Slot::Layout::offset(q + 4 * high, first / 4 + 2 * j + spread(g)) + k * Slot::Layout::WIDTH);
+                const auto four = read<unsigned, 4>(buffer + StageBuffer::Layout::offset(q + 4 * high, first / 4 + 2 * j + spread(g)) + k * StageBuffer::Layout::WIDTH);
 #pragma unroll
                 for (int next = 0; next < 4; ++next)
                     values[j + next][high] = four.at[next];
@@ -169,50 +169,50 @@ template <class Slot, int LINES> struct Tf32B {
 // ---- fp64
 
 // Contiguous along K: a vector has both halves of a line.
-template <class Slot, int LINES> struct DepthF64 {
-    using Layout = typename Slot::Layout;
+template <class StageBuffer, int LINES> struct DepthF64 {
+    using Layout = typename StageBuffer::Layout;
 
     static inline __device__ int line_of(int group, int g) { return 8 * group + (Layout::WIDTH == 128 ? spread(g) : g); }
 
-    static __forceinline__ __device__ wt::Vector<double, 2> load(unsigned slot, int first, int group, int k)
+    static __forceinline__ __device__ wt::Vector<double, 2> load(unsigned buffer, int first, int group, int k)
     {
         const int lane = threadIdx.x % 32;
-        const unsigned from = slot + (first + 8 * group) * Layout::WIDTH + Layout::offset(line_of(0, lane / 4), lane % 4);
+        const unsigned from = buffer + (first + 8 * group) * Layout::WIDTH + Layout::offset(line_of(0, lane / 4), lane % 4);
         return read<double, 2>(Layout::after(from, k / 2));
     }
 };
 
 // Contiguous along M or N: a vector has two lines of one k.
-template <class Slot, int LINES> struct LinesF64 {
-    static __forceinline__ __device__ wt::Vector<double, 2> load(unsigned slot, int first, int group, int k, int high)
+template <class StageBuffer, int LINES> struct LinesF64 {
+    static __forceinline__ __device__ wt::Vector<double, 2> load(unsigned buffer, int first, int group, int k, int high)
     {
         const int lane = threadIdx.x % 32;
-        const unsigned panel = slot + (first / 16 + group) * Slot::Layout::PANEL_BYTES;
-        return read<double, 2>(panel + Slot::Layout::offset(lane % 4 * 2 + high, lane / 4) + k * Slot::Layout::WIDTH);
+        const unsigned panel = buffer + (first / 16 + group) * StageBuffer::Layout::PANEL_BYTES;
+        return read<double, 2>(panel + StageBuffer::Layout::offset(lane % 4 * 2 + high, lane / 4) + k * StageBuffer::Layout::WIDTH);
     }
 };
 
-template <class Slot, int LINES> struct F64A {
+template <class StageBuffer, int LINES> struct F64A {
     using Values = double[LINES / 16][4];
-    static constexpr bool FITS = LINES % 16 == 0 && Slot::Layout::WIDTH >= (Slot::K_MAJOR ? 64 : 128), IN_ORDER = false;
+    static constexpr bool FITS = LINES % 16 == 0 && StageBuffer::Layout::WIDTH >= (StageBuffer::K_MAJOR ? 64 : 128), IN_ORDER = false;
 
     static inline __device__ int line_of(int i, int half, int g)
     {
-        return Slot::K_MAJOR ? DepthF64<Slot, LINES>::line_of(2 * i + half, g) : 16 * i + 2 * g + half;
+        return StageBuffer::K_MAJOR ? DepthF64<StageBuffer, LINES>::line_of(2 * i + half, g) : 16 * i + 2 * g + half;
     }
 
-    static __forceinline__ __device__ void load(Values& values, unsigned slot, int first, int k)
+    static __forceinline__ __device__ void load(Values& values, unsigned buffer, int first, int k)
     {
 #pragma unroll
         for (int i = 0; i < LINES / 16; ++i)
 #pragma unroll
             for (int part = 0; part < 2; ++part) {
-                if constexpr (Slot::K_MAJOR) {
-                    const auto both = DepthF64<Slot, LINES>::load(slot, first, 2 * i + part, k);
+                if constexpr (StageBuffer::K_MAJOR) {
+                    const auto both = DepthF64<StageBuffer, LINES>::load(buffer, first, 2 * i + part, k);
                     values[i][part] = both.at[0];
                     values[i][2 + part] = both.at[1];
                 } else {
-                    const auto pair = LinesF64<Slot, LINES>::load(slot, first, i, k, part);
+                    const auto pair = LinesF64<StageBuffer, LINES>::load(buffer, first, i, k, part);
                     values[i][2 * part] = pair.at[0];
                     values[i][2 * part + 1] = pair.at[1];
                 }
@@ -220,25 +220,25 @@ template <class Slot, int LINES> struct F64A {
     }
 };
 
-template <class Slot, int LINES> struct F64B {
+template <class StageBuffer, int LINES> struct F64B {
     using Values = double[LINES / 8][2];
-    static constexpr bool FITS = LINES % 16 == 0 && Slot::Layout::WIDTH >= (Slot::K_MAJOR ? 64 : 128), IN_ORDER = false;
+    static constexpr bool FITS = LINES % 16 == 0 && StageBuffer::Layout::WIDTH >= (StageBuffer::K_MAJOR ? 64 : 128), IN_ORDER = false;
 
     static inline __device__ int line_of(int j, int g)
     {
-        return Slot::K_MAJOR ? DepthF64<Slot, LINES>::line_of(j, g) : j / 2 * 16 + 2 * g + j % 2;
+        return StageBuffer::K_MAJOR ? DepthF64<StageBuffer, LINES>::line_of(j, g) : j / 2 * 16 + 2 * g + j % 2;
     }
 
-    static __forceinline__ __device__ void load(Values& values, unsigned slot, int first, int k)
+    static __forceinline__ __device__ void load(Values& values, unsigned buffer, int first, int k)
     {
 #pragma unroll
         for (int j = 0; j < LINES / 8; ++j) {
-            if constexpr (Slot::K_MAJOR) {
-                const auto both = DepthF64<Slot, LINES>::load(slot, first, j, k);
+            if constexpr (StageBuffer::K_MAJOR) {
+                const auto both = DepthF64<StageBuffer, LINES>::load(buffer, first, j, k);
                 values[j][0] = both.at[0];
                 values[j][1] = both.at[1];
             } else {
-                const auto pair = LinesF64<Slot, LINES>::load(slot, first, j / 2, k, j % 2);
+                const auto pair = LinesF64<StageBuffer, LINES>::load(buffer, first, j / 2, k, j % 2);
                 values[j / 2 * 2][j % 2] = pair.at[0];
                 values[j / 2 * 2 + 1][j % 2] = pair.at[1];
             }
@@ -255,17 +255,17 @@ template <class Yes, class No> struct Either<false, Yes, No> {
     using Type = No;
 };
 
-template <class Slot, class T, int LINES> struct FragmentsOf {
-    using A = MatricesA<Slot, LINES>;
-    using B = MatricesB<Slot, LINES>;
+template <class StageBuffer, class T, int LINES> struct FragmentsOf {
+    using A = MatricesA<StageBuffer, LINES>;
+    using B = MatricesB<StageBuffer, LINES>;
 };
-template <class Slot, int LINES> struct FragmentsOf<Slot, wt::f32, LINES> {
-    using A = typename Either<Slot::K_MAJOR, MatricesA<Slot, LINES>, Tf32A<Slot, LINES>>::Type;
-    using B = typename Either<Slot::K_MAJOR, MatricesB<Slot, LINES>, Tf32B<Slot, LINES>>::Type;
+template <class StageBuffer, int LINES> struct FragmentsOf<StageBuffer, wt::f32, LINES> {
+    using A = typename Either<StageBuffer::K_MAJOR, MatricesA<StageBuffer, LINES>, Tf32A<StageBuffer, LINES>>::Type;
+    using B = typename Either<StageBuffer::K_MAJOR, MatricesB<StageBuffer, LINES>, Tf32B<StageBuffer, LINES>>::Type;
 };
-template <class Slot, int LINES> struct FragmentsOf<Slot, double, LINES> {
-    using A = F64A<Slot, LINES>;
-    using B = F64B<Slot, LINES>;
+template <class StageBuffer, int LINES> struct FragmentsOf<StageBuffer, double, LINES> {
+    using A = F64A<StageBuffer, LINES>;
+    using B = F64B<StageBuffer, LINES>;
 };
 
 // D += A * B

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The reverse pass of a loop that adds products to C. The gradient G of C is the same in all iterations, so it is copied into
-// slots before the loop. An iteration loads the tiles A and B into a stage, and computes the gradients of the iteration before:
+// stage buffers before the loop. An iteration loads the tiles A and B into a stage, and computes the gradients of the iteration
+// before:
 //
 //     gradient of A = G B^T        gradient of B = A^T G
 //
-// Their sums stay in registers. Then they take the place of A and B in the stage, from where they are added to the arrays'
-// gradients. The problem of such a product has gradient_is_a: true if G is its left operand, and threads: the first ones of the
-// block, which compute it.
+// Their accumulators stay in registers. Then they take the place of A and B in the stage, from where they are added to the
+// arrays' gradients. The problem of such a product has gradient_is_a: true if G is its left operand, and threads: the first ones
+// of the block, which compute it.
 #pragma once
 
 #include "arch/convert.cuh"
 #include "module/adjoint_loads.cuh"
-#include "module/staged_sums.cuh"
+#include "module/staged_accumulators.cuh"
 
 namespace wt_module {
 
@@ -57,8 +58,8 @@ template <class T> struct Parts {
 
 // The reverse pass of a loop whose C has M x N elements, with operands of type T.
 template <class T, int M, int N, int STAGE_BYTES> struct ReverseLoop {
-    using Layout = SlotLayout<M, N * static_cast<int>(sizeof(T))>;
-    static constexpr int PART_BYTES = (M * N * static_cast<int>(sizeof(T)) + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT;
+    using Layout = BufferLayout<M, N * static_cast<int>(sizeof(T))>;
+    static constexpr int PART_BYTES = (M * N * static_cast<int>(sizeof(T)) + STAGE_ALIGNMENT - 1) / STAGE_ALIGNMENT * STAGE_ALIGNMENT;
     static constexpr int PARTS = sizeof(T) == 2 ? 2 : 1;
     static constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(T)), VECTORS = M * N / PER_VECTOR;
     static constexpr int MOST = (VECTORS + WP_TILE_BLOCK_DIM - 1) / WP_TILE_BLOCK_DIM;  // of a thread
@@ -70,10 +71,10 @@ template <class T, int M, int N, int STAGE_BYTES> struct ReverseLoop {
     int pending;        // true if an iteration is loaded and not yet multiplied
     int more;           // true if another iteration may follow
 
-    // Copies G, in `memory` or elsewhere, to slots in `memory`. The stages follow them.
+    // Copies G, in `memory` or elsewhere, to stage buffers in `memory`. The stages follow them.
     template <class Sum> inline __device__ void begin(unsigned memory, const Sum* c_gradient)
     {
-        gradient = (memory + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT;
+        gradient = (memory + STAGE_ALIGNMENT - 1) / STAGE_ALIGNMENT * STAGE_ALIGNMENT;
         to = gradient + PARTS * PART_BYTES;
         from = to + STAGE_BYTES;
         unscale = 1;
@@ -92,7 +93,7 @@ template <class T, int M, int N, int STAGE_BYTES> struct ReverseLoop {
                     values[mine].at[i + e] = piece.at[e];
             }
         });
-        WP_TILE_SYNC();  // from here on the slots may lie in G's memory
+        WP_TILE_SYNC();  // from here on the stage buffers may lie in G's memory
         if constexpr (PARTS == 2)
             scale(values);
         for_each_own([&](int mine, int vector) {
@@ -113,7 +114,7 @@ template <class T, int M, int N, int STAGE_BYTES> struct ReverseLoop {
 #if __CUDA_ARCH__ >= 900
         wt::arch::fence_for_wgmma();
 #endif
-        WP_TILE_SYNC();  // a loop without iterations has no other barrier, and the slots may lie in G's memory
+        WP_TILE_SYNC();  // a loop without iterations has no other barrier, and the stage buffers may lie in G's memory
     }
 
     // Waits for the tiles of the iteration before.
@@ -127,34 +128,34 @@ template <class T, int M, int N, int STAGE_BYTES> struct ReverseLoop {
     }
 
     // Multiplies G and another operand.
-    template <class Product> __forceinline__ __device__ void multiply(typename Product::Sums& sums, unsigned other) const
+    template <class Product> __forceinline__ __device__ void multiply(typename Product::Accumulators& accumulators, unsigned other) const
     {
         if (!takes_part<Product>())
             return;
-        Product::start(sums);
-        add<Product>(sums, gradient, other);
+        Product::start(accumulators);
+        add<Product>(accumulators, gradient, other);
         if (PARTS == 2 && parts == 2)
-            add<Product>(sums, gradient + PART_BYTES, other);
+            add<Product>(accumulators, gradient + PART_BYTES, other);
     }
 
-    template <class Product> __forceinline__ __device__ void complete(typename Product::Sums& sums) const
+    template <class Product> __forceinline__ __device__ void complete(typename Product::Accumulators& accumulators) const
     {
         if (takes_part<Product>())
-            Product::complete(sums);
+            Product::complete(accumulators);
     }
 
-    // Writes the sums of a product to a slot, in the layout of the tile whose gradient they are.
-    template <class Product, class Tile> inline __device__ void replace(const typename Product::Sums& sums, unsigned slot) const
+    // Writes the accumulators of a product to a stage buffer, in the layout of the tile whose gradient they are.
+    template <class Product, class Tile> inline __device__ void replace(const typename Product::Accumulators& accumulators, unsigned buffer) const
     {
-        using Target = typename SlotLoader<Tile>::Layout;
+        using Target = typename BufferLoader<Tile>::Layout;
         if (!takes_part<Product>())
             return;
-        Product::visit(sums, [&](int row, int column, auto values) {
+        Product::visit(accumulators, [&](int row, int column, auto values) {
             constexpr int COUNT = sizeof(values) / sizeof(values.at[0]), SIZE = static_cast<int>(sizeof(T));
             const unsigned byte = column * SIZE;
-            const unsigned at = slot + Target::offset(row, byte / VECTOR_BYTES) + byte % VECTOR_BYTES;
+            const unsigned at = buffer + Target::offset(row, byte / VECTOR_BYTES) + byte % VECTOR_BYTES;
             if constexpr (SIZE == 2) {
-                static_assert(COUNT == 2, "sums of 16-bit operands are visited in pairs");
+                static_assert(COUNT == 2, "accumulators of 16-bit operands are visited in pairs");
                 const unsigned both = wt::arch::pack_rounded<T>(values.at[0] * unscale, values.at[1] * unscale);
                 *static_cast<unsigned*>(__cvta_shared_to_generic(at)) = both;
             } else {
@@ -188,10 +189,10 @@ private:
         }
     }
 
-    static inline __device__ void put(unsigned slot, int vector, const wt::Vector<T, PER_VECTOR>& value)
+    static inline __device__ void put(unsigned buffer, int vector, const wt::Vector<T, PER_VECTOR>& value)
     {
         constexpr int PER_ROW = N / PER_VECTOR;
-        const unsigned at = slot + Layout::offset(vector / PER_ROW, vector % PER_ROW);
+        const unsigned at = buffer + Layout::offset(vector / PER_ROW, vector % PER_ROW);
         wt::arch::store(static_cast<T*>(__cvta_shared_to_generic(at)), value);
     }
 
@@ -221,12 +222,12 @@ private:
     }
 
     template <class Product>
-    static __forceinline__ __device__ void add(typename Product::Sums& sums, unsigned part, unsigned other)
+    static __forceinline__ __device__ void add(typename Product::Accumulators& accumulators, unsigned part, unsigned other)
     {
         if constexpr (Product::Problem::gradient_is_a)
-            Product::add(sums, part, other);
+            Product::add(accumulators, part, other);
         else
-            Product::add(sums, other, part);
+            Product::add(accumulators, other, part);
     }
 };
 
@@ -241,9 +242,9 @@ struct Places {
     }
 };
 
-// The left side of an assignment that starts a load into a slot and keeps its place: LoadPlaced {loader, slot, places} << tile =
-// source.
-template <typename Loader> struct PlacedSlot {
+// The left side of an assignment that starts a load into a stage buffer and keeps its place: LoadPlaced {loader, buffer,
+// places} << tile = source.
+template <typename Loader> struct PlacedBuffer {
     const Loader& loader;
     unsigned address;
     Places& places;
@@ -252,7 +253,7 @@ template <typename Loader> struct PlacedSlot {
     {
         places.row = source.offset[0];
         places.column = source.offset[1];
-        Slot<Loader> {loader, address} = source;
+        StageBuffer<Loader> {loader, address} = source;
     }
 };
 
@@ -261,16 +262,17 @@ template <typename Loader> struct LoadPlaced {
     unsigned address;
     Places& places;
 
-    template <typename Tile> inline __device__ PlacedSlot<Loader> operator<<(Tile&) const { return {loader, address, places}; }
+    template <typename Tile> inline __device__ PlacedBuffer<Loader> operator<<(Tile&) const { return {loader, address, places}; }
 };
 
-// Adds the gradient of a tile, which lies in a slot, to the gradient of the array from which the iteration before loaded it.
+// Adds the gradient of a tile, which lies in a stage buffer, to the gradient of the array from which the iteration before loaded
+// it.
 template <typename Tile, typename T>
-inline __device__ void add_to_gradient(unsigned slot, wp::array_t<T>& array, wp::array_t<T>& adj_array, const Places& places)
+inline __device__ void add_to_gradient(unsigned buffer, wp::array_t<T>& array, wp::array_t<T>& adj_array, const Places& places)
 {
     using Shape = typename Tile::Layout::Shape;
-    using Layout = typename SlotLoader<Tile>::Layout;
-    constexpr int PER_ROW = SlotLoader<Tile>::PER_ROW, SIZE = static_cast<int>(sizeof(T));
+    using Layout = typename BufferLoader<Tile>::Layout;
+    constexpr int PER_ROW = BufferLoader<Tile>::PER_ROW, SIZE = static_cast<int>(sizeof(T));
     T* const to = adj_array.data ? adj_array.data : array.grad;
     if (!to)
         return;
@@ -279,7 +281,7 @@ inline __device__ void add_to_gradient(unsigned slot, wp::array_t<T>& array, wp:
         char* start;
         if (is_vectorizable<Shape>(to, region, start)) {
             for_each_vector<T, Shape>(array.strides[0], start, [&](unsigned i, char* address) {
-                const unsigned from = slot + Layout::offset(i / PER_ROW, i % PER_ROW);
+                const unsigned from = buffer + Layout::offset(i / PER_ROW, i % PER_ROW);
                 VectorAdd<T>::add(address, *static_cast<const uint4*>(__cvta_shared_to_generic(from)));
             });
             return;
@@ -289,7 +291,7 @@ inline __device__ void add_to_gradient(unsigned slot, wp::array_t<T>& array, wp:
 #pragma unroll 4
     for (int i = static_cast<int>(threadIdx.x); i < Shape::size(); i += WP_TILE_BLOCK_DIM) {
         const int row = i / Shape::dim(1), column = i % Shape::dim(1);
-        const unsigned from = slot + Layout::offset(row, column * SIZE / VECTOR_BYTES) + column * SIZE % VECTOR_BYTES;
+        const unsigned from = buffer + Layout::offset(row, column * SIZE / VECTOR_BYTES) + column * SIZE % VECTOR_BYTES;
         region.atomic_add_grad(wp::tile_coord(row, column), *static_cast<const T*>(__cvta_shared_to_generic(from)));
     }
 }

@@ -6,6 +6,6 @@
 #include "module/fma_product.cuh"
 #include "module/module.cuh"
 #include "module/product.cuh"
-#include "module/sum_stores.cuh"
+#include "module/accumulator_stores.cuh"
 #include "module/warp_product.cuh"
 #include "module/warpgroup_product.cuh"

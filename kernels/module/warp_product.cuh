@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of tiles in slots by mma.sync. P is described in staged_sums.cuh.
+// Products of tiles in stage buffers by mma.sync. P is described in staged_accumulators.cuh.
 #pragma once
 
 #include "module/fragments.cuh"
 
 namespace wt_module {
 
-// A warp holds ROWS x COLS sums: for each 16 x 8 of them, the four values per lane of an instruction's D. If the operands are
-// swapped, B is the instruction's A and the sums are those of C's transpose: then vectors of tiles of fp32 and fp64 that are
-// contiguous along their rows are fragments.
+// A warp holds ROWS x COLS accumulators: for each 16 x 8 of them, the four values per lane of an instruction's D. If the operands
+// are swapped, B is the instruction's A and the accumulators are those of C's transpose: then vectors of tiles of fp32 and fp64
+// that are contiguous along their rows are fragments.
 template <class P> struct WarpProduct {
     using Problem = P;
     using T = typename P::T;
@@ -17,8 +17,8 @@ template <class P> struct WarpProduct {
     static constexpr bool SWAPPED = sizeof(T) > 2 && P::a_k_major && !P::b_k_major;
     static constexpr int M = P::m / P::warps_m, N = P::n / P::warps_n;
     static constexpr int ROWS = SWAPPED ? N : M, COLS = SWAPPED ? M : N, STEP = MmaTypes<T>::STEP;
-    using A = typename FragmentsOf<OperandSlot<P, !SWAPPED>, T, ROWS>::A;  // of the instruction
-    using B = typename FragmentsOf<OperandSlot<P, SWAPPED>, T, COLS>::B;
+    using A = typename FragmentsOf<OperandBuffer<P, !SWAPPED>, T, ROWS>::A;  // of the instruction
+    using B = typename FragmentsOf<OperandBuffer<P, SWAPPED>, T, COLS>::B;
     static constexpr int GROUPS = 0;  // of asynchronous products in an iteration
     static constexpr int STEPS = P::k / STEP;
     static constexpr int PAIRS = A::IN_ORDER && B::IN_ORDER ? pairs_of(COLS) : 1;
@@ -32,84 +32,84 @@ template <class P> struct WarpProduct {
     static constexpr bool LATE = STEPS % 2 == 0 && WORDS * (ROWS * COLS / 32 + 4 * (ROWS / 8 + COLS / 8)) <= 224;
     static constexpr int SETS = LATE ? 2 : 1;
 
-    struct Sums {
+    struct Accumulators {
         Sum values[ROWS / 16][COLS / 8][4];
         typename A::Values as[SETS];
         typename B::Values bs[SETS];
     };
 
-    static inline __device__ void start(Sums& sums)
+    static inline __device__ void start(Accumulators& accumulators)
     {
-        clear(sums.values);
-        clear(sums.as);  // if LATE, the first product has no fragments yet
-        clear(sums.bs);
+        clear(accumulators.values);
+        clear(accumulators.as);  // if LATE, the first product has no fragments yet
+        clear(accumulators.bs);
     }
 
     // Begins with the values of a row-major C
-    static inline __device__ void start(Sums& sums, const Sum* c)
+    static inline __device__ void start(Accumulators& accumulators, const Sum* c)
     {
-        start(sums);
+        start(accumulators);
         if constexpr (A::IN_ORDER && B::IN_ORDER) {
 #pragma unroll
             for (int i = 0; i < ROWS / 16; ++i)
-                add_rows<COLS, P::n>(sums.values[i], c, first_row() + 16 * i, first_col());
+                add_rows<COLS, P::n>(accumulators.values[i], c, first_row() + 16 * i, first_col());
         } else {
-            each(sums, [c](int row, int column, auto&... values) { add_values(c + row * P::n + column, values...); });
+            each(accumulators, [c](int row, int column, auto&... values) { add_values(c + row * P::n + column, values...); });
         }
     }
 
-    static __forceinline__ __device__ void add(Sums& sums, unsigned a, unsigned b)
+    static __forceinline__ __device__ void add(Accumulators& accumulators, unsigned a, unsigned b)
     {
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
-            load(sums, a, b, step);
-            multiply_step(sums, LATE ? step + STEPS - 1 : step);
+            load(accumulators, a, b, step);
+            multiply_step(accumulators, LATE ? step + STEPS - 1 : step);
         }
     }
 
-    static inline __device__ void complete(Sums& sums)
+    static inline __device__ void complete(Accumulators& accumulators)
     {
         if constexpr (LATE)
-            multiply_step(sums, STEPS - 1);
+            multiply_step(accumulators, STEPS - 1);
     }
 
-    template <bool ADD> static __forceinline__ __device__ void finish(const Sums& sums, Sum* c)
+    template <bool ADD> static __forceinline__ __device__ void finish(const Accumulators& accumulators, Sum* c)
     {
         if constexpr (A::IN_ORDER && B::IN_ORDER) {
 #pragma unroll
             for (int i = 0; i < ROWS / 16; ++i)
-                put_rows<ADD, COLS, P::n>(sums.values[i], c, first_row() + 16 * i, first_col());
+                put_rows<ADD, COLS, P::n>(accumulators.values[i], c, first_row() + 16 * i, first_col());
         } else {
-            visit(sums, [c](int row, int column, auto values) { put<ADD>(c + row * P::n + column, values); });
+            visit(accumulators, [c](int row, int column, auto values) { put<ADD>(c + row * P::n + column, values); });
         }
     }
 
-    // Calls act(row, column, vector) for neighbouring sums of a row of C.
-    template <class Act> static __forceinline__ __device__ void visit(const Sums& sums, const Act& act)
+    // Calls act(row, column, vector) for neighbouring accumulators of a row of C.
+    template <class Act> static __forceinline__ __device__ void visit(const Accumulators& accumulators, const Act& act)
     {
         if constexpr (A::IN_ORDER && B::IN_ORDER) {
 #pragma unroll
             for (int i = 0; i < ROWS / 16; ++i)
-                visit_rows<COLS>(sums.values[i], first_row() + 16 * i, first_col(), act);
+                visit_rows<COLS>(accumulators.values[i], first_row() + 16 * i, first_col(), act);
         } else {
-            each(sums, [&act](int row, int column, auto... values) {
+            each(accumulators, [&act](int row, int column, auto... values) {
                 act(row, column, wt::Vector<Sum, sizeof...(values)> {values...});
             });
         }
     }
 
-    // Visits 2 * COUNT neighbouring sums at a time, as visit_rows() says. `memory` has the size of C in fp32.
+    // Visits 2 * COUNT neighbouring accumulators at a time, as visit_rows() says. `memory` has the size of C in fp32.
     template <int COUNT, int WORDS, class Make, class Fetch, class Act>
-    static __forceinline__ __device__ void visit(const Sums& sums, char* memory, const Make& make, const Fetch& fetch, const Act& act)
+    static __forceinline__ __device__ void visit(const Accumulators& accumulators, char* memory, const Make& make, const Fetch& fetch, const Act& act)
     {
 #pragma unroll
         for (int i = 0; i < ROWS / 16; ++i)
-            visit_rows<P, COLS, COUNT, WORDS>(sums.values[i], memory, first_row() + 16 * i, first_col(), make, fetch, act);
+            visit_rows<P, COLS, COUNT, WORDS>(accumulators.values[i], memory, first_row() + 16 * i, first_col(), make, fetch, act);
     }
 
 private:
     // Calls act(row, column, values...) for one sum, or for two neighbouring ones of a row of C.
-    template <class S, class Act> static __forceinline__ __device__ void each(S& sums, const Act& act)
+    template <class S, class Act> static __forceinline__ __device__ void each(S& accumulators, const Act& act)
     {
         const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
 #pragma unroll
@@ -118,7 +118,7 @@ private:
             for (int j = 0; j < COLS / 8; ++j)
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
-                    auto& values = sums.values[i][j];
+                    auto& values = accumulators.values[i][j];
                     const int column = first_col() + B::line_of(j, 2 * q + e);
                     const int row = first_row() + A::line_of(i, 0, g), next = first_row() + A::line_of(i, 1, g);
                     if constexpr (SWAPPED) {
@@ -131,19 +131,19 @@ private:
     }
 
     // Loads the fragments of a step into its set.
-    static __forceinline__ __device__ void load(Sums& sums, unsigned a, unsigned b, int step)
+    static __forceinline__ __device__ void load(Accumulators& accumulators, unsigned a, unsigned b, int step)
     {
-        A::load(sums.as[step % SETS], SWAPPED ? b : a, first_row(), step * STEP);
-        B::load(sums.bs[step % SETS], SWAPPED ? a : b, first_col(), step * STEP);
+        A::load(accumulators.as[step % SETS], SWAPPED ? b : a, first_row(), step * STEP);
+        B::load(accumulators.bs[step % SETS], SWAPPED ? a : b, first_col(), step * STEP);
     }
 
-    static __forceinline__ __device__ void multiply_step(Sums& sums, int step)
+    static __forceinline__ __device__ void multiply_step(Accumulators& accumulators, int step)
     {
 #pragma unroll
         for (int i = 0; i < ROWS / 16; ++i)
 #pragma unroll
             for (int j = 0; j < COLS / 8; ++j)
-                multiply<T>(sums.values[i][j], sums.as[step % SETS][i], sums.bs[step % SETS][j]);
+                multiply<T>(accumulators.values[i][j], accumulators.as[step % SETS][i], accumulators.bs[step % SETS][j]);
     }
 
     // The warp's first row and column of the instruction's D

@@ -36,10 +36,10 @@ struct CholeskyAdjoint {
         // P(i, j) is the sum of L(k, i) * G(k, j) over k >= i, because L has zeros above its diagonal.
         lower_product<tile, n, n, threads>(
             l.transposed(), g.transposed(), 0, [](int i) { return i; },
-            [w](int i, int j, const T (&sums)[tile][tile]) {
+            [w](int i, int j, const T (&accumulators)[tile][tile]) {
                 for_tile(i, j, [&](int r, int c) {
-                    w.set(i + r, j + c, sums[r][c]);
-                    w.set(j + c, i + r, sums[r][c]);
+                    w.set(i + r, j + c, accumulators[r][c]);
+                    w.set(j + c, i + r, accumulators[r][c]);
                 });
             });
         arch::block_barrier();
@@ -100,7 +100,7 @@ struct LowerSolveAdjoint {
         }
         lower_product<tile, n, columns, threads>(
             w, x, 0, [](int) { return 0; },
-            [gl](int i, int j, const T (&sums)[tile][tile]) { subtract_lower<n>(gl, i, j, sums); });
+            [gl](int i, int j, const T (&accumulators)[tile][tile]) { subtract_lower<n>(gl, i, j, accumulators); });
         arch::block_barrier();
     }
 };

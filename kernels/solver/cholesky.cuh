@@ -109,10 +109,10 @@ private:
         const Panel p{l.line(first)};
         lower_product<tile, n, panel, threads>(
             p, p, first + panel, [](int) { return 0; },
-            [l](int i, int j, const T (&sums)[tile][tile]) { subtract(l, i, j, sums); });
+            [l](int i, int j, const T (&accumulators)[tile][tile]) { subtract(l, i, j, accumulators); });
     }
 
-    static WT_DEVICE void subtract(L l, int i, int j, const T (&sums)[tile][tile])
+    static WT_DEVICE void subtract(L l, int i, int j, const T (&accumulators)[tile][tile])
     {
         if constexpr (n % tile == 0) {
 #pragma unroll
@@ -122,11 +122,11 @@ private:
                 read<L::width(tile)>(line, place);
 #pragma unroll
                 for (int c = 0; c < tile; ++c)
-                    line[c] -= l.rows_are_lines ? sums[r][c] : sums[c][r];
+                    line[c] -= l.rows_are_lines ? accumulators[r][c] : accumulators[c][r];
                 write<L::width(tile)>(place, line);
             }
         } else {
-            subtract_lower<n>(l, i, j, sums);
+            subtract_lower<n>(l, i, j, accumulators);
         }
     }
 

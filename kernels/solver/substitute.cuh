@@ -148,35 +148,35 @@ private:
 // Lane g of LANES neighbours holds rows g, g + LANES, ... of a column of N elements.
 template <int N, int LANES, class T>
 struct Column {
-    static constexpr int slots = (N + LANES - 1) / LANES;
+    static constexpr int buffers = (N + LANES - 1) / LANES;
     static constexpr bool exact = N % LANES == 0;
 
-    T at[slots];
+    T at[buffers];
 
-    // The row in a slot; slots after the last row repeat it.
-    static WT_DEVICE int row(int slot, int lane)
+    // The row in a stage buffer; stage buffers after the last row repeat it.
+    static WT_DEVICE int row(int buffer, int lane)
     {
-        return exact ? slot * LANES + lane : smaller(slot * LANES + lane, N - 1);
+        return exact ? buffer * LANES + lane : smaller(buffer * LANES + lane, N - 1);
     }
 
-    static WT_DEVICE bool is_inside(int slot, int lane) { return exact || slot * LANES + lane < N; }
+    static WT_DEVICE bool is_inside(int buffer, int lane) { return exact || buffer * LANES + lane < N; }
 
-    // Slots without a row are zero, and all of them where the column does not count.
+    // Stage buffers without a row are zero, and all of them where the column does not count.
     template <class M>
     WT_DEVICE void load(M m, int column, int lane, bool counts)
     {
 #pragma unroll
-        for (int slot = 0; slot < slots; ++slot)
-            at[slot] = counts && is_inside(slot, lane) ? m.get(slot * LANES + lane, column) : T(0);
+        for (int buffer = 0; buffer < buffers; ++buffer)
+            at[buffer] = counts && is_inside(buffer, lane) ? m.get(buffer * LANES + lane, column) : T(0);
     }
 
     template <class M>
     WT_DEVICE void store(M m, int column, int lane) const
     {
 #pragma unroll
-        for (int slot = 0; slot < slots; ++slot)
-            if (is_inside(slot, lane))
-                m.set(slot * LANES + lane, column, at[slot]);
+        for (int buffer = 0; buffer < buffers; ++buffer)
+            if (is_inside(buffer, lane))
+                m.set(buffer * LANES + lane, column, at[buffer]);
     }
 };
 
@@ -185,24 +185,24 @@ struct Column {
 template <Order ORDER, int N, int LANES, class M, class T = typename M::Element>
 struct Substitution {
     using Lines = Column<N, LANES, T>;
-    static constexpr int slots = Lines::slots;
+    static constexpr int buffers = Lines::buffers;
     static constexpr int across = M::rows_are_lines ? M::width(N) : 1;  // columns of T read at once
 
     static WT_DEVICE void run(Lines& y, M m, int lane)
     {
-        T reciprocals[slots];
+        T reciprocals[buffers];
 #pragma unroll
-        for (int slot = 0; slot < slots; ++slot) {
-            const int row = Lines::row(slot, lane);
-            reciprocals[slot] = T(1) / m.get(row, row);
+        for (int buffer = 0; buffer < buffers; ++buffer) {
+            const int row = Lines::row(buffer, lane);
+            reciprocals[buffer] = T(1) / m.get(row, row);
         }
 #pragma unroll
         for (int step = 0; step < N; step += across) {
             const int first = ORDER == Order::forward ? step : N - across - step;
-            T coefficients[slots][across];
+            T coefficients[buffers][across];
 #pragma unroll
-            for (int slot = 0; slot < slots; ++slot)
-                load(coefficients[slot], m, slot, first, lane);
+            for (int buffer = 0; buffer < buffers; ++buffer)
+                load(coefficients[buffer], m, buffer, first, lane);
 #pragma unroll
             for (int e = 0; e < across; ++e) {
                 const int column = ORDER == Order::forward ? e : across - 1 - e;
@@ -210,8 +210,8 @@ struct Substitution {
             }
         }
 #pragma unroll
-        for (int slot = 0; slot < slots; ++slot)
-            y.at[slot] *= reciprocals[slot];
+        for (int buffer = 0; buffer < buffers; ++buffer)
+            y.at[buffer] *= reciprocals[buffer];
     }
 
 private:
@@ -221,28 +221,28 @@ private:
         return ORDER == Order::forward ? row > other : row < other;
     }
 
-    // True if a slot has a row that needs the solution's element of this row
-    static WT_DEVICE constexpr bool is_open(int slot, int row)
+    // True if a stage buffer has a row that needs the solution's element of this row
+    static WT_DEVICE constexpr bool is_open(int buffer, int row)
     {
-        return needs(ORDER == Order::forward ? smaller(slot * LANES + LANES - 1, N - 1) : slot * LANES, row);
+        return needs(ORDER == Order::forward ? smaller(buffer * LANES + LANES - 1, N - 1) : buffer * LANES, row);
     }
 
     // Lanes whose row needs none of the columns read nothing, because rows may lie in the same banks.
-    static WT_DEVICE void load(T (&to)[across], M m, int slot, int first, int lane)
+    static WT_DEVICE void load(T (&to)[across], M m, int buffer, int first, int lane)
     {
         const int earliest = ORDER == Order::forward ? first : first + across - 1;
-        if (is_open(slot, earliest) && needs(slot * LANES + lane, earliest))
-            read<across>(to, m.address(Lines::row(slot, lane), first));
+        if (is_open(buffer, earliest) && needs(buffer * LANES + lane, earliest))
+            read<across>(to, m.address(Lines::row(buffer, lane), first));
     }
 
-    static WT_DEVICE void eliminate(Lines& y, const T (&reciprocals)[slots], const T (&coefficients)[slots][across],
+    static WT_DEVICE void eliminate(Lines& y, const T (&reciprocals)[buffers], const T (&coefficients)[buffers][across],
                                     int row, int column, int lane)
     {
         const T x = arch::shuffle(y.at[row / LANES] * reciprocals[row / LANES], row % LANES, LANES);
 #pragma unroll
-        for (int slot = 0; slot < slots; ++slot)
-            if (is_open(slot, row) && needs(slot * LANES + lane, row))
-                y.at[slot] = arch::multiply_add(-coefficients[slot][column], x, y.at[slot]);
+        for (int buffer = 0; buffer < buffers; ++buffer)
+            if (is_open(buffer, row) && needs(buffer * LANES + lane, row))
+                y.at[buffer] = arch::multiply_add(-coefficients[buffer][column], x, y.at[buffer]);
     }
 };
 

@@ -46,8 +46,8 @@ WT_DEVICE void subtract_lower(M m, int i, int j, const T (&tile)[TILE][TILE])
                 m.set(i + r, j + c, m.get(i + r, j + c) - tile[r][c]);
 }
 
-// Calls use(i, j, sums) for each tile on and below the diagonal. (i, j) is its first element; rows and columns begin at
-// first_row and end before N. sums[r][c] is the sum over k of a(i + r, k) * b(j + c, k), for k from start(i) to K - 1.
+// Calls use(i, j, accumulators) for each tile on and below the diagonal. (i, j) is its first element; rows and columns begin at
+// first_row and end before N. accumulators[r][c] is the sum over k of a(i + r, k) * b(j + c, k), for k from start(i) to K - 1.
 template <int TILE, int N, int K, int Threads, class A, class B, class Start, class Use>
 WT_DEVICE void lower_product(A a, B b, int first_row, Start start, Use use)
 {
@@ -59,7 +59,7 @@ WT_DEVICE void lower_product(A a, B b, int first_row, Start start, Use use)
         const int i = first_row + row * TILE, j = first_row + column * TILE;
         if (square && (column > row || i >= N))
             continue;
-        T sums[TILE][TILE] = {};
+        T accumulators[TILE][TILE] = {};
 #pragma unroll 4
         for (int k = start(i); k < K; ++k) {
             T x[TILE], y[TILE];
@@ -69,9 +69,9 @@ WT_DEVICE void lower_product(A a, B b, int first_row, Start start, Use use)
             for (int r = 0; r < TILE; ++r)
 #pragma unroll
                 for (int c = 0; c < TILE; ++c)
-                    sums[r][c] = arch::multiply_add(x[r], y[c], sums[r][c]);
+                    accumulators[r][c] = arch::multiply_add(x[r], y[c], accumulators[r][c]);
         }
-        use(i, j, sums);
+        use(i, j, accumulators);
     }
 }
 

@@ -25,7 +25,7 @@ WT_DEVICE Scale<Sum> scale_of(const void* alpha, const void* beta)
     return {To::of(*static_cast<const T*>(alpha)), To::of(*static_cast<const T*>(beta))};
 }
 
-// T, Total     stored type; type of the sums, float or double
+// T, Total     stored type; type of the accumulators, float or double
 // M, N, LD     size and leading dimension in elements
 // Align        alignment of every row, or column where RowMajor is false, in bytes
 // Rows, Cols   groups of eight rows or columns that a warp holds
@@ -61,7 +61,7 @@ struct Accumulator {
     static constexpr int shift = swizzle_shift((rows_paired ? 2 : 1) * S::ld * int(sizeof(T)));
 
     using Values = Vector<T, elements>;
-    using Sums = Sum[S::rows / S::mma_rows][S::cols][2 * S::mma_rows];
+    using Accumulators = Sum[S::rows / S::mma_rows][S::cols][2 * S::mma_rows];
 
     // Reads the lane's elements of C in swizzled order.
     static WT_DEVICE void fetch(Values (&values)[S::rows][vectors], const T* tile, int row0, int col0, int g, int q)
@@ -74,7 +74,7 @@ struct Accumulator {
 
     // Writes C. If Fetched, `values` holds C already. If beta is zero, they are not used.
     template <bool Fetched>
-    static WT_DEVICE void store(const Sums& sums, Scale<Sum> scale, Values (&values)[S::rows][vectors], T* tile,
+    static WT_DEVICE void store(const Accumulators& accumulators, Scale<Sum> scale, Values (&values)[S::rows][vectors], T* tile,
                                 int row0, int col0, int g, int q)
     {
         const int swizzle = (g >> shift) & (ways - 1);
@@ -87,7 +87,7 @@ struct Accumulator {
 #pragma unroll
                 for (int e = 0; e < elements; ++e)
                     totals[v].at[e] = scale.alpha
-                        * sums[group / S::mma_rows][v * Columns::groups + Columns::group_of(e)]
+                        * accumulators[group / S::mma_rows][v * Columns::groups + Columns::group_of(e)]
                               [2 * (group % S::mma_rows) + Columns::member_of(e)];
             }
             if constexpr (ways > 1)
@@ -96,15 +96,15 @@ struct Accumulator {
                 if constexpr (!Fetched)
                     fetch(values[group], tile, row, col0, swizzle, q);
 #pragma unroll
-                for (int slot = 0; slot < vectors; ++slot) {
+                for (int buffer = 0; buffer < vectors; ++buffer) {
 #pragma unroll
                     for (int e = 0; e < elements; ++e)
-                        totals[slot].at[e] += scale.beta * arch::Convert<Sum, T>::of(values[group][slot].at[e]);
+                        totals[buffer].at[e] += scale.beta * arch::Convert<Sum, T>::of(values[group][buffer].at[e]);
                 }
             }
 #pragma unroll
-            for (int slot = 0; slot < vectors; ++slot)
-                write(totals[slot], tile, row, col0 + Columns::column(slot ^ swizzle, q));
+            for (int buffer = 0; buffer < vectors; ++buffer)
+                write(totals[buffer], tile, row, col0 + Columns::column(buffer ^ swizzle, q));
         }
     }
 
@@ -114,8 +114,8 @@ private:
     static WT_DEVICE void fetch(Values (&values)[vectors], const T* tile, int row, int col0, int swizzle, int q)
     {
 #pragma unroll
-        for (int slot = 0; slot < vectors; ++slot) {
-            const int col = col0 + Columns::column(slot ^ swizzle, q);
+        for (int buffer = 0; buffer < vectors; ++buffer) {
+            const int col = col0 + Columns::column(buffer ^ swizzle, q);
 #pragma unroll
             for (int e = 0; e < elements; e += width) {
                 Vector<T, width> part{};
@@ -123,7 +123,7 @@ private:
                     part = arch::load<width>(tile + offset(row, col + e));
 #pragma unroll
                 for (int i = 0; i < width; ++i)
-                    values[slot].at[e + i] = part.at[i];
+                    values[buffer].at[e + i] = part.at[i];
             }
         }
     }

@@ -71,9 +71,9 @@ struct KMajor {
         for (int group = 0; group < S::groups; ++group) {
             const int outer = outer0 + position<placement>(group, g);
 #pragma unroll
-            for (int slot = 0; slot < S::blocks; ++slot) {
-                const int k = k0 + 4 * S::vector * (slot ^ swizzle) + S::vector * q;
-                load_vector(units[slot][group], tile + outer * S::ld + k, outer < S::extent, k);
+            for (int buffer = 0; buffer < S::blocks; ++buffer) {
+                const int k = k0 + 4 * S::vector * (buffer ^ swizzle) + S::vector * q;
+                load_vector(units[buffer][group], tile + outer * S::ld + k, outer < S::extent, k);
             }
         }
         if constexpr (S::ways > 1)
@@ -102,21 +102,21 @@ private:
         }
     }
 
-    // Blocks of K are the slots of the swizzle.
+    // Blocks of K are the stage buffers of the swizzle.
     static WT_DEVICE void unswizzle_blocks(Units<S>& units, int swizzle)
     {
 #pragma unroll
         for (int group = 0; group < S::groups; ++group) {
 #pragma unroll
             for (int u = 0; u < S::units; ++u) {
-                Unit<S> slots[S::blocks];
+                Unit<S> buffers[S::blocks];
 #pragma unroll
                 for (int block = 0; block < S::blocks; ++block)
-                    slots[block] = units[block][group][u];
-                unswizzle<S::ways>(slots, swizzle);
+                    buffers[block] = units[block][group][u];
+                unswizzle<S::ways>(buffers, swizzle);
 #pragma unroll
                 for (int block = 0; block < S::blocks; ++block)
-                    units[block][group][u] = slots[block];
+                    units[block][group][u] = buffers[block];
             }
         }
     }
@@ -154,18 +154,18 @@ struct MnMajor {
                 load_matrices(units[block], tile, outer0, k0 + 4 * S::vector * block, 4 * g + q);
                 continue;
             }
-            Access slots[S::vector * slots_across];
+            Access buffers[S::vector * slots_across];
 #pragma unroll
-            for (int slot = 0; slot < S::vector * slots_across; ++slot) {
-                const int source = slot ^ swizzle;
+            for (int buffer = 0; buffer < S::vector * slots_across; ++buffer) {
+                const int source = buffer ^ swizzle;
                 const int k = k0 + S::vector * (4 * block + q) + source / slots_across;
                 const int outer = outer0 + position<placement>(source % slots_across * pair, g);
                 const bool valid = S::exact || (outer < S::extent && k < S::k);
-                slots[slot] = valid ? arch::load<parts>(reinterpret_cast<const Part*>(tile + k * S::ld + outer)) : Access{};
+                buffers[buffer] = valid ? arch::load<parts>(reinterpret_cast<const Part*>(tile + k * S::ld + outer)) : Access{};
             }
             if constexpr (S::ways > 1)
-                unswizzle<S::ways>(slots, swizzle);
-            transpose(units[block], slots);
+                unswizzle<S::ways>(buffers, swizzle);
+            transpose(units[block], buffers);
         }
     }
 
@@ -180,23 +180,23 @@ private:
             arch::ldmatrix_transposed(units[group], tile + k * S::ld + outer0 + 8 * group);
     }
 
-    // Transposes slots, which run along M or N, into units, which run along K.
-    static WT_DEVICE void transpose(Unit<S> (&units)[S::groups][S::units], const Access (&slots)[S::vector * slots_across])
+    // Transposes stage buffers, which run along M or N, into units, which run along K.
+    static WT_DEVICE void transpose(Unit<S> (&units)[S::groups][S::units], const Access (&buffers)[S::vector * slots_across])
     {
 #pragma unroll
         for (int u = 0; u < slots_across; ++u) {
 #pragma unroll
             for (int e = 0; e < S::vector; ++e) {
-                const Access& value = slots[e * slots_across + u];
+                const Access& value = buffers[e * slots_across + u];
                 if constexpr (pairs && size == 2) {
                     if (e % 2 == 0) {
-                        const Access& next = slots[(e + 1) * slots_across + u];
+                        const Access& next = buffers[(e + 1) * slots_across + u];
                         units[2 * u][e / 2] = arch::permute_bytes(value.at[0], next.at[0], 0x5410);
                         units[2 * u + 1][e / 2] = arch::permute_bytes(value.at[0], next.at[0], 0x7632);
                     }
                 } else if constexpr (S::packed) {
                     if (e % 2 == 0)
-                        units[u][e / 2] = arch::pack(value.at[0], slots[(e + 1) * slots_across + u].at[0]);
+                        units[u][e / 2] = arch::pack(value.at[0], buffers[(e + 1) * slots_across + u].at[0]);
                 } else {
 #pragma unroll
                     for (int h = 0; h < pair; ++h)

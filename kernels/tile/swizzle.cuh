@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// XOR swizzle: where lanes would conflict in a bank, a lane with swizzle x accesses slot s ^ x in place of slot s.
-// Afterwards each lane puts its registers in order, with one select per register and bit of x.
+// XOR swizzle: where lanes would conflict in a bank, a lane with swizzle x accesses stage buffer s ^ x in place of stage buffer
+// s. Afterwards each lane puts its registers in order, with one select per register and bit of x.
 
 #pragma once
 
@@ -31,9 +31,9 @@ WT_DEVICE Vector<T, N> select(bool second, const Vector<T, N>& a, const Vector<T
     }
 }
 
-// Moves slot s to slot s ^ swizzle, for swizzle < Ways and every s < Slots.
+// Moves stage buffer s to stage buffer s ^ swizzle, for swizzle < Ways and every s < Stage buffers.
 template <int Ways, int Slots, class T>
-WT_DEVICE void unswizzle(T (&slots)[Slots], int swizzle)
+WT_DEVICE void unswizzle(T (&buffers)[Slots], int swizzle)
 {
     static_assert((Ways & (Ways - 1)) == 0 && Slots % Ways == 0, "Ways must be a power of two that divides Slots");
 #pragma unroll
@@ -42,9 +42,9 @@ WT_DEVICE void unswizzle(T (&slots)[Slots], int swizzle)
 #pragma unroll
         for (int s = 0; s < Slots; ++s) {
             if ((s & bit) == 0) {
-                const T low = slots[s], high = slots[s ^ bit];
-                slots[s] = select(swap, low, high);
-                slots[s ^ bit] = select(swap, high, low);
+                const T low = buffers[s], high = buffers[s ^ bit];
+                buffers[s] = select(swap, low, high);
+                buffers[s ^ bit] = select(swap, high, low);
             }
         }
     }

@@ -20,19 +20,19 @@ distributed = pytest.importorskip("distributed", reason="distributed is not inst
 _numbers = count()
 
 
-def start_worker(address: str, slot: int, folder: Path = REPOSITORY) -> subprocess.Popen[bytes]:
+def start_worker(address: str, buffer: int, folder: Path = REPOSITORY) -> subprocess.Popen[bytes]:
     """Start a worker of one thread, without a nanny that would start it again.
 
     Args:
         address: The scheduler.
-        slot: A number that fakes on the worker read from ``TEST_SLOT``.
+        stage buffer: A number that fakes on the worker read from ``TEST_SLOT``.
         folder: The folder that holds warp_tiles.
     """
     return subprocess.Popen(
         [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-nanny", "--no-dashboard",
          "--nthreads", "1", "--name", f"worker-{next(_numbers)}"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder), "TEST_SLOT": str(slot)},
+        env={**os.environ, "PYTHONPATH": str(folder), "TEST_SLOT": str(buffer)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
@@ -47,9 +47,9 @@ class Workers:
 
     def complete(self) -> None:
         """Replace those that were killed."""
-        for slot in range(2):
-            if slot not in self.processes or self.processes[slot].poll() is not None:
-                self.processes[slot] = start_worker(self.client.scheduler.address, slot)
+        for buffer in range(2):
+            if buffer not in self.processes or self.processes[buffer].poll() is not None:
+                self.processes[buffer] = start_worker(self.client.scheduler.address, buffer)
         self.client.wait_for_workers(2, timeout=60)
 
     def close(self) -> None:

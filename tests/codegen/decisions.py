@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.answers import LoopDecision, LoopSums
+from warp_tiles.codegen.answers import LoopAccumulators, LoopDecision
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.operations import Operation
 from warp_tiles.codegen.trace import FunctionTrace, Node
@@ -20,14 +20,17 @@ START_VALUE = "C holds a start value, and so has no room for double buffers"
 
 def decide_loops(
     *nodes: Node,
-    sums: Mapping[int, LoopSums | str] | None = None,
+    accumulators: Mapping[int, LoopAccumulators | str] | None = None,
     ahead: bool = True,
     others: tuple[FunctionTrace, ...] = (),
     **fields: Any,
 ) -> tuple[LoopDecision, ...]:
     function = t.function(*nodes, **fields)
     return decide(
-        t.module(function, *others), function, t.sums_of(0, 1, 2) if sums is None else t.of_sites(sums), ahead=ahead
+        t.module(function, *others),
+        function,
+        t.accumulators_of(0, 1, 2) if accumulators is None else t.of_sites(accumulators),
+        ahead=ahead,
     )
 
 

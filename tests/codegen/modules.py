@@ -15,7 +15,7 @@ from warp_tiles.settings import Settings
 from warp_tiles.solver.variant import Variant
 
 _SM90 = Target(90, 128)
-NO_SUMS = "the test keeps no sums"
+NO_ACCUMULATORS = "the test keeps no accumulators"
 
 
 def forms(m: int, n: int, k: int, dtype: str = "float32") -> dict[Role, GemmProblem]:
@@ -74,7 +74,7 @@ def generated(
 
 def functions(*variants: Variant) -> dict[Variant, DeviceFunction]:
     """A device function for each variant, named after its symbol."""
-    return {variant: DeviceFunction(variant.symbol, NO_SUMS) for variant in variants}
+    return {variant: DeviceFunction(variant.symbol, NO_ACCUMULATORS) for variant in variants}
 
 
 def text_of(module: GeneratedModule, built: Mapping[Variant, DeviceFunction], settings: Settings | None = None) -> str:

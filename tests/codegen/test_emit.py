@@ -30,7 +30,7 @@ def macros_of(*nodes: Node, ahead: bool = True) -> dict[str, str]:
     function = t.function(*nodes)
     macros = Macros()
     module = t.module(function)
-    emit_loops(macros, decide(module, function, t.sums_of(0, 1), ahead=ahead))
+    emit_loops(macros, decide(module, function, t.accumulators_of(0, 1), ahead=ahead))
     return defined(macros, function)
 
 
@@ -129,7 +129,7 @@ def test_sums_in_registers() -> None:
     body = t.loop(t.load(A), t.load(B), one)
     outer = t.loop(body)
     found = macros_of(t.zeros(C), outer, ahead=False)
-    array = f"wt_sums_{one.hook}"
+    array = f"wt_accumulators_{one.hook}"
     zeroed = f"for (int wt_i = 0; wt_i < 8; ++wt_i) {array}[wt_i] = wp::float32(0);"
     assert found[f"WT_BEGIN_{outer.hook}"] == f"wp::float32 {array}[8]; {zeroed}"
     assert found[f"WT_BEGIN_{body.hook}"] == found[f"WT_END_{body.hook}"] == ""
@@ -141,7 +141,7 @@ def test_two_products_share_one_array() -> None:
     one, again = product(), product()
     body = t.loop(one, again)
     found = macros_of(t.zeros(C), body)
-    array = f"wt_sums_{one.hook}"
+    array = f"wt_accumulators_{one.hook}"
     assert found[f"WT_BEGIN_{body.hook}"].count(f"{array}[8];") == 1
     assert found[f"WT_END_{body.hook}"].count("_finish(") == 1
     assert at(found, one) == at(found, again)
@@ -163,7 +163,7 @@ def test_a_pipelined_loop() -> None:
         "wt_module::Load<false>() << __VA_ARGS__"
     )
     assert at(found, second) == "wt_module::Load<false>() << __VA_ARGS__"
-    add = f"f0_add(wt_sums_{one.hook}, wt_buffer_90_a.ready(), wt_buffer_90_b.ready());"
+    add = f"f0_add(wt_accumulators_{one.hook}, wt_buffer_90_a.ready(), wt_buffer_90_b.ready());"
     assert at(found, one) == (
         f"wt_multiply_90:; if (wt_state_90.pending) {{ {add} }} wt_state_90.pending = true; "
         "wt_buffer_90_a.swap(); wt_buffer_90_b.swap(); if (!wt_state_90.more) goto wt_done_90;"
@@ -208,7 +208,7 @@ def test_an_unrolled_loop() -> None:
     nodes = [(t.load(a), t.load(b), t.product(a, b, C)) for a, b in tiles]
     body = t.loop(*(node for group in nodes for node in group), kind="unrolled")
     found = macros_of(t.zeros(C), body)
-    array = f"wt_sums_{nodes[0][2].hook}"
+    array = f"wt_accumulators_{nodes[0][2].hook}"
     adds = [f"f0_add({array}, a{i}.data.ptr, b{i}.data.ptr);" for i in range(3)]
     assert [at(found, one) for _, _, one in nodes] == ["", adds[0], adds[1]]
     for first, second, _ in nodes:

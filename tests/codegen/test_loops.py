@@ -1,4 +1,4 @@
-"""Loops that keep sums in registers, decided from hand-written traces: a test for each reason."""
+"""Loops that keep accumulators in registers, decided from hand-written traces: a test for each reason."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_common_loop_is_pipelined() -> None:
     )
     (kept,) = decision.accumulations
     assert (kept.operation, kept.home, kept.array, kept.c) == (product, loop.hook, product.hook, C)
-    assert kept.sums == t.sums_of(0)(0)
+    assert kept.accumulators == t.accumulators_of(0)(0)
     assert decision.pipeline is not None
     assert decision.pipeline.loads == (first, second)
     assert decision.pipeline.products == decision.accumulations
@@ -61,7 +61,7 @@ def test_products_in_branches_belong_to_the_loop() -> None:
     assert (decision.planned.state, decision.planned.products) == ("pipelined", 1)
 
 
-# ---- sums in registers
+# ---- accumulators in registers
 
 
 NOT_ADDED = "the product is a new tile in each iteration, and the loop does not add it to another tile"
@@ -164,8 +164,8 @@ def test_c_among_the_operands_keeps_no_sums(operands: tuple[Any, Any]) -> None:
 
 def test_without_a_function_its_reason_is_the_loops() -> None:
     loop = t.loop(*body())
-    assert outcome(decide_loop(t.zeros(C), loop, sums={0: "no provider"})) == ("as_warp", "no provider")
-    assert outcome(decide_loop(t.zeros(C), loop, sums={})) == ("as_warp", "no function was planned for it")
+    assert outcome(decide_loop(t.zeros(C), loop, accumulators={0: "no provider"})) == ("as_warp", "no provider")
+    assert outcome(decide_loop(t.zeros(C), loop, accumulators={})) == ("as_warp", "no function was planned for it")
 
 
 def test_a_return_keeps_no_sums() -> None:
@@ -190,7 +190,7 @@ def test_an_operation_with_c_as_result_is_a_use_of_c() -> None:
 
 def test_an_operation_on_another_tile_is_not_a_use_of_c() -> None:
     decision = decide_loop(t.zeros(C), t.loop(*body(), t.operation("tile_sum", D, line=9)))
-    assert outcome(decision) == ("register_sums", "line 9: tile_sum works on a tile while others are loaded")
+    assert outcome(decision) == ("register_accumulators", "line 9: tile_sum works on a tile while others are loaded")
 
 
 def test_all_products_of_c_keep_their_sums_or_none() -> None:
@@ -214,14 +214,14 @@ def test_products_of_different_c_are_independent() -> None:
     other = t.product(A, B, D, 1, alpha=2.0, line=9)
     decision = decide_loop(t.zeros(C), t.zeros(D), t.loop(first, second, product, other))
     assert outcome(decision) == (
-        "register_sums",
+        "register_accumulators",
         "line 9: alpha and beta are not both the constant 1; the other products keep their accumulators in registers",
     )
     assert [one.operation for one in decision.accumulations] == [product]
     assert decision.planned.products == 2
 
 
-# ---- the loop over which sums live
+# ---- the loop over which accumulators live
 
 
 def test_sums_live_over_the_outermost_loop_without_a_use_of_c() -> None:
@@ -246,7 +246,7 @@ def test_sums_live_over_the_innermost_loop_if_the_next_one_uses_c() -> None:
 
 def test_an_earlier_iteration_of_the_outer_loop_may_have_written_c() -> None:
     nodes = t.loop(t.loop(*body()), t.operation("tile_store", C))
-    assert outcome(decide_loop(t.zeros(C), nodes)) == ("register_sums", START_VALUE)
+    assert outcome(decide_loop(t.zeros(C), nodes)) == ("register_accumulators", START_VALUE)
 
 
 def test_two_products_of_one_function_and_c_share_their_sums() -> None:
@@ -284,7 +284,7 @@ def decide_callee(*calls: Node, c: Any = None, body_of: tuple[Node, ...] | None 
         parameters=("x", "p"),
     )
     module: ModuleTrace = t.module(inner, t.function(*calls))
-    (found,) = decide(module, inner, t.sums_of(0), ahead=True)
+    (found,) = decide(module, inner, t.accumulators_of(0), ahead=True)
     return found
 
 
@@ -325,9 +325,9 @@ def test_a_parameter_is_passed_on() -> None:
     p, q = t.parameter("p"), t.parameter("q")
     inner = t.function(t.loop(t.load(A), t.load(B), t.product(A, B, p)), label="f", parameters=("p",))
     middle = t.function(t.call("f", q), label="g", parameters=("q",))
-    for start, state in (("tile_zeros", "pipelined"), ("tile_ones", "register_sums")):
+    for start, state in (("tile_zeros", "pipelined"), ("tile_ones", "register_accumulators")):
         kernel = t.function(t.operation(start, results=(C,)), t.call("g", C))
-        (found,) = decide(t.module(inner, middle, kernel), inner, t.sums_of(0), ahead=True)
+        (found,) = decide(t.module(inner, middle, kernel), inner, t.accumulators_of(0), ahead=True)
         assert found.planned.state == state
 
 

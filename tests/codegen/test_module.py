@@ -25,7 +25,7 @@ from tests.codegen.modules import (
     session,
     text_of,
 )
-from warp_tiles.codegen.answers import LoopDecision, LoopSums
+from warp_tiles.codegen.answers import LoopAccumulators, LoopDecision
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
 from warp_tiles.codegen.prelude import (
@@ -124,8 +124,8 @@ def test_a_declaration_has_warps_pointer_types() -> None:
     assert declaration(variant, "f") == expected
     mixed = replace(variant, a=replace(variant.a, dtype="float16"), c=replace(variant.c, dtype="float64"))
     assert declaration(mixed, "f") == "void f(wp::float64*, wp::float16*, wp::bfloat16*, wp::float64*, wp::float64*);"
-    sums = LoopSums("f", "wp::float64", 4)
-    assert loop_declarations(mixed, sums).splitlines() == [
+    accumulators = LoopAccumulators("f", "wp::float64", 4)
+    assert loop_declarations(mixed, accumulators).splitlines() == [
         "void f_add(wp::float64*, wp::float16*, wp::bfloat16*);",
         "void f_finish(wp::float64*, wp::float64*);",
     ]
@@ -153,8 +153,8 @@ def test_the_second_adjoint_of_operands_that_may_share_memory_waits() -> None:
 
 # ---- loops and loads
 
-SMALL_TILE = "no stages: fma has stages if a thread has 32 sums, and it has 0"
-LOOP_SUMS = LoopSums(BIG[C].symbol, "wp::float32", 8)
+SMALL_TILE = "no stages: fma has stages if a thread has 32 accumulators, and it has 0"
+LOOP_ACCUMULATORS = LoopAccumulators(BIG[C].symbol, "wp::float32", 8)
 
 
 def module_with_loop(*, called: bool = False) -> GeneratedModule:
@@ -166,7 +166,9 @@ def module_with_loop(*, called: bool = False) -> GeneratedModule:
 
 
 def functions_with_sums(*roles: Role) -> dict[GemmProblem, DeviceFunction]:
-    return {BIG[role]: DeviceFunction(BIG[role].symbol, LOOP_SUMS if role is C else "an adjoint") for role in roles}
+    return {
+        BIG[role]: DeviceFunction(BIG[role].symbol, LOOP_ACCUMULATORS if role is C else "an adjoint") for role in roles
+    }
 
 
 def loops_of(
@@ -206,7 +208,7 @@ def test_a_loop_of_no_kernel_is_not_planned() -> None:
 
 def test_a_pipelined_loop_is_written_with_its_declarations() -> None:
     text = text_of(module_with_loop(), functions_with_sums(C))
-    assert text.count(loop_declarations(BIG[C], LOOP_SUMS)) == 1
+    assert text.count(loop_declarations(BIG[C], LOOP_ACCUMULATORS)) == 1
     assert "namespace wt_module" in text
     found = macros(text)
     assert sum("wt_module::PipelineState" in body for body in found.values()) == 1
@@ -217,7 +219,7 @@ def test_a_pipelined_loop_is_written_with_its_declarations() -> None:
     ("settings", "state", "reason"),
     [
         (Settings(register_accumulators=False), "as_warp", "the setting register_accumulators is off"),
-        (Settings(async_copies=False), "register_sums", "the setting async_copies is off"),
+        (Settings(async_copies=False), "register_accumulators", "the setting async_copies is off"),
     ],
 )
 def test_settings_decide_the_state(settings: Settings, state: str, reason: str) -> None:
@@ -259,7 +261,7 @@ def test_with_a_missing_adjoint_warp_keeps_the_loop() -> None:
 
 def test_a_function_without_sums_gives_the_reason() -> None:
     (loop, _) = loops_of(module_with_loop(), functions(BIG[C]), Settings())
-    assert (loop.state, loop.reason) == ("as_warp", f"the test keeps no sums; {SMALL_TILE}")
+    assert (loop.state, loop.reason) == ("as_warp", f"the test keeps no accumulators; {SMALL_TILE}")
 
 
 # ---- products that loops compute
@@ -310,7 +312,7 @@ def test_a_provider_that_forbids_stages_names_their_cost() -> None:
     module, settings = module_with_stages(), Settings(provider="cublasdx")
     (loop,) = loops_of(module, functions(STAGED[C]), settings)
     assert (loop.state, loop.instruction) == ("as_warp", "")
-    assert loop.reason == "the test keeps no sums; no stages: the setting provider (default) is 'cublasdx'"
+    assert loop.reason == "the test keeps no accumulators; no stages: the setting provider (default) is 'cublasdx'"
     assert "Such loops reached 0.73 of the speed of stages" in loop.cost
     assert loop.explanation.endswith("Set provider and policy to 'auto' for stages")
     (small, _) = loops_of(module_with_loop(), functions_with_sums(C), settings)

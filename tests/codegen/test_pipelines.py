@@ -30,20 +30,20 @@ from warp_tiles.codegen.trace import Node
 
 
 def test_the_setting() -> None:
-    assert outcome(decide_loop(t.zeros(C), t.loop(*body()), ahead=False)) == ("register_sums", MOVES_OFF)
+    assert outcome(decide_loop(t.zeros(C), t.loop(*body()), ahead=False)) == ("register_accumulators", MOVES_OFF)
 
 
 def test_products_in_different_branches() -> None:
     first, second, product = body()
     loop = t.loop(first, second, t.branch(product), t.branch(t.product(A, B, C)))
-    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_sums", "its products lie in different branches")
+    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_accumulators", "its products lie in different branches")
 
 
 def test_a_loop_that_loads_nothing() -> None:
     loop = t.loop(t.product(A, B, C))
-    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_sums", "it loads no operand of its products")
+    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_accumulators", "it loads no operand of its products")
     other = t.loop(t.load(D), t.product(A, B, C))
-    assert outcome(decide_loop(t.zeros(C), other)) == ("register_sums", "it loads no operand of its products")
+    assert outcome(decide_loop(t.zeros(C), other)) == ("register_accumulators", "it loads no operand of its products")
 
 
 def test_one_loaded_operand_is_enough() -> None:
@@ -66,7 +66,7 @@ def test_other_operations_of_the_loop(effect: Effect, reason: str | None, nested
     other: Node = t.operation("other", effect=effect, line=9)
     loop = t.loop(*body(), t.branch(other) if nested else other)
     assert outcome(decide_loop(t.zeros(C), loop)) == (
-        ("register_sums", reason) if reason else ("pipelined", BUFFERS_IN_C)
+        ("register_accumulators", reason) if reason else ("pipelined", BUFFERS_IN_C)
     )
 
 
@@ -74,7 +74,7 @@ def test_a_product_of_an_inner_loop_works_on_tiles() -> None:
     inner = t.loop(t.product(A, B, D, 1))
     loop = t.loop(*body(), inner)
     outer, _ = decide_loops(t.zeros(C), t.zeros(D), loop)
-    assert outcome(outer) == ("register_sums", "line 1: tile_matmul works on a tile while others are loaded")
+    assert outcome(outer) == ("register_accumulators", "line 1: tile_matmul works on a tile while others are loaded")
 
 
 @pytest.mark.parametrize("of", [A, D])
@@ -82,7 +82,7 @@ def test_only_views_of_loaded_tiles_are_allowed(of: Any) -> None:
     name = t.view("v", of)
     loop = t.loop(t.load(A), t.load(B), t.alias(name, of, line=9), t.product(A, B, C))
     state, reason = outcome(decide_loop(t.zeros(C), loop))
-    assert state == ("pipelined" if of is A else "register_sums")
+    assert state == ("pipelined" if of is A else "register_accumulators")
     assert reason == (BUFFERS_IN_C if of is A else "line 9: tile_transpose works on a tile while others are loaded")
 
 
@@ -97,14 +97,14 @@ def test_a_view_that_moves_prevents_a_pipeline() -> None:
     moved = t.operation("tile_view", A, Scalar("var_k"), effect=Effect.ALIAS, results=(part,), line=9)
     assert (
         decide_loop(t.zeros(C), t.loop(t.load(A), t.load(B), moved, t.product(part, B, C))).planned.state
-        == "register_sums"
+        == "register_accumulators"
     )
 
 
 def test_a_load_in_another_branch() -> None:
     loop = t.loop(t.load(A), t.branch(t.load(B, line=9)), t.product(A, B, C))
     reason = "line 9: the tile is not loaded in the branch that multiplies it"
-    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_sums", reason)
+    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_accumulators", reason)
 
 
 def test_loads_and_product_in_one_branch() -> None:
@@ -114,7 +114,7 @@ def test_loads_and_product_in_one_branch() -> None:
 @pytest.mark.parametrize("other", [t.register("r"), t.view("r", D)])
 def test_a_tile_in_registers(other: Any) -> None:
     loop = t.loop(t.load(A), t.load(B), t.load(other, line=9), t.product(A, B, C))
-    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_sums", "line 9: the tile lies in registers")
+    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_accumulators", "line 9: the tile lies in registers")
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -122,14 +122,14 @@ def test_a_loaded_tile_that_is_used_elsewhere(before: bool) -> None:
     use, loop = t.operation("tile_sum", A, line=9), t.loop(t.load(A, line=5), t.load(B), t.product(A, B, C))
     nodes = (use, t.zeros(C), loop) if before else (t.zeros(C), loop, use)
     reason = "line 5: line 9 uses the loaded tile too"
-    assert outcome(decide_loop(*nodes)) == ("register_sums", reason)
+    assert outcome(decide_loop(*nodes)) == ("register_accumulators", reason)
 
 
 def test_a_view_of_a_loaded_tile_that_is_used_elsewhere() -> None:
     transposed = t.view("v", A)
     loop = t.loop(t.load(A, line=5), t.load(B), t.alias(transposed, A), t.product(A, B, C))
     assert outcome(decide_loop(t.zeros(C), loop, t.operation("tile_sum", transposed, line=9))) == (
-        "register_sums",
+        "register_accumulators",
         "line 5: line 9 uses the loaded tile too",
     )
     after = t.alias(transposed, A, line=9)
@@ -145,7 +145,7 @@ def test_a_tile_that_is_loaded_twice() -> None:
 def test_a_loaded_tile_that_nothing_multiplies() -> None:
     loop = t.loop(*body(), t.load(D, line=9))
     reason = "line 9: the loaded tile is not an operand of the product"
-    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_sums", reason)
+    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_accumulators", reason)
 
 
 # ---- unrolled loops
@@ -176,21 +176,24 @@ def test_an_unrolled_iteration_without_loads() -> None:
     nodes = unrolled()
     reason = "its iterations do not each load what they multiply"
     assert outcome(decide_loop(t.zeros(C), t.loop(*nodes, t.product(A, B, C), kind="unrolled"))) == (
-        "register_sums",
+        "register_accumulators",
         reason,
     )
     del nodes[3:5]
-    assert outcome(decide_loop(t.zeros(C), t.loop(*nodes, kind="unrolled"))) == ("register_sums", reason)
+    assert outcome(decide_loop(t.zeros(C), t.loop(*nodes, kind="unrolled"))) == ("register_accumulators", reason)
 
 
 def test_a_load_after_the_last_unrolled_product() -> None:
     first, second, product, *_ = unrolled(1)
     decision = decide_loop(t.zeros(C), t.loop(first, product, second, kind="unrolled"))
-    assert outcome(decision) == ("register_sums", "its iterations do not each load what they multiply")
+    assert outcome(decision) == ("register_accumulators", "its iterations do not each load what they multiply")
 
 
 def test_an_unrolled_iteration_in_a_branch() -> None:
-    assert decide_loop(t.zeros(C), t.loop(t.branch(*unrolled(1)), kind="unrolled")).planned.state == "register_sums"
+    assert (
+        decide_loop(t.zeros(C), t.loop(t.branch(*unrolled(1)), kind="unrolled")).planned.state
+        == "register_accumulators"
+    )
 
 
 # ---- double buffers
@@ -218,13 +221,13 @@ def test_the_last_buffer_may_end_at_the_end_of_c() -> None:
 def test_too_little_memory() -> None:
     a, b = t.tile("a", 16, 9), t.tile("b", 8, 16)
     reason = "double buffers need 1088 bytes, and C's memory has 1024"
-    assert outcome(decide_buffers(a, b, C)) == ("register_sums", reason)
+    assert outcome(decide_buffers(a, b, C)) == ("register_accumulators", reason)
 
 
 def test_buffers_may_lie_in_several_c() -> None:
     a, b = t.tile("a", 16, 12), t.tile("b", 12, 16)  # 768 bytes each
     assert outcome(decide_buffers(a, b, C)) == (
-        "register_sums",
+        "register_accumulators",
         "double buffers need 1536 bytes, and C's memory has 1024",
     )
     decision = decide_buffers(a, b, C, D)
@@ -243,7 +246,7 @@ def test_buffers_lie_only_in_a_c_that_holds_zeros() -> None:
     assert decision.pipeline is not None
     assert {one.c for one in decision.pipeline.buffers} == {D}
     ones = (t.operation("tile_ones", results=(c,)) for c in (C, D))
-    assert outcome(decide_loop(*ones, loop)) == ("register_sums", START_VALUE)
+    assert outcome(decide_loop(*ones, loop)) == ("register_accumulators", START_VALUE)
 
 
 def test_the_memory_of_one_c_counts_once() -> None:
@@ -254,7 +257,7 @@ def test_the_memory_of_one_c_counts_once() -> None:
 
 def test_a_c_with_gaps_holds_no_buffers() -> None:
     strided = t.tile("c", dense=False)
-    assert outcome(decide_buffers(A, B, strided)) == ("register_sums", START_VALUE)
+    assert outcome(decide_buffers(A, B, strided)) == ("register_accumulators", START_VALUE)
 
 
 # ---- two loops with buffers in one C
@@ -274,4 +277,4 @@ def test_two_loops_have_buffers_in_one_c() -> None:
     (end,) = (line for line in lines if line.startswith(f"#define WT_END_{home} "))
     assert end.count("wt_module::zero(") == 1
     assert end.index("wt_module::zero(") < end.index("_finish(")
-    assert end.count("_finish(") == 1, "the loops share their sums"
+    assert end.count("_finish(") == 1, "the loops share their accumulators"

@@ -44,7 +44,7 @@ def decided(*nodes: Node, target: LoopTarget = TARGET, ahead: bool = True, **fie
     """The decision about the last loop of a kernel that has an adjoint."""
     found = kernel(*nodes, **fields)
     module = t.module(found, reversed=frozenset({found.label}))
-    return decide(module, found, t.sums_of(0, 1), ahead=ahead, target=target)[-1]
+    return decide(module, found, t.accumulators_of(0, 1), ahead=ahead, target=target)[-1]
 
 
 def ring_of(*nodes: Node, **fields: Any) -> ReverseRing:
@@ -81,7 +81,7 @@ def test_a_start_value_keeps_its_gradient() -> None:
 
 def test_a_function_without_an_adjoint_has_no_reverse_pass() -> None:
     found = kernel(t.zeros(C), loop(*body()))
-    (decision,) = decide(t.module(found), found, t.sums_of(0), ahead=True, target=TARGET)
+    (decision,) = decide(t.module(found), found, t.accumulators_of(0), ahead=True, target=TARGET)
     assert decision.planned.reverse == ""
 
 
@@ -92,7 +92,7 @@ def test_instructions_and_sums_of_both_directions() -> None:
     decision = decided(t.zeros(c), loop(*nodes), tiles=(c, a, b), target=target)
     assert decision.planned.instruction == "wgmma"
     assert decision.planned.reverse_instructions == ("wgmma", "mma_m16n8k16")
-    assert decision.planned.sums == 24
+    assert decision.planned.accumulators == 24
     assert decision.planned.reverse.startswith("wgmma and mma_m16n8k16 from stages of 6144 bytes")
 
 

@@ -38,7 +38,7 @@ def decided(
 ) -> LoopDecision:
     """The decision about the last loop of a kernel."""
     found = t.function(*nodes, frame=frame(*tiles), **fields)
-    return decide(t.module(found), found, t.sums_of(0, 1), ahead=True, target=target)[-1]
+    return decide(t.module(found), found, t.accumulators_of(0, 1), ahead=True, target=target)[-1]
 
 
 def ring_of(*nodes: Node, tiles: tuple[Tile, ...] = (C, A, B)) -> Ring:
@@ -59,7 +59,7 @@ def test_stages_begin_in_idle_tiles_and_continue_after_the_last_one() -> None:
     ring = ring_of(t.zeros(C), t.loop(*body()))
     assert (ring.first, ring.loop.stages, ring.loop.stage_bytes) == (C, 4, STAGE)
     assert ring.loop.extra_bytes == max(0, 4 * STAGE + STAGE_ALIGNMENT - sum(size for _, size in frame(C, A, B)))
-    assert {name: slot.offset_bytes for name, slot in ring.slots.items()} == {"a": 0, "b": 2 * M * K}
+    assert {name: buffer.offset_bytes for name, buffer in ring.buffers.items()} == {"a": 0, "b": 2 * M * K}
     assert ring.starts == (False,)
 
 
@@ -69,7 +69,7 @@ def test_each_slot_begins_with_a_swizzling_pattern() -> None:
     nodes = t.zeros(c), t.loop(t.load(b), t.load(a), t.product(a, b, c))
     ring = decided(*nodes, tiles=(c, a, b), target=LoopTarget({0: variant}, TARGET.families)).ring
     assert ring is not None
-    assert {name: slot.offset_bytes for name, slot in ring.slots.items()} == {"b": 0, "a": 2 * STAGE_ALIGNMENT}
+    assert {name: buffer.offset_bytes for name, buffer in ring.buffers.items()} == {"b": 0, "a": 2 * STAGE_ALIGNMENT}
     assert ring.loop.stage_bytes == 4 * STAGE_ALIGNMENT
 
 
@@ -140,7 +140,7 @@ def test_memory_around_a_function_counts() -> None:
 
     def stages(*functions: FunctionTrace, reverse: frozenset[str] = frozenset()) -> int:
         module = t.module(*functions, reversed=reverse)
-        return decide(module, helper, t.sums_of(0), ahead=True, target=TARGET)[-1].planned.stages
+        return decide(module, helper, t.accumulators_of(0), ahead=True, target=TARGET)[-1].planned.stages
 
     assert stages(helper) == 4
     alone, differentiated = stages(helper, caller), stages(helper, caller, reverse=frozenset({"k"}))
@@ -165,7 +165,7 @@ def test_arrays_that_are_constant_in_a_loop() -> None:
 
 
 def transposed(m: int, n: int, layout: str, precision: Precision = "default") -> tuple[list[str], str, str]:
-    """The tiles of a product whose slots are transposed, and how A and B lie in their slots."""
+    """The tiles of a product whose stage buffers are transposed, and how A and B lie in their stage buffers."""
     k = 16
     variant = variant_of(m, n, k, 128, dtype="float32", layout=layout, precision=precision)
     a, b, c = t.tile("a", m, k), t.tile("b", k, n), t.tile("c", m, n)
@@ -181,7 +181,7 @@ def transposed(m: int, n: int, layout: str, precision: Precision = "default") ->
     nodes = t.zeros(c), t.loop(t.load(a), t.load(b), *views, t.product(left, right, c))
     ring = decided(*nodes, tiles=(c, a, b), target=LoopTarget({0: variant}, TARGET.families)).ring
     assert ring is not None
-    names = [name for name, slot in ring.slots.items() if slot.transposed]
+    names = [name for name, buffer in ring.buffers.items() if buffer.transposed]
     return names, ring.variants[0].a.arrangement, ring.variants[0].b.arrangement
 
 
@@ -208,7 +208,7 @@ def test_a_tile_that_products_read_in_both_ways_is_not_transposed() -> None:
     target = LoopTarget({0: square, 1: square}, TARGET.families)
     ring = decided(t.zeros(c), t.zeros(d), loop, tiles=(c, d, a, b), target=target).ring
     assert ring is not None
-    assert not any(slot.transposed for slot in ring.slots.values())
+    assert not any(buffer.transposed for buffer in ring.buffers.values())
 
 
 def test_one_conflict_leaves_all_tiles_as_they_are() -> None:
@@ -219,7 +219,7 @@ def test_one_conflict_leaves_all_tiles_as_they_are() -> None:
     target = LoopTarget({0: square, 1: square}, TARGET.families)
     ring = decided(t.zeros(c), loop, tiles=(c, a, b, d), target=target).ring
     assert ring is not None
-    assert not any(slot.transposed for slot in ring.slots.values())
+    assert not any(buffer.transposed for buffer in ring.buffers.values())
     assert len(set(ring.variants)) == 1
 
 
@@ -231,7 +231,7 @@ def test_slots_along_k_if_lanes_cannot_share_transposed_ones() -> None:
     nodes = t.zeros(c), t.loop(t.load(a), t.load(b), t.alias(left, a), t.alias(right, b), t.product(left, right, c))
     ring = decided(*nodes, tiles=(c, a, b), target=LoopTarget({0: variant}, TARGET.families)).ring
     assert ring is not None
-    assert not any(slot.transposed for slot in ring.slots.values())
+    assert not any(buffer.transposed for buffer in ring.buffers.values())
 
 
 def test_a_fixed_field_takes_stages_for_few_sums() -> None:

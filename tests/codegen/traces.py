@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from warp_tiles.codegen.answers import LoopSums
+from warp_tiles.codegen.accumulators import AccumulatorsOf
+from warp_tiles.codegen.answers import LoopAccumulators
 from warp_tiles.codegen.effects import Effect
 from warp_tiles.codegen.operations import Operation, Product, Scalar, Tile, Value
-from warp_tiles.codegen.sums import SumsOf
 from warp_tiles.codegen.trace import Branch, FunctionTrace, Loop, ModuleTrace, Node
 
 _numbers = itertools.count(1)
@@ -122,11 +122,11 @@ def module(*functions: FunctionTrace, **fields: Any) -> ModuleTrace:
     return ModuleTrace({one.label: one for one in functions}, **fields)
 
 
-def sums_of(*sites: int) -> SumsOf:
-    """The functions that keep sums in registers, for these sites."""
-    return of_sites({site: LoopSums(f"f{site}", "wp::float32", 8) for site in sites})
+def accumulators_of(*sites: int) -> AccumulatorsOf:
+    """The functions that keep accumulators in registers, for these sites."""
+    return of_sites({site: LoopAccumulators(f"f{site}", "wp::float32", 8) for site in sites})
 
 
-def of_sites(found: Mapping[int, LoopSums | str]) -> SumsOf:
+def of_sites(found: Mapping[int, LoopAccumulators | str]) -> AccumulatorsOf:
     """The functions of these sites, and none for others."""
     return lambda site: found.get(site, "no function was planned for it")

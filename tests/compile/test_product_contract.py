@@ -11,12 +11,12 @@ from warp_tiles.errors import BuildError
 
 FLAGS = ("-arch=sm_80", "--std=c++17")
 MEMBERS = {
-    "start(Sums&), ": "static __device__ void start(Sums&);",
-    "start(Sums&, const Sum* c)": "static __device__ void start(Sums&, const Sum*);",
-    "add(": "static __device__ void add(Sums&, unsigned, unsigned);",
-    "complete(": "static __device__ void complete(Sums&);",
-    "finish<ADD>(": "template <bool ADD> static __device__ void finish(const Sums&, Sum*);",
-    "visit(": "template <class Act> static __device__ void visit(const Sums&, const Act&);",
+    "start(Accumulators&), ": "static __device__ void start(Accumulators&);",
+    "start(Accumulators&, const Sum* c)": "static __device__ void start(Accumulators&, const Sum*);",
+    "add(": "static __device__ void add(Accumulators&, unsigned, unsigned);",
+    "complete(": "static __device__ void complete(Accumulators&);",
+    "finish<ADD>(": "template <bool ADD> static __device__ void finish(const Accumulators&, Sum*);",
+    "visit(": "template <class Act> static __device__ void visit(const Accumulators&, const Act&);",
     "GROUPS, PAIRS and Problem": "static constexpr int GROUPS = 0, PAIRS = 1;",
 }
 
@@ -29,11 +29,11 @@ struct Problem {{ static constexpr int m = 16; }};
 struct Candidate {{
     using Problem = ::Problem;
     using Sum = float;
-    struct Sums {{ float values[4]; }};
+    struct Accumulators {{ float values[4]; }};
     {" ".join(members.values())}
 }};
 using Named = wt_module::Product<Candidate>;
-__device__ Named::Sums kept;
+__device__ Named::Accumulators kept;
 """
     try:
         compile_to_ltoir(CompileRequest("product.cu", text, FLAGS, (), "a product"))
@@ -53,5 +53,5 @@ def test_the_compiler_names_a_missing_member(missing: str) -> None:
 
 
 def test_a_member_with_other_parameters_is_none() -> None:
-    other = {**MEMBERS, "add(": "static __device__ void add(Sums&, float*, unsigned);"}
+    other = {**MEMBERS, "add(": "static __device__ void add(Accumulators&, float*, unsigned);"}
     assert "a product has add(" in log_of(other)

@@ -128,8 +128,8 @@ def test_each_operation_rounds_to_its_type(machine: Machine, tmp_path: Path) -> 
     a, b, c, product = Case("direct", "float16", "whole").arrays()
     outcome = EmulatedKernels(machine, generated).forward(module.rounded, (2, 2), [a, b, c, 1])
     product = (a @ b).astype(np.float32)
-    sums = (product + np.tile(a[0, :32], 2)) * np.float32(0.3) - product / np.float32(7.0)
-    halves = sums.astype(np.float16)
+    accumulators = (product + np.tile(a[0, :32], 2)) * np.float32(0.3) - product / np.float32(7.0)
+    halves = accumulators.astype(np.float16)
     assert np.array_equal(outcome.arrays["C"], halves * np.float16(0.7) + halves)
 
 

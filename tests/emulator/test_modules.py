@@ -23,9 +23,9 @@ pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and laun
 ARCH = 90
 LOOP = """
 @wp.kernel
-def {name}(A: wp.array2d(dtype=wp.{dtype}), B: wp.array2d(dtype=wp.{dtype}), C: wp.array2d(dtype=wp.{sums})):
+def {name}(A: wp.array2d(dtype=wp.{dtype}), B: wp.array2d(dtype=wp.{dtype}), C: wp.array2d(dtype=wp.{accumulators})):
     i, j = wp.tid()
-    c = wp.tile_zeros(shape=(64, 64), dtype=wp.{sums}, storage="shared")
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.{accumulators}, storage="shared")
     for step in range((A.shape[1] + 31) // 32):
         a = wp.tile_load(A, shape=(64, 32), offset=(i * 64, step * 32), storage="shared")
         b = wp.tile_load(B, shape=(32, 64), offset=(step * 32, j * 64), storage="shared")
@@ -75,7 +75,9 @@ DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "
 
 def loop(dtype: str, name: str = "") -> str:
     """Text of a kernel that multiplies matrices of a dtype."""
-    return LOOP.format(name=name or f"loop_{dtype}", dtype=dtype, sums="float64" if dtype == "float64" else "float32")
+    return LOOP.format(
+        name=name or f"loop_{dtype}", dtype=dtype, accumulators="float64" if dtype == "float64" else "float32"
+    )
 
 
 KERNELS = "".join(map(loop, DTYPES)) + TWO_PRODUCTS
@@ -186,7 +188,7 @@ def test_two_products_and_a_scalar_factor(kernels: Kernels) -> None:
 
 
 def check_gradients(kernels: Kernels, dtype: str, sizes: tuple[int, int, int]) -> None:
-    """Launch the adjoint and check the gradients. Sums stay below 256, so they are exact in bfloat16."""
+    """Launch the adjoint and check the gradients. Accumulators stay below 256, so they are exact in bfloat16."""
     m, k, n = sizes
     a, b = integers(1, m, k, dtype=dtype, largest=1), integers(2, k, n, dtype=dtype, largest=1)
     adj_c = integers(4, m, n, largest=1).astype(unset(1, 1, dtype).dtype)
@@ -213,8 +215,8 @@ def test_mixed_tiles_in_a_loop(machine: Machine, tmp_path: Path) -> None:
     assert outcome.error == ""
     assert np.array_equal(outcome.arrays["C"], exact(a, b))
     steps = b.reshape(2, 32, 2, 64)  # step, row, block, column
-    sums = (steps[:, 0] * steps[..., :3].sum(axis=(1, 3))[..., None]).sum(axis=0).ravel()
-    assert np.array_equal(outcome.arrays["D"], [sums, sums])
+    accumulators = (steps[:, 0] * steps[..., :3].sum(axis=(1, 3))[..., None]).sum(axis=0).ravel()
+    assert np.array_equal(outcome.arrays["D"], [accumulators, accumulators])
 
 
 @pytest.mark.parametrize("arch", [75, 80, 120])

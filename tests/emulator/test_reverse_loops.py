@@ -135,7 +135,7 @@ FAULTS = {
     "no barrier after the products": (rf"(\.complete<\w+>\(\w+\);) {SYNC}", r"\1"),
     "no barrier before the tiles are multiplied": (rf"(wait_for_copies\(\);\n        ){SYNC}", r"\1"),
     "no barrier before the gradients are added": (rf"(\.replace<[^;]*;) {SYNC}", r"\1"),
-    "no barrier before the slots are written": (rf"{SYNC}  // from here on", "// from here on"),
+    "no barrier before the stage buffers are written": (rf"{SYNC}  // from here on", "// from here on"),
     "no fence": (
         r"        wt::arch::fence_for_wgmma\(\);\n#endif\n(        WP_TILE_SYNC\(\);  // a loop)",
         r"#endif\n\1",

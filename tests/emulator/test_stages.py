@@ -57,7 +57,7 @@ def check(emulated: EmulatedKernels, kernels: dict[str, object], cases: dict[str
 )
 def test_forms(machine: Machine, tmp_path: Path, arch: int, threads: int, main_loop: str, instruction: str) -> None:
     emulated, kernels, source = compile_cases(machine, tmp_path / "m", FORMS, arch, threads, main_loop)
-    products = len(FORMS)  # the two of one form share their sums
+    products = len(FORMS)  # the two of one form share their accumulators
     assert source.count("using wt_staged_") == products
     # with 256 threads, panels of A and B cannot be divided among two warpgroups if A is transposed and B is not
     assert source.count(f"= wt_module::Product<wt_module::{instruction}Product<") == products - (
@@ -88,7 +88,7 @@ INTO_VIEW = PRODUCT.replace("c, precision", "v, precision")
 STARTS = {
     "an epilogue": Case(64, 64, 32, 128, 64, 96, start=LOAD_E, finish=ADD_E, expected=lambda p, e: 2 * p + 3 * e),
     "edges": Case(64, 64, 32, 72, 40, 88, start=LOAD_E, expected=lambda p, e: p + e),
-    "two arrays of sums": Case(
+    "two arrays of accumulators": Case(
         64, 64, 64, 64, 64, 128, start=LOAD_E, expected=lambda p, e: p + p.T + e,
         product=f"{PRODUCT}\n        wp.tile_matmul(wp.tile_transpose({{b}}), wp.tile_transpose({{a}}), c)",
     ),
@@ -125,7 +125,7 @@ def test_options_of_loads(machine: Machine, tmp_path: Path, options: str) -> Non
     check(emulated, kernels, cases)
 
 
-# with the number of loops that have stages: the sums of wide tiles need many threads, and eight warps need wide tiles.
+# with the number of loops that have stages: wide tiles need many threads, and eight warps need wide tiles.
 # test_reverse_loops.py has the forms of tf32, fp32 and fp64 with four warps.
 TYPES = {
     "tf32, two warpgroups": ("float32", "tf32", 90, 256, 18),
@@ -189,9 +189,9 @@ FAULTS = {
     "stages overwrite the start value": ("more = true;\n        WP_TILE_SYNC();", "more = true;"),
     "it waits for one product too few": ("? IN_FLIGHT * GROUPS : MOST", "? IN_FLIGHT * GROUPS + 1 : MOST"),
     "a stage is missing": ("start + (STAGES - 1) * STAGE_BYTES", "start + (STAGES - 2) * STAGE_BYTES"),
-    "products are not complete": ("complete_products(s.sums);", ""),
+    "products are not complete": ("complete_products(s.accumulators);", ""),
     "tf32: fragments change too early": ("wt::arch::wgmma_wait<SETS - 1>();", ""),
-    "tf32: products are not complete": ("complete_products(s.sums);", ""),
+    "tf32: products are not complete": ("complete_products(s.accumulators);", ""),
 }
 
 
@@ -245,7 +245,7 @@ def test_a_shorter_pipeline_is_an_error(machine: Machine, tmp_path: Path, fault:
 
 
 def test_the_last_step_of_mma_is_multiplied_after_the_loop(machine: Machine, tmp_path: Path) -> None:
-    complete = "void complete(Sums& sums)\n    {\n        if constexpr (%s)"
+    complete = "void complete(Accumulators& accumulators)\n    {\n        if constexpr (%s)"
     edit = replaced(complete % "LATE", complete % "false")
     case = FORMS["common"]
     emulated, kernels, _ = compile_cases(machine, tmp_path / "m", {"common": case}, 90, 128, "mma", edit=edit)

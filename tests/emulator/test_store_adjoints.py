@@ -194,8 +194,8 @@ def expected(form: str, arrays: list[Values], g: Values) -> list[Values]:
     row, numbers = np.broadcast_to(v, c.shape), np.broadcast_to(of_s, c.shape)
     found = FORMS[form].gradients(Inputs(c, row, w, numbers, g.astype(np.float64)))
     of = {name: found.get(name, np.zeros_like(c)) for name in ("c", "row", "w", "s")}
-    sums = np.array([of["s"][:, :32].sum(), of["s"][:, 32:].sum()])
-    return [of["c"] @ b.T, a.T @ of["c"], of["row"].sum(axis=0, keepdims=True), of["w"], sums]
+    accumulators = np.array([of["s"][:, :32].sum(), of["s"][:, 32:].sum()])
+    return [of["c"] @ b.T, a.T @ of["c"], of["row"].sum(axis=0, keepdims=True), of["w"], accumulators]
 
 
 def check(form: str, outcome: Outcome, arrays: list[Values], g: Values) -> None:
@@ -317,7 +317,7 @@ FAULTS = {
     "operands that share memory are added without atomics": ("reverse_store<3, true>", "reverse_store<3, false>"),
     "no barrier at the end": ("    WP_TILE_SYNC();  // other threads read the gradients next", ""),
     "the array's gradient is kept": ("= uint4 {0, 0, 0, 0};", ";"),
-    "threads sum different columns": ("SUMS = FIXED &&", "SUMS ="),
+    "threads sum different columns": ("ACCUMULATORS = FIXED &&", "ACCUMULATORS ="),
 }
 
 

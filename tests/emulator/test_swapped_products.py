@@ -110,7 +110,7 @@ def test_gradients(machine: Machine, tmp_path: Path, threads: int, every: bool, 
 def test_stores_from_registers(machine: Machine, tmp_path: Path) -> None:
     cases = {"whole": Case(48, 128, 32, 96, 256, 96), "unaligned": Case(48, 128, 32, 96, 251, 96)}
     emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, 90, 128)
-    assert source.count("wt_module::store_sums<") == len(cases)
+    assert source.count("wt_module::store_accumulators<") == len(cases)
     check(emulated, kernels, cases)
 
 
@@ -120,7 +120,7 @@ FAULTS = {
     "groups along M compute the same rows": ("s.column = (SWAPPED ? m : n) * WIDTH", "s.column = 0"),
     "columns are written to C as rows": ("2 * quarter + e) * LD + col + group", "group + e) * LD + col + 2 * quarter"),
     "half of the columns change places": ("{later ? high : low}", "{low}"),
-    "lanes do not exchange sums": ("odd ? even_row : odd_row, 4", "odd ? odd_row : even_row, 4"),
+    "lanes do not exchange accumulators": ("odd ? even_row : odd_row, 4", "odd ? odd_row : even_row, 4"),
     "pairs are stored one row too high": ("2 * quarter + odd, col", "2 * quarter, col"),
 }
 

@@ -163,7 +163,7 @@ class Drawn:
     loop: int
 
     def case(self) -> Case:
-        """The case with its configuration. It is a loop only if registers hold the sums."""
+        """The case with its configuration. It is a loop only if registers hold the accumulators."""
         config = final_config(self.variant, self.change)
         if self.loop and register_accumulators(self.variant, self.variant.symbol, config):
             return Case(self.variant, config, self.loop, 1.0, self.seed, self.loop)

@@ -25,7 +25,7 @@ THREADS, SHARED_BYTES = 128, 80 * 1024
 WARP_HEADERS = f'#define WP_TILE_BLOCK_DIM {THREADS}\n#define WP_NO_CRT\n#include "builtin.h"\n'
 KERNELS = "".join((FOLDER / "kernels" / name).read_text("utf-8") for name in ("tensor_copies.cu", "mbarriers.cu"))
 COPIES = FOLDER / "kernels" / "tensor_copy.cuh"  # no module of warp_tiles uses it, so it is not in kernels/arch
-HEADER = '#pragma once\n#include "tensor_copy.cuh"\n#include "module/slots.cuh"\n'
+HEADER = '#pragma once\n#include "tensor_copy.cuh"\n#include "module/stage_buffers.cuh"\n'
 FAULTS = {
     "read_in_flight": [
         "load of 4 bytes at shared memory, byte 1024, where a tensor copy of thread 0 ",

@@ -1,4 +1,4 @@
-"""The chooser on products that are sensitive to its limits and weights: configuration, estimate and sums of a loop.
+"""The chooser on products that are sensitive to its limits and weights: configuration, estimate and accumulators.
 
 The weights are fitted to times on an H200 (docs/templates.md). Whoever fits them again changes the numbers here.
 """
@@ -13,7 +13,7 @@ from tests.emulator.gemm import operand
 from warp_tiles.gemm.choose import candidates, choose
 from warp_tiles.gemm.cost import cost
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
-from warp_tiles.gemm.limits import registers, sums_per_thread, transposed
+from warp_tiles.gemm.limits import accumulators_per_thread, registers, transposed
 from warp_tiles.gemm.matmul import cost_us
 from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
 from warp_tiles.gemm.problem import DType, GemmProblem, Operand, Precision
@@ -50,7 +50,7 @@ def product(
 
 @dataclass(frozen=True)
 class Expected:
-    """What the chooser finds: the configuration, its estimated cycles and the sums that a thread holds over a loop."""
+    """What the chooser finds: the configuration, its estimated cycles and the accumulators of a thread over a loop."""
 
     config: TileConfig
     cycles: float
@@ -116,7 +116,7 @@ def test_configuration_and_estimate(name: str) -> None:
     assert found == expected.config
     view = transposed(variant) if found.transposed else variant
     assert cost(view, found) == pytest.approx(expected.cycles, abs=0.1)
-    assert sums_per_thread(variant, found) == expected.register_accumulators
+    assert accumulators_per_thread(variant, found) == expected.register_accumulators
 
 
 def test_a_slice_of_k_has_at_least_32_elements() -> None:

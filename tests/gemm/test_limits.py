@@ -51,7 +51,7 @@ def test_the_chosen_configuration_is_accepted(variant: GemmProblem) -> None:
             {"warps_k": 2, "k_vector": 4, "c_first": True},
             "c_first is set, but with split-K 2 warps add to C one after another",
         ),
-        (SHORT, {"warps_k": 2, "k_vector": 4, "c_first": False}, "would round its sums to float16"),
+        (SHORT, {"warps_k": 2, "k_vector": 4, "c_first": False}, "would round its accumulators to float16"),
         (FLOAT, {"lanes_m": 32, "lanes_n": 1, "lanes_k": 1, "tile_m": 16}, "lanes_m must divide tile_m"),
     ],
 )

@@ -131,14 +131,14 @@ def test_instruction_and_grid(variant: GemmProblem, expected: MmaPlan) -> None:
     ("variant", "reason"),
     [
         (variant_of(32, 32, 32, 128, dtype="float32", layout="cr"), "128 threads cannot share 32x32x32"),
-        (fp64(128, 128, 16, 128), "a thread has 199 registers for sums, and 128x128x16 needs 256"),
+        (fp64(128, 128, 16, 128), "a thread has 199 registers for accumulators, and 128x128x16 needs 256"),
         (variant_of(64, 64, 16, 64, dtype="float32", result="float64"), "a row-major float32 C"),
         (variant_of(64, 64, 64, 128, result="float16"), "a row-major float32 C"),
         (variant_of(64, 72, 64, 128), "64x72x64 is not a multiple of 16x16x16"),
         (variant_of(64, 64, 64, 128, arch=75), "128 threads cannot share 64x64x64"),
-        (variant_of(128, 256, 64, 128), "a thread has 199 registers for sums, and 128x256x64 needs 256"),
+        (variant_of(128, 256, 64, 128), "a thread has 199 registers for accumulators, and 128x256x64 needs 256"),
         (variant_of(16, 16, 16, 128), "128 threads cannot share 16x16x16"),
-        (variant_of(128, 208, 64, 128), "a thread has 199 registers for sums, and 128x208x64 needs 208"),
+        (variant_of(128, 208, 64, 128), "a thread has 199 registers for accumulators, and 128x208x64 needs 208"),
         (OF_TWO_TYPES, "stages hold tiles of one type"),
     ],
 )
@@ -154,7 +154,7 @@ def test_few_sums_without_tensor_cores_keep_double_buffers() -> None:
             variant_of(64, 64, 32, threads, dtype="float32", layout=layout, precision=precision)
         )
 
-    assert reason(256) == "fma has stages if a thread has 32 sums, and it has 16"
+    assert reason(256) == "fma has stages if a thread has 32 accumulators, and it has 16"
     assert reason(128) == reason(256, "rc") == reason(256, "rr", "tf32") == ""
     assert reason_for_double_buffers(variant_of(64, 64, 32, 256)) == ""
 
@@ -176,18 +176,18 @@ def test_two_blocks_come_before_a_fourth_stage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("registers", "sums", "stages", "blocks"),
+    ("registers", "accumulators", "stages", "blocks"),
     [(255, None, 4, 1), (128, None, 3, 2), (255, 128, 4, 1), (128, 128, 3, 2)],
 )
-def test_the_register_limit_of_the_module(registers: int, sums: int | None, stages: int, blocks: int) -> None:
-    """64 sums and 32 registers of operands exceed those of two blocks of 256 threads."""
+def test_the_register_limit_of_the_module(registers: int, accumulators: int | None, stages: int, blocks: int) -> None:
+    """64 accumulators and 32 registers of operands exceed those of two blocks of 256 threads."""
     variant = variant_of(128, 128, 32, 256, dtype="float32", layout="cr")
     product = staged_product(variant, ALL)
     assert isinstance(product, MmaPlan)
     tiles = 4 * (32 * (128 + 128) + 128 * 128)
     found = main_loop(
         [(variant, product)], LoopMemory(4 * 32 * (128 + 128), tiles, tiles, True),
-        sums=sums, registers=registers,
+        accumulators=accumulators, registers=registers,
     )  # fmt: skip
     assert isinstance(found, PipelineConfig)
     assert (found.stages, found.blocks) == (stages, blocks)
@@ -229,12 +229,12 @@ def test_sums_of_all_products_decide_about_resident_blocks() -> None:
     assert isinstance(product, MmaPlan)
     tiles = 2 * 32 * (64 + 64) + 4 * 64 * 64
 
-    def blocks(sums: int | None) -> int:
-        found = main_loop([(variant, product)], LoopMemory(8192, tiles, tiles, True), sums=sums)
+    def blocks(accumulators: int | None) -> int:
+        found = main_loop([(variant, product)], LoopMemory(8192, tiles, tiles, True), accumulators=accumulators)
         assert isinstance(found, PipelineConfig)
         return found.blocks
 
-    assert blocks(None) == blocks(product.sums) > blocks(4 * product.sums)
+    assert blocks(None) == blocks(product.accumulators) > blocks(4 * product.accumulators)
 
 
 def test_an_iteration_of_two_steps_stays_in_flight() -> None:

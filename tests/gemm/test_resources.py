@@ -57,7 +57,7 @@ def test_a_block_with_that_many_registers_launches(threads: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sums", "operands", "reverse", "blocks"),
+    ("accumulators", "operands", "reverse", "blocks"),
     [
         (64, 0, (), 2),
         (65, 0, (), 1),
@@ -69,9 +69,9 @@ def test_a_block_with_that_many_registers_launches(threads: int) -> None:
         (64, 0, ("wgmma",), 2),
     ],
 )
-def test_loops_that_leave_one_block(sums: int, operands: int, reverse: tuple[str, ...], blocks: int) -> None:
+def test_loops_that_leave_one_block(accumulators: int, operands: int, reverse: tuple[str, ...], blocks: int) -> None:
     small = PlannedLoop("k", "file.py", 1, 1, "pipelined", 4, "", "fma", 32)
-    loop = replace(small, sums=sums, operands=operands, reverse_instructions=reverse)
+    loop = replace(small, accumulators=accumulators, operands=operands, reverse_instructions=reverse)
     assert limit_of_blocks(256, [small, loop])[1] == blocks
 
 

@@ -46,7 +46,7 @@ def test_bytes_of_g(dtype: Any, parts: int) -> None:
     variant = variant_of(64, 64, 32, 128, dtype=dtype, result="float64" if dtype == "float64" else "float32")
     assert gradient_bytes(variant) == parts * 64 * 64 * size
     small = variant_of(16, 16, 16, 32, dtype=dtype, result="float64" if dtype == "float64" else "float32")
-    assert gradient_bytes(small) == parts * max(1024, 16 * 16 * size), "slots begin at multiples of 1024 bytes"
+    assert gradient_bytes(small) == parts * max(1024, 16 * 16 * size), "stage buffers begin at multiples of 1024 bytes"
 
 
 def test_short_steps_leave_threads_idle() -> None:
@@ -63,7 +63,7 @@ def test_tiles_that_no_warp_can_multiply() -> None:
 
 def test_registers_of_both_sums() -> None:
     assert found(variant_of(128, 96, 64, 64, 80)) == (
-        "the sums of its gradients need 224 registers of a thread, and there are 199"
+        "the accumulators of its gradients need 224 registers of a thread, and there are 199"
     )
 
 
@@ -87,4 +87,6 @@ def test_instructions() -> None:
     assert answer(variant_of(64, 64, 32, 128, dtype="float32")).instructions == ("fma",)
     double = variant_of(64, 64, 16, 128, dtype="float64", result="float64")
     assert answer(double).instructions == ("mma_m16n8k8",)
-    assert answer(double).sums == answer(double).of_a.answer.sums + answer(double).of_b.answer.sums
+    assert (
+        answer(double).accumulators == answer(double).of_a.answer.accumulators + answer(double).of_b.answer.accumulators
+    )

@@ -1,4 +1,4 @@
-"""Products on a GPU, mostly in loops: sums in registers, loads of tiles, gradients as vectors; against float64."""
+"""Products on a GPU, mostly in loops, against float64: accumulators in registers, loads of tiles, vector gradients."""
 
 # kernels use arguments of their function as types, so annotations are not postponed here
 

@@ -63,7 +63,7 @@ def test_gradients_of_integers(kind: str, name: str, main_loop: str, threads: in
     case = replace((LINEAR | DRAWN | LARGE | WIDE | FLAT)[name], dtype=dtype, precision=precision)
     if shared_bytes(case) > 224 * 1024:  # the tiles and their gradients would not fit shared memory
         case = replace(case, m=64, n=64, k=32)
-    # few columns are not zero, so that all sums are integers that 16-bit types have
+    # few columns are not zero, so that all accumulators are integers that 16-bit types have
     g = np.random.default_rng(5).integers(-1, 2, (case.rows, case.columns)).astype(case.total)
     if dtype == "bfloat16":
         g[:, 8:] = 0

@@ -65,7 +65,9 @@ def test_lines_refer_to_the_users_file() -> None:
 def test_the_plan_as_json() -> None:
     module = load(SPELLINGS["while"].text)
     (loop,) = warp_tiles.plan(module, arch=90, block_dim=64).to_json()["loops"]
-    facts = "kernel file line products state treatment stages reason instruction sums operands gradients reverse"
+    facts = (
+        "kernel file line products state treatment stages reason instruction accumulators operands gradients reverse"
+    )
     facts += " reverse_instructions store loads cost shared_bytes registers resident_blocks"
     assert set(loop) == set(facts.split())
     assert (loop["kernel"], loop["products"], loop["state"], loop["stages"]) == ("multiply", 1, "pipelined", 2)
@@ -78,13 +80,13 @@ def test_settings_are_reasons() -> None:
     assert (loop.state, loop.reason) == ("as_warp", "the setting register_accumulators is off")
     with warp_tiles.override(async_copies=False):
         (loop,) = loops_of(module)
-    assert (loop.state, loop.reason) == ("register_sums", "the setting async_copies is off")
+    assert (loop.state, loop.reason) == ("register_accumulators", "the setting async_copies is off")
     with warp_tiles.override(provider="cublasdx"):
         (loop,) = loops_of(module)
     assert (loop.state, loop.reason) == (
         "as_warp",
         "the provider cublasdx has no functions that keep accumulators in registers; "
-        "no stages: fma has stages if a thread has 32 sums, and it has 16",
+        "no stages: fma has stages if a thread has 32 accumulators, and it has 16",
     )
     with warp_tiles.override(policy="scalar"):
         (loop,) = loops_of(module)

@@ -131,7 +131,7 @@ SMALL, LARGE = {"name": "small", "n": 128, "k": 32}, {"name": "large", "n": 256,
         ([SMALL, LARGE], False, {}, 4, None),
         ([SMALL], False, {"linker": "warp"}, 4, None),
     ],
-    ids=["two blocks", "a reverse pass by fma", "a loop with many sums", "Warp's link"],
+    ids=["two blocks", "a reverse pass by fma", "a loop with many accumulators", "Warp's link"],
 )
 def test_stages_fit_the_register_limit_of_the_module(
     kernels: list[dict[str, Any]], backward: bool, settings: dict[str, Any], stages: int, limit: int | None

@@ -54,11 +54,13 @@ def test_products_have_the_limit_of_their_block(threads: int, provider: str, exp
 
 
 @pytest.mark.parametrize(
-    ("instruction", "sums", "expected"),
+    ("instruction", "accumulators", "expected"),
     [("wgmma", 64, 128), ("wgmma", 128, None), ("fma", 64, 128), ("fma", 65, None)],
 )
-def test_many_sums_of_a_loop_leave_room_for_one_block(instruction: str, sums: int, expected: int | None) -> None:
-    loop = PlannedLoop("k", "file.py", 1, 1, "pipelined", 4, "", instruction, sums)
+def test_many_sums_of_a_loop_leave_room_for_one_block(
+    instruction: str, accumulators: int, expected: int | None
+) -> None:
+    loop = PlannedLoop("k", "file.py", 1, 1, "pipelined", 4, "", instruction, accumulators)
     plan = ModulePlan("module", 90, 256, ("k",), (planned(PRODUCT),), settings.current(), loops=(loop,))
     assert with_register_limit(plan).register_limit == expected
 

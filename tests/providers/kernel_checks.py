@@ -99,7 +99,7 @@ _MMA_CHECKS: tuple[tuple[_Check, TileConfig | None], ...] = (
         ((32, 32, 32), "ddd", "crr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
         TileConfig("mma_m16n8k8", 32, 32, k_vector=2, swizzle_a=2, swizzle_b=4, c_first=True),
     ),
-    # without tensor cores: adjacent elements together, sums shared by lanes, swizzles
+    # without tensor cores: adjacent elements together, accumulators shared by lanes, swizzles
     (((64, 64, 64), "fff", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 120), None),
     (
         ((32, 32, 32), "fff", "rcr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
@@ -110,7 +110,7 @@ _MMA_CHECKS: tuple[tuple[_Check, TileConfig | None], ...] = (
         TileConfig("fma", 16, 16, lanes_m=4, lanes_n=8, k_vector=2, c_first=True, transposed=True),
     ),
     (((32, 32, 32), "hfd", "rcr", (16, 16, 16), (0, 0, 0), "default", 64, 75), None),
-    # sums shared by warps, on tensor cores and without
+    # accumulators shared by warps, on tensor cores and without
     (
         ((16, 16, 256), "hhf", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 90),
         TileConfig("mma_m16n8k16", 16, 16, warps_k=4, k_vector=8, swizzle_b=4),

@@ -156,7 +156,7 @@ def test_only_sums_of_at_least_32_bits_stay_in_registers_over_a_loop() -> None:
 
 
 def test_functions_of_a_loop_are_inlined() -> None:
-    """Otherwise the compiler cannot keep the caller's sums in registers."""
+    """Otherwise the compiler cannot keep the caller's accumulators in registers."""
     variant = variant_of(32, "float32", 64)
     text = translation_unit(variant, choose(variant))
     for name in ("_add", "_finish"):

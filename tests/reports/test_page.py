@@ -197,7 +197,7 @@ def test_warnings_and_fallbacks_are_listed_once_with_their_module() -> None:
 def test_the_sums_are_those_of_the_record() -> None:
     document = run()
     text = read(page(document, "title", FACTS)).text
-    sums = {
+    accumulators = {
         "modules": len(document["modules"]),
         "functions built": 3,
         "from the cache": 2,
@@ -207,7 +207,7 @@ def test_the_sums_are_those_of_the_record() -> None:
         "of cubins": "520.0 kB",
         "in which modules were built": "4.0 s",  # 1.0 to 4.04, and one second later
     }
-    for name, value in sums.items():
+    for name, value in accumulators.items():
         assert f"{value} {name}" in text, name
 
 

@@ -64,9 +64,9 @@ class TestLoops:
         assert len(grids) > 2
 
     def test_a_loop_with_double_buffers_by_default_can_have_stages(self) -> None:
-        asked = question(variant(64, 64, 32, 256, "float32"), double_buffers_reason="a thread has 16 sums")
+        asked = question(variant(64, 64, 32, 256, "float32"), double_buffers_reason="a thread has 16 accumulators")
         place = loop_place(asked)
-        assert asked.answer(AUTO) == "a thread has 16 sums"
+        assert asked.answer(AUTO) == "a thread has 16 accumulators"
         assert len(place.configs) > 3
         assert PipelineOverrides("double_buffered") not in [pipeline_of(config) for config in place.configs]
 
@@ -90,7 +90,7 @@ class TestLoops:
 
     def test_the_registers_of_the_module_are_not_in_the_key(self) -> None:
         """They follow from the answers of all kernels of a module, and the copy of a kernel is alone in its own."""
-        changed = replace(question(), registers=128, double_buffers_reason="few sums")
+        changed = replace(question(), registers=128, double_buffers_reason="few accumulators")
         assert loop_values(changed) == loop_values(question())
 
     def test_a_pipeline_that_is_none_is_refused(self) -> None:

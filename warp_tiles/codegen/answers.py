@@ -20,7 +20,7 @@ from warp_tiles.solver.variant import Variant
 
 
 @dataclass(frozen=True)
-class LoopSums:
+class LoopAccumulators:
     """Device functions that keep the accumulators of one product in registers.
 
     Attributes:
@@ -39,14 +39,14 @@ class Accumulation:
     """A product whose accumulators stay in registers.
 
     Attributes:
-        sums: Its device functions.
+        accumulators: Its device functions.
         home: Hook of the outermost loop in which nothing else touches C. The accumulators are added to C after it.
         array: Number of the array that holds the accumulators. Products of one C and one function share it.
         addition: The statement ``s += C`` that follows the product, or None if the product adds to C itself.
     """
 
     operation: Operation
-    sums: LoopSums
+    accumulators: LoopAccumulators
     home: int
     array: int
     addition: Operation | None = None
@@ -71,13 +71,13 @@ class Accumulation:
 
 
 @dataclass(frozen=True)
-class Slot:
+class StageBuffer:
     """The place of a loaded tile in a stage.
 
     Attributes:
         load: The load.
         offset_bytes: Its offset in the stage.
-        transposed: True if the slot has the tile's columns as rows.
+        transposed: True if the stage buffer has the tile's columns as rows.
         array: The array that every iteration loads it from; None if the array changes in the loop.
     """
 
@@ -94,12 +94,12 @@ class Ring:
     Attributes:
         loop: The answer of the chooser.
         first: The tile in whose memory the first stage begins; None if it begins in extra memory.
-        slots: The slots of a stage by tile, in the order of the loads.
+        buffers: The stage buffers by tile, in the order of the loads.
         products: How each product of the loop is computed, in order.
-        variants: Their questions, in order, with the operands as they lie in slots.
+        variants: Their questions, in order, with the operands as they lie in stage buffers.
         starts: True for each product whose C has a start value.
-        adds_starts: True if the sums are added to start values after the loop, because Cs share memory; else they begin
-            with them.
+        adds_starts: True if the accumulators are added to start values after the loop, because Cs share memory; else
+            they begin with them.
         fills: The statements that fill a C with zeros right before the loop, which overwrites it.
         rejection: Why its products are not computed by wgmma, although it could compute some of them, and the measured
             time if a tuning record chose the pipeline; empty without either.
@@ -107,7 +107,7 @@ class Ring:
 
     loop: PipelineConfig
     first: Tile | None
-    slots: Mapping[str, Slot]
+    buffers: Mapping[str, StageBuffer]
     products: tuple[MmaPlan, ...]
     variants: tuple[GemmProblem, ...]
     starts: tuple[bool, ...]
@@ -173,7 +173,7 @@ class ReverseRing:
         forward: The loop's product.
         c: The tile that it adds to.
         first: The tile in whose memory the copies of G begin; None if they begin in extra memory.
-        slots: The slots of a stage by tile, in the order of the loads.
+        buffers: The stage buffers by tile, in the order of the loads.
         views: The statements that transpose A or B.
     """
 
@@ -182,7 +182,7 @@ class ReverseRing:
     product: Operation
     c: Tile
     first: Tile | None
-    slots: Mapping[str, Slot]
+    buffers: Mapping[str, StageBuffer]
     stage_bytes: int
     gradients: tuple[TileGradient, TileGradient]
     views: tuple[Operation, ...] = ()
@@ -197,10 +197,10 @@ class LoopDecision:
         hook: Number of its hooks.
         unrolled: True if Warp repeats the body for each iteration.
         planned: The decision as the plan shows it.
-        accumulations: The products whose sums stay in registers.
+        accumulations: The products whose accumulators stay in registers.
         pipeline: None if the loop does not load ahead.
         reverse: The stages of its reverse pass; None without.
-        sum_store: The store that takes the sums from registers; None if C is written.
+        accumulator_store: The store that takes the accumulators from registers; None if C is written.
     """
 
     function: str
@@ -210,7 +210,7 @@ class LoopDecision:
     accumulations: tuple[Accumulation, ...] = ()
     pipeline: Pipeline | None = None
     reverse: ReverseRing | None = None
-    sum_store: SumStore | None = None
+    accumulator_store: AccumulatorStore | None = None
 
     @property
     def ring(self) -> Ring | None:
@@ -281,12 +281,12 @@ class ComputedStore:
 
 
 @dataclass(frozen=True)
-class SumStore:
+class AccumulatorStore:
     """A store that takes the accumulators of a loop from registers.
 
     Attributes:
         computed: The store. Without operations, it stores C itself.
-        product: The product whose sums they are, the first of those that share them.
+        product: The product whose accumulators they are, the first of those that share them.
     """
 
     computed: ComputedStore
@@ -349,7 +349,7 @@ class ModuleAnswer:
 
     hooks: tuple[tuple[Hook, int], ...]
     calls: tuple[FunctionCall, ...]
-    summed: tuple[tuple[GemmProblem, LoopSums], ...]
+    summed: tuple[tuple[GemmProblem, LoopAccumulators], ...]
     loops: tuple[LoopDecision, ...]
     moves: bool = False
     loads: Loads = field(default_factory=Loads)

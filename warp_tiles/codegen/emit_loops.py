@@ -34,7 +34,7 @@ from warp_tiles.codegen.answers import (
     Pipeline,
     ReverseRing,
     Ring,
-    Slot,
+    StageBuffer,
     TileGradient,
 )
 from warp_tiles.codegen.hooks import STATEMENT, Hook, Macros, hook_of, pointer
@@ -65,7 +65,7 @@ def skip_replays(macros: Macros, hooks: Iterable[int]) -> None:
 
 
 def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
-    """Writes the loops of a module that keep sums in registers, and those that also load ahead."""
+    """Writes the loops of a module that keep accumulators in registers, and those that also load ahead."""
     decisions = tuple(decisions)
     for decision in decisions:
         if decision.ring is not None:
@@ -73,7 +73,7 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
     decisions = tuple(decision for decision in decisions if decision.ring is None)
     arrays = {product.array: product for decision in decisions for product in decision.accumulations}
     for product in arrays.values():
-        _emit_sums(macros, product)
+        _emit_accumulators(macros, product)
     for decision in decisions:
         if decision.pipeline is None:
             for product in decision.accumulations:
@@ -82,7 +82,7 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
             _emit_unrolled(macros, decision.hook, decision.pipeline)
         else:
             _emit_double_buffers(macros, decision.hook, decision.pipeline)
-    # new tiles, and memory that contained buffers, are set to zeros before sums are added to them
+    # new tiles, and memory that contained buffers, are set to zeros before accumulators are added to them
     zeroed = {
         (product.home, buffer.c.name)
         for decision in decisions
@@ -95,13 +95,13 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
     for home, c in sorted(zeroed):
         macros.add(Hook.END, home, f"wt_module::zero({c});")
     for product in arrays.values():
-        finish = f"{product.sums.symbol}_finish({_sums(product)}, {pointer(product.c)});"
+        finish = f"{product.accumulators.symbol}_finish({_accumulators(product)}, {pointer(product.c)});"
         macros.add(Hook.END, product.home, f"{_SYNC} {finish} {_SYNC}")
         _emit_addition(macros, product.home, product)
 
 
-def _emit_sums(macros: Macros, product: Accumulation) -> None:
-    name, count, ctype = _sums(product), product.sums.count, product.sums.ctype
+def _emit_accumulators(macros: Macros, product: Accumulation) -> None:
+    name, count, ctype = _accumulators(product), product.accumulators.count, product.accumulators.ctype
     # declared without an initializer, because a goto may not jump over one
     zeroed = f"for (int wt_i = 0; wt_i < {count}; ++wt_i) {name}[wt_i] = {ctype}(0);"
     macros.add(Hook.BEGIN, product.home, f"{ctype} {name}[{count}]; {zeroed}")
@@ -160,14 +160,14 @@ def _replace_product(macros: Macros, product: Accumulation, text: str) -> None:
     macros.replace(Hook.AT, hook_of(product.operation), text)
 
 
-def _sums(product: Accumulation) -> str:
-    return f"wt_sums_{product.array}"
+def _accumulators(product: Accumulation) -> str:
+    return f"wt_accumulators_{product.array}"
 
 
 def _add(product: Accumulation, a: str = "", b: str = "") -> str:
-    """Returns the call that adds a product to its sums. ``a`` and ``b`` replace the pointers of its tiles."""
+    """Returns the call that adds a product to its accumulators. ``a`` and ``b`` replace the pointers of its tiles."""
     operands = f"{a or pointer(product.a)}, {b or pointer(product.b)}"
-    return f"{product.sums.symbol}_add({_sums(product)}, {operands});"
+    return f"{product.accumulators.symbol}_add({_accumulators(product)}, {operands});"
 
 
 def _operand(tile: Tile, names: Mapping[str, str], offsets: dict[str, str]) -> str:
@@ -197,8 +197,8 @@ def staged_types(decision: LoopDecision) -> Iterator[str]:
     if (ring := decision.ring) is None:
         return
     for product, variant, answer in zip(decision.accumulations, ring.variants, ring.products):
-        if product.array == hook_of(product.operation):  # the first one of those that share sums
-            a, b = (_slot(ring, tile).transposed for tile in (product.a, product.b))
+        if product.array == hook_of(product.operation):  # the first one of those that share accumulators
+            a, b = (_buffer(ring, tile).transposed for tile in (product.a, product.b))
             flags = {"in_loop": True, "a_transposed": a, "b_transposed": b}
             yield _product_type(staged_name(product), variant, answer, {}, flags)
 
@@ -206,13 +206,13 @@ def staged_types(decision: LoopDecision) -> Iterator[str]:
 def _product_type(
     name: str, variant: GemmProblem, answer: MmaPlan, sizes: Mapping[str, int], flags: Mapping[str, bool]
 ) -> str:
-    """C++ of the type of a product of tiles in slots.
+    """C++ of the type of a product of tiles in stage buffers.
 
     Args:
         name: Its name.
-        variant: The product, with its operands as they lie in slots.
+        variant: The product, with its operands as they lie in stage buffers.
         answer: How a block computes it.
-        sizes, flags: Further constants of its problem (``kernels/module/staged_sums.cuh``).
+        sizes, flags: Further constants of its problem (``kernels/module/staged_accumulators.cuh``).
     """
     template = {"wgmma": "WarpgroupProduct", "fma": "FmaProduct"}.get(answer.instruction, "WarpProduct")
     if answer.through_registers:
@@ -254,8 +254,8 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
     if not reads_c:  # zeros come after it: the other order gives loops of wgmma machine code that nobody has timed
         _emit_starts(macros, loop, products, ring)
     adds = " ".join(
-        f"{staged_name(product)}::add(wt_sums_{product.array}, "
-        f"{', '.join(f'{name}.from + {_slot(ring, tile).offset_bytes}' for tile in (product.a, product.b))});"
+        f"{staged_name(product)}::add(wt_accumulators_{product.array}, "
+        f"{', '.join(f'{name}.from + {_buffer(ring, tile).offset_bytes}' for tile in (product.a, product.b))});"
         for product in products
     )
     groups = " + ".join(f"{staged_name(product)}::GROUPS" for product in products)
@@ -266,17 +266,17 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
         after_loads = f"{multiply}:; {due} {{ if (!{name}.more) {wait} {multiplied}"
     else:
         before_loads, after_loads = f"{multiply}:; {due} {{ {wait} {multiplied}", ""
-    last = max(hook_of(slot.load) for slot in ring.slots.values())
-    for tile, slot in ring.slots.items():
-        to = f"{name}.to + {slot.offset_bytes}"
-        template = f"wt_module::{'TransposingSlotLoader' if slot.transposed else 'SlotLoader'}"
-        target = f"wt_module::LoadSlotOnce<{template}> {{{to}}}"
-        if slot.array is not None:
+    last = max(hook_of(buffer.load) for buffer in ring.buffers.values())
+    for tile, buffer in ring.buffers.items():
+        to = f"{name}.to + {buffer.offset_bytes}"
+        template = f"wt_module::{'TransposingBufferLoader' if buffer.transposed else 'BufferLoader'}"
+        target = f"wt_module::LoadBufferOnce<{template}> {{{to}}}"
+        if buffer.array is not None:
             kind, loader = f"{template}<decltype({tile})>", f"wt_loader_{loop}_{tile}"
-            begin(_begun(kind, loader, slot.array.name))
-            target = f"wt_module::LoadSlot<{kind}> {{{loader}, {to}}}"
-        commit = _COMMIT if hook_of(slot.load) == last else ""
-        macros.replace(Hook.AT, hook_of(slot.load), f"{before_loads}{target} << {STATEMENT}{commit}")
+            begin(_begun(kind, loader, buffer.array.name))
+            target = f"wt_module::LoadBuffer<{kind}> {{{loader}, {to}}}"
+        commit = _COMMIT if hook_of(buffer.load) == last else ""
+        macros.replace(Hook.AT, hook_of(buffer.load), f"{before_loads}{target} << {STATEMENT}{commit}")
         before_loads = ""
     for product in products:
         _replace_product(macros, product, "")
@@ -284,34 +284,36 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
     end = partial(macros.add, Hook.END, loop)
     end(f"{name}.more = false; {drain}:; if ({name}.pending) goto {multiply};")
     summed = {product.array: product for product in products}
-    completions = " ".join(f"{staged_name(product)}::complete(wt_sums_{number});" for number, product in summed.items())
+    completions = " ".join(
+        f"{staged_name(product)}::complete(wt_accumulators_{number});" for number, product in summed.items()
+    )
     end(f"{completions} {_SYNC}")
     if found.extra_bytes:
         end(_released(found.extra_bytes))
-    if decision.sum_store is None:
+    if decision.accumulator_store is None:
         _emit_results(macros, loop, products, ring)
     for fill in ring.fills:  # the loop overwrites C
         macros.replace(Hook.AT, hook_of(fill), "")
 
 
 def _emit_starts(macros: Macros, loop: int, products: tuple[Accumulation, ...], ring: Ring) -> None:
-    """Writes the sums before the loop: zeros, or the start value of C in the first array of sums of this C."""
+    """Writes the accumulators before the loop: zeros, or the start value of C in the first array of this C."""
     started: set[str] = set()
     arrays: set[int] = set()
     for product, has_start in zip(products, ring.starts):
         if product.array in arrays:
             continue
         arrays.add(product.array)
-        kind, sums, start = staged_name(product), f"wt_sums_{product.array}", ""
+        kind, accumulators, start = staged_name(product), f"wt_accumulators_{product.array}", ""
         if has_start and not ring.adds_starts and product.c.name not in started:
             macros.add(Hook.BEGIN, loop, _SYNC)
             start = f", {pointer(product.c)}"
         started.add(product.c.name)
-        macros.add(Hook.BEGIN, loop, f"{kind}::Sums {sums}; {kind}::start({sums}{start});")
+        macros.add(Hook.BEGIN, loop, f"{kind}::Accumulators {accumulators}; {kind}::start({accumulators}{start});")
 
 
 def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...], ring: Ring) -> None:
-    """Writes the sums to C after the loop, or adds them to its start value or to those of an earlier array."""
+    """Writes the accumulators to C after the loop, or adds them to its start value or to those of an earlier array."""
     written: set[str] = set()
     arrays: set[int] = set()
     for product, has_start in zip(products, ring.starts):
@@ -319,7 +321,7 @@ def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...],
             arrays.add(product.array)
             adds = str((has_start and ring.adds_starts) or product.c.name in written).lower()
             written.add(product.c.name)
-            finish = f"{staged_name(product)}::finish<{adds}>(wt_sums_{product.array}, {pointer(product.c)});"
+            finish = f"{staged_name(product)}::finish<{adds}>(wt_accumulators_{product.array}, {pointer(product.c)});"
             macros.add(Hook.END, loop, f"{finish} {_SYNC}")
     for product in products:
         _emit_addition(macros, loop, product)
@@ -333,13 +335,13 @@ def _emit_addition(macros: Macros, loop: int, product: Accumulation) -> None:
         macros.add(Hook.END, loop, f"wp::tile_add_inplace({target}, {product.c.name});")
 
 
-def _slot(ring: Ring, tile: Tile) -> Slot:
-    """The slot of a loaded tile, or of its transpose."""
-    return next(slot for root, slot in ring.slots.items() if root in tile.memory)
+def _buffer(ring: Ring, tile: Tile) -> StageBuffer:
+    """The stage buffer of a loaded tile, or of its transpose."""
+    return next(buffer for root, buffer in ring.buffers.items() if root in tile.memory)
 
 
 def staged_name(product: Accumulation) -> str:
-    """C++ of the type of a product of tiles in slots."""
+    """C++ of the type of a product of tiles in stage buffers."""
     return f"wt_staged_{product.array}"
 
 
@@ -397,7 +399,7 @@ def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
     last = max(ring.gradients, key=lambda gradient: hook_of(gradient.load))
     for gradient in ring.gradients:
         tile, number = gradient.tile.name, hook_of(gradient.load)
-        loader, loaders = f"wt_reverse_loader_{loop}_{tile}", f"wt_module::SlotLoader<decltype({tile})>"
+        loader, loaders = f"wt_reverse_loader_{loop}_{tile}", f"wt_module::BufferLoader<decltype({tile})>"
         begin(f"{_begun(loaders, loader, gradient.array.name)} wt_module::Places {places[tile]};")
         target = f"{loader}, {_address(ring, f'{name}.to', tile)}, {places[tile]}"
         commit = _COMMIT if gradient is last else ""
@@ -422,12 +424,13 @@ def _gradients(ring: ReverseRing, name: str, places: dict[str, str]) -> Iterator
     for gradient in ring.gradients:
         tile, kind = gradient.tile.name, kinds[gradient.tile.name]
         other = _address(ring, f"{name}.from", gradient.other.name)
-        yield f"{kind}::Sums wt_sums_{tile}; {name}.multiply<{kind}>(wt_sums_{tile}, {other});"
+        yield f"{kind}::Accumulators wt_accumulators_{tile}; {name}.multiply<{kind}>(wt_accumulators_{tile}, {other});"
     for tile, kind in kinds.items():
-        yield f"{name}.complete<{kind}>(wt_sums_{tile});"
+        yield f"{name}.complete<{kind}>(wt_accumulators_{tile});"
     yield _SYNC  # all threads have read the stage
     for tile, kind in kinds.items():
-        yield f"{name}.replace<{kind}, decltype({tile})>(wt_sums_{tile}, {_address(ring, f'{name}.from', tile)});"
+        address = _address(ring, f"{name}.from", tile)
+        yield f"{name}.replace<{kind}, decltype({tile})>(wt_accumulators_{tile}, {address});"
     yield _SYNC
     for gradient in ring.gradients:
         tile, array = gradient.tile.name, gradient.array
@@ -437,7 +440,7 @@ def _gradients(ring: ReverseRing, name: str, places: dict[str, str]) -> Iterator
 
 
 def _address(ring: ReverseRing, stage: str, tile: str) -> str:
-    return f"{stage} + {ring.slots[tile].offset_bytes}"
+    return f"{stage} + {ring.buffers[tile].offset_bytes}"
 
 
 def _gradient_name(ring: ReverseRing, gradient: TileGradient) -> str:

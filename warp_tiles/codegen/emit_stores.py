@@ -1,13 +1,13 @@
 """Writes the stores that compute their tile, and their adjoints, as C++: the bodies of macros.
 
-The macros call the device functions of ``stores.cuh``, ``sum_stores.cuh`` and ``adjoint_chains.cuh``.
+The macros call the device functions of ``stores.cuh``, ``accumulator_stores.cuh`` and ``adjoint_chains.cuh``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from warp_tiles.codegen.answers import ComputedStore, ReversedStore, SumStore
+from warp_tiles.codegen.answers import AccumulatorStore, ComputedStore, ReversedStore
 from warp_tiles.codegen.emit_loops import staged_name
 from warp_tiles.codegen.hooks import STATEMENT, Hook, Macros, hook_of, local_function
 from warp_tiles.codegen.operations import Operation, Tile
@@ -20,11 +20,12 @@ def emit_computed_stores(macros: Macros, stores: Iterable[ComputedStore]) -> Non
         _emit(macros, found, found.sources, f"wt_module::store_computed<{counts}>(wt_compute, wt_store")
 
 
-def emit_sum_store(macros: Macros, found: SumStore) -> None:
-    """Writes a store that takes the sums of a loop from registers."""
+def emit_accumulator_store(macros: Macros, found: AccumulatorStore) -> None:
+    """Writes a store that takes the accumulators of a loop from registers."""
     store, product = found.computed, found.product
     counts = f"{len(found.others)}, {len(store.loads)}"
-    call = f"wt_module::store_sums<{counts}, {staged_name(product)}>(wt_sums_{product.array}, wt_compute, wt_store"
+    arguments = f"wt_accumulators_{product.array}, wt_compute, wt_store"
+    call = f"wt_module::store_accumulators<{counts}, {staged_name(product)}>({arguments}"
     _emit(macros, store, [product.c, *found.others], call)
 
 
@@ -57,7 +58,7 @@ def _emit(macros: Macros, found: ComputedStore, sources: Iterable[Tile], call: s
     if found.operations:
         compute = local_function("wt_compute", names, " ".join(calls))
     else:
-        compute = local_function("wt_compute", ("wt_result", "wt_sums"), "wt_result = wt_sums;")
+        compute = local_function("wt_compute", ("wt_result", "wt_accumulators"), "wt_result = wt_accumulators;")
     end = f"{store} {compute} {call}, {', '.join(held.get(name, name) for name in names)}); }}"
     texts[hook_of(found.store)] = end
     for position, (hook, text) in enumerate(sorted(texts.items())):

@@ -1,33 +1,41 @@
-"""Decides about loops: which keep the sums of their products in registers, and which load tiles ahead.
+"""Decides about loops: which keep the accumulators of their products in registers, and which load tiles ahead.
 
-The conditions are in :mod:`warp_tiles.codegen.sums` and :mod:`warp_tiles.codegen.pipelines`. All functions are pure, on
-a :class:`warp_tiles.codegen.trace.ModuleTrace`.
+The conditions are in :mod:`warp_tiles.codegen.accumulators` and :mod:`warp_tiles.codegen.pipelines`. All functions are
+pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from warp_tiles.codegen.answers import Accumulation, LoopDecision, LoopSums, Pipeline, ReverseRing, Ring, SumStore
+from warp_tiles.codegen.accumulators import AccumulatorsOf, addition_of, rejection_of_accumulators
+from warp_tiles.codegen.answers import (
+    Accumulation,
+    AccumulatorStore,
+    LoopAccumulators,
+    LoopDecision,
+    Pipeline,
+    ReverseRing,
+    Ring,
+)
 from warp_tiles.codegen.operations import Operation
 from warp_tiles.codegen.pipelines import Body, aligned, body_of, plan_pipeline
 from warp_tiles.codegen.reverse import plan_reverse
 from warp_tiles.codegen.stages import LoopTarget, plan_ring
-from warp_tiles.codegen.stores import plan_sum_store
-from warp_tiles.codegen.sums import SumsOf, addition_of, rejection_of_sums
+from warp_tiles.codegen.stores import plan_accumulator_store
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, loops, own_operations
 from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import DTYPE_BYTES
 
 # the least measured share of a loop's speed, without its stages
 _SPEED_WITHOUT_STAGES = {"tensor cores": 0.09, "fma": 0.73}
-_SHORTEST_COPY = 4  # bytes of an async copy, as shortest_copy() in kernels/module/slots.cuh
+_SHORTEST_COPY = 4  # bytes of an async copy, as shortest_copy() in kernels/module/stage_buffers.cuh
 
 
 def decide(
     module: ModuleTrace,
     function: FunctionTrace,
-    sums: SumsOf,
+    accumulators: AccumulatorsOf,
     *,
     ahead: bool,
     target: LoopTarget | None = None,
@@ -37,11 +45,11 @@ def decide(
     Args:
         module: The whole module, for calls of the function.
         function: The function.
-        sums: Finds the functions that keep the sums of a site.
+        accumulators: Finds the functions that keep the accumulators of a site.
         ahead: True if tiles may be loaded ahead.
         target: What loops may use; None without stages.
     """
-    decider = _Decider(module, function, sums, ahead, target or LoopTarget())
+    decider = _Decider(module, function, accumulators, ahead, target or LoopTarget())
     found = ((loop, around, _products(loop)) for loop, around in loops(function.nodes))
     return tuple(decider.decision(loop, around, products) for loop, around, products in found if products)
 
@@ -54,14 +62,19 @@ class _Decider:
     """Decides about the loops of one function."""
 
     def __init__(
-        self, module: ModuleTrace, function: FunctionTrace, sums: SumsOf, ahead: bool, target: LoopTarget
+        self,
+        module: ModuleTrace,
+        function: FunctionTrace,
+        accumulators: AccumulatorsOf,
+        ahead: bool,
+        target: LoopTarget,
     ) -> None:
         self._module = module
         self._function = function
-        self._sums = sums
+        self._accumulators = accumulators
         self._ahead = ahead
         self._target = target
-        self._arrays: dict[tuple[LoopSums, int, str], int] = {}
+        self._arrays: dict[tuple[LoopAccumulators, int, str], int] = {}
 
     def decision(self, loop: Loop, around: tuple[Loop, ...], products: Sequence[Operation]) -> LoopDecision:
         """The decision about one loop with its products."""
@@ -72,15 +85,15 @@ class _Decider:
             assert staged.ring is not None
             cost = _cost(staged.ring.loop.instruction, target.forbidden)
             staged = target.forbidden
-        sum_store: SumStore | str = ""
+        accumulator_store: AccumulatorStore | str = ""
         if isinstance(staged, Pipeline):
             assert staged.ring is not None
             pipeline, accumulations, reason = staged, staged.products, _reason(staged.ring, target.rejection)
-            sum_store = plan_sum_store(self._function, loop, accumulations, staged.ring)
+            accumulator_store = plan_accumulator_store(self._function, loop, accumulations, staged.ring)
         else:
-            accumulations, rejections = self._accumulations(loop, around, products, self._sums, self._arrays)
+            accumulations, rejections = self._accumulations(loop, around, products, self._accumulators, self._arrays)
             pipeline, reasons = self._pipeline(loop, accumulations, rejections)
-            # without a function, the reason against sums in registers already is the reason
+            # without a function, the reason against accumulators in registers already is the reason
             has_functions = all(product.product.site in target.variants for product in products if product.product)
             if loop.kind != "unrolled" and staged and (pipeline or (has_functions and staged not in reasons)):
                 reasons.append(f"{'not more' if pipeline else 'no'} stages: {staged}")
@@ -93,14 +106,14 @@ class _Decider:
             self._function.file,
             loop.line,
             len(products),
-            "pipelined" if pipeline else "register_sums" if accumulations else "as_warp",
+            "pipelined" if pipeline else "register_accumulators" if accumulations else "as_warp",
             1 if pipeline is None else ring.loop.stages if ring else 2,
             reason,
             ring.loop.instruction if ring else "",
-            _sums(accumulations, ring, reverse_ring),
+            _accumulators(accumulations, ring, reverse_ring),
             reverse=_reverse_reason(reverse),
             reverse_instructions=reverse_ring.answer.instructions if reverse_ring else (),
-            store=_store_reason(sum_store),
+            store=_store_reason(accumulator_store),
             operands=max((product.operands for product in ring.products), default=0) if ring else 0,
             loads=_load_reason(ring) if ring else "",
             cost=cost,
@@ -116,7 +129,7 @@ class _Decider:
             accumulations,
             pipeline,
             reverse_ring,
-            sum_store if isinstance(sum_store, SumStore) else None,
+            accumulator_store if isinstance(accumulator_store, AccumulatorStore) else None,
         )
 
     def _staged(self, loop: Loop, around: tuple[Loop, ...], products: Sequence[Operation]) -> Pipeline | str:
@@ -125,12 +138,16 @@ class _Decider:
         if not target.families or not self._ahead or loop.kind == "unrolled":
             return target.rejection
 
-        # equal products that add to one C share their sums
-        def sums_of(site: int) -> LoopSums | str:
+        # equal products that add to one C share their accumulators
+        def accumulators_of(site: int) -> LoopAccumulators | str:
             variant = target.variants.get(site)
-            return LoopSums(f"staged_{variant.symbol}", "float", 0) if variant else "no function was planned for it"
+            return (
+                LoopAccumulators(f"staged_{variant.symbol}", "float", 0)
+                if variant
+                else "no function was planned for it"
+            )
 
-        accumulations, rejections = self._accumulations(loop, around, products, sums_of, {})
+        accumulations, rejections = self._accumulations(loop, around, products, accumulators_of, {})
         if rejections:
             return rejections[0]
         body = body_of(self._function, loop, accumulations)
@@ -144,26 +161,26 @@ class _Decider:
         loop: Loop,
         around: tuple[Loop, ...],
         products: Sequence[Operation],
-        sums: SumsOf,
-        arrays: dict[tuple[LoopSums, int, str], int],
+        accumulators: AccumulatorsOf,
+        arrays: dict[tuple[LoopAccumulators, int, str], int],
     ) -> tuple[tuple[Accumulation, ...], list[str]]:
-        """Returns the products whose sums stay in registers, and the rejections of the others."""
+        """Returns the products whose accumulators stay in registers, and the rejections of the others."""
         accumulations: list[Accumulation] = []
         rejections: list[str] = []
         for operation in products:
-            rejection = rejection_of_sums(self._module, self._function, loop, operation, sums)
+            rejection = rejection_of_accumulators(self._module, self._function, loop, operation, accumulators)
             if rejection:
                 rejections.append(f"line {operation.line}: {rejection}" if len(products) > 1 else rejection)
                 continue
             home = loop.hook
             for outer in reversed(around):
-                if rejection_of_sums(self._module, self._function, outer, operation, sums):
+                if rejection_of_accumulators(self._module, self._function, outer, operation, accumulators):
                     break
                 home = outer.hook
             assert operation.product is not None
             assert operation.hook is not None
-            functions = sums(operation.product.site)
-            assert isinstance(functions, LoopSums)
+            functions = accumulators(operation.product.site)
+            assert isinstance(functions, LoopAccumulators)
             array = arrays.setdefault((functions, home, operation.matrices[2].name), operation.hook)
             addition = addition_of(self._function, operation)
             accumulations.append(Accumulation(operation, functions, home, array, addition))
@@ -213,10 +230,10 @@ def _cost(instruction: str, forbidden: str) -> str:
     )
 
 
-def _sums(accumulations: Iterable[Accumulation], ring: Ring | None, reverse: ReverseRing | None) -> int:
-    """Registers of a thread that hold sums of staged products, at most."""
-    arrays = {one.array: answer.sums for one, answer in zip(accumulations, ring.products)} if ring else {}
-    return max(sum(arrays.values()), reverse.answer.sums if reverse else 0)
+def _accumulators(accumulations: Iterable[Accumulation], ring: Ring | None, reverse: ReverseRing | None) -> int:
+    """Registers of a thread that hold accumulators of staged products, at most."""
+    arrays = {one.array: answer.accumulators for one, answer in zip(accumulations, ring.products)} if ring else {}
+    return max(sum(arrays.values()), reverse.answer.accumulators if reverse else 0)
 
 
 # ---- reasons in words
@@ -246,19 +263,19 @@ def _reverse_reason(reverse: ReverseRing | str) -> str:
     return f"{instructions} from stages of {reverse.stage_bytes} bytes, {_where(reverse.answer.extra_bytes)}"
 
 
-def _store_reason(store: SumStore | str) -> str:
-    """How the sums of a loop reach an array; empty without stages."""
-    if isinstance(store, SumStore):
+def _store_reason(store: AccumulatorStore | str) -> str:
+    """How the accumulators of a loop reach an array; empty without stages."""
+    if isinstance(store, AccumulatorStore):
         return "the accumulators are stored from registers"
     return f"the accumulators pass through shared memory: {store}" if store else ""
 
 
 def _load_reason(ring: Ring) -> str:
-    """How tiles reach the stages (``kernels/module/slots.cuh``)."""
+    """How tiles reach the stages (``kernels/module/stage_buffers.cuh``)."""
     size_bytes = DTYPE_BYTES[ring.variants[0].a.dtype]
     word = max(size_bytes, _SHORTEST_COPY)
     odd = " or begins at an odd element" if size_bytes < word else ""
-    transposed = {slot.transposed for slot in ring.slots.values()}
+    transposed = {buffer.transposed for buffer in ring.buffers.values()}
     texts = []
     if False in transposed:
         texts.append(

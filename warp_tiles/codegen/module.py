@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
-from warp_tiles.codegen.answers import FunctionCall, LoopDecision, LoopSums, ModuleAnswer
+from warp_tiles.codegen.answers import FunctionCall, LoopAccumulators, LoopDecision, ModuleAnswer
 from warp_tiles.codegen.loads import joined, plan_loads
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.prelude import finished_source, prefix_of
@@ -34,11 +34,11 @@ class DeviceFunction:
 
     Attributes:
         symbol: Its name.
-        sums: The functions that keep its sums over a loop, or the reason why there are none.
+        accumulators: The functions that keep its accumulators over a loop, or the reason why there are none.
     """
 
     symbol: str
-    sums: LoopSums | str
+    accumulators: LoopAccumulators | str
 
 
 class Functions(Protocol):
@@ -216,7 +216,7 @@ class GeneratedModule:
         waiting = waiting_sites(self.trace)
         calls = tuple(call for site in sites for call in self._calls_of(site, decision, functions, waiting))
         summed = {
-            one.sums.symbol: (product, one.sums)
+            one.accumulators.symbol: (product, one.accumulators)
             for loop in loops
             if not loop.ring
             for one in loop.accumulations
@@ -236,7 +236,7 @@ class GeneratedModule:
             return answer
         ahead = {loop.hook for loop in loops if loop.pipeline is not None}
         reversed_loops = {loop.hook for loop in loops if loop.reverse is not None}
-        stored = {loop.sum_store.computed.store for loop in loops if loop.sum_store is not None}
+        stored = {loop.accumulator_store.computed.store for loop in loops if loop.accumulator_store is not None}
         return replace(
             answer,
             moves=True,
@@ -289,20 +289,22 @@ class GeneratedModule:
     def _decide_loops(
         self, functions: Functions, settings: Settings, suffix: bool, without: frozenset[int]
     ) -> tuple[LoopDecision, ...]:
-        def sums_of(index: int) -> LoopSums | str:
+        def accumulators_of(index: int) -> LoopAccumulators | str:
             site = self.session.sites[index]
             if not settings.register_accumulators:
                 return "the setting register_accumulators is off"
             function = functions.get(site.variants[Role.FORWARD]) if Role.FORWARD in site.variants else None
             if function is None or index in without:
                 return f"the product takes Warp's scalar path: {site.scalar_reason or 'nothing was built'}"
-            return function.sums
+            return function.accumulators
 
         def decisions(target: LoopTarget) -> tuple[LoopDecision, ...]:
             return tuple(
                 decision
                 for function in self.trace.functions.values()
-                for decision in decide(self.trace, function, sums_of, ahead=settings.async_copies, target=target)
+                for decision in decide(
+                    self.trace, function, accumulators_of, ahead=settings.async_copies, target=target
+                )
             )
 
         target = self._loop_target(settings, suffix)

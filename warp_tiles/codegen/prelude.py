@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from warp_tiles.codegen.answers import LoopSums, ModuleAnswer
+from warp_tiles.codegen.answers import LoopAccumulators, ModuleAnswer
 from warp_tiles.codegen.emit_loops import (
     emit_loads,
     emit_loops,
@@ -18,7 +18,7 @@ from warp_tiles.codegen.emit_loops import (
     skip_replays,
     staged_types,
 )
-from warp_tiles.codegen.emit_stores import emit_computed_stores, emit_store_adjoint, emit_sum_store
+from warp_tiles.codegen.emit_stores import emit_accumulator_store, emit_computed_stores, emit_store_adjoint
 from warp_tiles.codegen.hooks import Macros
 from warp_tiles.compile import sources
 from warp_tiles.compile.sources import flatten
@@ -59,13 +59,13 @@ def finished_source(source: str, answer: ModuleAnswer) -> str:
                 declarations[f"{name}_waiting"] = waiting_function(name, pointers(variant))
                 name = f"{name}_waiting"
         names[call.placeholder] = name
-    for product, sums in answer.summed:
-        declarations[f"{sums.symbol}_add"] = loop_declarations(product, sums)
+    for product, accumulators in answer.summed:
+        declarations[f"{accumulators.symbol}_add"] = loop_declarations(product, accumulators)
     macros = Macros()
     emit_loops(macros, answer.loops)
     for loop in answer.loops:
-        if loop.sum_store is not None:
-            emit_sum_store(macros, loop.sum_store)
+        if loop.accumulator_store is not None:
+            emit_accumulator_store(macros, loop.accumulator_store)
     emit_loads(macros, answer.loads, answer.replayed)
     emit_computed_stores(macros, answer.stores)
     for store in answer.reversed_stores:
@@ -163,11 +163,11 @@ def declaration(variant: GemmProblem, symbol: str) -> str:
     return f"void {symbol}({', '.join(pointers(variant))});"
 
 
-def loop_declarations(variant: GemmProblem, sums: LoopSums) -> str:
-    """Returns the C++ declarations of the two functions that keep a variant's sums over a loop."""
+def loop_declarations(variant: GemmProblem, accumulators: LoopAccumulators) -> str:
+    """Returns the C++ declarations of the two functions that keep a variant's accumulators over a loop."""
     a, b, c = (DTYPES[operand.dtype].warp_type for operand in (variant.a, variant.b, variant.c))
-    add = f"void {sums.symbol}_add({sums.ctype}*, {a}*, {b}*);"
-    return f"{add}\nvoid {sums.symbol}_finish({sums.ctype}*, {c}*);"
+    add = f"void {accumulators.symbol}_add({accumulators.ctype}*, {a}*, {b}*);"
+    return f"{add}\nvoid {accumulators.symbol}_finish({accumulators.ctype}*, {c}*);"
 
 
 def waiting_function(symbol: str, types: Iterable[str]) -> str:

@@ -1,8 +1,9 @@
 """Loops whose reverse pass loads into stages too (``kernels/module/reverse_loop.cuh``).
 
-In the reverse pass of ``C += A B`` the gradient G of C is the same in all iterations. It is copied into slots before
-the loop. An iteration loads A and B into a stage, and computes the gradients of the iteration before from slots, as the
-forward loop does. They replace A and B in the stage, and are added to the gradients of the arrays from there.
+In the reverse pass of ``C += A B`` the gradient G of C is the same in all iterations. It is copied into stage buffers
+before the loop. An iteration loads A and B into a stage, and computes the gradients of the iteration before from stage
+buffers, as the forward loop does. They replace A and B in the stage, and are added to the gradients of the arrays from
+there.
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
@@ -23,7 +24,7 @@ from warp_tiles.codegen.stages import (
     loaded_operands,
     longest_run,
     problem_of_order,
-    stage_slots,
+    stage_buffers,
 )
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, operations
 from warp_tiles.gemm.pipeline import LoopMemory
@@ -70,7 +71,7 @@ def plan_reverse(
     array_a, array_b = (next((v for v in load.operands if isinstance(v, Array)), None) for load in (load_a, load_b))
     if array_a is None or array_b is None or not {array_a.name, array_b.name} <= constant:
         return "the loop changes the arrays that it loads from"
-    slots, stage_bytes = stage_slots(body.loads)
+    buffers, stage_bytes = stage_buffers(body.loads)
     idle, _ = idle_tiles(module, function, loop, body.loads, products, keeps_starts=True)
     run, at_end = longest_run(function, idle)
     sizes = dict(function.frame)  # a tile's gradient lies right behind it
@@ -85,7 +86,7 @@ def plan_reverse(
         TileGradient(b, load_b, array_b, a, answer.of_b),
     )
     views = tuple(operation for operation in operations(loop.nodes) if _is_view(operation))
-    return ReverseRing(answer, variant, product.operation, product.c, first, slots, stage_bytes, gradients, views)
+    return ReverseRing(answer, variant, product.operation, product.c, first, buffers, stage_bytes, gradients, views)
 
 
 def _problem_of_product(

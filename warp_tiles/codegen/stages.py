@@ -1,6 +1,6 @@
-"""Loops that load several iterations ahead, into a ring of stages (``kernels/module/slots.cuh``).
+"""Loops that load several iterations ahead, into a ring of stages (``kernels/module/stage_buffers.cuh``).
 
-A stage has a slot for each tile that an iteration loads. The stages lie in the memory of tiles that are idle in the
+A stage has a buffer for each tile that an iteration loads. The stages lie in the memory of tiles that are idle in the
 loop, and in extra shared memory. Their tiles are multiplied where they are, by wgmma, mma.sync or fma.
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from warp_tiles.codegen.answers import Accumulation, Ring, Slot
+from warp_tiles.codegen.answers import Accumulation, Ring, StageBuffer
 from warp_tiles.codegen.effects import JUMPS, TRANSPOSE
 from warp_tiles.codegen.operations import UNKNOWN_MEMORY, Array, Operation, Tile
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Node, operations, path_to
@@ -82,7 +82,7 @@ def plan_ring(
         if isinstance(operands, str):
             return operands
         asked.append((variant, (operands[0].name, operands[1].name)))
-    _, stage_bytes = stage_slots(loads)
+    _, stage_bytes = stage_buffers(loads)
     overlapping = _overlapping(module, function, products)
     idle, starts = idle_tiles(
         module, function, loop, loads, products, keeps_starts=bool(overlapping), overlapping=overlapping
@@ -105,7 +105,7 @@ def plan_ring(
     answered = question.answer(target.choice if measured is None else measured.overrides)
     if isinstance(answered, str):
         return answered if measured is None else f"{answered}, {measured.reason}"
-    slots, _ = stage_slots(loads, transpositions(asked)[answered.form], constant_arrays(function, loop))
+    buffers, _ = stage_buffers(loads, transpositions(asked)[answered.form], constant_arrays(function, loop))
     in_tiles = run and (at_end or not answered.loop.extra_bytes)
     first = idle[run[0]] if in_tiles else None
     summed = {product.c.name: product.c for product, start in zip(products, starts) if not (start or product.addition)}
@@ -113,7 +113,9 @@ def plan_ring(
     filled = tuple(fill for fill in fills if fill is not None)
     variants = question.forms[answered.form]
     rejection = "; ".join(filter(None, (answered.rejection, "" if measured is None else measured.reason)))
-    return Ring(answered.loop, first, slots, answered.products, variants, starts, bool(overlapping), filled, rejection)
+    return Ring(
+        answered.loop, first, buffers, answered.products, variants, starts, bool(overlapping), filled, rejection
+    )
 
 
 def constant_arrays(function: FunctionTrace, loop: Loop) -> frozenset[str]:
@@ -176,25 +178,25 @@ def _whole_root(function: FunctionTrace, tile: Tile, roots: Mapping[str, Tile]) 
     return None
 
 
-def stage_slots(
+def stage_buffers(
     loads: Sequence[Operation], transposed: Collection[str] = (), constant: Collection[str] = ()
-) -> tuple[dict[str, Slot], int]:
-    """Returns the slots of a stage by tile, and the bytes of a stage.
+) -> tuple[dict[str, StageBuffer], int]:
+    """Returns the stage buffers by tile, and the bytes of a stage.
 
     Args:
         loads: The loads of an iteration.
-        transposed: The tiles whose slots are transposed.
+        transposed: The tiles whose stage buffers are transposed.
         constant: The arrays that do not change in the loop.
     """
-    slots: dict[str, Slot] = {}
+    buffers: dict[str, StageBuffer] = {}
     offset = 0
     for load in loads:
         array = next((value for value in load.operands if isinstance(value, Array) and value.name in constant), None)
         for tile in load.results:
             if isinstance(tile, Tile):
-                slots[tile.name] = Slot(load, offset, tile.name in transposed, array)
+                buffers[tile.name] = StageBuffer(load, offset, tile.name in transposed, array)
                 offset += -(-tile.size_bytes // STAGE_ALIGNMENT) * STAGE_ALIGNMENT
-    return slots, offset
+    return buffers, offset
 
 
 def idle_tiles(
@@ -213,7 +215,7 @@ def idle_tiles(
         module, function, loop: The loop, in its function and module.
         loads, products: Its loads and products.
         keeps_starts: True if a C with a start value is not idle: the loop adds to it, or its gradient is needed.
-        overlapping: The names of Cs that count as Cs with a start value: several sums are added to their memory.
+        overlapping: The names of Cs that count as Cs with a start value: several products are added to their memory.
     """
     idle = {tile.name: tile for load in loads for tile in load.results if isinstance(tile, Tile)}
     starts = []

@@ -3,7 +3,7 @@
 Warp computes a tile such as ``wp.tile_astype(c + w, dtype)`` in registers, one operation after the other, and stores
 single elements. If nothing else uses the tiles in registers, the store can read vectors of the shared tiles instead,
 compute and write vectors (``kernels/module/stores.cuh``). After a loop with stages it can take the loop's accumulators
-from registers, so that C of a whole tile is not written to shared memory (``kernels/module/sum_stores.cuh``).
+from registers, so that C of a whole tile is not written to shared memory (``kernels/module/accumulator_stores.cuh``).
 
 The reverse pass repeats the elementwise operations, and later runs the adjoint of the store and those of the
 operations. In bands of the tile, the operations are repeated only then (``kernels/module/adjoint_chains.cuh``). So
@@ -18,7 +18,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from warp_tiles.codegen.answers import Accumulation, ComputedStore, ReversedStore, Ring, SumStore
+from warp_tiles.codegen.answers import Accumulation, AccumulatorStore, ComputedStore, ReversedStore, Ring
 from warp_tiles.codegen.effects import (
     ASTYPE,
     ELEMENTWISE,
@@ -157,12 +157,14 @@ def _nothing_else_uses(function: FunctionTrace, found: ComputedStore) -> bool:
 # ---- stores of accumulators
 
 
-def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation], ring: Ring) -> SumStore | str:
+def plan_accumulator_store(
+    function: FunctionTrace, loop: Loop, products: Sequence[Accumulation], ring: Ring
+) -> AccumulatorStore | str:
     """Returns the store that takes the accumulators of a loop with stages, or the reason why C is written."""
     first = products[0]
     c = first.c
     if len({product.array for product in products}) > 1:
-        return "the loop has several sums"
+        return "the loop has several accumulators"
     if first.addition is not None:
         return "the accumulators are added to another tile"
     if not c.owner:
@@ -172,7 +174,7 @@ def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accum
     computed = _store_after(function, loop, c)
     if isinstance(computed, str):
         return computed
-    found = SumStore(computed, first)
+    found = AccumulatorStore(computed, first)
     expected = {*(product.operation for product in products), *computed.statements, computed.store}
     expected |= _before(function, loop)  # the accumulators have the start value of C
     for operation in function.operations():

@@ -69,8 +69,8 @@ class _Reader:
         loop = self._only_loop()
         loads, transposes, matmul, addition = self._in_loop(loop)
         a, b, result = matmul.matrices
-        sums = result if addition is None else addition.tiles[0]
-        store = self._after_loop(loop, sums)
+        accumulators = result if addition is None else addition.tiles[0]
+        store = self._after_loop(loop, accumulators)
         (c, row, column), variable = self._place(store), loop.variable
         tile_m, tile_k, tile_n = a.shape[0], a.shape[1], b.shape[1]
         axes = self._axis(row, tile_m), self._axis(column, tile_n)
@@ -145,17 +145,17 @@ class _Reader:
             raise _UnsuitableError("alpha and beta are not both the constant 1")
         return loads, transposes, matmul, addition
 
-    def _after_loop(self, loop: Loop, sums: Tile) -> Operation:
+    def _after_loop(self, loop: Loop, accumulators: Tile) -> Operation:
         """The store of C. Before the loop, C is filled with zeros."""
         outside = [node for node in self._function.nodes if isinstance(node, Operation)]
         kept = [node for node in outside if node.effect is not Effect.NONE]
         before = [node for node in kept if self._function.nodes.index(node) < self._function.nodes.index(loop)]
-        if [node.name for node in before] != [ZEROS] or before[0].results[0].name != sums.name:
+        if [node.name for node in before] != [ZEROS] or before[0].results[0].name != accumulators.name:
             raise _UnsuitableError("C does not start as zeros, or something else comes before the loop")
         after = [node for node in kept if node not in before]
-        if after and after[0].name == ASTYPE and after[0].tiles[0] == sums:
-            sums, after = after[0].tiles[-1], after[1:]
-        if [node.name for node in after] != [STORE] or after[0].tiles != (sums,):
+        if after and after[0].name == ASTYPE and after[0].tiles[0] == accumulators:
+            accumulators, after = after[0].tiles[-1], after[1:]
+        if [node.name for node in after] != [STORE] or after[0].tiles != (accumulators,):
             raise _UnsuitableError("after the loop it does more than store C")
         return after[0]
 

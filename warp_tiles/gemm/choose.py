@@ -29,7 +29,7 @@ from warp_tiles.gemm.tile_config import Instruction, TileConfig
 
 _UNROLLED_PRODUCTS = 64 * 64 * 16  # per warp tile: elements of C times elements of K that a lane holds
 _UNROLLED_FMAS, _UNROLLED_FMAS_OF_LARGE_TILES = 2048, 1024
-_LARGE_SUMS = 64  # per lane
+_LARGE_ACCUMULATORS = 64  # per lane
 _C_FIRST_REGISTERS = 128
 _MIN_SLICE = 32  # elements of K per warp with split-K
 _MAX_SPLIT_THREADS = 256  # per block; with 512, split-K gains nothing in the mean (docs/templates.md)
@@ -180,7 +180,7 @@ def fma_candidates(view: GemmProblem) -> Iterator[TileConfig]:
             if tile_m >= 2 * view.m + lanes_m or tile_n >= 2 * view.n + lanes_n:
                 continue
             steps = -(-view.k // (vector * lanes_k))
-            most = _UNROLLED_FMAS if rows * cols <= _LARGE_SUMS else _UNROLLED_FMAS_OF_LARGE_TILES
+            most = _UNROLLED_FMAS if rows * cols <= _LARGE_ACCUMULATORS else _UNROLLED_FMAS_OF_LARGE_TILES
             unroll = min(steps, max(1, most // (rows * cols * vector)))
             conflict = both_k_major and lanes_k == 1 and line_bytes(view.b) % BANK_LINE_BYTES == 0
             swizzle = _power_of_two_in(view.k // vector, min(4, lanes_n)) if conflict else 1

@@ -34,8 +34,8 @@ class _Weights:
         registers: Registers in use per estimated register.
         result: Weight of the wavefronts of C. Loops that keep their accumulators in registers have none.
         idle: Weight of the idle arithmetic of warps without a tile, in blocks of four warps with few blocks resident.
-        handover, addition: Split-K, for each warp after the first that adds its sums to C: latency per warp of the
-            block, which waits at a barrier, and weight of the wavefronts of C.
+        handover, addition: Split-K, for each warp after the first that adds its accumulators to C: latency per warp of
+            the block, which waits at a barrier, and weight of the wavefronts of C.
     """
 
     busy: float

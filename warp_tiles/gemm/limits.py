@@ -18,7 +18,7 @@ from warp_tiles.gemm.hardware import (
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
 
-LOOP_THREADS = 128  # up to this block size, the sums of a loop may use all registers of a multiprocessor
+LOOP_THREADS = 128  # up to this block size, the accumulators of a loop may use all registers of a multiprocessor
 INSTRUCTION_MNK: dict[Instruction, tuple[int, int, int]] = {
     "mma_m16n8k16": (16, 8, 16),
     "mma_m16n8k8": (16, 8, 8),
@@ -69,7 +69,7 @@ def blocks_of(side: Side) -> int:
 
 
 def computes_in_double(variant: GemmProblem) -> bool:
-    """True if the sums are fp64, because a matrix is."""
+    """True if the accumulators are fp64, because a matrix is."""
     return "float64" in (variant.a.dtype, variant.b.dtype, variant.c.dtype)
 
 
@@ -127,20 +127,20 @@ def slots_of(operand: Operand, extent: int, groups: int, vector: int) -> int:
 
 
 def registers(variant: GemmProblem, config: TileConfig) -> int:
-    """Estimated registers per thread: sums, fragments, C and addresses."""
+    """Estimated registers per thread: accumulators, fragments, C and addresses."""
     word = 2 if computes_in_double(variant) else 1
     lanes = LANES // config.lanes_k
-    sums = config.tile_m * config.tile_n * word // lanes
+    accumulators = config.tile_m * config.tile_n * word // lanes
     if config.instruction == "fma":
         rows, cols = config.tile_m // config.lanes_m, config.tile_n // config.lanes_n
-        return sums + (rows + cols) * config.k_vector * word + 24
+        return accumulators + (rows + cols) * config.k_vector * word + 24
     view = transposed(variant) if config.transposed else variant
     held_c = config.tile_m * config.tile_n * max(1, DTYPE_BYTES[view.c.dtype] // 4) // lanes if config.c_first else 0
     blocks = max(map(blocks_of, sides(view, config)))
     halves = 1 if config.instruction == "mma_m16n8k16" else 2
     # not all fragments are live at once
     fragments = 3 * (config.tile_m + config.tile_n) // 8 * config.k_vector * blocks * halves // 8 * word
-    return sums + fragments + held_c + 24
+    return accumulators + fragments + held_c + 24
 
 
 def warp_tile_count(view: GemmProblem, config: TileConfig) -> int:
@@ -157,18 +157,18 @@ def steps_over_k(view: GemmProblem, config: TileConfig) -> int:
     return -(-view.k // step)
 
 
-def sums_per_thread(variant: GemmProblem, config: TileConfig) -> int:
-    """Sums that a thread holds over a loop, of all its warp tiles; 0 if the registers cannot hold them."""
+def accumulators_per_thread(variant: GemmProblem, config: TileConfig) -> int:
+    """Accumulators that a thread holds over a loop, of all its warp tiles; 0 if the registers cannot hold them."""
     view = transposed(variant) if config.transposed else variant
     iterations = -(-warp_tile_count(view, config) // (variant.threads // LANES))
-    sums = config.tile_m * config.tile_n * config.lanes_k // LANES
+    accumulators = config.tile_m * config.tile_n * config.lanes_k // LANES
     word = 2 if computes_in_double(variant) else 1
-    needed = registers(variant, replace(config, c_first=False)) + (iterations - 1) * sums * word
+    needed = registers(variant, replace(config, c_first=False)) + (iterations - 1) * accumulators * word
     # the module is linked for two blocks of up to 256 threads; the estimate is an upper bound
     limit = (
         REGISTERS // variant.threads if variant.threads <= LOOP_THREADS else 11 * REGISTERS // (20 * variant.threads)
     )
-    return iterations * sums if needed <= min(THREAD_REGISTERS, limit) else 0
+    return iterations * accumulators if needed <= min(THREAD_REGISTERS, limit) else 0
 
 
 def check(variant: GemmProblem, config: TileConfig) -> None:
@@ -250,7 +250,7 @@ def _split_problem(variant: GemmProblem, config: TileConfig) -> str:
     if config.c_first:
         return f"c_first is set, but with split-K {split} warps add to C one after another, after their products"
     if DTYPE_BYTES[variant.c.dtype] < (8 if computes_in_double(variant) else 4):
-        return f"warps_k is {split}, but each of these warps would round its sums to {variant.c.dtype}"
+        return f"warps_k is {split}, but each of these warps would round its accumulators to {variant.c.dtype}"
     return ""
 
 

@@ -26,14 +26,14 @@ class LoopAnswer:
     """How a loop is computed in stages.
 
     Attributes:
-        form: Number of the form of the operands in slots.
+        form: Number of the form of the operands in stage buffers.
         rejection: Why its products are not computed by wgmma, although it could compute some of them; else empty.
     """
 
     loop: PipelineConfig
     form: int
     products: tuple[MmaPlan, ...]
-    sums: int
+    accumulators: int
     rejection: str = ""
 
     @property
@@ -52,9 +52,9 @@ class LoopQuestion:
     """What decides the pipeline of a loop.
 
     Attributes:
-        forms: The products of the loop with their operands as they lie in slots. If tiles are transposed in slots, a
-            second form has none transposed. The first form that an instruction can multiply counts.
-        arrays: The number of the array of sums of each product; products of one array add to one C.
+        forms: The products of the loop with their operands as they lie in stage buffers. If tiles are transposed there,
+            a second form has none transposed. The first form that an instruction can multiply counts.
+        arrays: The number of the array of accumulators of each product; products of one array add to one C.
         iterations: Iterations of the loop, rounded up to a power of two; 0 if they are known at a launch alone.
         may_double_buffer: True if double buffers are better where few blocks are resident with stages.
         double_buffers_reason: Why the loop keeps double buffers although it could have stages; empty if it does not.
@@ -105,16 +105,16 @@ class LoopQuestion:
                 reasons.append(found)
                 continue
             products, rejection = found
-            sums = sum({array: product.sums for array, product in zip(self.arrays, products)}.values())
+            accumulators = sum({array: product.accumulators for array, product in zip(self.arrays, products)}.values())
             loop = main_loop(
                 list(zip(form, products)),
                 self.memory,
-                sums=sums,
+                accumulators=accumulators,
                 registers=self.registers,
                 may_double_buffer=self.may_double_buffer and not fixes_fields,
                 choice=overrides,
             )
-            return loop if isinstance(loop, str) else LoopAnswer(loop, number, products, sums, rejection)
+            return loop if isinstance(loop, str) else LoopAnswer(loop, number, products, accumulators, rejection)
         return reasons[-1]
 
 
@@ -135,7 +135,7 @@ def loop_question(
         families, memory, arrays, registers: See :class:`LoopQuestion`.
     """
     return LoopQuestion(
-        tuple(tuple(_in_slots(*product, tiles) for product in products) for tiles in transpositions(products)),
+        tuple(tuple(_in_buffers(*product, tiles) for product in products) for tiles in transpositions(products)),
         arrays,
         families,
         memory,
@@ -147,7 +147,7 @@ def loop_question(
 
 
 def transpositions(products: Sequence[tuple[GemmProblem, tuple[str, str]]]) -> tuple[frozenset[str], ...]:
-    """The tiles whose slots are transposed, in each form of the operands.
+    """The tiles whose stage buffers are transposed, in each form of the operands.
 
     Lanes without tensor cores multiply vectors along M and N. So float32 tiles are transposed that products have
     contiguous along K. Two transposed tiles take many copies, which only large tiles of C are worth. If products want
@@ -165,8 +165,8 @@ def transpositions(products: Sequence[tuple[GemmProblem, tuple[str, str]]]) -> t
     return tuple(dict.fromkeys((frozenset(n for n, found in wanted.items() if found == {True}), frozenset[str]())))
 
 
-def _in_slots(problem: GemmProblem, operands: tuple[str, str], transposed: Collection[str]) -> GemmProblem:
-    """A product with its operands as they lie in slots."""
+def _in_buffers(problem: GemmProblem, operands: tuple[str, str], transposed: Collection[str]) -> GemmProblem:
+    """A product with its operands as they lie in stage buffers."""
     a, b = operands
     if not problem.is_dense:
         return problem

@@ -34,13 +34,14 @@ _OVERLAPPED_STAGES = 5  # with so many, one more to keep products in flight leav
 LEAST_WARPS = 8  # of a multiprocessor, so that others multiply while one waits for its block
 _LINES = 64  # of an instruction of wgmma: rows of C, or of its transpose
 _REGISTER_STEP = 16  # of K in an iteration, if an operand is in registers
-_LEAST_FMA_SUMS = 32  # of a thread
-_MANY_FMA_SUMS, _LEAST_FMA_BLOCKS = 64, 3  # with so many sums of a thread, two blocks were slower than double buffers
+_LEAST_FMA_ACCUMULATORS = 32  # of a thread
+# with so many accumulators of a thread, two blocks were slower than double buffers
+_MANY_FMA_ACCUMULATORS, _LEAST_FMA_BLOCKS = 64, 3
 _SHORT_BYTES = 64  # of K in an iteration: two steps of wgmma, which are too short to cover the wait for them
 
 
 def panel_elements(operand: Operand, columns: int) -> int:
-    """Elements in a row of a panel of a slot (``SlotLayout`` in ``kernels/module/slots.cuh``).
+    """Elements in a row of a panel of a stage buffer (``BufferLayout`` in ``kernels/module/stage_buffers.cuh``).
 
     Args:
         columns: Contiguous elements of its tile.
@@ -54,10 +55,10 @@ def staged_product(
     families: Collection[InstructionFamily],
     choice: PipelineOverrides = AUTO,
 ) -> MmaPlan | str:
-    """How a block multiplies tiles in slots, or the reason why it cannot.
+    """How a block multiplies tiles in stage buffers, or the reason why it cannot.
 
     Args:
-        variant: The forward product, with its operands as they lie in slots.
+        variant: The forward product, with its operands as they lie in stage buffers.
         choice: What the settings fix.
     """
     found = _staged_products(variant, families)
@@ -86,14 +87,14 @@ def rivals_double_buffers(variant: GemmProblem) -> bool:
 def reason_for_double_buffers(variant: GemmProblem) -> str:
     """The reason why a loop keeps double buffers although it could have stages; empty if it has none.
 
-    On an H200, stages made fp32 loops with enough resident blocks 1.01 to 1.08 times as fast if a thread has 32 sums or
-    more (``benchmarks/results/loops.json``). Loops with fewer sums are not measured.
+    On an H200, stages made fp32 loops with enough resident blocks 1.01 to 1.08 times as fast if a thread has 32
+    accumulators or more (``benchmarks/results/loops.json``). Loops with fewer are not measured.
 
     Args:
         variant: The forward product, with its operands as they lie in tiles.
     """
-    if rivals_double_buffers(variant) and (sums := _sums(variant)) < _LEAST_FMA_SUMS:
-        return f"fma has stages if a thread has {_LEAST_FMA_SUMS} sums, and it has {sums}"
+    if rivals_double_buffers(variant) and (accumulators := _accumulators(variant)) < _LEAST_FMA_ACCUMULATORS:
+        return f"fma has stages if a thread has {_LEAST_FMA_ACCUMULATORS} accumulators, and it has {accumulators}"
     return ""
 
 
@@ -108,14 +109,14 @@ def _staged_products(variant: GemmProblem, families: Collection[InstructionFamil
     step = 16 if DTYPE_BYTES[dtype] == 2 else 8
     if variant.m % 16 or variant.n % 16 or variant.k % step:
         return f"{variant.size} is not a multiple of 16x16x{step}"
-    if _sums(variant) > (available := accumulator_registers(variant.threads)):
-        return f"a thread has {available} registers for sums, and {variant.size} needs {_sums(variant)}"
+    if _accumulators(variant) > (available := accumulator_registers(variant.threads)):
+        return f"a thread has {available} registers for accumulators, and {variant.size} needs {_accumulators(variant)}"
     if uses_fma(variant):
         return list(_fma_products(variant)) or f"{variant.threads} threads cannot share {variant.size}"
     if "wgmma" in families and (products := list(_warpgroup_products(variant))):
         return products
     if "mma" in families and (grids := list(_warp_grids(variant))):
-        return [MmaPlan(_mma(variant), *grid, _sums(variant)) for grid in grids]
+        return [MmaPlan(_mma(variant), *grid, _accumulators(variant)) for grid in grids]
     return f"{variant.threads} threads cannot share {variant.size} among their tensor cores"
 
 
@@ -125,8 +126,8 @@ def _mma(variant: GemmProblem) -> LoopInstruction:
     return "mma_m8n8k4" if variant.a.dtype == "float64" and variant.arch < WIDE_DOUBLES_ARCH else "mma_m16n8k8"
 
 
-def _sums(variant: GemmProblem) -> int:
-    """Registers of a thread that hold sums."""
+def _accumulators(variant: GemmProblem) -> int:
+    """Registers of a thread that hold accumulators."""
     return variant.m * variant.n // variant.threads * (DTYPE_BYTES[variant.c.dtype] // 4)
 
 
@@ -144,8 +145,8 @@ def _warpgroup_products(variant: GemmProblem) -> Iterator[MmaPlan]:
     if variant.a.dtype == "float32" and not (a_k_major and b_k_major):
         yield from _products_through_registers(variant, grids)
     elif DTYPE_BYTES[variant.a.dtype] <= 4:
-        straight = list(_products_from_slots(variant, grids, swapped=False))
-        yield from straight or _products_from_slots(variant, grids, swapped=True)
+        straight = list(_products_from_buffers(variant, grids, swapped=False))
+        yield from straight or _products_from_buffers(variant, grids, swapped=True)
 
 
 def _products_through_registers(variant: GemmProblem, grids: Sequence[tuple[int, int]]) -> Iterator[MmaPlan]:
@@ -164,10 +165,12 @@ def _products_through_registers(variant: GemmProblem, grids: Sequence[tuple[int,
         m, n = variant.m // groups_m, variant.n // groups_n
         lines, width = (n, m) if through == "b" else (m, n)
         if lines % _LINES == 0 and width % 16 == 0:
-            yield MmaPlan("wgmma", groups_m, groups_n, _sums(variant), through)
+            yield MmaPlan("wgmma", groups_m, groups_n, _accumulators(variant), through)
 
 
-def _products_from_slots(variant: GemmProblem, grids: Sequence[tuple[int, int]], *, swapped: bool) -> Iterator[MmaPlan]:
+def _products_from_buffers(
+    variant: GemmProblem, grids: Sequence[tuple[int, int]], *, swapped: bool
+) -> Iterator[MmaPlan]:
     """Products whose operands both lie in shared memory.
 
     Args:
@@ -183,7 +186,7 @@ def _products_from_slots(variant: GemmProblem, grids: Sequence[tuple[int, int]],
         if not is_k_major and width // groups_y % panel_elements(y, width):
             continue  # a group's columns begin in the middle of a panel
         groups_m, groups_n = (groups_y, groups_x) if swapped else (groups_x, groups_y)
-        yield MmaPlan("wgmma", groups_m, groups_n, _sums(variant), swapped=swapped)
+        yield MmaPlan("wgmma", groups_m, groups_n, _accumulators(variant), swapped=swapped)
 
 
 def _warp_grids(variant: GemmProblem) -> Iterator[tuple[int, int]]:
@@ -224,7 +227,7 @@ def _fma_products(variant: GemmProblem) -> Iterator[MmaPlan]:
             operands = _fma_operands(rows, a[0] == 1) + _fma_operands(columns, b[0] == 1)
             found.append((rows + columns, of_warp, -rows, warps_m, lanes_m, operands))
     for *_, warps_m, lanes_m, operands in sorted(found):
-        yield MmaPlan("fma", warps_m, warps // warps_m, _sums(variant), lanes_m=lanes_m, operands=operands)
+        yield MmaPlan("fma", warps_m, warps // warps_m, _accumulators(variant), lanes_m=lanes_m, operands=operands)
 
 
 def _fma_operands(lines: int, along_k: bool) -> int:
@@ -237,7 +240,7 @@ def main_loop(
     products: Sequence[tuple[GemmProblem, MmaPlan]],
     memory: LoopMemory,
     *,
-    sums: int | None = None,
+    accumulators: int | None = None,
     registers: int = THREAD_REGISTERS,
     may_double_buffer: bool = False,
     choice: PipelineOverrides = AUTO,
@@ -249,7 +252,7 @@ def main_loop(
     in an iteration. If ``choice`` has a number of resident blocks, so many share all memory for their stages.
 
     Args:
-        sums: Registers of a thread that hold sums of all products; None for one product.
+        accumulators: Registers of a thread that hold accumulators of all products; None for one product.
         may_double_buffer: True if double buffers are better where few blocks are resident with stages. On an H200,
             128x64x32 tiles of fp32 were 1.11 times as fast with them with 128 threads, and 1.43 times with 64 threads
             (``benchmarks/results/against_1acdb96.json``).
@@ -257,7 +260,7 @@ def main_loop(
     """
     variant, product = products[0]
     operands = max(product.operands for _, product in products)
-    used = min(loop_registers(product.sums if sums is None else sums, operands), registers)
+    used = min(loop_registers(product.accumulators if accumulators is None else accumulators, operands), registers)
     arch, threads = variant.arch, variant.threads
     limit = shared_limit(arch, threads)
     per_barrier = choice.per_barrier or 1
@@ -328,8 +331,8 @@ def _too_few_blocks(loop: PipelineConfig, product: MmaPlan, threads: int, withou
     warps = loop.blocks * threads // LANES
     if may_double_buffer and warps < LEAST_WARPS:
         return f"fma has stages if {LEAST_WARPS} warps of a multiprocessor are resident, and there are {warps}"
-    many_sums = may_double_buffer and product.sums >= _MANY_FMA_SUMS
-    if loop.blocks < without and (warps < LEAST_WARPS or (many_sums and loop.blocks < _LEAST_FMA_BLOCKS)):
+    many_accumulators = may_double_buffer and product.accumulators >= _MANY_FMA_ACCUMULATORS
+    if loop.blocks < without and (warps < LEAST_WARPS or (many_accumulators and loop.blocks < _LEAST_FMA_BLOCKS)):
         return f"a multiprocessor has {loop.blocks} blocks of {threads} threads with them, and {without} without"
     return ""
 

@@ -41,7 +41,7 @@ _SHORT_STEPS, _SHORT_STAGES = 8, 3  # of loops whose blocks start and end often
 _SHORT_TILE = (64, 64, 16)  # of float32 for few steps
 _LONG_STEP_BYTES = 128  # of K; loops with shorter steps keep products in flight, which takes a stage
 _DEEP_SIDE = 64  # of a tile, at most, whose step may have twice the depth
-_DEEPER_SIDES = {2: 64 + 128, 4: 32 + 64}  # sums of a 16-bit tile's sides, at most, by the factor of its depth
+_DEEPER_SIDES = {2: 64 + 128, 4: 32 + 64}  # accumulators of a 16-bit tile's sides, at most, by the factor of its depth
 
 # sides of tiles, larger tiles, elements of K in a step, elements of a tile from which a block has 256 threads
 _SHAPES: dict[str, tuple[Sequence[int], Sequence[tuple[int, int]], int, int]] = {
@@ -70,7 +70,7 @@ class _Rates:
         start_us: Time of a block's start and of its first loads.
         block_us: Time of a block that starts while another one runs.
         stored, stored_alone: Bytes of C that are written in 1 us, while other blocks run, and while none does.
-        arrival_us: Time from the last sums of a tile to their addition.
+        arrival_us: Time from the last accumulators of a tile to their addition.
         memory: Bytes that the whole GPU reads or writes in 1 us.
     """
 
@@ -211,9 +211,11 @@ def loop_of(
     found = question.answer(overrides)
     planned = []
     if isinstance(found, LoopAnswer):
-        loop, sums = found.loop, found.sums
+        loop, accumulators = found.loop, found.accumulators
         planned = [
-            PlannedLoop("", "", 0, 1, "pipelined", loop.stages, "", loop.instruction, sums, operands=found.operands)
+            PlannedLoop(
+                "", "", 0, 1, "pipelined", loop.stages, "", loop.instruction, accumulators, operands=found.operands
+            )
         ]
     limit, _ = limit_of_blocks(config.threads, planned)
     return found if limit is None else replace(question, registers=limit).answer(overrides)
@@ -448,7 +450,7 @@ def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiproces
     if problem.summed:
         elements = config.split_k * problem.batch * problem.m * problem.n
         time += _LAUNCH_US + 2 * elements * DTYPE_BYTES[problem.accumulator] / _MEMORY
-    elif is_split:  # one block of each tile reads the sums of all slices
+    elif is_split:  # one block of each tile reads the accumulators of all slices
         time += rates.arrival_us + config.split_k * tile * DTYPE_BYTES[problem.accumulator] / rates.loaded
     return time
 

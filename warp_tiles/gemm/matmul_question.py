@@ -58,7 +58,7 @@ class MatmulProblem:
 
     @property
     def accumulator(self) -> DType:
-        """Element type of the sums."""
+        """Element type of the accumulators."""
         return "float64" if self.a == "float64" else "float32"
 
     @property

@@ -10,7 +10,7 @@ LoopInstruction = Literal["wgmma", "mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4", 
 # What loops may use besides fma: wgmma, or the instructions of mma.sync
 InstructionFamily = Literal["wgmma", "mma"]
 
-STAGE_ALIGNMENT = 1024  # bytes; the swizzling pattern of a slot repeats after so many
+STAGE_ALIGNMENT = 1024  # bytes; the swizzling pattern of a stage buffer repeats after so many
 
 
 LEAST_STAGES, MOST_STAGES = 2, 12
@@ -78,7 +78,7 @@ AUTO = PipelineOverrides()  # fixes nothing
 
 @dataclass(frozen=True)
 class MmaPlan:
-    """How a block multiplies two tiles in slots (``*_product.cuh`` in ``kernels/module``).
+    """How a block multiplies two tiles in stage buffers (``*_product.cuh`` in ``kernels/module``).
 
     Attributes:
         instruction: ``wgmma`` (sm_90a); an ``mma.sync`` of 16-bit types, of tf32 or of fp64; or ``fma`` of fp32.
@@ -92,7 +92,7 @@ class MmaPlan:
     instruction: LoopInstruction
     warps_m: int
     warps_n: int
-    sums: int
+    accumulators: int
     through_registers: Literal["", "a", "b"] = ""
     lanes_m: int = 0
     operands: int = 0
@@ -137,7 +137,7 @@ class PipelineConfig:
         per_barrier: Iterations for which the block waits once: 1 or 2. With 2, the number of stages is even.
         extra_bytes: Bytes of shared memory that the kernel needs beyond its tiles.
         blocks: Resident blocks of a multiprocessor, as far as shared memory and the registers of a thread decide:
-            those of its sums and operands, within the limit of the module.
+            those of its accumulators and operands, within the limit of the module.
         shared_bytes: Bytes of shared memory of the function with its stages, and of the tiles around it.
         registers: Registers of a thread that ``blocks`` counts.
         rejection: Why it has no more stages; empty if more would not help, or if a setting fixes their number.
@@ -164,17 +164,17 @@ class PlannedLoop:
         kernel: Key of a kernel that runs it.
         file, line: Its place in the user's source.
         products: The number of its products, without those of inner loops.
-        state: ``pipelined``: tiles are loaded ahead and sums stay in registers; ``register_sums``: only sums stay in
-            registers; ``as_warp``: the loop is unchanged.
+        state: ``pipelined``: tiles are loaded ahead and accumulators stay in registers; ``register_accumulators``: no
+            tile is loaded ahead; ``as_warp``: the loop is unchanged.
         stages: Number of buffers of each tile that the loop loads.
         reason: The reason for this state.
         instruction: ``wgmma``, an ``mma.sync`` such as ``mma_m16n8k16``, or ``fma`` if it multiplies tiles in stages,
             else empty.
-        sums: Registers of a thread that hold sums of such products.
+        accumulators: Registers of a thread that hold accumulators of such products.
         gradients: How a ``wp.Tape`` computes its gradients, and why; empty if the kernel has no adjoint.
         reverse: How the adjoint kernel multiplies from stages, or ``no stages`` and why; empty without an adjoint.
         reverse_instructions: The instructions of these products.
-        store: How the sums of a loop with stages reach an array, and why; empty without stages.
+        store: How the accumulators of a loop with stages reach an array, and why; empty without stages.
         operands: Registers of a thread that hold operands of ``fma``.
         loads: How tiles reach the stages of a loop, also from arrays with unaligned rows; empty without stages.
         cost: What a setting that forbids stages costs the loop, and the remedy; empty if none does.
@@ -191,7 +191,7 @@ class PlannedLoop:
     stages: int
     reason: str
     instruction: str = ""
-    sums: int = 0
+    accumulators: int = 0
     gradients: str = ""
     reverse: str = ""
     reverse_instructions: tuple[str, ...] = ()
@@ -209,7 +209,7 @@ class PlannedLoop:
 
     def describe(self) -> str:
         """The decision in words."""
-        words = {"pipelined": f"pipelined, {self.stages} stages", "register_sums": "accumulators in registers"}
+        words = {"pipelined": f"pipelined, {self.stages} stages", "register_accumulators": "accumulators in registers"}
         return words.get(self.state, "as Warp does it")
 
     @property

@@ -86,8 +86,8 @@ def least_registers(instruction: str, arch: int, *, in_double: bool = False, acc
     return WIDE_DOUBLE_REGISTERS if instruction == "mma_m16n8k8" and in_double and arch >= WIDE_DOUBLES_ARCH else 0
 
 
-LARGE_SUMS = 64  # of a thread: with more, its registers would not suffice for two blocks of 256 threads
-LARGE_SUMS_ALONG_K = 63  # the same for fma with vectors along K, which take more registers than the sums
+LARGE_ACCUMULATORS = 64  # of a thread: with more, its registers would not suffice for two blocks of 256 threads
+LARGE_ACCUMULATORS_ALONG_K = 63  # for fma with vectors along K, which take more registers than the accumulators
 
 
 def limit_of_blocks(
@@ -102,5 +102,5 @@ def limit_of_blocks(
 
 
 def _needs_one_block(loop: PlannedLoop) -> bool:
-    along_k = loop.operands > loop.sums or "fma" in loop.reverse_instructions
-    return loop.sums > (LARGE_SUMS_ALONG_K if along_k else LARGE_SUMS)
+    along_k = loop.operands > loop.accumulators or "fma" in loop.reverse_instructions
+    return loop.accumulators > (LARGE_ACCUMULATORS_ALONG_K if along_k else LARGE_ACCUMULATORS)

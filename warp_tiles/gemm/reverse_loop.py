@@ -55,9 +55,9 @@ class ReverseLoop:
         return tuple(dict.fromkeys((self.of_a.answer.instruction, self.of_b.answer.instruction)))
 
     @property
-    def sums(self) -> int:
-        """Registers of a thread that hold sums."""
-        return self.of_a.answer.sums + self.of_b.answer.sums
+    def accumulators(self) -> int:
+        """Registers of a thread that hold accumulators."""
+        return self.of_a.answer.accumulators + self.of_b.answer.accumulators
 
 
 def reverse_loop(
@@ -77,9 +77,9 @@ def reverse_loop(
             return f"gradients of {variant.size}: {found}"
         products.append(GradientProduct(*found, gradient_is_a))
     of_a, of_b = products
-    sums, threads = of_a.answer.sums + of_b.answer.sums, forward.threads
-    if sums > (available := accumulator_registers(threads)):
-        return f"the sums of its gradients need {sums} registers of a thread, and there are {available}"
+    accumulators, threads = of_a.answer.accumulators + of_b.answer.accumulators, forward.threads
+    if accumulators > (available := accumulator_registers(threads)):
+        return f"the accumulators of its gradients need {accumulators} registers of a thread, and there are {available}"
     needed = gradient_bytes(forward) + STAGES * memory.stage_bytes
     total, limit = memory.total_bytes(needed), shared_limit(forward.arch, threads)
     if total > limit:

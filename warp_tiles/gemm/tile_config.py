@@ -19,7 +19,7 @@ class TileConfig:
     """The tiling and the memory accesses with which a block computes C.
 
     C is cut into warp tiles. Warp w computes tiles w, w + warps, w + 2 * warps, ... With ``warps_k`` above 1 (split-K),
-    that many warps compute one warp tile. Each sums an equal slice of K, and they add their sums to C one by one.
+    that many warps compute one warp tile. Each sums an equal slice of K, and they add their results to C one by one.
 
     Attributes:
         instruction: ``mma_*`` multiplies on tensor cores, ``fma`` in each lane.

@@ -56,5 +56,5 @@ def _needs(plan: ModulePlan) -> Iterator[tuple[int, str]]:
             instruction, in_double = planned.tile_config.instruction, computes_in_double(planned.variant)
             yield least_registers(instruction, plan.arch, in_double=in_double), f"{instruction} needs as many"
     for loop in plan.loops:
-        if loop.sums:
-            yield loop_registers(loop.sums, loop.operands), f"the loop of {loop.file}:{loop.line} needs as many"
+        if loop.accumulators:
+            yield loop_registers(loop.accumulators, loop.operands), f"the loop of {loop.file}:{loop.line} needs as many"

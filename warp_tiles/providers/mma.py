@@ -19,7 +19,7 @@ from warp_tiles.providers.nvrtc import OwnProvider, constants, unique_name
 from warp_tiles.solver.variant import Config, SolverVariant, Variant
 
 if TYPE_CHECKING:
-    from warp_tiles.codegen.answers import LoopSums
+    from warp_tiles.codegen.answers import LoopAccumulators
     from warp_tiles.codegen.module import DeviceFunction
 
 SOURCE = "gemm/block_gemm.cuh"  # below kernels/
@@ -86,30 +86,30 @@ def _loop_functions(variant: GemmProblem, config: TileConfig, unique: str) -> st
         return ""
     # must be inlined, or the compiler keeps the accumulators, an array of the caller, in local memory
     return f"""
-extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_add(void* sums, void* a, void* b)
+extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_add(void* accumulators, void* a, void* b)
 {{
-    wt::block_gemm_add<{unique}>(sums, a, b);
+    wt::block_gemm_add<{unique}>(accumulators, a, b);
 }}
 
-extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_finish(void* sums, void* c)
+extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_finish(void* accumulators, void* c)
 {{
-    wt::block_gemm_finish<{unique}>(sums, c);
+    wt::block_gemm_finish<{unique}>(accumulators, c);
 }}
 """
 
 
-def register_accumulators(variant: GemmProblem, symbol: str, config: TileConfig) -> LoopSums | None:
+def register_accumulators(variant: GemmProblem, symbol: str, config: TileConfig) -> LoopAccumulators | None:
     """The accumulators that a loop keeps in registers; None if C would round them or registers cannot hold them."""
-    from warp_tiles.codegen.answers import LoopSums
+    from warp_tiles.codegen.answers import LoopAccumulators
     from warp_tiles.gemm import limits as tile_limits
 
     if DTYPE_BYTES[variant.c.dtype] < 4:
         return None
-    count = tile_limits.sums_per_thread(variant, config)
+    count = tile_limits.accumulators_per_thread(variant, config)
     if not count:
         return None
-    sums = DTYPES["float64" if tile_limits.computes_in_double(variant) else "float32"]
-    return LoopSums(symbol, sums.warp_type, count)
+    accumulators = DTYPES["float64" if tile_limits.computes_in_double(variant) else "float32"]
+    return LoopAccumulators(symbol, accumulators.warp_type, count)
 
 
 def device_function(variant: Variant, symbol: str, provider: str, config: Config | None) -> DeviceFunction:
@@ -124,14 +124,14 @@ def device_function(variant: Variant, symbol: str, provider: str, config: Config
     from warp_tiles.codegen.module import DeviceFunction
 
     if isinstance(variant, SolverVariant):
-        return DeviceFunction(symbol, "a solver function has no sums")
+        return DeviceFunction(symbol, "a solver function has no accumulators")
     if not isinstance(config, TileConfig):
         return DeviceFunction(symbol, f"the provider {provider} has no functions that keep accumulators in registers")
-    if (sums := register_accumulators(variant, symbol, config)) is not None:
-        return DeviceFunction(symbol, sums)
+    if (accumulators := register_accumulators(variant, symbol, config)) is not None:
+        return DeviceFunction(symbol, accumulators)
     if DTYPE_BYTES[variant.c.dtype] < 4:
         return DeviceFunction(symbol, f"C is {variant.c.dtype}, to which each product is rounded")
-    return DeviceFunction(symbol, "registers do not hold the sums of its tile")
+    return DeviceFunction(symbol, "registers do not hold the accumulators of its tile")
 
 
 @functools.lru_cache(maxsize=4096)

@@ -108,7 +108,7 @@ class Settings:
     progress: str = _setting("auto", values.choice("auto", "on", "off"))
     """Progress bar: `auto` (on a terminal), `on`, `off`."""
     register_accumulators: bool = _setting(True, values.flag, affects="code", formerly="loop_sums")
-    """Keep the sums of a loop of products in registers and write C after the loop ([what that
+    """Keep the accumulators of a loop of products in registers and write C after the loop ([what that
     changes](numerics.md))."""
     gemm_gradients: str = _setting("auto", values.choice("auto", "always", "off"), formerly="whole_gradients")
     """Where a kernel is a product of whole arrays, a tape on a GPU computes its gradients as [two

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Kernels of 128 threads that load tiles by tensor copies. Mbarriers lie at the start of shared memory, tiles after 1 KB.
-// tensor_copy.cuh and kernels/module/slots.cuh come before this text, and mbarriers.cu after it.
+// tensor_copy.cuh and kernels/module/stage_buffers.cuh come before this text, and mbarriers.cu after it.
 
 using namespace wt::arch;
 
@@ -53,7 +53,7 @@ extern "C" __global__ void copied(
 // The tile at row y and column x of halves, read by the layout of slots. Each copy moves a panel. The map is in an array.
 template <int ROWS, int ROW_BYTES> __device__ void read_slot(const char* map, uint4* out, int x, int y)
 {
-    using Layout = wt_module::SlotLayout<ROWS, ROW_BYTES>;
+    using Layout = wt_module::BufferLayout<ROWS, ROW_BYTES>;
     initialize(1);
     if (threadIdx.x == 0) {
         mbarrier_arrive_and_expect(MBARRIER, ROWS * ROW_BYTES);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The stages of a loop's pipeline. A stage has a slot for each tile that an iteration loads. Slots are swizzled as wgmma and
-// ldmatrix need it, so their elements are not where Warp's tiles have them.
+// The stages of a loop's pipeline. A stage has a buffer for each tile that an iteration loads. The stage buffers are swizzled
+// as wgmma and ldmatrix need it, so their elements are not where Warp's tiles have them.
 #pragma once
 
 #include "arch/memory.cuh"
@@ -10,15 +10,15 @@
 
 namespace wt_module {
 
-// The layout of a tile in a slot. Its rows are cut into panels of at most 128 bytes. Panels lie one after another. The
+// The layout of a tile in a stage buffer. Its rows are cut into panels of at most 128 bytes. Panels lie one after another. The
 // 16-byte vectors of a panel's row are permuted by XOR with bits 7 and up of the row's offset: the swizzling modes of
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#tensor-swizzling-modes
-template <int ROWS, int ROW_BYTES> struct SlotLayout {
+template <int ROWS, int ROW_BYTES> struct BufferLayout {
     static constexpr int WIDTH = ROW_BYTES % 128 == 0 ? 128 : ROW_BYTES % 64 == 0 ? 64 : 32;  // bytes of a panel's row
     static constexpr int VECTORS = WIDTH / VECTOR_BYTES;                                        // of a panel's row
     static constexpr int PANEL_BYTES = ROWS * WIDTH;
 
-    static_assert(ROW_BYTES % 32 == 0 && ROWS % 8 == 0, "a slot has whole swizzle patterns");
+    static_assert(ROW_BYTES % 32 == 0 && ROWS % 8 == 0, "a buffer has whole swizzle patterns");
 
     // Returns the offset of a vector, in bytes.
     static inline __device__ unsigned offset(unsigned row, unsigned vector)
@@ -35,16 +35,17 @@ template <int ROWS, int ROW_BYTES> struct SlotLayout {
     }
 };
 
-// The layout of an fp32 slot repeats after so many elements along K. A slot that is contiguous along K has panels of so many.
-inline __device__ constexpr int slot_period(int k) { return k % 32 == 0 ? 32 : k % 16 == 0 ? 16 : 8; }
+// The layout of an fp32 stage buffer repeats after so many elements along K. A stage buffer that is contiguous along K has panels
+// of so many.
+inline __device__ constexpr int buffer_period(int k) { return k % 32 == 0 ? 32 : k % 16 == 0 ? 16 : 8; }
 
-constexpr int SLOT_ALIGNMENT = 1024;  // bytes; the swizzling pattern repeats after so many
+constexpr int STAGE_ALIGNMENT = 1024;  // bytes; the swizzling pattern repeats after so many
 
 // The bytes of the shortest async copies of elements.
 template <typename T> constexpr int shortest_copy() { return sizeof(T) < 4 ? 4 : static_cast<int>(sizeof(T)); }
 
-// Returns the bytes of the async copies that can load a tile: 16, or the shortest ones if its rows begin at multiples of them. 0 if
-// none can, because its rows begin elsewhere or their elements have gaps.
+// Returns the bytes of the async copies that can load a tile: 16, or the shortest ones if its rows begin at multiples of them. 0
+// if none can, because its rows begin elsewhere or their elements have gaps.
 template <typename T, typename Global> inline __device__ int copy_alignment(const Global& source)
 {
     constexpr int SIZE = static_cast<int>(sizeof(T)), WORD = shortest_copy<T>();
@@ -55,9 +56,9 @@ template <typename T, typename Global> inline __device__ int copy_alignment(cons
     return all % VECTOR_BYTES == 0 ? VECTOR_BYTES : all % WORD == 0 ? WORD : 0;
 }
 
-// Loads a tile into a slot by async copies of BYTES, with zeros outside the array. All copies must be aligned.
+// Loads a tile into a stage buffer by async copies of BYTES, with zeros outside the array. All copies must be aligned.
 template <typename Layout, typename T, typename Shape, int BYTES, typename Global>
-inline __device__ void copy_clipped(unsigned slot, const Global& source)
+inline __device__ void copy_clipped(unsigned buffer, const Global& source)
 {
     constexpr int SIZE = static_cast<int>(sizeof(T)), ROWS = Shape::dim(0), PER_ROW = Shape::dim(1) * SIZE / BYTES;
     constexpr int THREADS = WP_TILE_BLOCK_DIM, ALONG = PER_ROW < THREADS ? PER_ROW : THREADS, PASS_ROWS = THREADS / ALONG;
@@ -74,7 +75,7 @@ inline __device__ void copy_clipped(unsigned slot, const Global& source)
         const char* from = tile + stride * (thread / ALONG) + at;
 #pragma unroll 2
         for (int row = thread / ALONG; row < ROWS; row += PASS_ROWS) {
-            const unsigned to = slot + Layout::offset(row, at / VECTOR_BYTES) + at % VECTOR_BYTES;
+            const unsigned to = buffer + Layout::offset(row, at / VECTOR_BYTES) + at % VECTOR_BYTES;
             const unsigned valid = row < rows ? inside : 0;
             if constexpr (BYTES == VECTOR_BYTES)
                 wt::arch::copy_async_16(to, from, valid);
@@ -85,17 +86,17 @@ inline __device__ void copy_clipped(unsigned slot, const Global& source)
     }
 }
 
-// Loads a tile of an array into a slot, with zeros outside the array: the general case. WITHOUT_VECTORS: other code loads most tiles
-// that async copies of 16 bytes can load.
+// Loads a tile of an array into a stage buffer, with zeros outside the array: the general case. WITHOUT_VECTORS: other code loads
+// most tiles that async copies of 16 bytes can load.
 template <typename Layout, typename T, typename Shape, bool WITHOUT_VECTORS, typename Global>
-inline __device__ void load_slot(unsigned slot, const Global& source)
+inline __device__ void load_buffer(unsigned buffer, const Global& source)
 {
     constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(T)), PER_ROW = Shape::dim(1) / PER_VECTOR, VECTORS = Shape::dim(0) * PER_ROW;
     const int alignment = copy_alignment<T>(source);
     if (!WITHOUT_VECTORS && alignment == VECTOR_BYTES) {
-        copy_clipped<Layout, T, Shape, VECTOR_BYTES>(slot, source);
+        copy_clipped<Layout, T, Shape, VECTOR_BYTES>(buffer, source);
     } else if (alignment) {
-        copy_clipped<Layout, T, Shape, shortest_copy<T>()>(slot, source);
+        copy_clipped<Layout, T, Shape, shortest_copy<T>()>(buffer, source);
     } else {
         const int stride = wt::arch::opaque(source.data.strides[1]);  // otherwise multiples of it take registers from the loop
 #pragma unroll 1
@@ -109,7 +110,7 @@ inline __device__ void load_slot(unsigned slot, const Global& source)
 #pragma unroll
             for (int e = 0; e < PER_VECTOR; ++e)
                 values.at[e] = e < inside ? *reinterpret_cast<const T*>(first + int64_t(stride) * e) : T {};
-            const unsigned to = slot + Layout::offset(row, i % PER_ROW);
+            const unsigned to = buffer + Layout::offset(row, i % PER_ROW);
             wt::arch::store(static_cast<T*>(__cvta_shared_to_generic(to)), values);
         }
 #if __CUDA_ARCH__ >= 900
@@ -129,23 +130,23 @@ template <typename T> inline __device__ T uniform(T value)
 #endif
 }
 
-// Loads the tiles of one array into slots. begin() computes all values that are constant in the loop, because tensor cores
-// wait for the instructions between two products.
-template <typename Tile> struct SlotLoader {
+// Loads the tiles of one array into stage buffers. begin() computes all values that are constant in the loop, because tensor
+// cores wait for the instructions between two products.
+template <typename Tile> struct BufferLoader {
     using T = typename Tile::Type;
     using Shape = typename Tile::Layout::Shape;
     static constexpr int ROWS = Shape::dim(0), PER_ROW = Shape::dim(1) * static_cast<int>(sizeof(T)) / VECTOR_BYTES;
     static constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(T));
-    using Layout = SlotLayout<ROWS, PER_ROW * VECTOR_BYTES>;
+    using Layout = BufferLayout<ROWS, PER_ROW * VECTOR_BYTES>;
 
     // The block loads PASS_ROWS rows in a pass. The swizzling pattern repeats after eight rows, so after PERIOD passes a
-    // thread's offsets in the slot differ by constants.
+    // thread's offsets in the stage buffer differ by constants.
     static constexpr bool WHOLE_PASSES = WP_TILE_BLOCK_DIM % PER_ROW == 0 && ROWS % (WP_TILE_BLOCK_DIM / PER_ROW) == 0;
     static constexpr int PASS_ROWS = WHOLE_PASSES ? WP_TILE_BLOCK_DIM / PER_ROW : 1, PASSES = ROWS / PASS_ROWS;
     static constexpr int PERIOD = PASS_ROWS % 8 == 0 ? 1 : PASS_ROWS % 4 == 0 ? 2 : PASS_ROWS % 2 == 0 ? 4 : 8;
 
-    // Each pass adds pass_bytes, which has 32 bits, to the address of the pass before. Without the opaque copy the compiler multiplies the
-    // stride for each pass, which takes longer. Loops of fp64 multiply, because they are short of registers.
+    // Each pass adds pass_bytes, which has 32 bits, to the address of the pass before. Without the opaque copy the compiler
+    // multiplies the stride for each pass, which takes longer. Loops of fp64 multiply, because they are short of registers.
     static constexpr bool ADDS_PASS_BYTES = sizeof(T) < 8;
     static constexpr unsigned LARGEST_STRIDE = 0x7fffffffu / PASS_ROWS;  // a negative stride is larger, and takes the general case
 
@@ -153,7 +154,7 @@ template <typename Tile> struct SlotLoader {
     int stride;                // bytes between rows
     bool vectors;              // true if async copies of vectors can read the array
     int rows, columns;         // offsets below these are inside such an array; else zeros
-    unsigned to[PERIOD];       // the thread's offsets in a slot
+    unsigned to[PERIOD];       // the thread's offsets in a stage buffer
 
     template <typename Array> inline __device__ void begin(const Array& array)
     {
@@ -172,35 +173,36 @@ template <typename Tile> struct SlotLoader {
         }
     }
 
-    template <typename Global> inline __device__ void load(unsigned slot, const Global& source) const
+    template <typename Global> inline __device__ void load(unsigned buffer, const Global& source) const
     {
         const int y = source.offset[0], x = source.offset[1];
         if (WHOLE_PASSES && unsigned(y) < unsigned(rows) && unsigned(x) < unsigned(columns) && x % PER_VECTOR == 0)
-            copy<false>(slot, y, x, ROWS, Shape::dim(1));
+            copy<false>(buffer, y, x, ROWS, Shape::dim(1));
         else if (vectors && (y | x) >= 0 && x % PER_VECTOR == 0)
-            copy<true>(slot, y, x, wt::arch::opaque(source.data.shape[0] - y), wt::arch::opaque(source.data.shape[1] - x));
+            copy<true>(buffer, y, x, wt::arch::opaque(source.data.shape[0] - y), wt::arch::opaque(source.data.shape[1] - x));
         else
-            load_slot<Layout, T, Shape, WHOLE_PASSES>(slot, source);
+            load_buffer<Layout, T, Shape, WHOLE_PASSES>(buffer, source);
     }
 
 private:
-    // Copies the tile at row y and column x of the array. CLIPPED: only `inside_rows` and `inside_columns` of it lie in the array.
-    template <bool CLIPPED> inline __device__ void copy(unsigned slot, int y, int x, int inside_rows, int inside_columns) const
+    // Copies the tile at row y and column x of the array. CLIPPED: only `inside_rows` and `inside_columns` of it lie in the
+    // array.
+    template <bool CLIPPED> inline __device__ void copy(unsigned buffer, int y, int x, int inside_rows, int inside_columns) const
     {
         const char* vector = thread_start + int64_t(stride) * y + unsigned(x) * unsigned(sizeof(T));
         const unsigned pass_bytes = ADDS_PASS_BYTES ? wt::arch::opaque(stride * PASS_ROWS) : 0;
         if constexpr (CLIPPED) {
             const int thread = wt::arch::opaque(static_cast<int>(threadIdx.x)), elements = inside_columns - thread % PER_ROW * PER_VECTOR;
             if (elements > 0 && elements < PER_VECTOR) {
-                copy_cut(slot, vector, thread, inside_rows, elements * static_cast<int>(sizeof(T)));
+                copy_cut(buffer, vector, thread, inside_rows, elements * static_cast<int>(sizeof(T)));
                 return;
             }
             inside_rows = elements > 0 ? inside_rows - thread / PER_ROW : 0;  // from the thread's first row on
         }
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass) {
-            constexpr int BYTES = PERIOD * PASS_ROWS * Layout::WIDTH;  // of a slot, from one period to the next
-            const unsigned address = slot + to[pass % PERIOD] + pass / PERIOD * BYTES;
+            constexpr int BYTES = PERIOD * PASS_ROWS * Layout::WIDTH;  // of a stage buffer, from one period to the next
+            const unsigned address = buffer + to[pass % PERIOD] + pass / PERIOD * BYTES;
             if constexpr (CLIPPED)
                 wt::arch::copy_async_16(address, vector, pass * PASS_ROWS < inside_rows ? VECTOR_BYTES : 0);
             else
@@ -210,18 +212,18 @@ private:
     }
 
     // Copies a thread's vectors of a tile if the array ends within each, after so many bytes.
-    inline __device__ void copy_cut(unsigned slot, const char* vector, int thread, int inside_rows, int valid_bytes) const
+    inline __device__ void copy_cut(unsigned buffer, const char* vector, int thread, int inside_rows, int valid_bytes) const
     {
 #pragma unroll 1
         for (int row = thread / PER_ROW; row < ROWS; row += PASS_ROWS) {
-            wt::arch::copy_async_16(slot + Layout::offset(row, thread % PER_ROW), vector, row < inside_rows ? valid_bytes : 0);
+            wt::arch::copy_async_16(buffer + Layout::offset(row, thread % PER_ROW), vector, row < inside_rows ? valid_bytes : 0);
             vector += int64_t(stride) * PASS_ROWS;
         }
     }
 };
 
-// The left side of an assignment that starts a load into a slot: LoadSlot {loader, slot} << tile = source.
-template <typename Loader> struct Slot {
+// The left side of an assignment that starts a load into a stage buffer: LoadBuffer {loader, stage buffer} << tile = source.
+template <typename Loader> struct StageBuffer {
     const Loader& loader;
     unsigned address;
 
@@ -236,15 +238,15 @@ template <typename Loader> struct Slot {
     }
 };
 
-template <typename Loader> struct LoadSlot {
+template <typename Loader> struct LoadBuffer {
     const Loader& loader;
     unsigned address;
 
-    template <typename Tile> inline __device__ Slot<Loader> operator<<(Tile&) const { return {loader, address}; }
+    template <typename Tile> inline __device__ StageBuffer<Loader> operator<<(Tile&) const { return {loader, address}; }
 };
 
 // The same for an array that the loop may change.
-template <template <typename> class Loader> struct LoadSlotOnce {
+template <template <typename> class Loader> struct LoadBufferOnce {
     unsigned address;
 
     template <typename Tile> struct Destination {
@@ -254,7 +256,7 @@ template <template <typename> class Loader> struct LoadSlotOnce {
         {
             Loader<Tile> loader;
             loader.begin(source.data);
-            Slot<Loader<Tile>> {loader, address} = source;
+            StageBuffer<Loader<Tile>> {loader, address} = source;
         }
     };
 
@@ -276,7 +278,7 @@ template <int STAGES, int IN_FLIGHT, int PER_BARRIER, int STAGE_BYTES> struct Ri
 
     inline __device__ void begin(unsigned memory)
     {
-        start = to = from = uniform((memory + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT);
+        start = to = from = uniform((memory + STAGE_ALIGNMENT - 1) / STAGE_ALIGNMENT * STAGE_ALIGNMENT);
         pending = 0;
         more = true;
         WP_TILE_SYNC();  // the stages lie in memory that other threads may still read

@@ -1,34 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loads of fp32 tiles into slots that have the tile's columns as rows. Products without tensor cores multiply vectors along M or N,
-// so tiles that are contiguous along K are transposed on their way. Async copies of single elements do it without registers.
+// Loads of fp32 tiles into stage buffers that have the tile's columns as rows. Products without tensor cores multiply vectors
+// along M or N, so tiles that are contiguous along K are transposed on their way. Async copies of single elements do it without
+// registers.
 #pragma once
 
-#include "module/slots.cuh"
+#include "module/stage_buffers.cuh"
 
 namespace wt_module {
 
-// The index that the i-th of four neighbouring elements has in its vector, in the `row`-th row of a slot with a transposed tile. With
-// it, a warp that copies parts of rows of the tile writes to 32 different banks: the layout of slots has different vectors for
-// eight rows, and this for up to four times as many. `period` is slot_period() of the tile's columns.
+// The index that the i-th of four neighbouring elements has in its vector, in the `row`-th row of a stage buffer with a
+// transposed tile. With it, a warp that copies parts of rows of the tile writes to 32 different banks: the layout of stage
+// buffers has different vectors for eight rows, and this for up to four times as many. `period` is buffer_period() of the tile's
+// columns.
 inline __device__ constexpr int place_in_vector(int i, int row, int period) { return i ^ row / 8 % (period / 8); }
 
-// Loads the transposes of the tiles of one array into slots, as SlotLoader does with the tiles.
-template <typename Tile> struct TransposingSlotLoader {
+// Loads the transposes of the tiles of one array into stage buffers, as BufferLoader does with the tiles.
+template <typename Tile> struct TransposingBufferLoader {
     using T = typename Tile::Type;
     using Shape = typename Tile::Layout::Shape;
     static constexpr int ROWS = Shape::dim(0), COLUMNS = Shape::dim(1), BYTES = static_cast<int>(sizeof(T));  // of the tile
-    using Layout = SlotLayout<COLUMNS, ROWS * BYTES>;
-    static constexpr int GROUP = VECTOR_BYTES / BYTES;  // rows of the tile that are in one vector of the slot
+    using Layout = BufferLayout<COLUMNS, ROWS * BYTES>;
+    static constexpr int GROUP = VECTOR_BYTES / BYTES;  // rows of the tile that are in one vector of the stage buffer
 
     static_assert(GROUP == 4 && COLUMNS % 8 == 0 && ROWS % GROUP == 0 && WP_TILE_BLOCK_DIM % 32 == 0, "copies are whole");
 
     // A warp copies elements of one, two or four rows at a time, all of one group. It reads as few lines of the cache as it can.
-    static constexpr int ALONG = slot_period(COLUMNS), ACROSS = 32 / ALONG;
+    static constexpr int ALONG = buffer_period(COLUMNS), ACROSS = 32 / ALONG;
     static constexpr int STEPS = COLUMNS / ALONG, COPIES = ROWS / ACROSS, OF_GROUP = GROUP / ACROSS;
 
     // The warps form a grid over the tile. It has a power of two along the copies. So the index of a thread's first copy and the
-    // distances to its others have no bit in common, and addresses in the slot differ by constants and XOR with constants.
+    // distances to its others have no bit in common, and addresses in the stage buffer differ by constants and XOR with
+    // constants.
     static constexpr int WARPS = WP_TILE_BLOCK_DIM / 32;
     static constexpr int power_of_two_in(int number) { return number & -number; }
     static constexpr int WARPS_ACROSS = power_of_two_in(WARPS) < power_of_two_in(COPIES) ? power_of_two_in(WARPS) : power_of_two_in(COPIES);
@@ -37,7 +40,7 @@ template <typename Tile> struct TransposingSlotLoader {
     const char* thread_start;  // the thread's first element of the tile at the array's start
     int stride;                // bytes between rows
     int rows, columns;         // Below these offsets a tile lies inside the array. They are zero if its rows are not contiguous.
-    unsigned to;               // offset in a slot of the thread's first element
+    unsigned to;               // offset in a stage buffer of the thread's first element
     int first_step;            // of the thread's warp
 
     template <typename Array> inline __device__ void begin(const Array& array)
@@ -55,16 +58,16 @@ template <typename Tile> struct TransposingSlotLoader {
         to = offset(row, column);
     }
 
-    template <typename Global> inline __device__ void load(unsigned slot, const Global& source) const
+    template <typename Global> inline __device__ void load(unsigned buffer, const Global& source) const
     {
         const int y = source.offset[0], x = source.offset[1];
         const auto& array = source.data;
         if (unsigned(y) < unsigned(rows) && unsigned(x) < unsigned(columns))
-            copy<false>(slot, y, x, ROWS, COLUMNS);
+            copy<false>(buffer, y, x, ROWS, COLUMNS);
         else if (__isGlobal(array.data) && array.strides[1] == BYTES && array.strides[0] % BYTES == 0 && y >= 0 && x >= 0)
-            copy<true>(slot, y, x, wt::arch::opaque(array.shape[0] - y), wt::arch::opaque(array.shape[1] - x));
+            copy<true>(buffer, y, x, wt::arch::opaque(array.shape[0] - y), wt::arch::opaque(array.shape[1] - x));
         else
-            load_elements(slot, source);
+            load_elements(buffer, source);
     }
 
 private:
@@ -74,11 +77,12 @@ private:
         return copy / OF_GROUP * GROUP + copy % OF_GROUP + lane / ALONG * OF_GROUP;
     }
 
-    // Copies the tile at row y and column x of the array. CLIPPED: only `inside_rows` and `inside_columns` of it lie in the array.
-    template <bool CLIPPED> inline __device__ void copy(unsigned slot, int y, int x, int inside_rows, int inside_columns) const
+    // Copies the tile at row y and column x of the array. CLIPPED: only `inside_rows` and `inside_columns` of it lie in the
+    // array.
+    template <bool CLIPPED> inline __device__ void copy(unsigned buffer, int y, int x, int inside_rows, int inside_columns) const
     {
         const char* const from = thread_start + int64_t(stride) * y + unsigned(x) * unsigned(BYTES);
-        const unsigned first = slot + to;
+        const unsigned first = buffer + to;
         if constexpr (CLIPPED) {  // from the thread's first element on
             const int thread = wt::arch::opaque(static_cast<int>(threadIdx.x));
             inside_rows -= row_of(thread / 32 % WARPS_ACROSS, thread % 32);
@@ -96,21 +100,21 @@ private:
                 }
     }
 
-    // Returns the offset of an element of the tile in a slot.
+    // Returns the offset of an element of the tile in a stage buffer.
     static inline __device__ unsigned offset(int row, int column)
     {
         return Layout::offset(column, row / GROUP) + place_in_vector(row % GROUP, column, ALONG) * BYTES;
     }
 
     // The general case: arrays with any strides, and offsets below zero.
-    template <typename Global> static __device__ void load_elements(unsigned slot, const Global& source)
+    template <typename Global> static __device__ void load_elements(unsigned buffer, const Global& source)
     {
         const bool is_global = __isGlobal(source.data.data);
 #pragma unroll 1
         for (int i = static_cast<int>(threadIdx.x); i < ROWS * COLUMNS; i += WP_TILE_BLOCK_DIM) {
             const int row = row_of(i / 32 / STEPS, i % 32), column = i / 32 % STEPS * ALONG + i % ALONG;
             const T* const from = element<T>(source, row * COLUMNS + column);
-            const unsigned address = slot + offset(row, column);
+            const unsigned address = buffer + offset(row, column);
             if (is_global)
                 wt::arch::copy_async<BYTES>(address, from ? from : source.data.data, from ? unsigned(BYTES) : 0u);
             else

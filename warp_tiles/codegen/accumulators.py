@@ -13,27 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from warp_tiles.codegen.answers import LoopSums
+from warp_tiles.codegen.answers import LoopAccumulators
 from warp_tiles.codegen.effects import ADD_INPLACE, Effect
 from warp_tiles.codegen.operations import Operation, Tile
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, operations, path_to
 
-SumsOf = Callable[[int], LoopSums | str]
-"""The device functions that keep the sums of a site's product, or the reason why there are none."""
+AccumulatorsOf = Callable[[int], LoopAccumulators | str]
+"""The device functions that keep the accumulators of a site's product, or the reason why there are none."""
 
 
-def rejection_of_sums(
+def rejection_of_accumulators(
     module: ModuleTrace,
     function: FunctionTrace,
     loop: Loop,
     operation: Operation,
-    sums: SumsOf,
+    accumulators: AccumulatorsOf,
 ) -> str:
     """Returns the reason why a product cannot keep its accumulators in registers over a loop; empty if it can.
 
-    ``sums`` finds the device functions of a site.
+    ``accumulators`` finds the device functions of a site.
     """
-    problem = _problem_of_product(module, function, operation, sums)
+    problem = _problem_of_product(module, function, operation, accumulators)
     if problem:
         return problem
     if any(other.effect is Effect.LEAVES for other in operations(loop.nodes)):
@@ -44,7 +44,7 @@ def rejection_of_sums(
     c = operation.matrices[2]
     for other in operations(loop.nodes):
         if other.product is not None and not other.results and other.matrices[2].memory == c.memory:
-            problem = _problem_of_product(module, function, other, sums)
+            problem = _problem_of_product(module, function, other, accumulators)
             if problem:
                 return f"line {other.line}: {problem}"
         elif any(module.may_overlap(function, c, tile) for tile in other.tiles):
@@ -67,7 +67,7 @@ def addition_of(function: FunctionTrace, operation: Operation) -> Operation | No
 
 
 def _problem_of_new_tile(module: ModuleTrace, function: FunctionTrace, loop: Loop, operation: Operation) -> str:
-    """Returns the reason why a product that makes a new tile cannot keep its sums in registers; empty if it can."""
+    """The reason why a product that makes a new tile cannot keep its accumulators in registers; empty if it can."""
     c = operation.matrices[2]
     addition = addition_of(function, operation)
     if addition is None:
@@ -88,7 +88,9 @@ def _touches(module: ModuleTrace, function: FunctionTrace, one: Tile, other: Til
     return one.name == other.name or module.may_overlap(function, one, other)
 
 
-def _problem_of_product(module: ModuleTrace, function: FunctionTrace, operation: Operation, sums: SumsOf) -> str:
+def _problem_of_product(
+    module: ModuleTrace, function: FunctionTrace, operation: Operation, accumulators: AccumulatorsOf
+) -> str:
     product = operation.product
     assert product is not None
     if product.alpha != 1.0 or (product.beta != 1.0 and not operation.results):
@@ -96,5 +98,5 @@ def _problem_of_product(module: ModuleTrace, function: FunctionTrace, operation:
     a, b, c = operation.matrices
     if module.may_overlap(function, a, c) or module.may_overlap(function, b, c):
         return "C may share memory with A or B"
-    functions = sums(product.site)
-    return "" if isinstance(functions, LoopSums) else functions
+    functions = accumulators(product.site)
+    return "" if isinstance(functions, LoopAccumulators) else functions

@@ -1,4 +1,4 @@
-"""Stores that take the sums of a loop from registers, on the emulator: whole tiles, and the edges of arrays."""
+"""Stores that take the accumulators of a loop from registers, on the emulator: whole tiles, and the edges of arrays."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_forms(
     if dtype == "float64":  # so that two steps of K fit a stage
         cases = {name: replace(case, k=16) for name, case in cases.items()}
     emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, arch, threads, main_loop)
-    staged, stored = source.count("using wt_staged_"), source.count("wt_module::store_sums<")
+    staged, stored = source.count("using wt_staged_"), source.count("wt_module::store_accumulators<")
     neighbours = (arch, precision) != (80, "tf32") or dtype != "float32"
     assert staged > 0
     assert stored == (staged - 1 if neighbours else stored)  # without the old C of other rows
@@ -101,7 +101,7 @@ def test_aligned_rows_that_end_within_or_between_vectors(
 ) -> None:
     case = with_type({"plain": replace(PLAIN, columns=columns, k=16)}, dtype, "default")["plain"]
     emulated, kernels, source = compile_cases(machine, tmp_path / "m", {"plain": case}, 90, 128)
-    assert source.count("wt_module::store_sums<") == 1
+    assert source.count("wt_module::store_accumulators<") == 1
     a, b, e, product = case.arrays(0)
     c = np.full((case.rows, 136), np.nan, dtype=case.total)[:, :columns]
     outcome = emulated.forward(kernels["plain"], case.grid, [a, b, e, c])
@@ -124,8 +124,8 @@ FAULTS = {
     ),
     "vectors beyond the array are stored": ("store_global_if(is_before_end(row, column),", "store_global_if(true,"),
     "nobody waits for C": (
-        "finish<false>(sums, c.data.ptr);\n            WP_TILE_SYNC();",
-        "finish<false>(sums, c.data.ptr);",
+        "finish<false>(accumulators, c.data.ptr);\n            WP_TILE_SYNC();",
+        "finish<false>(accumulators, c.data.ptr);",
     ),
     "operands of an edge are loaded as if it were whole": ("inspected.is_whole;", "true;"),
 }

@@ -17,7 +17,7 @@ from tests.staged_cases import HEADER, Case, with_type
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
-LOADER = "= wt_module::TransposingSlotLoader<"
+LOADER = "= wt_module::TransposingBufferLoader<"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_an_array_that_changes_in_the_loop(machine: Machine, tmp_path: Path) -> 
     module = load(HEADER + CHANGING, block_dim=128)
     with warp_tiles.enabled():
         generated = generate(module, tmp_path / "m", 90, 128)
-    assert "LoadSlotOnce<wt_module::TransposingSlotLoader>" in generated.source
+    assert "LoadBufferOnce<wt_module::TransposingBufferLoader>" in generated.source
     random = np.random.default_rng(4)
     a, b = (random.integers(-3, 4, shape).astype(np.float32) for shape in ((192, 16), (48, 64)))
     c = np.zeros((64, 64), dtype=np.float32)
@@ -150,7 +150,7 @@ def test_a_shorter_pipeline_is_an_error(machine: Machine, tmp_path: Path, fault:
 
 def test_the_last_products_wait_for_the_end_of_the_loop(machine: Machine, tmp_path: Path) -> None:
     case = with_type({"case": Case(64, 64, 16, 64, 64, 96)}, "float32")["case"]
-    edit = replaced("multiply(sums, UNROLLED - 1);", ";")
+    edit = replaced("multiply(accumulators, UNROLLED - 1);", ";")
     emulated, kernels, _ = compile_cases(machine, tmp_path / "m", {"case": case}, 90, 128, edit=edit)
     a, b, e, product = case.arrays(1)
     outcome = emulated.forward(kernels["case"], case.grid, [a, b, e, np.zeros_like(product)])

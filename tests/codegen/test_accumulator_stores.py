@@ -1,4 +1,4 @@
-"""Which stores take the sums of a loop from registers, decided from hand-written traces."""
+"""Which stores take the accumulators of a loop from registers, decided from hand-written traces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.codegen import traces as t
 from tests.codegen.test_stages import TARGET, A, B, C, body, decided
 from tests.codegen.test_stores import compute, store
 from tests.gemm.test_main_loop import fp64, variant_of
-from warp_tiles.codegen.answers import LoopDecision, SumStore
+from warp_tiles.codegen.answers import AccumulatorStore, LoopDecision
 from warp_tiles.codegen.operations import Array, Scalar, Tile
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import Node
@@ -20,39 +20,41 @@ ZEROS = t.zeros(C, hook=t.number())
 E, BIAS = t.register("e", rows=M, cols=N, dtype="float16"), t.tile("bias", M, N)
 
 
-def planned(*after: Node, before: tuple[Node, ...] = (ZEROS,), target: LoopTarget = TARGET) -> SumStore | str:
+def planned(*after: Node, before: tuple[Node, ...] = (ZEROS,), target: LoopTarget = TARGET) -> AccumulatorStore | str:
     """The decision about a loop with some statements before and after it."""
     return outcome(decided(*before, t.loop(*body()), *after, tiles=(C, A, B), target=target))
 
 
-def outcome(decision: LoopDecision) -> SumStore | str:
-    """The store that takes the sums from registers, or the reason why C is written."""
-    return decision.sum_store or decision.planned.store.removeprefix("the accumulators pass through shared memory: ")
+def outcome(decision: LoopDecision) -> AccumulatorStore | str:
+    """The store that takes the accumulators from registers, or the reason why C is written."""
+    return decision.accumulator_store or decision.planned.store.removeprefix(
+        "the accumulators pass through shared memory: "
+    )
 
 
 def test_a_store_of_c() -> None:
     found = planned(t.arithmetic(), store(C))
-    assert isinstance(found, SumStore)
+    assert isinstance(found, AccumulatorStore)
     assert (found.computed.operations, found.others, found.product.c) == ((), (), C)
 
 
 def test_a_store_of_a_computed_tile() -> None:
     operation = compute("tile_map", Scalar("f"), C, BIAS, result=E)
     found = planned(t.load(BIAS), operation, store(E))
-    assert isinstance(found, SumStore)
+    assert isinstance(found, AccumulatorStore)
     assert (found.computed.operations, found.others) == ((operation,), (BIAS,))
 
 
 def test_a_residual() -> None:
     residual = t.register("r", rows=M, cols=N)
     found = planned(t.load(residual, Array("read")), compute("tile_map", Scalar("f"), C, residual, result=E), store(E))
-    assert isinstance(found, SumStore)
+    assert isinstance(found, AccumulatorStore)
     assert (found.computed.loaded, found.others) == ((residual,), ())
 
 
 def test_a_conditional_store() -> None:
-    assert isinstance(planned(t.branch(store(C))), SumStore)
-    assert isinstance(planned(t.branch(t.arithmetic()), t.branch(t.branch(store(C)))), SumStore)
+    assert isinstance(planned(t.branch(store(C))), AccumulatorStore)
+    assert isinstance(planned(t.branch(t.arithmetic()), t.branch(t.branch(store(C)))), AccumulatorStore)
 
 
 STORE_REASON = "no store after the loop takes C or a tile that elementwise operations compute from it"
@@ -82,7 +84,7 @@ def test_reasons_after_the_loop(after: tuple[Node, ...], reason: str) -> None:
 def test_reasons_of_c() -> None:
     doubles = LoopTarget({0: fp64(M, N, K, 128)}, TARGET.families)
     for target in (TARGET, doubles):
-        assert isinstance(planned(store(C), before=(t.load(C),), target=target), SumStore)
+        assert isinstance(planned(store(C), before=(t.load(C),), target=target), AccumulatorStore)
     start, nodes = t.load(C), (t.loop(*body()), store(C))
     assert outcome(decided(t.loop(start, *nodes), tiles=(C, A, B))) == "line 1 uses C too"  # also after the loop
     outer = t.parameter("c", M, N)
@@ -100,7 +102,7 @@ def test_a_store_that_reads_a_view_of_c(start: Node) -> None:
 def test_a_loop_with_several_sums() -> None:
     other = t.tile("other", M, N)
     nodes = ZEROS, t.zeros(other), t.loop(*body(), t.product(A, B, other, 1)), store(C), store(other)
-    assert outcome(decided(*nodes, tiles=(C, other, A, B))) == "the loop has several sums"
+    assert outcome(decided(*nodes, tiles=(C, other, A, B))) == "the loop has several accumulators"
 
 
 def test_an_addition_after_each_product() -> None:
@@ -109,7 +111,7 @@ def test_an_addition_after_each_product() -> None:
     assert outcome(decided(*nodes, tiles=(s, C, A, B))) == "the accumulators are added to another tile"
 
 
-def of_variant(variant: GemmProblem, stored: Tile | None = None) -> SumStore | str:
+def of_variant(variant: GemmProblem, stored: Tile | None = None) -> AccumulatorStore | str:
     """The decision about a loop of a product, whose C or a tile computed from it is stored."""
     dtype = variant.a.dtype
     a, b = t.tile("a", variant.m, variant.k, dtype), t.tile("b", variant.k, variant.n, dtype)
@@ -132,7 +134,7 @@ def of_variant(variant: GemmProblem, stored: Tile | None = None) -> SumStore | s
 
 def of(
     dtype: DType, layout: str = "rr", precision: Precision = "default", stored: Tile | None = None
-) -> SumStore | str:
+) -> AccumulatorStore | str:
     """The same for operands of a type, each contiguous along its rows ("r") or columns ("c")."""
     result: DType = "float64" if dtype == "float64" else "float32"
     k = 16 if DTYPE_BYTES[dtype] > 2 and precision == "default" else 32
@@ -141,35 +143,35 @@ def of(
 
 def test_types_and_layouts_with_neighbouring_sums() -> None:
     single = "no thread has neighbouring accumulators of a row"
-    assert isinstance(of("float64"), SumStore)
+    assert isinstance(of("float64"), AccumulatorStore)
     assert of("float64", "rc") == of("float64", "cr") == single
-    assert of("float32", "rc") == single, "without tensor cores, slots are contiguous along K"
-    assert isinstance(of("float32", "rr"), SumStore)
-    assert isinstance(of("float16", "cc"), SumStore)
-    assert isinstance(of("float32", "rc", "tf32"), SumStore)
+    assert of("float32", "rc") == single, "without tensor cores, stage buffers are contiguous along K"
+    assert isinstance(of("float32", "rr"), AccumulatorStore)
+    assert isinstance(of("float16", "cc"), AccumulatorStore)
+    assert isinstance(of("float32", "rc", "tf32"), AccumulatorStore)
 
 
 def test_wide_elements() -> None:
     of_vectors = t.register("vectors", rows=128, cols=64, size_bytes=128 * 64 * 12)
     assert of("float16", stored=of_vectors) == "2 elements of 12 bytes do not fit a vector"
     pairs = t.register("pairs", rows=128, cols=64, size_bytes=128 * 64 * 8)
-    assert isinstance(of("float16", stored=pairs), SumStore)
+    assert isinstance(of("float16", stored=pairs), AccumulatorStore)
     assert of("float32", stored=pairs) == "4 elements of 8 bytes do not fit a vector"
 
 
 def test_narrow_results_of_products_through_registers() -> None:
     rounded = t.register("rounded", rows=128, cols=64, dtype="float16")
-    assert isinstance(of("float32", "rr", "tf32"), SumStore)
+    assert isinstance(of("float32", "rr", "tf32"), AccumulatorStore)
     assert of("float32", "rr", "tf32", rounded) == (
         "a thread has only two neighbouring accumulators of a row, and stores float16"
     )
-    assert isinstance(of("float16", "rr", stored=rounded), SumStore)
+    assert isinstance(of("float16", "rr", stored=rounded), AccumulatorStore)
 
 
 def test_narrow_results_of_the_transpose_of_c() -> None:
     variant = variant_of(32, 64, 32, 128)
     rounded = t.register("rounded", rows=32, cols=64, dtype="float16")
-    assert isinstance(of_variant(variant), SumStore)
+    assert isinstance(of_variant(variant), AccumulatorStore)
     assert (
         of_variant(variant, rounded) == "a thread has only two neighbouring accumulators of a row, and stores float16"
     )

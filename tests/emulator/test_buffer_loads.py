@@ -82,7 +82,7 @@ COMMON = Case(64, 64, 32, 64, 64, 160)
 def kernels(request: pytest.FixtureRequest, machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     module = load(HEADER + COMMON.text("common") + SHIFTED + ODD + TWO_LOOPS + AFTER_STORES + OUTER_LOOP, block_dim=128)
     with warp_tiles.enabled(), warp_tiles.override(main_loop=request.param):
-        generated = generate(module, tmp_path_factory.mktemp("slots") / "m", 90, 128)
+        generated = generate(module, tmp_path_factory.mktemp("buffers") / "m", 90, 128)
     assert generated.source.count("wt_module::Ring<") >= 7
     return Kernels(module, generated, EmulatedKernels(machine, generated))
 
