@@ -50,7 +50,7 @@ def test_the_command_of_the_image_parses() -> None:
         configured = settings.configured()
         try:
             context = parse(words)
-            assert context.params["script"] == Path("app.py")
+            assert context.params["script"] == "app.py"
             assert settings.configured()["bundle"] == Path("app.bundle")
         finally:
             settings.configure(bundle=None)

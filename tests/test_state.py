@@ -27,10 +27,10 @@ wp.launch_tiled({name}, dim=[1], inputs=[a], block_dim=64, device="cpu")
 
 @pytest.mark.parametrize("name", ["first", "second"])
 def test_a_script_has_its_own_kernels_alone(name: str, tmp_path: Path) -> None:
-    from warp_tiles.launch.script import discover
+    from warp_tiles.launch.script import Script, discover
 
     (tmp_path / "script.py").write_text(SCRIPT.format(name=name))
-    (target,) = discover(tmp_path / "script.py").targets
+    (target,) = discover(Script(str(tmp_path / "script.py"))).targets
     assert list(target.module.kernels) == [name]
 
 

@@ -52,10 +52,10 @@ def outputs(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_matrix_of_architectures_is_the_same_on_a_cluster(workers: Any, script: Path, tmp_path: Path) -> None:
-    words = ("compile", "--arch", "75,90", script, "-o")
-    here = json_of(command(*words, tmp_path / "here", cache=tmp_path / "lto"))["modules"]
+    words = ("compile", "--arch", "75,90", "-o")
+    here = json_of(command(*words, tmp_path / "here", script, cache=tmp_path / "lto"))["modules"]
     address = workers.scheduler.address
-    done = command(*words, tmp_path / "sent", "--scheduler", address, cache=tmp_path / "lto_sent")
+    done = command(*words, tmp_path / "sent", "--scheduler", address, script, cache=tmp_path / "lto_sent")
     sent = json_of(done)["modules"]
     assert [row["arch"] for row in sent] == [row["arch"] for row in here] == [75, 90]
     assert [row["lto_builds"] for row in sent] == [1, 0], "on sm_90 the loop has stages, so it needs no function"
@@ -94,7 +94,7 @@ def test_a_malformed_list_is_a_usage_error(archs: str, script: Path, tmp_path: P
 
 def test_an_unreachable_scheduler_is_an_error_within_seconds(script: Path, tmp_path: Path) -> None:
     start = time.monotonic()
-    done = command("compile", script, "-o", tmp_path / "out", "--scheduler", NOBODY, as_json=False)
+    done = command("compile", "-o", tmp_path / "out", "--scheduler", NOBODY, script, as_json=False)
     assert time.monotonic() - start < 20  # of which 5 wait for the scheduler, and the rest imports on a busy machine
     assert done.returncode == 2
     assert f"the scheduler {NOBODY} cannot be reached: Timed out trying" in done.stderr

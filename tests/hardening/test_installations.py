@@ -24,7 +24,7 @@ from warp_tiles._warp.internals import find
 from warp_tiles.cli import commands
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import LockedError, ToolchainError, WarpTilesError
-from warp_tiles.launch.script import discover
+from warp_tiles.launch.script import Script, discover
 from warp_tiles.providers.fallbacks import COSTS, LIBMATHDX_TITLE
 
 # ---- packages of `pip install --target`
@@ -193,7 +193,7 @@ def test_a_script_has_no_effect_on_the_filters_of_warnings(tmp_path: Path) -> No
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(filter="warnings.simplefilter('ignore'); warnings.showwarning = print"))
     before = list(warnings.filters), warnings.showwarning
-    discover(script)
+    discover(Script(str(script)))
     assert (warnings.filters, warnings.showwarning) == before
 
 

@@ -27,7 +27,7 @@ def filled_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a cache of three variants, and with their build outputs. Tests copy it before they change it."""
     top = tmp_path_factory.mktemp("filled")
     (top / "main.py").write_text(MAIN.replace("(16, 16)", "(8, 8)"))
-    done = command("compile", top / "main.py", top, "-o", top / "out", cache=top / "lto")
+    done = command("compile", "-o", top / "out", top / "main.py", top, cache=top / "lto")
     (module,) = json_of(done)["modules"]
     assert (module["lto_builds"], module["lto_hits"]) == (3, 0)
     return top

@@ -58,7 +58,7 @@ def test_cache_verify_finds_and_removes_damage(filled_cache: Path, tmp_path: Pat
     assert str(payload) in json.dumps(report["damaged"])
     assert json_of(command("cache", "verify", cache=cache))["damaged"] == [], "the damaged entry was removed"
     assert json_of(command("cache", "info", cache=cache))["payloads"] == 2
-    done = command("compile", filled_cache / "main.py", filled_cache, "-o", tmp_path / "out", cache=cache)
+    done = command("compile", "-o", tmp_path / "out", filled_cache / "main.py", filled_cache, cache=cache)
     (module,) = json_of(done)["modules"]
     assert (module["lto_builds"], module["lto_hits"]) == (1, 2), "only the damaged entry is built again"
 
@@ -80,7 +80,7 @@ def test_cache_export_and_import(filled_cache: Path, tmp_path: Path) -> None:
     lists = [json_of(command("cache", "list", cache=cache))["entries"] for cache in (filled_cache / "lto", other)]
     keys = [{(entry["key"], entry["payload_sha256"]) for entry in entries} for entries in lists]
     assert keys[0] == keys[1]
-    done = command("compile", filled_cache / "main.py", filled_cache, "-o", tmp_path / "out", cache=other)
+    done = command("compile", "-o", tmp_path / "out", filled_cache / "main.py", filled_cache, cache=other)
     (module,) = json_of(done)["modules"]
     assert (module["lto_builds"], module["lto_hits"]) == (0, 3)
 

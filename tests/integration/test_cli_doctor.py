@@ -84,7 +84,7 @@ def test_doctor_without_a_compiler(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("plan", "x.py"), ("compile", "x.py", "-o", "out"), ("run", "x.py"), ("cache", "info")]
+    "words", [("plan", "x.py"), ("compile", "-o", "out", "x.py"), ("run", "x.py"), ("cache", "info")]
 )
 def test_an_unknown_variable(words: tuple[str, ...], tmp_path: Path) -> None:
     message = usage_error(command(*words, WARP_TILES_FOO="1"))

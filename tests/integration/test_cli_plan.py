@@ -22,6 +22,7 @@ from tests.integration.commands import (
 from tests.integration.helpers import cubin_symbols, run_python
 from tests.integration.solvers import solver
 from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.launch.script import PLANNED
 
 
 @pytest.mark.parametrize("name", ["main.py", "plain.py"])
@@ -58,9 +59,40 @@ def test_plan_for_another_architecture_and_block_size(folder: Path) -> None:
     assert {(v["arch"], v["threads"]) for v in module["variants"]} == {(80, 256)}
 
 
-def test_plan_options_may_follow_the_script(folder: Path) -> None:
-    done = run_python(["-m", "warp_tiles", "plan", str(folder / "main.py"), str(folder), "--arch", "80", "--json"])
-    assert {v["arch"] for v in json_of(done)["modules"][0]["variants"]} == {80}
+def test_options_behind_the_script_belong_to_it_and_are_named(folder: Path) -> None:
+    (folder / "words.py").write_text(WITHOUT_GUARD + "print(sys.argv[2:])\n")
+    plan = ["plan", "--json", "--arch", "sm_80,90a", str(folder / "words.py"), str(folder)]
+    done = run_python(["-m", "warp_tiles", *plan, "--arch", "75", "--own"])
+    assert [module["arch"] for module in json_of(done)["modules"]] == [80, 90]
+    assert f"{PLANNED}['--arch', '75', '--own']" in done.stderr, "and what a planned script prints is marked"
+    assert "--arch stands behind the script" in done.stderr
+    done = command("plan", folder / "words.py", "--", folder, "--arch", "75", as_json=False)
+    assert f"{PLANNED}['--arch', '75']" in done.stdout
+    assert "stands behind" not in done.stderr
+
+
+def test_a_module_is_planned_as_python_runs_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = folder / "package"
+    package.mkdir()
+    (package / "folders.py").write_text("import sys\nfolder = sys.argv[1]\n")
+    (package / "__main__.py").write_text(WITHOUT_GUARD.replace("main(sys", "from .folders import folder\nmain(sys"))
+    monkeypatch.chdir(folder)
+    (module,) = json_of(command("plan", "-m", "package", folder))["modules"]
+    assert (module["name"], module["kernels"]) == ("__main__", ["gemm"])
+    done = command("run", "-m", "package", folder, "a", as_json=False, WARP_CACHE_PATH=str(folder / "warp"))
+    assert "sum 16384.0" in done.stdout, done.stderr
+    assert (folder / "arguments").read_text() == "a"
+    assert "there is no module package.gone" in usage_error(command("plan", "-m", "package.gone"))
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [("plan --ach 90 main.py", "--arch"), ("plam main.py", "plan"), ("compile --arch=x -o out main.py", "such as 90")],
+)
+def test_a_misspelt_word_is_named_with_what_is_valid(folder: Path, words: str, meant: str) -> None:
+    message = usage_error(command(*words.split(), as_json=False))
+    assert words.split()[0 if meant == "plan" else 1].partition("=")[0] in message
+    assert meant in message
 
 
 def test_plan_prints_a_table(folder: Path) -> None:
@@ -165,15 +197,19 @@ def test_plan_of_a_generic_kernel_has_the_launched_types(folder: Path) -> None:
 def test_plan_of_a_script_that_needs_its_results(folder: Path) -> None:
     (folder / "checks.py").write_text(WITHOUT_GUARD + "assert Path(sys.argv[1], 'sum').read_text() == '16384.0'\n")
     done = command("plan", folder / "checks.py", folder)
-    assert len(json_of(done)["modules"][0]["variants"]) == 3
+    assert len(json_of(done, status=2)["modules"][0]["variants"]) == 3
     assert "stopped early" in done.stderr
-    assert "AssertionError" in done.stderr
+    line = len((folder / "checks.py").read_text().splitlines())
+    assert f"AssertionError, in line {line}; what it would have launched after that is missing" in done.stderr
+    done = command("plan", "--allow-incomplete", folder / "checks.py", folder)
+    assert len(json_of(done)["modules"]) == 1
+    assert "stopped early" in done.stderr
 
 
 def test_plan_of_a_script_that_ends_before_its_launch(folder: Path) -> None:
     (folder / "device.py").write_text(WITHOUT_GUARD.replace('"cpu"', '"gpu"'))
     done = command("plan", folder / "device.py", folder)
-    (module,) = json_of(done)["modules"]
+    (module,) = json_of(done, status=2)["modules"]
     assert module["kernels"] == ["gemm"]
     assert module["block_dim"] == 256, "Warp's default, because the launch was not reached"
     assert "stopped early" in done.stderr
@@ -197,7 +233,7 @@ def test_plan_of_a_script_with_a_mistake(folder: Path) -> None:
 
 def test_compile(folder: Path) -> None:
     (folder / "main.py").write_text(MAIN.replace("@wp.kernel", FORWARD_ONLY))
-    first = json_of(command("compile", folder / "main.py", folder, "-o", folder / "out", cache=folder / "lto"))
+    first = json_of(command("compile", "-o", folder / "out", folder / "main.py", folder, cache=folder / "lto"))
     (module,) = first["modules"]
     assert set(module) >= COMPILE_FIELDS
     assert (module["name"], module["lto_builds"], module["lto_hits"]) == ("__main__", 1, 0)
@@ -210,7 +246,7 @@ def test_compile(folder: Path) -> None:
     assert [path.suffix for path in sorted((folder / "out").iterdir())].count(".meta") == 1
     assert not (folder / "sum").exists() or (folder / "sum").read_text() == "0.0", "nothing was launched"
 
-    second = json_of(command("compile", folder / "main.py", folder, "-o", folder / "again", cache=folder / "lto"))
+    second = json_of(command("compile", "-o", folder / "again", folder / "main.py", folder, cache=folder / "lto"))
     (module,) = second["modules"]
     assert (module["lto_builds"], module["lto_hits"]) == (0, 1)
     assert Path(module["cubin"]).read_bytes() == cubin.read_bytes()
@@ -221,7 +257,7 @@ def test_compile_for_two_block_sizes(folder: Path) -> None:
     text = text.replace('    print("sum"', "    wp.launch_tiled(gemm, dim=[1], inputs=[a, a], outputs=[c], "
                         'block_dim=128, device="cpu")\n    print("sum"')  # fmt: skip
     (folder / "twice.py").write_text(text)
-    done = command("compile", "--arch", "80", folder / "twice.py", folder, "-o", folder / "out", cache=folder / "lto")
+    done = command("compile", "--arch", "80", "-o", folder / "out", folder / "twice.py", folder, cache=folder / "lto")
     modules = json_of(done)["modules"]
     assert sorted(module["block_dim"] for module in modules) == [64, 128]
     assert len({module["cubin"] for module in modules}) == 2
@@ -267,6 +303,8 @@ def test_compile_writes_the_record_of_its_builds(folder: Path) -> None:
     again = command("compile", "--report", page, "-o", folder / "out", folder / "main.py", folder, cache=folder / "lto")
     (kept,) = json_of(again)["modules"]
     assert (kept["up_to_date"], kept["target"]) == (True, None)
+    shown = command("compile", "-o", folder / "out", folder / "main.py", folder, as_json=False, cache=folder / "lto")
+    assert "up to date" in shown.stdout
     text = page.read_text()
     assert "<li><b>1</b>module</li><li><b>1</b>up to date</li>" in text
     assert f"<code>{output}</code>" in text
@@ -287,7 +325,9 @@ def test_a_report_has_the_modules_beside_a_failed_build_and_the_end_of_the_scrip
     options = ("--report", report, "--trace", trace, "-o", folder / "both")
     script.write_text(kept + end)
     done = command("compile", *options, script, folder, as_json=False, cache=folder / "lto")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 2, done.stderr
+    assert "what it would have launched after that is missing" in done.stderr
+    assert list((folder / "both").glob("*.cubin")), "what was found is written"
     assert "after the launches" in json.loads(trace.read_text())["otherData"]["ended by"]
     script.write_text(kept + launch.format("bad", "wrong", "wp.zeros(1)") + end)
     done = command("compile", *options, script, folder, as_json=False, cache=folder / "lto")

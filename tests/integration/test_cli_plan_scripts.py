@@ -74,7 +74,7 @@ def test_a_script_asks_whether_it_is_planned(folder: Path, name: str) -> None:
     text += "if not warp_tiles.is_planning():\n    raise SystemExit('results are needed')\n"
     (folder / "asks.py").write_text(text)
     options = ["-o", folder / "out"] if name == "compile" else []
-    done = command(name, folder / "asks.py", folder, *options)
+    done = command(name, *options, folder / "asks.py", folder)
     assert len(json_of(done)["modules"]) == 1
     assert "stopped early" not in done.stderr
     assert not warp_tiles.is_planning()
@@ -107,7 +107,7 @@ def test_a_plan_says_how_matmul_computes_products_and_why(tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("name", some(COMPILED, 1))
 def test_each_example_is_compiled_to_its_end(name: str, tmp_path: Path) -> None:
-    done = command("compile", REPOSITORY / "examples" / name, "-o", tmp_path / "out")
+    done = command("compile", "-o", tmp_path / "out", REPOSITORY / "examples" / name)
     assert all(Path(module["cubin"]).is_file() for module in json_of(done)["modules"])
     assert "stopped early" not in done.stderr
 
@@ -150,7 +150,7 @@ def test_a_script_without_tile_functions_has_no_table(folder: Path, other: Path)
 
 
 def test_a_module_that_is_left_to_warp_is_shown(folder: Path) -> None:
-    done = command("plan", folder / "main.py", folder, "--policy", "off", as_json=False)
+    done = command("plan", "--policy", "off", folder / "main.py", folder, as_json=False)
     assert "module __main__" in done.stdout
     assert "without tile functions" not in done.stdout
 

@@ -16,23 +16,23 @@ def test_settings_name_the_layer_of_each_value(folder: Path, tmp_path: Path) -> 
 
 
 def test_a_plan_under_another_policy(folder: Path) -> None:
-    done = command("plan", folder / "main.py", folder, "--policy", "scalar", WARP_TILES_POLICY="fast")
+    done = command("plan", "--policy", "scalar", folder / "main.py", folder, WARP_TILES_POLICY="fast")
     (module,) = json_of(done)["modules"]
     assert module["policy"] == "scalar"
     assert {variant["provider"] for variant in module["variants"] if variant["needed"]} == {"scalar"}
 
 
 def test_an_unknown_policy_lists_the_valid_ones(folder: Path) -> None:
-    done = command("plan", folder / "main.py", "--policy", "quick", as_json=False)
+    done = command("plan", "--policy", "quick", folder / "main.py", as_json=False)
     assert done.returncode == 2
     assert "'off', 'scalar', 'fast', 'auto', 'max', 'locked'" in done.stderr
 
 
 def test_compile_under_the_policy_locked_only_uses_the_cache(filled_cache: Path, tmp_path: Path) -> None:
-    options = ("compile", filled_cache / "main.py", filled_cache, "--policy", "locked", "-o")
-    (module,) = json_of(command(*options, tmp_path / "whole", cache=filled_cache / "lto"))["modules"]
+    options, script = ("compile", "--policy", "locked", "-o"), (filled_cache / "main.py", filled_cache)
+    (module,) = json_of(command(*options, tmp_path / "whole", *script, cache=filled_cache / "lto"))["modules"]
     assert (module["lto_builds"], module["lto_hits"]) == (0, 3)
-    done = command(*options, tmp_path / "cold", cache=tmp_path / "empty", as_json=False)
+    done = command(*options, tmp_path / "cold", *script, cache=tmp_path / "empty", as_json=False)
     assert done.returncode == 2
     assert "needs 3 device functions not in the cache" in done.stderr
     assert "warp-tiles cache import" in done.stderr

@@ -168,9 +168,9 @@ def test_errors_have_a_message_and_a_remedy(tmp_path: Path) -> None:
     project = Project(tmp_path, ROOT, ROOT)
     output = project.configure("-DWARP_TILES_MANIFEST=plan.json", check=False)
     assert "Remedy: give -DWARP_TILES_SCRIPT=" in " ".join(output.split())
-    project.configure("-UWARP_TILES_MANIFEST", "-DWARP_TILES_SCRIPT=script.py", "-DWARP_TILES_ARCHS=80;90a")
+    project.configure("-UWARP_TILES_MANIFEST", "-DWARP_TILES_SCRIPT=script.py", "-DWARP_TILES_ARCHS=80;9x")
     output = project.build(check=False)
-    assert "'80,90a' is not a compute capability such as 90" in output
+    assert "'80,9x' is invalid; valid: a compute capability such as 90" in output
     assert not project.bundle.exists()
 
 

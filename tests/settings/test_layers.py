@@ -343,6 +343,8 @@ def test_folders_are_relative_to_the_file(monkeypatch: pytest.MonkeyPatch, tmp_p
     ("text", "message"),
     [
         ("[tool.warp_tiles]\npolcy = 'fast'\n", r"unknown setting polcy in \[tool.warp_tiles\] of .*pyproject.toml"),
+        ("[tool.warp_tiles]\npolcy = 'fast'\n", "did you mean policy"),
+        ("[tool.warp-tiles]\npolicy = 'fast'\n", r"table \[tool.warp-tiles\](.|\n)*call it \[tool.warp_tiles\]"),
         ("[tool.warp_tiles]\npolicy = 'quick'\n", r"policy in \[tool.warp_tiles\] of .*pyproject.toml is 'quick'"),
         ("[tool.warp_tiles]\njobs = -1\n", r"jobs in \[tool.warp_tiles\] of .*pyproject.toml is -1"),
         ("[tool]\nwarp_tiles = 3\n", r"tool.warp_tiles in .*pyproject.toml is 3"),

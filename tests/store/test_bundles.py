@@ -286,6 +286,9 @@ def test_a_machine_without_compilers_and_without_a_cache(made: Made, machine: Ma
     assert (row["lto_builds"], row["lto_hits"]) == (0, 1)
     assert row["cubin_bytes"] == next(m["cubin_bytes"] for m in made.record["modules"] if m["arch"] == 90)
     assert "Traceback" not in done.stderr
+    done = machine.run("doctor", "--json", "--bundle", machine.bundle)
+    states = {item["subject"]: item["state"] for item in json_of(done)["findings"]}
+    assert (states["toolchain"], states["bundle"]) == ("note", "ok")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a program as another user")

@@ -19,6 +19,7 @@ from tests.tuning.tuning_records import failure, key, timing
 from warp_tiles import settings
 from warp_tiles.cli import commands
 from warp_tiles.errors import RecordError, ScriptError, SettingError
+from warp_tiles.launch.script import Script
 from warp_tiles.tuning.in_place import TunedPlace
 from warp_tiles.tuning.places import Place
 from warp_tiles.tuning.record import Record, Timing
@@ -43,15 +44,14 @@ class Search:
 
     def tune_script(
         self,
-        script: Path,
-        arguments: tuple[str, ...],
+        script: Script,
         *,
         budget_s: float,
         devices: tuple[str, ...],
         progress: Any,
         stopped: Any,
     ) -> list[Any]:
-        self.calls.append((script, arguments, budget_s))
+        self.calls.append((Path(script.name), script.arguments, budget_s))
         if self.ended:
             stopped(self.ended)
         self.devices.append(devices)
@@ -99,9 +99,9 @@ def tune(*words: object) -> Result:
     return CliRunner().invoke(commands, ["tune", *map(str, words)], prog_name="warp-tiles")
 
 
-def parsed(*words: object) -> Any:
+def parsed(*words: str) -> Any:
     """The JSON of a command, which is all that it prints on standard output."""
-    result = tune(*words, "--json")
+    result = tune("--json", *words) if words[0].endswith(".py") else tune(*words, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
@@ -134,10 +134,14 @@ main()
 
 
 class TestScript:
-    def test_an_early_end_of_the_script_is_reported(self, search: Search) -> None:
+    def test_a_script_that_stops_early_is_tuned_only_on_request(self, search: Search) -> None:
         search.ended = "SystemExit: the result is wrong"
-        result = tune("script.py", "--json")
-        assert "script.py stopped early, nothing was computed: SystemExit: the result is wrong" in result.stderr
+        result = tune("--json", "script.py")
+        assert isinstance(result.exception, ScriptError)
+        assert "script.py stopped early" in str(result.exception)
+        assert "--allow-incomplete" in result.exception.remedy
+        result = tune("--json", "--allow-incomplete", "script.py")
+        assert "script.py stopped early" in result.stderr
         assert json.loads(result.stdout) == {"places": []}
 
     def test_a_complete_script_causes_no_message(self, search: Search) -> None:
@@ -149,9 +153,8 @@ class TestScript:
             (["script.py"], (), 0.0),
             (["script.py", "a", "-x", "--flag=1"], ("a", "-x", "--flag=1"), 0.0),
             (["--budget", "5", "script.py"], (), 5.0),
-            (["script.py", "--budget", "2.5", "a"], ("a",), 2.5),
+            (["script.py", "--budget", "2.5", "a"], ("--budget", "2.5", "a"), 0.0),
             (["--budget", "1e-5", "script.py"], (), 1e-5),
-            (["--budget", "5", "script.py", "--budget", "6"], (), 6.0),
             (["script.py", "--", "--budget", "7", "--json"], ("--budget", "7", "--json"), 0.0),
         ],
     )
@@ -164,7 +167,7 @@ class TestScript:
     def test_without_an_option_the_setting_gives_the_budget(self, search: Search) -> None:
         with settings.override(tune_budget_s=12):
             tune("script.py")
-            tune("script.py", "--budget", "0")
+            tune("--budget", "0", "script.py")
         assert [budget_s for _, _, budget_s in search.calls] == [12.0, 0.0]
 
     @pytest.mark.parametrize(
@@ -172,8 +175,8 @@ class TestScript:
         [
             (["script.py"], ()),
             (["--devices", "cuda:1", "script.py"], ("cuda:1",)),
-            (["script.py", "--devices", "cuda:1, cuda:0,cuda:1", "a"], ("cuda:1", "cuda:0")),
-            (["script.py", "--", "--devices", "cuda:1"], ()),
+            (["--devices", "cuda:1, cuda:0,cuda:1", "script.py", "a"], ("cuda:1", "cuda:0")),
+            (["script.py", "--devices", "cuda:1"], ()),
         ],
     )
     def test_devices_are_named_in_their_order(self, search: Search, words: list[str], devices: tuple[str, ...]) -> None:
@@ -182,7 +185,7 @@ class TestScript:
 
     @pytest.mark.parametrize("value", ["", "cuda:0,", ","])
     def test_a_device_without_a_name_is_refused(self, search: Search, value: str) -> None:
-        result = tune("script.py", "--devices", value)
+        result = tune("--devices", value, "script.py")
         assert (result.exit_code, search.calls) == (2, [])
         assert "--devices" in result.stderr
 
@@ -197,7 +200,7 @@ class TestScript:
         assert "stages=4" in "".join(result.stdout.split())
         assert "none so far" in result.stdout
         assert "unfinished: the argument a cannot be copied" in result.stderr
-        result = tune("script.py", "--json")
+        result = tune("--json", "script.py")
         assert result.exit_code == 1
         errors = [row["error"] for row in json.loads(result.stdout)["places"]]
         assert errors == [None, "the argument a cannot be copied"]
@@ -231,7 +234,7 @@ class TestScript:
 
     def test_what_is_printed_after_the_search_does_not_follow_the_json(self) -> None:
         done = subprocess.run(
-            [sys.executable, "-c", _PRINTS_LATER, "tune", "script.py", "--json"], capture_output=True, text=True
+            [sys.executable, "-c", _PRINTS_LATER, "tune", "--json", "script.py"], capture_output=True, text=True
         )
         assert json.loads(done.stdout) == {"places": []}
         for text in ("buffered in C", "a build that ends late", "at the end"):

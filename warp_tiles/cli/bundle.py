@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.filesize import decimal
 
-from warp_tiles.cli.compile_ import as_archs
-from warp_tiles.cli.output import (
-    json_option,
+from warp_tiles.cli.output import json_option, note, print_json, print_table, script_output_to_stderr
+from warp_tiles.cli.scripts import (
+    GRAMMAR,
     kernel_errors,
-    note,
-    print_json,
-    print_notes,
-    print_table,
-    script_output_to_stderr,
+    note_devices,
+    require_complete,
+    takes_script,
+    target_options,
 )
+from warp_tiles.launch.script import Script
 from warp_tiles.util.threads import side_by_side
 
 if TYPE_CHECKING:
@@ -28,16 +28,13 @@ if TYPE_CHECKING:
 _MOST_THREADS = 32
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
-@click.option("--arch", "archs", default="90", show_default=True, callback=as_archs, metavar="LIST",
-              help="Compute capabilities, with commas between them.")  # fmt: skip
-@click.option("--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own.")
+@click.command(context_settings=GRAMMAR)
+@target_options
 @click.option("-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), required=True)
 @json_option
-@click.argument("script", type=click.Path(path_type=Path))
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@takes_script
 def bundle(
-    script: Path, arguments: tuple[str, ...], archs: tuple[int, ...], block_dim: int | None, file: Path, as_json: bool
+    script: Script, archs: tuple[int, ...], block_dim: int | None, allow_incomplete: bool, file: Path, as_json: bool
 ) -> None:
     """Build every module of SCRIPT, sign it, and write all to one bundle.
 
@@ -62,8 +59,8 @@ def bundle(
             enable()
             for arch in archs:
                 require_target(arch, block_dim)
-            found = discover(script, arguments, block_dim)
-            print_notes(script, found)
+            found = discover(script, block_dim)
+            note_devices(script, found)
             jobs = [(target, arch) for arch in archs for target in found.targets]
 
             def build(job: tuple[Target, int]) -> None:
@@ -82,9 +79,10 @@ def bundle(
             note(f"warp-tiles: module {row['module']} for sm_{row['arch']} is not in the bundle: {row['reason']}")
     if as_json:
         print_json({"bundle": str(file), "bytes": file.stat().st_size, "signer": str(signer.public), "modules": rows})
-        return
-    table = [(row["module"], f"sm_{row['arch']}", row["block_dim"], decimal(row["cubin_bytes"])) for row in rows]
-    print_table(str(file), ("module", "target", "threads", "cubin"), table)
+    else:
+        table = [(row["module"], f"sm_{row['arch']}", row["block_dim"], decimal(row["cubin_bytes"])) for row in rows]
+        print_table(str(file), ("module", "target", "threads", "cubin"), table)
+    require_complete(script, found.stopped, allow_incomplete)
 
 
 def _row(record: dict[str, Any], held: set[str]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from warp_tiles._warp import require_hooks
 from warp_tiles.api import enable
 from warp_tiles.build.executor import executor_error
 from warp_tiles.errors import ToolchainError, TuningError, WarpTilesError
-from warp_tiles.launch.script import discover
+from warp_tiles.launch.script import Script, discover
 from warp_tiles.settings import Settings
 from warp_tiles.tuning.environment import environment_of
 from warp_tiles.tuning.in_place import PlacedLaunch, Tuner, compile_arch, local_devices, places_of
@@ -181,7 +181,7 @@ def _placed(task: Task) -> list[PlacedLaunch]:
         name = f"{hashlib.sha256(task.script.text).hexdigest()[:16]}_{Path(task.script.name).name}"
         folder = Path(tempfile.mkdtemp(prefix="warp_tiles_"))  # Warp reads the source again while it builds
         (folder / name).write_bytes(task.script.text)
-        found = discover(folder / name, task.script.arguments)
+        found = discover(Script(str(folder / name), task.script.arguments))
         arch = compile_arch(wp.get_device(task.gpu))
         engine = require_hooks("a cluster").engine
         _launches[task.script] = places_of(engine, found.launches, arch)

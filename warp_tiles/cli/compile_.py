@@ -17,17 +17,23 @@ from warp_tiles.cli.depfile import write_depfile
 from warp_tiles.cli.output import (
     bundle_option,
     json_option,
-    kernel_errors,
     output_errors,
     policy_option,
     print_json,
-    print_notes,
     print_table,
     script_output_to_stderr,
 )
 from warp_tiles.cli.outputs import facts_of, record_options, require_folders, write_records
+from warp_tiles.cli.scripts import (
+    GRAMMAR,
+    kernel_errors,
+    note_devices,
+    require_complete,
+    takes_script,
+    target_options,
+)
 from warp_tiles.errors import BuildError
-from warp_tiles.launch.script import Target
+from warp_tiles.launch.script import Script, Target
 from warp_tiles.util.files import has_digests, matches
 from warp_tiles.util.threads import side_by_side
 from warp_tiles.util.warn import warn
@@ -36,25 +42,8 @@ _MOST_THREADS = 32
 _MOST_THREADS_ON_A_CLUSTER = 256  # they only wait
 
 
-def as_archs(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
-    """Parse one compute capability, or several with commas between them."""
-    parts = [part.strip() for part in value.split(",")]
-    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
-        raise click.BadParameter(f"{value!r} is not a compute capability such as 90, or several such as 80,90")
-    return tuple(dict.fromkeys(int(part) for part in parts))
-
-
-@click.command("compile", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
-@click.option(
-    "--arch",
-    "archs",
-    callback=as_archs,
-    metavar="NUMBERS",
-    default="90",
-    show_default=True,
-    help="Compute capability, or several: 80,90,120. Several have a folder sm_<arch> each in the output folder.",
-)
-@click.option("--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own.")
+@click.command("compile", context_settings=GRAMMAR)
+@target_options
 @click.option("-o", "--output", "folder", type=click.Path(path_type=Path, file_okay=False), required=True)
 @click.option(
     "--depfile-of",
@@ -69,10 +58,9 @@ def as_archs(context: click.Context, parameter: click.Parameter, value: str) -> 
 @bundle_option
 @policy_option
 @json_option
-@click.argument("script", type=click.Path(path_type=Path))
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@takes_script
 def compile_(
-    script: Path, arguments: tuple[str, ...], archs: tuple[int, ...], block_dim: int | None, folder: Path,
+    script: Script, archs: tuple[int, ...], block_dim: int | None, allow_incomplete: bool, folder: Path,
     depends: Path | None, report_file: Path | None, trace_file: Path | None, scheduler: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Compile every module of SCRIPT to a cubin with its metadata in the output folder.
@@ -82,22 +70,22 @@ def compile_(
     """
     from warp_tiles._warp.modules import require_target
     from warp_tiles.api import report
-    from warp_tiles.launch.script import discover, require_script
+    from warp_tiles.launch.script import discover
     from warp_tiles.settings import current
 
     current()  # reports an invalid setting first
-    require_script(script)
+    file = script.require()
     require_folders({"the report": report_file, "the trace": trace_file, "the depfile": depends})
-    title = f"Build of {script.name} for {', '.join(f'sm_{arch}' for arch in archs)}"
+    title = f"Build of {script.title} for {', '.join(f'sm_{arch}' for arch in archs)}"
     built: list[dict[str, Any]] = []
     stopped = ""
     with script_output_to_stderr(as_json), _enabled(scheduler):
         try:
             for arch in archs:
                 require_target(arch, block_dim)
-            found = discover(script, arguments, block_dim)
+            found = discover(script, block_dim)
             stopped = found.stopped
-            print_notes(script, found)
+            note_devices(script, found)
             folders = {arch: folder / f"sm_{arch}" if len(archs) > 1 else folder for arch in archs}
             with output_errors(folder):
                 for each in folders.values():
@@ -114,10 +102,10 @@ def compile_(
             with kernel_errors(script), output_errors(folder):
                 built[:] = side_by_side(compile_one, wanted, threads)  # in order
             if depends is not None:
-                write_depfile(depends, script)
+                write_depfile(depends, file)
         finally:
             record = _with_kept(report(), built)  # a cluster's builds end with it
-            facts = facts_of(script, arguments, sys.exc_info()[1] or stopped)
+            facts = facts_of(script, sys.exc_info()[1] or stopped)
             write_records(report_file, trace_file, record, title, facts)
     records = {each.get("output"): each for each in record["modules"]}
     rows = [_with_record(row, records) for row in built]
@@ -127,6 +115,7 @@ def compile_(
         _print_rows(rows)
     if problems := [problem for row in rows for problem in row["launch_problems"]]:
         raise BuildError("; ".join(problems))
+    require_complete(script, stopped, allow_incomplete)
 
 
 def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -137,7 +126,7 @@ def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
             row["target"] or f"sm_{row['arch']}",
             row["cubin"],
             decimal(row["cubin_bytes"]),
-            row["lto_builds"],
+            "up to date" if row["up_to_date"] else row["lto_builds"],
             row["lto_hits"],
             decimal(row["lto_bytes"]),
             f"{row['seconds']:.1f}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from dataclasses import asdict, astuple, dataclass
 
 import click
 
-from warp_tiles.cli.output import json_option, print_json, print_table, script_output_to_stderr
+from warp_tiles.cli.output import bundle_option, json_option, print_json, print_table, script_output_to_stderr
 from warp_tiles.compile.search import dotted, require_linkable
 from warp_tiles.errors import ToolchainError, WarpTilesError
 
@@ -33,9 +34,10 @@ class Finding:
 
 def diagnose() -> Iterator[Finding]:
     """All findings, in the order in which data flows: interpreter, Warp, toolchain, GPU, cache."""
-    for check in (_python, _platform, _warp, _internals, _toolchain, _headers, _gpus, _settings, _cache):
+    for check in (_python, _platform, _warp, _internals, _toolchain, _headers, _gpus, _settings, _bundle, _cache):
         try:
-            yield check()
+            if (found := check()) is not None:
+                yield found
         except WarpTilesError as error:
             yield Finding(check.__name__.strip("_"), "problem", error.message, error.remedy)
         except Exception as error:  # any failure of a check is a finding; the other checks still run
@@ -77,8 +79,14 @@ def _internals() -> Finding:
 def _toolchain() -> Finding:
     from warp_tiles._warp.internals import toolkit_version
     from warp_tiles.compile.search import find_toolchain
+    from warp_tiles.settings import current
 
-    toolchain = find_toolchain()
+    try:
+        toolchain = find_toolchain()
+    except ToolchainError as error:
+        if (bundle := current().bundle) is None:
+            raise
+        return Finding("toolchain", "note", f"none, and none is needed: modules come from {bundle} ({error.message})")
     require_linkable(toolchain, toolkit_version())
     detail = (
         f"NVRTC {dotted(toolchain.nvrtc_version)} ({toolchain.nvrtc}), "
@@ -124,6 +132,16 @@ def _settings() -> Finding:
     return Finding("settings", "ok", ", ".join(named) or "all settings have their defaults")
 
 
+def _bundle() -> Finding | None:
+    from warp_tiles.build.deployment import open_bundle
+    from warp_tiles.settings import current
+
+    if (now := current()).bundle is None:
+        return None
+    with contextlib.closing(open_bundle(now)) as bundle:
+        return Finding("bundle", "ok", f"{bundle.path}: signed by a trusted key, made with these versions and settings")
+
+
 def _cache() -> Finding:
     from warp_tiles.build.engine import Engine
 
@@ -141,6 +159,7 @@ def _cache() -> Finding:
 
 
 @click.command()
+@bundle_option
 @json_option
 def doctor(as_json: bool) -> None:
     """Check Python, Warp, compiler, headers, linker, GPUs and the cache. Exit with 1 if there is a problem."""

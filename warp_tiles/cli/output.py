@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from warp_tiles.errors import OutputError, ScriptError, WarpTilesError
-from warp_tiles.launch.script import Discovery
+from warp_tiles.errors import OutputError
 from warp_tiles.settings import configure_by_option, configured
 from warp_tiles.settings.policy import POLICIES
 from warp_tiles.util.warn import printable
@@ -182,32 +181,3 @@ def script_output_to_stderr(active: bool) -> Iterator[None]:
     finally:
         os.dup2(saved, 1)
         os.close(saved)
-
-
-@contextlib.contextmanager
-def kernel_errors(script: Path) -> Iterator[None]:
-    """Convert Warp's errors about a kernel to an error that is printed without a traceback.
-
-    Raises:
-        ScriptError: In place of a TypeError or ValueError.
-    """
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        if isinstance(error, WarpTilesError):
-            raise
-        raise ScriptError(f"{script}: {error}", remedy="change the kernel, or the provider of its products") from error
-
-
-def print_notes(script: Path, found: Discovery) -> None:
-    """Print where a script differed from a normal run: other devices, and an early end."""
-    for missing, device in found.substituted.items():
-        note(f"warp-tiles: {script} names {missing}, which this machine lacks: {device} stands for it")
-    if found.stopped:
-        print_stopped(script, found.stopped)
-
-
-def print_stopped(script: Path, reason: str) -> None:
-    """Print the reason why a script ended early. Its launches were recorded, not executed."""
-    note(f"warp-tiles: {script} stopped early, nothing was computed: {reason}")
-    note("            (where it needs results, a script can ask warp_tiles.is_planning())")

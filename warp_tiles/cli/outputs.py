@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ import click
 
 from warp_tiles.cli.output import note, output_errors
 from warp_tiles.errors import OutputError, ScriptError
+from warp_tiles.launch.script import Script
 from warp_tiles.util.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,19 +47,18 @@ def require_folders(files: Mapping[str, Path | None]) -> None:
             raise ScriptError(f"{what} cannot be written: there is no folder {file.absolute().parent}")
 
 
-def facts_of(script: Path, arguments: Sequence[str], ended: BaseException | str | None = None) -> dict[str, str]:
+def facts_of(script: Script, ended: BaseException | str | None = None) -> dict[str, str]:
     """Facts about a run, for the heading of its page.
 
     Args:
-        script: The script.
-        arguments: Its arguments.
+        script: The script and its arguments.
         ended: The exception that ended it, or its text; None or empty if it ended normally or did not run.
     """
     import warp
 
     facts = {"script": str(script)}
-    if arguments:
-        facts["arguments"] = " ".join(arguments)
+    if script.arguments:
+        facts["arguments"] = " ".join(script.arguments)
     facts["time"] = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
     facts["versions"] = f"warp_tiles {__version__}, Warp {warp.__version__}, Python {sys.version.split()[0]}"
     if ended and not _is_normal(ended):

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from warp_tiles.cli.output import (
-    echo,
-    json_option,
-    kernel_errors,
-    policy_option,
-    print_json,
-    print_notes,
-    print_table,
-    script_output_to_stderr,
-)
+from warp_tiles.cli.output import echo, json_option, policy_option, print_json, print_table, script_output_to_stderr
 from warp_tiles.cli.outputs import facts_of, require_folders, write_page
+from warp_tiles.cli.scripts import (
+    GRAMMAR,
+    kernel_errors,
+    note_devices,
+    require_complete,
+    takes_script,
+    target_options,
+)
+from warp_tiles.launch.script import Script
 from warp_tiles.reports.functions import (
     LOOP_HEADINGS,
     PRODUCT_HEADINGS,
@@ -29,10 +29,12 @@ from warp_tiles.reports.functions import (
     product_rows,
 )
 
+if TYPE_CHECKING:
+    from warp_tiles.plan.planning import ModulePlan
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
-@click.option("--arch", type=click.IntRange(min=1), default=90, show_default=True, help="Compute capability.")
-@click.option("--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own.")
+
+@click.command(context_settings=GRAMMAR)
+@target_options
 @click.option(
     "--html",
     "page_file",
@@ -42,10 +44,14 @@ from warp_tiles.reports.functions import (
 )
 @policy_option
 @json_option
-@click.argument("script", type=click.Path(path_type=Path))
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@takes_script
 def plan(
-    script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | None, page_file: Path | None, as_json: bool
+    script: Script,
+    archs: tuple[int, ...],
+    block_dim: int | None,
+    allow_incomplete: bool,
+    page_file: Path | None,
+    as_json: bool,
 ) -> None:
     """Print the device functions of SCRIPT's kernels, needed or not, the treatment of their loops, and the reasons.
     Products of warp_tiles.matmul have a table of their own.
@@ -62,25 +68,32 @@ def plan(
     require_folders({"the page": page_file})
     with script_output_to_stderr(as_json):
         enable()
-        require_target(arch, block_dim)
-        found = discover(script, arguments, block_dim)
-        print_notes(script, found)
+        for arch in archs:
+            require_target(arch, block_dim)
+        found = discover(script, block_dim)
+        note_devices(script, found)
         with kernel_errors(script):
-            plans = [plan(target.module, arch=arch, block_dim=target.block_dim) for target in found.targets]
+            plans = [plan(each.module, arch=arch, block_dim=each.block_dim) for arch in archs for each in found.targets]
     document = {
         "modules": [item.to_json() for item in plans],
         "matmul": [product.to_json() for product in found.products],
     }
     if page_file is not None:
-        write_page(page_file, document, f"Plan of {script.name} for sm_{arch}", facts_of(script, arguments))
+        targets = ", ".join(f"sm_{arch}" for arch in archs)
+        write_page(page_file, document, f"Plan of {script.title} for {targets}", facts_of(script, found.stopped))
     if as_json:
         print_json(document)
-        return
+    else:
+        _print_plans(plans, document["matmul"])
+    require_complete(script, found.stopped, allow_incomplete)
+
+
+def _print_plans(plans: Sequence[ModulePlan], products: Sequence[Mapping[str, Any]]) -> None:
     shown = [item for item in plans if item.variants or not item.settings.providers]  # none: left to Warp
     for item in shown:
         print_plan(item.to_json())
-    if found.products:
-        print_table("products of warp_tiles.matmul", PRODUCT_HEADINGS, product_rows(document["matmul"]))
+    if products:
+        print_table("products of warp_tiles.matmul", PRODUCT_HEADINGS, product_rows(products))
     if others := len({item.name for item in plans} - {item.name for item in shown}):
         echo(f"{others} {'module' if others == 1 else 'modules'} without tile functions")
 

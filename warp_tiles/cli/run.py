@@ -16,6 +16,8 @@ import click
 from warp_tiles._warp import is_enabled
 from warp_tiles.cli.output import bundle_option, json_option, policy_option, print_json, script_output_to_stderr
 from warp_tiles.cli.outputs import facts_of, record_options, require_folders, write_records
+from warp_tiles.cli.scripts import GRAMMAR, takes_script
+from warp_tiles.launch.script import Script
 from warp_tiles.settings import COMMAND_LINE, configure, configure_by_option, configured
 from warp_tiles.util.warn import warn
 
@@ -96,27 +98,23 @@ def _install() -> Callable[[], None]:
 # ---- the command
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings=GRAMMAR)
 @record_options
 @bundle_option
 @policy_option
 @json_option
-@click.argument("script", type=click.Path(path_type=Path))
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def run(
-    script: Path, arguments: tuple[str, ...], report_file: Path | None, trace_file: Path | None, as_json: bool
-) -> None:
+@takes_script
+def run(script: Script, report_file: Path | None, trace_file: Path | None, as_json: bool) -> None:
     """Run SCRIPT with ARGUMENTS under warp_tiles.
 
     Options of warp-tiles come before SCRIPT. Everything after SCRIPT belongs to the script. The report
     holds the plan and the build record of every module of the run, even if the script fails.
     """
     from warp_tiles.api import enable, is_enabled, report
-    from warp_tiles.launch.script import require_script, run_script
     from warp_tiles.settings import current
 
     current()  # reports an invalid setting first
-    require_script(script)
+    script.require()
     require_folders({"the report": report_file, "the trace": trace_file})
     logger = logging.getLogger("warp_tiles")
     messages = logging.StreamHandler()
@@ -126,11 +124,11 @@ def run(
         with script_output_to_stderr(as_json):
             enable()
             with enabled_in_children():
-                run_script(script, arguments)
+                script.run()
     finally:
         logger.removeHandler(messages)
         if is_enabled():
-            record, facts = report(), facts_of(script, arguments, sys.exc_info()[1])
-            write_records(report_file, trace_file, record, f"Run of {script.name} with warp_tiles", facts)
+            record, facts = report(), facts_of(script, sys.exc_info()[1])
+            write_records(report_file, trace_file, record, f"Run of {script.title} with warp_tiles", facts)
             if as_json:
                 print_json(record)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +17,12 @@ from warp_tiles.cli.output import (
     json_option,
     note,
     print_json,
-    print_stopped,
     print_table,
     script_output_to_stderr,
 )
+from warp_tiles.cli.scripts import GRAMMAR, incomplete_option, module_option, require_complete, takes_script
 from warp_tiles.errors import RecordError, ScriptError, SettingError
+from warp_tiles.launch.script import Script
 from warp_tiles.settings.values import seconds
 from warp_tiles.tuning.labels import label, microseconds
 from warp_tiles.tuning.record import Record, Timing
@@ -76,6 +76,8 @@ class _ScriptOrCommand(click.Group):
 @_budget_option
 @_devices_option
 @scheduler_option
+@incomplete_option
+@module_option
 @json_option
 @click.pass_context
 def tune(context: click.Context, /, **given: Any) -> None:
@@ -83,27 +85,26 @@ def tune(context: click.Context, /, **given: Any) -> None:
 
     The command notes the launches of SCRIPT without computing anything. Then it launches each kernel with products of
     wp.tile_matmul, once for each pipeline that its loops can have and each function that can serve its products, and
-    keeps what is faster than the default. Options before and after SCRIPT belong to this command; options
-    after "--" belong to the script. If a script has the name of a command, give its path, e.g. ./list.
+    keeps what is faster than the default. If a script has the name of a command, give its path, e.g. ./list.
     """
     context.default_map = dict.fromkeys(["", *tune.commands], given)
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
+@click.command(context_settings=GRAMMAR)
 @_budget_option
 @_devices_option
 @scheduler_option
+@incomplete_option
 @json_option
-@click.argument("script", type=click.Path(path_type=Path))
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@takes_script
 @click.pass_context
 def _script(
     context: click.Context,
-    script: Path,
-    arguments: tuple[str, ...],
+    script: Script,
     budget_s: float | None,
     devices: str | None,
     scheduler: str | None,
+    allow_incomplete: bool,
     as_json: bool,
 ) -> None:
     """Tune the kernels of SCRIPT."""
@@ -111,23 +112,25 @@ def _script(
     from warp_tiles.settings import current
 
     now = current()
-    if not script.is_file():
+    try:
+        file = script.require()
+    except ScriptError as error:
         raise ScriptError(
-            f"there is no script {script}",
-            remedy=f"give the path of a Python file, or a command: {', '.join(sorted(tune.commands))}",
-        )
+            error.message, remedy=f"{error.remedy}, or a command: {', '.join(sorted(tune.commands))}"
+        ) from error
     budget_s = now.tune_budget_s if budget_s is None else budget_s
     names = _names(devices)
     if scheduler is not None and devices is not None:
         raise click.UsageError("--devices names GPUs of this machine, and --scheduler uses those of a cluster")
-    with script_output_to_stderr(as_json), _cluster(scheduler, script, arguments) as given:
+    if scheduler is not None and script.is_module:
+        raise click.UsageError("-m names a module of this machine, and --scheduler sends one file to a cluster")
+    with script_output_to_stderr(as_json), _cluster(scheduler, file, script.arguments) as given:
         tuned = tune_script(
             script,
-            arguments,
             budget_s=budget_s,
             devices=names,
             progress=_print_best,
-            stopped=functools.partial(print_stopped, script),
+            stopped=lambda reason: require_complete(script, reason, allow_incomplete),
             **given,
         )
     _print_tuned(script, tuned, as_json)
@@ -162,7 +165,7 @@ def _names(devices: str | None) -> tuple[str, ...]:
     return names
 
 
-def _print_tuned(script: Path, tuned: Sequence[TunedPlace], as_json: bool) -> None:
+def _print_tuned(script: Script, tuned: Sequence[TunedPlace], as_json: bool) -> None:
     if as_json:
         rows = [
             {

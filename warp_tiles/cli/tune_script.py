@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from warp_tiles._warp import require_hooks
 from warp_tiles.api import enable
 from warp_tiles.build.engine import Engine
-from warp_tiles.launch.script import discover, require_script
+from warp_tiles.launch.script import Script, discover
 from warp_tiles.settings import Settings, current
 from warp_tiles.tuning.environment import sharing_gpus
 from warp_tiles.tuning.in_place import (
@@ -24,8 +23,7 @@ from warp_tiles.util.threads import side_by_side
 
 
 def tune_script(
-    script: Path,
-    arguments: tuple[str, ...] = (),
+    script: Script,
     *,
     budget_s: float = 0.0,
     devices: Sequence[str] = (),
@@ -40,14 +38,13 @@ def tune_script(
     numbers. After an interruption, the next call continues with the stored measurements.
 
     Args:
-        script: A Python file.
-        arguments: Its command line.
+        script: A script, and its command line.
         budget_s: Seconds for all of them, 0 for no limit. Each has an equal share of the remaining time.
         devices: Warp's names of the GPUs that measure. The first one is tuned for; GPUs of another kind are skipped.
             Empty for Warp's default GPU and all others of its kind.
         tuners: Creates tuners, one for each kind of GPU; None for one of these devices.
         progress: Called with the record of a place after each batch.
-        stopped: Called before the first batch with the reason, if the script ended early.
+        stopped: Called with the reason before the first batch, if the script stopped early.
 
     Returns:
         The loops and functions in the order in which the script needs them, for each tuner.
@@ -56,14 +53,14 @@ def tune_script(
         ScriptError: The script is missing, or has no kernels.
         ToolchainError: There is no GPU, no GPU with a given name, or no compiler, or the last GPU was lost.
     """
-    require_script(script)
+    script.require()
     enable()
     engine, now = require_hooks("tune_script()").engine, current()
     if tuners is None:
         working: Sequence[Tuner] = [local_tuner(engine, now, sharing_gpus(devices))]
     else:
         working = tuners(engine, now)
-    found = discover(script, arguments)
+    found = discover(script)
     if found.stopped:
         stopped(found.stopped)
     wanted = [(tuner, places_of(engine, found.launches, tuner.arch)) for tuner in working]

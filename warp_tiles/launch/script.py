@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import runpy
 import sys
 import traceback
 import warnings
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 from warp_tiles._warp.intercept import NotedLaunch, intercepted
 from warp_tiles.errors import ScriptError
 from warp_tiles.gemm.matmul_question import MatmulAnswer
+
+PLANNED = "planned| "  # before each line that a script prints while it is planned
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Discovery:
     Attributes:
         targets: Modules with the block sizes that they are launched with, or their default.
         stopped: The exception that ended the script early, or empty. Scripts that read results often end this way,
-            because nothing was computed.
+            because nothing was computed. What it would have launched after that is missing.
         substituted: GPUs that the script names and this machine lacks, each with the device in its place.
         launches: The first of equal launches, in order. They keep their arrays alive.
     """
@@ -66,46 +71,112 @@ def note_product(product: MatmulAnswer) -> None:
         noted.setdefault(product)
 
 
-def require_script(script: Path) -> None:
-    """Check that a script exists.
+@dataclass(frozen=True)
+class Script:
+    """A user's program, with what ``python`` gets to run it.
 
-    Raises:
-        ScriptError: There is no such file.
+    Attributes:
+        name: The path of its file, or the name of a module as for ``python -m``.
+        arguments: Its command line.
     """
-    if not script.is_file():
-        raise ScriptError(f"there is no script {script}", remedy="give the path of a Python file")
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+
+    def __str__(self) -> str:
+        return f"-m {self.name}" if self.is_module else self.name
+
+    @property
+    def title(self) -> str:
+        """A short name: the file's own, or the module's."""
+        return str(self) if self.is_module else Path(self.name).name
+
+    @property
+    def folder(self) -> str:
+        """The folder that Python searches first: the script's own, or the current one for a module."""
+        return os.getcwd() if self.is_module else str(Path(self.name).resolve().parent)
+
+    def require(self) -> Path:
+        """The file of its code.
+
+        Raises:
+            ScriptError: There is none.
+        """
+        if not self.is_module:
+            if not Path(self.name).is_file():
+                raise ScriptError(f"there is no script {self.name}", remedy="give the path of a Python file")
+            return Path(self.name)
+        with _searching(self.folder):
+            try:
+                found = find_spec(self.name)
+                if found is not None and found.submodule_search_locations is not None:  # a package
+                    found = find_spec(f"{self.name}.__main__")
+            except (ImportError, ValueError):  # of a parent package; or the name is not one of a module
+                found = None
+        if found is None or found.origin is None:
+            raise ScriptError(
+                f"there is no module {self.name} that can be run", remedy="give a name that works with `python -m`"
+            )
+        return Path(found.origin)
+
+    def run(self) -> None:
+        """Run it as ``__main__``, as ``python`` does, without the kernels of another ``__main__``.
+
+        Its exceptions are not caught.
+
+        Raises:
+            ScriptError: There is no such script or module.
+        """
+        from warp_tiles._warp.searches import forget_modules
+
+        self.require()
+        forget_modules(["__main__"])
+        argv = sys.argv
+        sys.argv = [self.name, *self.arguments]
+        try:
+            with _searching(self.folder):
+                if self.is_module:
+                    runpy.run_module(self.name, run_name="__main__", alter_sys=True)
+                else:
+                    runpy.run_path(self.name, run_name="__main__")
+        finally:
+            sys.argv = argv
 
 
 @contextlib.contextmanager
-def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """Set the interpreter up as ``python script arguments`` does, without the kernels of another ``__main__``."""
-    from warp_tiles._warp.searches import forget_modules
-
-    require_script(script)
-    forget_modules(["__main__"])
-    argv, path = sys.argv, list(sys.path)
-    sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.resolve().parent))
+def _searching(folder: str) -> Iterator[None]:
+    """Let Python search a folder for modules first."""
+    before = list(sys.path)
+    sys.path.insert(0, folder)
     try:
         yield
     finally:
-        sys.argv, sys.path[:] = argv, path
+        sys.path[:] = before
 
 
-def run_script(script: Path, arguments: Sequence[str] = ()) -> None:
-    """Run a script as ``__main__``. Its exceptions are not caught.
+class _Marked:
+    """A stream with a mark before each line. Its other members are those of the stream."""
 
-    Raises:
-        ScriptError: There is no such file.
-    """
-    with _as_main(script, arguments):
-        runpy.run_path(str(script), run_name="__main__")
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._begins_line = True
+
+    def write(self, text: str) -> int:
+        for line in re.findall(r"[^\n]*\n|[^\n]+", text):
+            self._stream.write(f"{PLANNED}{line}" if self._begins_line else line)
+            self._begins_line = line.endswith("\n")
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
-def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None = None) -> Discovery:
+def discover(script: Script, block_dim: int | None = None) -> Discovery:
     """Run a script and collect its launches without executing them. The script sees ``is_planning()``.
 
-    Filters of warnings that the script sets end with it, so that they do not hide the warnings of a later build.
+    The lines that it prints are marked, because they show values that nothing has computed. Filters of warnings that
+    the script sets end with it, so that they do not hide the warnings of a later build.
 
     Args:
         block_dim: Use this block size instead of those that the script launches with.
@@ -125,17 +196,20 @@ def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None 
         launched.setdefault((id(module), threads), Target(module, threads))
         launches.setdefault(launch.signature, launch)
 
-    stopped = ""
+    stopped, file = "", str(script.require())
     try:
         with intercepted(note) as substituted, collected_products() as products, warnings.catch_warnings():
             try:
-                run_script(script, arguments)
+                with contextlib.redirect_stdout(cast(TextIO, _Marked(sys.stdout))):
+                    script.run()
             except ScriptError:
                 raise
             except SystemExit as error:
                 stopped = f"SystemExit: {error.code}" if error.code else ""
             except Exception as error:
-                stopped = "".join(traceback.format_exception_only(type(error), error)).strip()
+                lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+                where = f", in line {lines[-1]}" if lines else ""
+                stopped = "".join(traceback.format_exception_only(type(error), error)).strip() + where
         defined = [m for m in users_own_modules() if before.get(m.name) is not m]
     finally:
         if "__main__" in before:  # the program that plans the script; settings that change have to reach its kernels

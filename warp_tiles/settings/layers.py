@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,11 @@ def _parsed(
     names = _names(spell)
     strangers = sorted(set(given) - set(names))
     if strangers:
-        raise SettingError(unknown(", ".join(strangers)), remedy=f"valid ones are {', '.join(map(spell, SETTINGS))}")
+        near = [match for one in strangers for match in get_close_matches(one.replace("-", "_"), names, 1)]
+        meant = f"did you mean {' and '.join(near)}? " if near else ""
+        raise SettingError(
+            unknown(", ".join(strangers)), remedy=f"{meant}valid ones are {', '.join(map(spell, SETTINGS))}"
+        )
     found = {}
     for spelled, value in given.items():
         today = spell(name := names[spelled])

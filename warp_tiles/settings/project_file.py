@@ -79,14 +79,17 @@ def _foreign(path: str, status: os.stat_result) -> bool:
 
 
 def _parsed(path: str, data: bytes) -> Mapping[str, Any] | None:
-    if b"warp_tiles" not in data:  # no such table; the file need not even be TOML
+    if not re.search(rb"warp[-_]tiles", data):  # no such table; the file need not even be TOML
         return None
     if any(part.count(b".") > _MOST_DOTS for part in _NOT_IN_A_KEY.split(data)):  # tomllib takes their square
         raise SettingError(f"{path} cannot be read: it has keys of hundreds of parts", remedy="make them shorter")
     try:
-        table = tomllib.loads(data.decode("utf-8")).get("tool", {}).get("warp_tiles")
+        tools = tomllib.loads(data.decode("utf-8")).get("tool", {})
+        table, misnamed = tools.get("warp_tiles"), "warp-tiles" in tools
     except (ValueError, AttributeError, RecursionError) as error:
         raise SettingError(f"{path} cannot be read: {error}", remedy="make it valid TOML, in UTF-8") from error
+    if misnamed:
+        raise SettingError(f"{path} has a table [tool.warp-tiles], which nothing reads", "call it [tool.warp_tiles]")
     if table is not None and not isinstance(table, dict):
         raise SettingError(f"tool.warp_tiles in {path} is {table!r}", remedy="make it a table of settings")
     return table

@@ -1,0 +1,128 @@
+"""What the commands that take a script share: their grammar, their options, and their messages about the script."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import click
+
+from warp_tiles.cli.output import note
+from warp_tiles.errors import ScriptError, WarpTilesError
+from warp_tiles.launch.script import Discovery, Script
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Options come before the script. A misspelt one is an error; what follows the script belongs to the script.
+GRAMMAR = {"allow_interspersed_args": False}
+
+
+def module_option(command: F) -> F:
+    """The option ``-m``, as the parameter ``is_module``."""
+    return click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")(
+        command
+    )
+
+
+def takes_script(command: F) -> F:
+    """``[-m] SCRIPT [ARGUMENTS]...``, as the parameter ``script`` of the command."""
+
+    @functools.wraps(command)
+    def call(script: str, arguments: tuple[str, ...], is_module: bool, **given: Any) -> Any:
+        return command(script=Script(script, arguments, is_module), **given)
+
+    for add in (
+        click.argument("arguments", nargs=-1, type=click.UNPROCESSED, callback=_of_the_script),
+        click.argument("script", type=click.Path()),
+        module_option,
+    ):
+        call = add(call)
+    return call  # type: ignore[return-value]
+
+
+def _of_the_script(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """The words behind the script. Options of the command are named there, unless a ``--`` comes first."""
+    if value[:1] == ("--",):
+        return value[1:]
+    options = [option for option in context.command.params if isinstance(option, click.Option)]
+    known = {name for option in options for name in option.opts if name.startswith("--") or option.required}
+    if found := [word for word in value if word.partition("=")[0] in known]:
+        names = ", ".join(found)
+        note(
+            f"warp-tiles: {names} stands behind the script, which gets it; options of warp-tiles come before the "
+            f"script, and a -- behind the script hides this note"
+        )
+    return value
+
+
+def as_archs(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    """Parse compute capabilities such as ``90``, ``sm_90`` or ``90a``, with commas between them."""
+    parts = [re.fullmatch(r"(?:sm_)?([1-9][0-9]{1,3})[af]?", part.strip()) for part in value.split(",")]
+    if not all(parts):
+        raise click.BadParameter(f"{value!r} is invalid; valid: a compute capability such as 90, or several: 80,90")
+    return tuple(dict.fromkeys(int(part[1]) for part in parts if part))
+
+
+def target_options(command: F) -> F:
+    """``--arch``, ``--block-dim`` and ``--allow-incomplete``, as ``archs``, ``block_dim`` and ``allow_incomplete``."""
+    arch = click.option(
+        "--arch", "archs", callback=as_archs, metavar="LIST", default="90", show_default=True,
+        help="Compute capability, such as 90, sm_90 or 90a, or several with commas between them.",
+    )  # fmt: skip
+    block_dim = click.option(
+        "--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own."
+    )
+    return arch(block_dim(incomplete_option(command)))
+
+
+def incomplete_option(command: F) -> F:
+    """The option ``--allow-incomplete``, as the parameter ``allow_incomplete``."""
+    return click.option(
+        "--allow-incomplete", is_flag=True,
+        help="Succeed also if SCRIPT stops early, so that what it would have launched after that is missing.",
+    )(command)  # fmt: skip
+
+
+@contextlib.contextmanager
+def kernel_errors(script: Script) -> Iterator[None]:
+    """Convert Warp's errors about a kernel to an error that is printed without a traceback.
+
+    Raises:
+        ScriptError: In place of a TypeError or ValueError.
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if isinstance(error, WarpTilesError):
+            raise
+        raise ScriptError(f"{script}: {error}", remedy="change the kernel, or the provider of its products") from error
+
+
+def note_devices(script: Script, found: Discovery) -> None:
+    """Print the devices that stood for GPUs that this machine lacks."""
+    for missing, device in found.substituted.items():
+        note(f"warp-tiles: {script} names {missing}, which this machine lacks: {device} stands for it")
+
+
+def require_complete(script: Script, stopped: str, allowed: bool) -> None:
+    """Report a script that stopped early, after the results about what it had launched by then.
+
+    Args:
+        stopped: The reason; empty if it did not stop.
+        allowed: Print a note in place of the error.
+
+    Raises:
+        ScriptError: It stopped early, and this is not allowed.
+    """
+    if not stopped:
+        return
+    message = f"{script} stopped early, while its launches were recorded and not executed: {stopped}"
+    if not allowed:
+        raise ScriptError(
+            f"{message}; what it would have launched after that is missing",
+            remedy="if it needs results, let it ask warp_tiles.is_planning(); if this is all, give --allow-incomplete",
+        )
+    note(f"warp-tiles: {message}")
