@@ -19,7 +19,7 @@ A, B, C = t.tile("a"), t.tile("b"), t.tile("c")
 
 
 def loads_of(*nodes: Node, pipelined: Collection[int] = (), **fields: Any) -> Loads:
-    return plan_loads(t.function(*nodes, **fields), pipelined)
+    return plan_loads([t.function(*nodes, **fields)], pipelined)
 
 
 def work(*tiles: Any, **fields: Any) -> Operation:

@@ -11,6 +11,8 @@ All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 
 from __future__ import annotations
 
+import functools
+
 from warp_tiles.codegen.effects import Effect
 from warp_tiles.codegen.operations import Operation, Tile
 from warp_tiles.codegen.trace import FunctionTrace, ModuleTrace, Node, loops, operations, own_operations, path_to
@@ -31,6 +33,7 @@ def waiting_sites(module: ModuleTrace) -> frozenset[int]:
     return frozenset(sites)
 
 
+@functools.lru_cache(maxsize=1)  # all decisions about a module ask
 def sites_without_replay(module: ModuleTrace) -> frozenset[int]:
     """Returns the sites of products in loops that the reverse pass can skip, as nothing reads their result there."""
     sites = set()

@@ -223,7 +223,7 @@ class LoopDecision:
 
 @dataclass(frozen=True)
 class Loads:
-    """The decision about the loads of a function.
+    """The decision about the loads of a module.
 
     Attributes:
         asynchronous: The asynchronous loads by number of their hook. The value is True for the first load of a group:

@@ -8,6 +8,7 @@ All functions are pure, on a :class:`warp_tiles.codegen.trace.FunctionTrace`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Sequence
 
 from warp_tiles.codegen.answers import Loads
@@ -23,26 +24,22 @@ def is_asynchronous(load: Operation) -> bool:
     )
 
 
-def plan_loads(function: FunctionTrace, pipelined: Collection[int] = ()) -> Loads:
-    """Decides about the loads of a function.
+def plan_loads(functions: Iterable[FunctionTrace], pipelined: Collection[int] = ()) -> Loads:
+    """Decides about the loads of a module's functions.
 
     Args:
-        function: The function.
+        functions: The functions.
         pipelined: Numbers of the hooks of loops that load ahead. Their loads are not decided here.
     """
-    walk = _Walk(frozenset(pipelined))
-    try:
-        walk.block(function.nodes, function.end_wait)
-    except _MissingHookError:
-        return Loads()  # without a hook to wait at, no load is asynchronous
-    return Loads(walk.asynchronous, frozenset(walk.waits))
-
-
-def joined(decisions: Iterable[Loads]) -> Loads:
-    """The decision about the loads of all functions of a module."""
-    found = tuple(decisions)
-    asynchronous = {hook: first for loads in found for hook, first in loads.asynchronous.items()}
-    return Loads(asynchronous, frozenset[int]().union(*(loads.waits for loads in found)))
+    asynchronous: dict[int, bool] = {}
+    waits: set[int] = set()
+    for function in functions:
+        walk = _Walk(frozenset(pipelined))
+        with contextlib.suppress(_MissingHookError):  # without a hook to wait at, no load is asynchronous
+            walk.block(function.nodes, function.end_wait)
+            asynchronous |= walk.asynchronous
+            waits |= walk.waits
+    return Loads(asynchronous, frozenset(waits))
 
 
 class _MissingHookError(Exception):

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
 from warp_tiles.codegen.answers import FunctionCall, LoopAccumulators, LoopDecision, ModuleAnswer
-from warp_tiles.codegen.loads import joined, plan_loads
+from warp_tiles.codegen.loads import plan_loads
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.prelude import finished_source, prefix_of
 from warp_tiles.codegen.stages import LoopTarget
@@ -212,7 +212,7 @@ class GeneratedModule:
 
     def _answer(self, decision: ModuleDecision, functions: Functions, settings: Settings) -> ModuleAnswer:
         """Everything that the source is written from."""
-        loops, traces, sites = decision.loops, self.trace.functions.values(), self.session.sites
+        loops, traces, sites = decision.loops, tuple(self.trace.functions.values()), self.session.sites
         waiting = waiting_sites(self.trace)
         calls = tuple(call for site in sites for call in self._calls_of(site, decision, functions, waiting))
         summed = {
@@ -222,39 +222,32 @@ class GeneratedModule:
             for one in loop.accumulations
             if (product := self._product(sites[one.operation.site], Role.FORWARD)) is not None
         }
-        answer = ModuleAnswer(
-            tuple(hook for function in traces for hook in function.hooks()), calls, tuple(summed.values()), loops
-        )
-        if settings.register_accumulators:
-            here = {
-                s.index for s in self._product_sites() if self._has_functions(s, decision.calls[s.index], functions)
-            }
-            skipped = tuple(hook for site, hook in self._products_without_replay() if site in here)
-            answer = replace(answer, skipped=skipped)
         called = any(call.variant is not None for call in calls)
-        if not settings.async_copies or not (called or summed or decision.has_stages):
-            return answer
-        ahead = {loop.hook for loop in loops if loop.pipeline is not None}
-        reversed_loops = {loop.hook for loop in loops if loop.reverse is not None}
+        moves = settings.async_copies and bool(called or summed or decision.has_stages)
+        moving = traces if moves else ()
         stored = {loop.accumulator_store.computed.store for loop in loops if loop.accumulator_store is not None}
-        return replace(
-            answer,
-            moves=True,
-            loads=joined(plan_loads(function, ahead) for function in traces),
-            replayed=joined(plan_loads(function, reversed_loops) for function in traces),
-            stores=tuple(
-                found for function in traces for found in computed_stores(function) if found.store not in stored
-            ),
-            reversed_stores=tuple(found for function in traces for found in reversed_stores(self.trace, function)),
+        stores = (found for function in moving for found in computed_stores(function))
+        return ModuleAnswer(
+            hooks=tuple(hook for function in traces for hook in function.hooks()),
+            calls=calls,
+            summed=tuple(summed.values()),
+            loops=loops,
+            moves=moves,
+            loads=plan_loads(moving, {loop.hook for loop in loops if loop.pipeline is not None}),
+            replayed=plan_loads(moving, {loop.hook for loop in loops if loop.reverse is not None}),
+            stores=tuple(found for found in stores if found.store not in stored),
+            reversed_stores=tuple(found for function in moving for found in reversed_stores(self.trace, function)),
+            skipped=self._skipped(decision, functions) if settings.register_accumulators else (),
         )
 
-    def _products_without_replay(self) -> Iterator[tuple[int, int]]:
-        """Site and hook of each product that the reverse pass need not repeat."""
-        sites = sites_without_replay(self.trace)
-        for function in self.trace.functions.values():
-            for operation in function.operations():
-                if operation.product is not None and operation.product.site in sites and operation.hook is not None:
-                    yield operation.product.site, operation.hook
+    def _skipped(self, decision: ModuleDecision, functions: Functions) -> tuple[int, ...]:
+        """The hooks of the products that the reverse pass need not repeat."""
+        here = {s.index for s in self._product_sites() if self._has_functions(s, decision.calls[s.index], functions)}
+        here &= sites_without_replay(self.trace)
+        products = (node for function in self.trace.functions.values() for node in function.operations())
+        return tuple(
+            node.hook for node in products if node.product is not None and node.site in here and node.hook is not None
+        )
 
     def _calls_of(
         self, site: Site, decision: ModuleDecision, functions: Functions, waiting: Collection[int]

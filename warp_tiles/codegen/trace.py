@@ -93,7 +93,7 @@ class FunctionTrace:
         return _hooks(self.nodes, self.end_wait)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ModuleTrace:
     """The traces of a module.
 
