@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-import stat
 import struct
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -212,16 +211,6 @@ def test_a_digest_is_no_signature_of_another_statement(source: Machine, tmp_path
 # ---- what is no bundle
 
 
-def rewrite(path: Path, change: Callable[[zipfile.ZipInfo, bytes], Iterator[tuple[zipfile.ZipInfo, bytes]]]) -> None:
-    """Write a bundle again with changed members."""
-    with zipfile.ZipFile(path) as archive:
-        content = [(info, archive.read(info)) for info in archive.infolist()]
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for info, data in content:
-            for member, new in change(zipfile.ZipInfo(info.filename), data):
-                archive.writestr(member, new)
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -237,40 +226,17 @@ def rewrite(path: Path, change: Callable[[zipfile.ZipInfo, bytes], Iterator[tupl
         "README",
     ],
 )
-def test_another_name_is_refused(path: Path, name: str) -> None:
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr(zipfile.ZipInfo(name), b"x")
-    refused(path, "is no object of this version")
-    assert not (path.parent.parent / "escape").exists()
+def test_another_name_is_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(bundle, "object_name", lambda kind, key: name)
+        write_bundle(tmp_path / "bundle", [(LTOIR, entry().key, signed(entry()))])
+    refused(tmp_path / "bundle", "is no object of this version")
+    assert not (tmp_path.parent / "escape").exists()
 
 
-@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFDIR, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO])
-def test_only_regular_files_are_taken(path: Path, kind: int) -> None:
-    def change(info: zipfile.ZipInfo, data: bytes) -> Iterator[tuple[zipfile.ZipInfo, bytes]]:
-        info.external_attr = (kind | 0o777) << 16
-        yield info, data
-
-    rewrite(path, change)
-    refused(path, "is no regular file")
-
-
-def test_a_compressed_object_is_refused(path: Path) -> None:
-    def change(info: zipfile.ZipInfo, data: bytes) -> Iterator[tuple[zipfile.ZipInfo, bytes]]:
-        info.compress_type = zipfile.ZIP_DEFLATED
-        yield info, data
-
-    rewrite(path, change)
-    refused(path, "is compressed or encrypted")
-
-
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_an_object_that_occurs_twice_is_refused(path: Path) -> None:
-    def change(info: zipfile.ZipInfo, data: bytes) -> Iterator[tuple[zipfile.ZipInfo, bytes]]:
-        yield info, data
-        yield zipfile.ZipInfo(info.filename), data
-
-    rewrite(path, change)
-    refused(path, "occurs twice")
+def test_an_object_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "bundle", [(LTOIR, entry().key, signed(entry()))] * 2)
+    refused(tmp_path / "bundle", "names an object twice")
 
 
 @pytest.mark.parametrize("place", ["before", "between", "after the objects", "after the end"])
@@ -282,15 +248,11 @@ def test_bytes_that_belong_to_no_object_are_refused(path: Path, place: str) -> N
     changed = data[:at] + b"hidden" + data[at:]
     path.write_bytes(changed)
     refused(path, "cannot be used")
-    if place in ("after the objects", "between"):  # with a directory that knows the places
-        end = struct.unpack("<I", changed[-6:-2])[0] + 6
-        fixed = bytearray(changed[:-6] + struct.pack("<I", end) + changed[-2:])
-        if place == "between":
-            for entry_at in [i for i in range(end, len(fixed)) if fixed[i : i + 4] == b"PK\1\2"]:
-                offset = struct.unpack("<I", fixed[entry_at + 42 : entry_at + 46])[0]
-                fixed[entry_at + 42 : entry_at + 46] = struct.pack("<I", offset + (6 if offset >= at else 0))
-        path.write_bytes(fixed)
-        refused(path, "is not where")
+    if place in ("after the objects", "between"):  # with an end that knows the place of the directory
+        end = bytearray(changed[-bundle._END.size :])
+        struct.pack_into("<Q", end, 48, changed.index(b"PK\1\2"))
+        path.write_bytes(changed[: -len(end)] + end)
+        refused(path, "not as warp_tiles writes it")
 
 
 def test_a_bundle_cut_anywhere_is_refused(path: Path) -> None:
@@ -300,25 +262,17 @@ def test_a_bundle_cut_anywhere_is_refused(path: Path) -> None:
         refused(path, "cannot be used")
 
 
-def test_a_changed_payload_is_refused(path: Path) -> None:
-    def change(info: zipfile.ZipInfo, data: bytes) -> Iterator[tuple[zipfile.ZipInfo, bytes]]:
-        yield info, data[:-1] + b"x"
-
-    rewrite(path, change)
-    refused(path, "does not match the signed digest")
-    data = bytearray(path.read_bytes())
-    data[data.index(b"aaaa") + 500] ^= 1  # the ZIP file's own checksum
-    path.write_bytes(data)
-    refused(path, "Bad CRC-32|does not match")
-
-
-@pytest.mark.parametrize("extra", [b"", b"x"])
-def test_a_wrong_size_is_refused(path: Path, extra: bytes) -> None:
-    def change(info: zipfile.ZipInfo, data: bytes) -> Iterator[tuple[zipfile.ZipInfo, bytes]]:
-        yield info, data + extra if extra else data[:-1]
-
-    rewrite(path, change)
-    refused(path, "more than the signed" if extra else "does not match")
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda data: data[:-1] + b"x", "does not match the signed digest"),
+        (lambda data: data[:-1], "does not match"),
+        (lambda data: data + b"x", "more than the signed"),
+    ],
+)
+def test_a_changed_object_is_refused(tmp_path: Path, change: Callable[[bytes], bytes], match: str) -> None:
+    write_bundle(tmp_path / "bundle", [(LTOIR, entry().key, change(signed(entry())))])
+    refused(tmp_path / "bundle", match)
 
 
 def test_an_export_of_an_earlier_version_is_named(tmp_path: Path) -> None:
@@ -340,28 +294,15 @@ def test_arbitrary_bytes_are_refused_cleanly(data: bytes) -> None:
         refused(Path(folder, "bundle"), "cannot be used")
 
 
-@settings(max_examples=400, deadline=None)
-@given(st.data(), st.sampled_from([None, SIGNER]))
-def test_a_changed_byte_is_refused_or_changes_nothing(data: st.DataObject, signer: SigningKey | None) -> None:
-    """Dates, versions and numbers of the ZIP file that nothing uses may change without effect."""
-    with tempfile.NamedTemporaryFile() as file:
-        sound = entry("a", b"payload" * 10)
-        write_bundle(Path(file.name), [(LTOIR, sound.key, pack(LTOIR, sound, ANY_TOOLCHAIN, signer))])
-        whole = bytearray(Path(file.name).read_bytes())
-        where = data.draw(st.integers(0, len(whole) - 1))
-        whole[where] ^= data.draw(st.integers(1, 255))
-        Path(file.name).write_bytes(whole)
-        try:
-            with Bundle(Path(file.name), TRUSTED, unsigned=True) as opened:
-                opened.check()
-                assert opened.names(LTOIR) == [sound.key]
-                found = opened.read(LTOIR, sound.key)
-        except BundleError:
-            return
-        assert (found.payload, found.manifest.stored_at_ns) == (sound.payload, sound.manifest.stored_at_ns)
-        assert found.manifest.info == sound.manifest.info | (
-            {} if signer is None else {"signed_by": signer.public.key_id}
-        )
+@pytest.mark.parametrize("signer", [None, SIGNER])
+def test_every_changed_byte_is_refused(tmp_path: Path, signer: SigningKey | None) -> None:
+    sound = entry("a", b"payload" * 10)
+    write_bundle(tmp_path / "b", [(LTOIR, sound.key, pack(LTOIR, sound, ANY_TOOLCHAIN, signer))])
+    whole, chance = (tmp_path / "b").read_bytes(), random.Random(1)
+    for at in range(len(whole)):
+        (tmp_path / "b").write_bytes(whole[:at] + bytes([whole[at] ^ chance.randint(1, 255)]) + whole[at + 1 :])
+        with pytest.raises(BundleError), Bundle(tmp_path / "b", TRUSTED, unsigned=True) as opened:
+            opened.check()
 
 
 def test_a_bundle_that_changes_during_the_import_is_refused(
@@ -401,14 +342,3 @@ def test_an_export_that_could_not_be_imported_is_refused(
         source.export(tmp_path / "bundle")
     assert "--key" in caught.value.remedy
     assert not (tmp_path / "bundle").exists()
-
-
-def test_the_directory_of_the_most_objects_can_be_read_and_a_larger_one_cannot(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with open(path, "rb") as file:
-        data = file.read()
-    size = (len(data) - data.index(b"PK\1\2")) / 3
-    assert bundle.MOST_OBJECTS * size < bundle._MAX_READ_BYTES
-    monkeypatch.setattr(bundle, "_MAX_READ_BYTES", 300)
-    refused(path, "directory has more than 300 bytes")

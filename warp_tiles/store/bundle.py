@@ -5,21 +5,26 @@
     v1/toolchain/ab/<key digest>                            facts about the toolchain of a deployment
 
 Nothing is compressed, because cubins and LTO-IR hardly shrink. Nothing is ever extracted to a path.
+
+No byte of the file is signed but those of the objects. So this module reads only what it writes: local headers,
+directory and end have one form, and a reader compares each of them with that form
+(https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, sections 4.3.7, 4.3.12 and 4.3.14 to 4.3.16).
 """
 
 from __future__ import annotations
 
-import io
 import logging
+import os
 import re
-import shutil
-import stat
-import tempfile
-import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO, NamedTuple
 
 from warp_tiles.errors import BundleError
 from warp_tiles.store import LAYOUT, LTOIR, MODULE, RECORDS, SIGNED_BY, TOOLCHAIN, object_name
@@ -31,15 +36,50 @@ from warp_tiles.store.manifest import Entry
 from warp_tiles.util.files import open_input, open_output
 
 log = logging.getLogger("warp_tiles")
-#: The largest number of objects. Each has about 120 bytes in the directory of the file.
+#: The largest number of objects. Each has at most 138 bytes in the directory of the file.
 MOST_OBJECTS = 50_000
-_MAX_READ_BYTES = 8 << 20  # more than the directory of so many objects
 _CHUNK_BYTES = 1 << 16
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # equal objects give an equal file
 _NAME = re.compile(rf"{LAYOUT}/({LTOIR}|{MODULE}|{RECORDS}|{TOOLCHAIN})/([0-9a-f]{{2}})/(\2[0-9a-f]{{62}})")
-_HEADER_BYTES = 30
-_END, _END_BYTES = b"PK\5\6", 22
-_DAMAGE = (OSError, ValueError, LookupError, EOFError, NotImplementedError, zipfile.BadZipFile, RefusedError)
+_LOCAL = struct.Struct("<4s5H3L2H")
+_RECORD = struct.Struct("<4s6H3L5H2L")
+_OFFSET = struct.Struct("<2HQ")
+_END = struct.Struct("<4sQ2H2L4Q 4sLQL 4s4H2LH")
+_MOST_DIRECTORY_BYTES = MOST_OBJECTS * (_RECORD.size + len(object_name(TOOLCHAIN, "0" * 64)) + _OFFSET.size)
+_VERSION, _DATE = 45, 33  # with 64-bit offsets; 1980-01-01, so that equal objects give an equal file
+
+
+class _Member(NamedTuple):
+    """One object in the file."""
+
+    name: str
+    size: int
+    crc32: int
+
+    @property
+    def header(self) -> bytes:
+        """Its local header."""
+        fields = (_VERSION, 0, 0, 0, _DATE, self.crc32, self.size, self.size, len(self.name), 0)
+        return _LOCAL.pack(b"PK\3\4", *fields) + self.name.encode("ascii")
+
+    def record(self, at: int) -> bytes:
+        """Its record in the directory, with the offset of its header."""
+        sizes = (self.crc32, self.size, self.size, len(self.name), _OFFSET.size)
+        fields = (3 << 8 | _VERSION, _VERSION, 0, 0, 0, _DATE, *sizes, 0, 0, 0, 0o600 << 16, 0xFFFFFFFF)
+        return _RECORD.pack(b"PK\1\2", *fields) + self.name.encode("ascii") + _OFFSET.pack(1, 8, at)
+
+
+def _places(members: Iterable[_Member]) -> list[int]:
+    """The offsets of the headers of members, which follow each other, and of the directory."""
+    return [0, *accumulate(len(member.header) + member.size for member in members)]
+
+
+def _directory(members: Sequence[_Member]) -> bytes:
+    """What follows the members: the directory and the end of the file."""
+    places = _places(members)
+    records = b"".join(member.record(at) for member, at in zip(members, places))
+    end = (b"PK\6\6", 44, _VERSION, _VERSION, 0, 0, len(members), len(members), len(records), places[-1])
+    locator = (b"PK\6\7", 0, places[-1] + len(records), 1)
+    return records + _END.pack(*end, *locator, b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
 
 
 def write_bundle(path: Path, objects: Iterable[tuple[str, str, bytes]]) -> None:
@@ -52,19 +92,18 @@ def write_bundle(path: Path, objects: Iterable[tuple[str, str, bytes]]) -> None:
     Raises:
         BundleError: It cannot be written, or would have too many objects.
     """
+    members: list[_Member] = []
     try:
-        # a FIFO or an open file cannot be sought in, which the library needs
-        with open_output(path) as stream, tempfile.TemporaryFile() as whole:
-            with zipfile.ZipFile(whole, "w", zipfile.ZIP_STORED) as archive:
-                for count, (kind, key, data) in enumerate(objects):
-                    if count == MOST_OBJECTS:
-                        raise BundleError(
-                            f"the bundle {path} would have more than {MOST_OBJECTS} objects",
-                            remedy="export the entries in several bundles, with --key",
-                        )
-                    archive.writestr(zipfile.ZipInfo(object_name(kind, key), _EPOCH), data)
-            whole.seek(0)
-            shutil.copyfileobj(whole, stream)
+        with open_output(path) as stream:
+            for kind, key, data in objects:
+                if len(members) == MOST_OBJECTS:
+                    raise BundleError(
+                        f"the bundle {path} would have more than {MOST_OBJECTS} objects",
+                        remedy="export the entries in several bundles, with --key",
+                    )
+                members.append(_Member(object_name(kind, key), len(data), zlib.crc32(data)))
+                stream.writelines((members[-1].header, data))
+            stream.write(_directory(members))
     except OSError as error:
         raise BundleError(
             f"the bundle {path} cannot be written: {error.strerror or error}",
@@ -72,14 +111,40 @@ def write_bundle(path: Path, objects: Iterable[tuple[str, str, bytes]]) -> None:
         ) from error
 
 
-class _Input(io.BufferedReader):
-    """A file that is never read in large parts, as a ZIP file may demand."""
+def _read_directory(stream: BinaryIO) -> dict[tuple[str, str], tuple[int, _Member]]:
+    """The objects of a file by kind and key, each with the offset of its header.
 
-    def read(self, size: int | None = -1, /) -> bytes:
-        data = super().read(_MAX_READ_BYTES + 1 if size is None or not 0 <= size <= _MAX_READ_BYTES else size)
-        if len(data) > _MAX_READ_BYTES:
-            raise zipfile.BadZipFile(f"its directory has more than {_MAX_READ_BYTES} bytes")
-        return data
+    Raises:
+        RefusedError: It is not the directory that this module would write.
+        OSError: It cannot be read.
+    """
+    total = stream.seek(0, os.SEEK_END)
+    stream.seek(0)
+    if stream.read(len("manifest.json")) == b"manifest.json":
+        raise RefusedError("it is an export of an earlier version")
+    stream.seek(max(0, total - _END.size))
+    try:
+        size, at = _END.unpack(stream.read(_END.size))[8:10]
+        if at + size + _END.size != total or size > _MOST_DIRECTORY_BYTES:
+            raise RefusedError(f"it is no bundle, is cut short, or has more than {MOST_OBJECTS} objects")
+        stream.seek(at)
+        data = stream.read(size + _END.size)
+        found: dict[tuple[str, str], _Member] = {}
+        read = 0
+        while read < size:
+            fields = _RECORD.unpack_from(data, read)
+            name = data[read + _RECORD.size : read + _RECORD.size + fields[10]]
+            match = _NAME.fullmatch(name.decode("ascii", "replace"))
+            if match is None:
+                raise RefusedError(f"the member {name!r:.120} is no object of this version")
+            found[match[1], match[3]] = _Member(match[0], fields[9], fields[7])
+            read += _RECORD.size + len(name) + _OFFSET.size
+    except struct.error as error:
+        raise RefusedError("it is cut short") from error
+    members = list(found.values())
+    if data != _directory(members):
+        raise RefusedError("its directory is not as warp_tiles writes it, or names an object twice")
+    return dict(zip(found, zip(_places(members), members)))
 
 
 class Bundle:
@@ -99,16 +164,14 @@ class Bundle:
         self.trusted = trusted
         self._unsigned = unsigned
         self._said: set[str] = set()
-        self._files = ExitStack()
-        try:
-            with self._refusals():
-                stream = self._files.enter_context(_Input(open_input(path).detach()))
-                _check_end(stream)
-                self._archive = self._files.enter_context(zipfile.ZipFile(stream))
-                self._keys = _objects_of(self._archive)
-        except BaseException:
-            self.close()
-            raise
+        self._lock = threading.Lock()
+        with self._refusals():
+            self._stream = open_input(path)
+            try:
+                self._members = _read_directory(self._stream)
+            except BaseException:
+                self.close()
+                raise
 
     def __enter__(self) -> Bundle:
         return self
@@ -120,11 +183,11 @@ class Bundle:
 
     def close(self) -> None:
         """Close the file."""
-        self._files.close()
+        self._stream.close()
 
     def names(self, kind: str) -> list[str]:
         """The keys of a kind, in order."""
-        return sorted(key for known, key in self._keys if known == kind)
+        return sorted(key for known, key in self._members if known == kind)
 
     def check(self) -> None:
         """Verify every object.
@@ -132,7 +195,7 @@ class Bundle:
         Raises:
             BundleError: One of them is refused.
         """
-        for kind, key in sorted(self._keys):
+        for kind, key in sorted(self._members):
             self.read(kind, key)
 
     def read(self, kind: str, key: str, most_bytes: int = MAX_PAYLOAD_BYTES) -> Entry:
@@ -146,11 +209,11 @@ class Bundle:
 
     def fetch(self, kind: str, key: str, toolchain: str) -> Entry | None:
         """A verified entry; None if the bundle lacks it. A damaged one is reported once."""
-        if (kind, key) not in self._keys:
+        if (kind, key) not in self._members:
             return None
         try:
             return self._read(Wanted(kind, key, toolchain, self._unsigned))
-        except _DAMAGE as error:
+        except (OSError, RefusedError) as error:
             if key not in self._said:
                 self._said.add(key)
                 log.warning("the bundle %s: %s %s is refused: %s", self.path, kind, key[:12], error)
@@ -161,59 +224,38 @@ class Bundle:
         return Upstream(self.fetch(kind, key, toolchain()))
 
     def _read(self, wanted: Wanted) -> Entry:
-        with self._archive.open(object_name(wanted.kind, wanted.key)) as member:
-            entry, signer = unpack(iter(lambda: member.read(_CHUNK_BYTES), b""), wanted, self.trusted)
+        entry, signer = unpack(self._chunks(wanted), wanted, self.trusted)
         return entry if signer is None else entry.with_info({SIGNED_BY: signer.key_id})
+
+    def _chunks(self, wanted: Wanted) -> Iterator[bytes]:
+        """The content of an object."""
+        if (wanted.kind, wanted.key) not in self._members:
+            raise RefusedError("the bundle lacks it")
+        at, member = self._members[wanted.kind, wanted.key]
+        if self._at(at, len(member.header)) != member.header:
+            raise RefusedError("its header is not as warp_tiles writes it")
+        at += len(member.header)
+        end, crc32 = at + member.size, 0
+        while part := self._at(at, min(_CHUNK_BYTES, end - at)):
+            at, crc32 = at + len(part), zlib.crc32(part, crc32)
+            yield part
+        if (at, crc32) != (end, member.crc32):
+            raise RefusedError("it is cut short, or does not match its CRC-32")
+
+    def _at(self, place: int, size: int) -> bytes:
+        with self._lock:
+            self._stream.seek(place)
+            return self._stream.read(size)
 
     @contextmanager
     def _refusals(self, what: str = "") -> Iterator[None]:
         """Convert errors about the content of the file."""
         try:
             yield
-        except _DAMAGE as error:
-            reason = getattr(error, "strerror", None) or str(error) or "it is cut short"
+        except (OSError, RefusedError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
             raise BundleError(
                 f"the bundle {self.path} cannot be used: {what}{reason}",
                 remedy="make it again (`warp-tiles cache export`, `tune export` or `bundle`), copy it unchanged, and "
                 "trust its signer (`warp-tiles keys trust PUBLIC`)",
             ) from error
-
-
-def _check_end(stream: io.BufferedReader) -> None:
-    """Check that nothing follows the end of the ZIP file, as the library would accept."""
-    if stream.seek(0, io.SEEK_END) < _END_BYTES:
-        raise zipfile.BadZipFile("it is cut short")
-    stream.seek(-_END_BYTES, io.SEEK_END)
-    end = stream.read(_END_BYTES)
-    stream.seek(0)
-    if stream.read(len("manifest.json")) == b"manifest.json":
-        raise zipfile.BadZipFile("it is an export of an earlier version")
-    if not end.startswith(_END) or end[-2:] != b"\0\0":
-        raise zipfile.BadZipFile("it is no ZIP file, is cut short, or data follows its end")
-
-
-def _objects_of(archive: zipfile.ZipFile) -> set[tuple[str, str]]:
-    """Kind and key of every member. Members follow each other without gaps, each with the name of an object.
-
-    Raises:
-        zipfile.BadZipFile: The file has anything else.
-    """
-    found: set[tuple[str, str]] = set()
-    end = 0
-    for info in archive.infolist():
-        match = _NAME.fullmatch(info.filename)
-        if match is None:
-            raise zipfile.BadZipFile(f"the member {info.filename!r:.120} is no object of this version")
-        if (match[1], match[3]) in found:
-            raise zipfile.BadZipFile(f"the object {info.filename} occurs twice")
-        if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
-            raise zipfile.BadZipFile(f"the object {info.filename} is no regular file")
-        if info.compress_type != zipfile.ZIP_STORED or info.flag_bits or info.file_size != info.compress_size:
-            raise zipfile.BadZipFile(f"the object {info.filename} is compressed or encrypted")
-        if info.header_offset != end:
-            raise zipfile.BadZipFile(f"the object {info.filename} is not where the one before it ends")
-        end += _HEADER_BYTES + len(info.filename) + info.file_size
-        found.add((match[1], match[3]))
-    if archive.start_dir != end:
-        raise zipfile.BadZipFile("its directory is not where the last object ends")
-    return found

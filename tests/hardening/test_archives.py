@@ -1,0 +1,133 @@
+"""Archives of an attacker, and damaged members: each is refused with one message, and takes little memory."""
+
+from __future__ import annotations
+
+import io
+import struct
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.store.subjects import TOOLCHAIN, TRUSTED, entry, signed
+from warp_tiles.errors import BundleError
+from warp_tiles.store import LTOIR, bundle, object_name
+from warp_tiles.store.bundle import MOST_OBJECTS, Bundle, write_bundle
+
+NAME = object_name(LTOIR, entry().key)
+MOST_BYTES = 16 << 20  # of memory
+
+
+def archive(method: int = zipfile.ZIP_STORED, comment: bytes = b"", **facts: object) -> bytes:
+    """An archive of another tool, with one sound object and facts about it."""
+    stream, info = io.BytesIO(), zipfile.ZipInfo(NAME)
+    for name, value in facts.items():
+        setattr(info, name, value)
+    with zipfile.ZipFile(stream, "w", method) as file:
+        info.compress_type = method
+        file.writestr(info, signed(entry()))
+        file.comment = comment
+    return stream.getvalue()
+
+
+def patched(form: str, offset: int, value: int, signature: bytes = b"PK\1\2") -> bytes:
+    """An archive with another value behind a signature."""
+    data = bytearray(archive())
+    struct.pack_into(form, data, data.index(signature) + offset, value)
+    return bytes(data)
+
+
+def end(count: int, size: int, at: int) -> bytes:
+    """The end of a bundle that claims some directory."""
+    data = bytearray(bundle._directory([]))
+    struct.pack_into("<4Q", data, 24, count, count, size, at)
+    struct.pack_into("<Q", data, 64, (at + size) % 2**64)
+    return bytes(data)
+
+
+#: The beginning of a file and its end, between which it is sparse, and its size.
+Hostile = tuple[bytes, bytes, int]
+HOSTILE: dict[str, Callable[[], Hostile | bytes]] = {
+    "of another tool": archive,
+    "deflated": lambda: archive(zipfile.ZIP_DEFLATED),
+    "bzip2": lambda: archive(zipfile.ZIP_BZIP2),
+    "lzma": lambda: archive(zipfile.ZIP_LZMA),
+    "an unknown method": lambda: patched("<H", 10, 99),
+    "a later version": lambda: patched("<H", 6, 99),
+    "encrypted": lambda: patched("<H", 8, 1),
+    "patched data": lambda: patched("<H", 8, 0x20),
+    "an extra field": lambda: archive(extra=b"\1\0\2\0xx"),
+    "a short extra field": lambda: archive(extra=b"\1\0"),
+    "a comment": lambda: archive(comment=b"x" * 65_000),
+    "a link": lambda: archive(external_attr=0o120777 << 16),
+    "several disks": lambda: patched("<H", 4, 3, b"PK\5\6"),
+    "a size of 4 GiB": lambda: patched("<L", 24, 0xFFFFFFFF),
+    "an offset behind the end": lambda: patched("<L", 42, 0x7FFFFFFF),
+    "a directory behind the end": lambda: patched("<L", 16, 0x7FFFFFFF, b"PK\5\6"),
+    "3 GiB of nothing": lambda: (b"", b"", 3 << 30),
+    "3 GiB of directory": lambda: (b"", end(1, (3 << 30) - bundle._END.size, 0), 3 << 30),
+    "2 million names": lambda: (b"", end(2_000_000, 138 * 2_000_000, 0), 138 * 2_000_000 + bundle._END.size),
+    "numbers of 64 bits": lambda: end(2**64 - 1, 2**64 - 1, 2**64 - 1),
+    "a directory of zeros": lambda: (b"", end(9, 126 * MOST_OBJECTS, 0), 126 * MOST_OBJECTS + bundle._END.size),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_archive_is_refused_and_takes_little_memory(name: str, tmp_path: Path) -> None:
+    made = HOSTILE[name]()
+    start, tail, size = made if isinstance(made, tuple) else (made, b"", len(made))
+    path = tmp_path / "bundle"
+    with open(path, "wb") as file:
+        file.write(start)
+        file.truncate(size)
+        file.seek(size - len(tail))
+        file.write(tail)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BundleError, match="cannot be used") as caught, Bundle(path, TRUSTED, unsigned=True) as read:
+            read.check()
+        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+    finally:
+        tracemalloc.stop()
+    assert "make it again" in caught.value.remedy
+
+
+def test_the_directory_of_the_most_objects_takes_little_memory(tmp_path: Path) -> None:
+    objects = ((LTOIR, f"{number:064x}", b"") for number in range(MOST_OBJECTS))
+    write_bundle(tmp_path / "bundle", objects)
+    tracemalloc.start()
+    try:
+        with Bundle(tmp_path / "bundle", TRUSTED) as read:
+            assert len(read.names(LTOIR)) == MOST_OBJECTS
+        assert tracemalloc.get_traced_memory()[1] < 6 * MOST_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+# fields of a local header by offset, and places behind it
+DAMAGES = {
+    "signature": 0, "version": 4, "flags": 6, "method": 8, "time": 10, "date": 12, "CRC-32": 14, "packed size": 18,
+    "size": 22, "length of the name": 26, "length of extra fields": 28, "name": 30,
+    "magic": 30 + len(NAME), "length of the envelope": 55 + len(NAME), "envelope": 70 + len(NAME), "payload": -1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bit", [0x01, 0x80])
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_member_is_refused_and_the_others_are_read(
+    name: str, bit: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, first, second = tmp_path / "bundle", entry("a"), entry("b")
+    write_bundle(path, [(LTOIR, each.key, signed(each)) for each in (first, second)])
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PK\3\4", 4) - 1 if name == "payload" else DAMAGES[name]] ^= bit
+    path.write_bytes(data)
+    with Bundle(path, TRUSTED) as opened:
+        assert [opened.fetch(LTOIR, first.key, TOOLCHAIN) for _ in range(2)] == [None, None]
+        assert opened.fetch(LTOIR, second.key, TOOLCHAIN) is not None
+        with pytest.raises(BundleError, match="cannot be used"):
+            opened.read(LTOIR, first.key)
+    (record,) = caplog.records
+    assert f"ltoir {first.key[:12]} is refused" in record.getMessage()
