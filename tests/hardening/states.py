@@ -85,7 +85,7 @@ def _no_working_folder(folder: Path) -> Path:
     (folder / "gone").mkdir()
     os.chdir(folder / "gone")
     (folder / "gone").rmdir()
-    return Path("cache")
+    return folder / "cache"
 
 
 def _no_home(home: str | None) -> Callable[[Path], str]:
@@ -126,7 +126,7 @@ STATES: dict[str, Callable[[Path], Path | str]] = {
     "a link in place of the layout": _link("v1"),
     "a link in place of the records": _link("tuning"),
     "a link in place of the facts": _link("toolchain"),
-    "a relative path without a working folder": _no_working_folder,
+    "no working folder": _no_working_folder,
     "no home folder": _no_home(None),
     "a relative home folder": _no_home("home"),
 }

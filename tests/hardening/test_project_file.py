@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.bench import Bench
-from tests.integration.commands import MAIN, command
+from tests.integration.commands import MAIN, command, usage_error
 from warp_tiles import settings
 from warp_tiles.errors import SettingError
+from warp_tiles.settings import values
+from warp_tiles.store.keys import TrustedKeys
+from warp_tiles.store.paths import default_root
 
 SECURITY = Path(__file__).resolve().parents[2] / "docs" / "security.md"
 VALUES = {
@@ -119,9 +123,51 @@ def test_a_prepared_cache_in_a_cloned_folder_is_not_used(clone: Callable[..., Pa
     assert not out.exists()
 
 
-def test_code_of_stores_with_different_trust_has_different_hashes(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("layer", ["environment", "configure", "override", "module option"])
+@pytest.mark.parametrize("name", ["cache_dir", "signing_key", "record_paths", "trusted_project_dirs"])
+def test_a_relative_path_is_no_anchor_of_trust(
+    monkeypatch: pytest.MonkeyPatch, clean_settings: None, name: str, layer: str
 ) -> None:
+    """In each working folder it would be another place, which somebody else may have filled."""
+    given = {name: Path(".wt")}
+    if layer == "environment":
+        monkeypatch.setenv(settings.ENVIRONMENT[name], ".wt")
+    setters: dict[str, Callable[[], Any]] = {
+        "environment": settings.current,
+        "module option": lambda: settings.current({f"warp_tiles_{name}": ".wt"}),
+        "configure": lambda: settings.configure(**given),
+        "override": lambda: settings.override(**given).__enter__(),
+    }
+    with pytest.raises(SettingError, match=r"relative path '\.wt'"):
+        setters[layer]()
+
+
+def test_every_path_that_decides_about_trust_must_be_absolute() -> None:
+    paths = {name for name, item in settings.SETTINGS.items() if item.parse in (values.path, values.paths)}
+    anchors = {name for name, item in settings.SETTINGS.items() if item.absolute}
+    assert paths - anchors == {"bundle"}, "its signatures decide, and not its place"
+
+
+def test_a_prepared_cache_is_not_used_by_its_relative_name(clone: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(MAIN)
+    clone()
+    done = command("compile", "-o", tmp_path / "out", tmp_path / "own.py", tmp_path, WARP_TILES_CACHE_DIR=".wt")
+    assert "WARP_TILES_CACHE_DIR contains the relative path '.wt'" in usage_error(done)
+    assert not (tmp_path / "out").exists()
+
+
+def test_relative_folders_of_the_platform_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """https://specifications.freedesktop.org/basedir-spec/latest/: all paths in these variables must be absolute."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, ".wt")
+    (tmp_path / ".wt" / "warp_tiles").mkdir(parents=True, mode=0o700)
+    (tmp_path / ".wt" / "warp_tiles" / "trusted_keys").write_text(f"ed25519:{'A' * 43}=\n")
+    assert TrustedKeys().read() == ()
+    assert not default_root().is_relative_to(tmp_path)
+
+
+def test_code_of_stores_with_different_trust_has_different_hashes(bench: Bench) -> None:
     project = settings.Settings(cache_dir=Path("/clone/.wt"), layers=(("cache_dir", "/clone/pyproject.toml"),))
     shared = [settings.Settings(cache_dir=Path(place), cache_shared=True) for place in ("/a", "/b")]
     own = [settings.Settings(cache_dir=place) for place in (None, Path("/a"))]
@@ -129,7 +175,3 @@ def test_code_of_stores_with_different_trust_has_different_hashes(
     assert len(set(texts)) == 4
     assert texts[3] == texts[4] == "own"
     assert len({bench.engine.fingerprint(now) for now in (project, *shared, *own)}) == 4
-    relative = settings.Settings(cache_dir=Path("store"), cache_shared=True)
-    here = relative.store_trust
-    monkeypatch.chdir(tmp_path)
-    assert relative.store_trust != here

@@ -12,7 +12,7 @@ import warp_tiles
 
 def accepted() -> int:
     warp_tiles.configure(provider="mma", jobs=4, cache_max_bytes="4GiB", record_paths=[Path("records"), "more"])
-    warp_tiles.configure(policy=None, cache_dir="cache", build_wait_s=5, nvtx=True)
+    warp_tiles.configure(policy=None, cache_dir="/cache", build_wait_s=5, nvtx=True)
     with warp_tiles.override(policy="fast", tune_budget_s=1.5, main_loop="wgmma,stages=3") as now:
         return now.jobs
 

@@ -63,6 +63,7 @@ def _parsed(
     unknown: Callable[[str], str],
     *,
     skip_none: bool = False,
+    folder: Path | None = None,
 ) -> dict[str, Any]:
     """The typed values of a layer, by setting.
 
@@ -72,9 +73,11 @@ def _parsed(
         label: A name in the messages of parsers.
         unknown: The message about unknown names.
         skip_none: Leave out values that are None.
+        folder: The folder that relative paths are relative to; None if they are relative to the working folder, which
+            those that decide about trust must not be.
 
     Raises:
-        SettingError: A name or value is unknown.
+        SettingError: A name or value is unknown, or a path is relative that must not be.
     """
     names = _names(spell)
     strangers = sorted(set(given) - set(names))
@@ -95,7 +98,10 @@ def _parsed(
         if spelled != today:
             values.warn_of_old_name(label(spelled), today)
         if (spelled == today or today not in given) and not (value is None and skip_none):
-            found[name] = SETTINGS[name].parse(label(spelled), value)
+            typed = SETTINGS[name].parse(label(spelled), value)
+            found[name] = typed if folder is None else _resolve_paths(folder, typed)
+            if SETTINGS[name].absolute:
+                values.require_absolute(label(spelled), found[name])
     return found
 
 
@@ -151,10 +157,10 @@ def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
             f"file, {ENVIRONMENT['trusted_project_dirs']}={path.parent}",
         )
     where = f" in [tool.warp_tiles] of {path}"
-    typed = _parsed(
-        table, str, lambda name: name + where, lambda names: f"unknown setting {names} in [tool.warp_tiles] of {path}"
+    unknown = "unknown setting {} in [tool.warp_tiles] of {}".format
+    return str(path), _parsed(
+        table, str, lambda name: name + where, lambda names: unknown(names, path), folder=path.parent
     )
-    return str(path), {name: _resolve_paths(path.parent, value) for name, value in typed.items()}
 
 
 def _resolve_paths(folder: Path, value: Any) -> Any:

@@ -33,6 +33,7 @@ class Setting:
         users_own: True if it decides where code and choices are loaded from or written to, whose files and signatures
             count, which compiler and linker run, which files are deleted, or how long a program waits. A project file
             may set it only if the user trusts the folder. docs/security.md names the effect of each of the others.
+        absolute: True if its paths decide whose code or choices count, so that relative ones are refused.
         unset: The word for an empty default in docs/settings.md.
         formerly: Its name before, which every layer still reads, with a warning.
     """
@@ -40,6 +41,7 @@ class Setting:
     parse: Callable[[str, Any], Any]
     affects: Literal["code", "modules", "nothing"] = "nothing"
     users_own: bool = False
+    absolute: bool = False
     unset: str = "none"
     formerly: str = ""
 
@@ -69,9 +71,9 @@ class Settings:
     linker: str = _setting("auto", values.choice("auto", "own", "warp"), affects="code", users_own=True)
     """`auto`: warp_tiles links if it can, else Warp. `own`: warp_tiles must link. `warp`: Warp links."""
     cache_dir: Path | None = _setting(
-        None, values.path, affects="modules", users_own=True, unset="the user's cache folder"
+        None, values.path, affects="modules", users_own=True, absolute=True, unset="the user's cache folder"
     )
-    """Folder of the LTO-IR cache."""
+    """Folder of the LTO-IR cache, by an absolute path."""
     cache_max_bytes: int = _setting(4 * 1024**3, values.parse_size, users_own=True)
     """Size above which the least recently used entries are removed."""
     cache_shared: bool = _setting(False, values.flag, affects="modules", users_own=True)
@@ -80,7 +82,7 @@ class Settings:
     """Seconds to wait for another process that builds the same function, before it is built here too; 0 is no
     limit."""
     trusted_project_dirs: tuple[Path, ...] = _setting(
-        (), values.absolute_paths, affects="modules", users_own=True, formerly="trusted_projects"
+        (), values.paths, affects="modules", users_own=True, absolute=True, formerly="trusted_projects"
     )
     """Folders, by absolute paths, whose pyproject.toml may set [everything](settings.md#project-files). Counts only
     from the environment, `configure()` and `override()`."""
@@ -94,9 +96,9 @@ class Settings:
     """Seconds to wait for an answer of the remote store. It is not asked again in this process then."""
     bundle: Path | None = _setting(None, values.path, affects="modules", users_own=True)
     """File of a [deployment bundle](deployment.md), the only source of modules. It needs the policy `locked`."""
-    signing_key: Path | None = _setting(None, values.path, affects="modules", users_own=True)
-    """File of the [private key](remote.md#signatures) that signs what is written to a remote store. Its public key
-    is trusted."""
+    signing_key: Path | None = _setting(None, values.path, affects="modules", users_own=True, absolute=True)
+    """File of the [private key](remote.md#signatures) that signs what is written to a remote store, by an absolute
+    path. Its public key is trusted."""
     trusted_keys: tuple[str, ...] = _setting((), values.public_keys, affects="modules", users_own=True)
     """Public keys whose signatures are trusted, with commas between them, beside those that `warp-tiles keys trust`
     added."""
@@ -121,8 +123,8 @@ class Settings:
     with products or solvers, add gradients of loads as vectors."""
     policy: str = _setting("auto", values.choice(*POLICIES), affects="modules")
     """The limits of building and tuning: [`off`, `scalar`, `fast`, `auto`, `max`, `locked`](policy.md)."""
-    record_paths: tuple[Path, ...] = _setting((), values.paths, affects="modules", users_own=True)
-    """Folders of tuning records that are read before the user's own, and never written."""
+    record_paths: tuple[Path, ...] = _setting((), values.paths, affects="modules", users_own=True, absolute=True)
+    """Folders of tuning records, by absolute paths, that are read before the user's own, and never written."""
     record_driver_mismatch: str = _setting(
         "reuse", values.choice("reuse", "retune"), affects="modules", formerly="stale_records"
     )
@@ -178,7 +180,7 @@ class Settings:
         It is part of a module's hash, so a module that was built from one such store is never loaded for another.
         """
         if self.cache_shared:
-            return f"shared {_absolute(self.cache_dir) if self.cache_dir else ''}"
+            return f"shared {self.cache_dir or ''}"
         layer = self.layer("cache_dir")
         return f"project {layer}" if layer.endswith(project_file.FILE) else "own"
 
@@ -227,13 +229,6 @@ class Settings:
         found = {name: _json_value(getattr(self, name)) for name in SETTINGS}
         found["remote"] = without_password(self.remote)
         return {name: {"value": value, "layer": self.layer(name)} for name, value in found.items()}
-
-
-def _absolute(path: Path) -> Path:
-    try:
-        return path.absolute()
-    except FileNotFoundError:  # the working folder was removed
-        return path
 
 
 def _json_value(value: Any) -> Any:

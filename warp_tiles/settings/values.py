@@ -98,16 +98,14 @@ def paths(name: str, value: Any) -> tuple[Path, ...]:
     return tuple(folder for folder in (path(name, item) for item in value) if folder is not None)
 
 
-def absolute_paths(name: str, value: Any) -> tuple[Path, ...]:
-    """Absolute paths, see :func:`paths`."""
-    found = paths(name, value)
-    for folder in found:
-        if not folder.is_absolute():
+def require_absolute(name: str, value: Any) -> None:
+    """Refuse relative paths, because whoever fills the working folder would choose what they name."""
+    for found in value if isinstance(value, tuple) else (value,):
+        if found is not None and not found.is_absolute():
             raise SettingError(
-                f"{name} contains the relative path {str(folder)!r}, which means another folder in each working folder",
+                f"{name} contains the relative path {str(found)!r}, which means another place in each working folder",
                 remedy="give absolute paths",
             )
-    return found
 
 
 def flag(name: str, value: Any) -> bool:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warp_tiles.errors import RemoteError
+from warp_tiles.store.paths import config_folder
 from warp_tiles.util.files import read_whole
 from warp_tiles.util.trusted_folder import TrustedFolder
 
@@ -179,14 +180,7 @@ class TrustedKeys:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        if folder is None:
-            import platformdirs
-
-            try:
-                folder = platformdirs.user_config_path("warp_tiles", appauthor=False)
-            except RuntimeError:  # this user has no home
-                folder = Path(os.devnull) / "warp_tiles"
-        self._files = TrustedFolder(folder, private=True)
+        self._files = TrustedFolder(folder or config_folder(), private=True)
 
     @property
     def path(self) -> Path:

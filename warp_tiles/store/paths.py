@@ -25,13 +25,22 @@ def default_root() -> Path:
 
     Without a home folder, it is a path that cannot be used, and the cache reports that.
     """
+    return _of_user("user_cache_path")
+
+
+def config_folder() -> Path:
+    """The user's configuration folder for this package, as :func:`default_root` is the one of the cache."""
+    return _of_user("user_config_path")
+
+
+def _of_user(kind: str) -> Path:
     import platformdirs
 
     try:
-        found = platformdirs.user_cache_path("warp_tiles", appauthor=False)
+        found: Path = getattr(platformdirs, kind)("warp_tiles", appauthor=False)
     except RuntimeError:  # this user has no home folder
         return _NO_FOLDER
-    return found if found.is_absolute() else _NO_FOLDER
+    return found if found.is_absolute() else _NO_FOLDER  # XDG_CACHE_HOME may be relative
 
 
 def cache_root(cache_dir: Path | None) -> Path:
