@@ -157,9 +157,12 @@ def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
             f"file, {ENVIRONMENT['trusted_project_dirs']}={path.parent}",
         )
     where = f" in [tool.warp_tiles] of {path}"
-    unknown = "unknown setting {} in [tool.warp_tiles] of {}".format
     return str(path), _parsed(
-        table, str, lambda name: name + where, lambda names: unknown(names, path), folder=path.parent
+        table,
+        str,
+        lambda name: name + where,
+        lambda names: f"unknown setting {names} in [tool.warp_tiles] of {path}",
+        folder=path.parent,
     )
 
 
