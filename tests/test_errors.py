@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import pickle
+import pkgutil
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+import warp_tiles
 from warp_tiles import errors
 from warp_tiles.errors import WarpTilesError
+from warp_tiles.util.trusted_folder import RefusedFolderError
 
 CLASSES = [
     value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, WarpTilesError)
@@ -30,6 +36,33 @@ def test_pickling_keeps_class_and_parts(cls: type[WarpTilesError], protocol: int
     assert (back.message, back.remedy, back.log) == (error.message, error.remedy, error.log)
     assert str(back) == str(error)
     assert back.args == error.args
+
+
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "RefusedFolderError": (Path("/folder"), "others can write it"),
+    "StandardOutputError": (OSError(28, "No space left on device"),),
+}
+
+
+def every_exception() -> list[type[BaseException]]:
+    """Every class of exceptions of this package, private ones included."""
+    found = {}
+    for module in pkgutil.walk_packages(warp_tiles.__path__, "warp_tiles."):
+        if not module.name.endswith("__main__"):
+            for value in vars(importlib.import_module(module.name)).values():
+                if isinstance(value, type) and issubclass(value, BaseException):
+                    found[f"{value.__module__}.{value.__qualname__}"] = value
+    return [cls for name, cls in sorted(found.items()) if name.startswith("warp_tiles.")]
+
+
+def test_every_exception_of_the_package_can_be_pickled() -> None:
+    """It may come from a worker, a child or an executor of the user."""
+    classes = every_exception()
+    assert {RefusedFolderError, *CLASSES} < set(classes)
+    for cls in classes:
+        error = cls(*ARGUMENTS.get(cls.__name__, ("what failed",)))
+        back = pickle.loads(pickle.dumps(error))
+        assert (type(back), str(back), list(vars(back))) == (cls, str(error), list(vars(error)))
 
 
 @pytest.mark.parametrize("cls", CLASSES)

@@ -73,6 +73,30 @@ def test_a_block_size_that_no_block_has_is_refused(run: Run, tmp_path: Path, blo
     assert f"block_dim is {block_dim}" in messages
 
 
+@pytest.mark.parametrize("error", [RuntimeError("no kernel"), MemoryError("bad allocation"), KeyError("a name")])
+def test_an_error_of_warp_is_one_message(
+    run: Run, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(find("context.Module"), "_write_meta", fail)
+    status, messages = run("compile", "-o", tmp_path / "out", script, tmp_path)
+    assert status == 2
+    assert f"warp-tiles: Warp failed: {type(error).__name__}: {error}\nRemedy: " in messages
+
+
+def test_an_error_of_warp_in_a_script_that_runs_has_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import warp as wp\nwp.get_device('no such device')\n")
+    monkeypatch.setattr(sys, "argv", ["warp-tiles", "run", str(script)])
+    request.addfinalizer(warp_tiles.disable)
+    with pytest.raises(ValueError, match="no such device"):
+        cli.main()
+
+
 @pytest.mark.usefixtures("enabled")
 def test_arguments_of_plan_are_checked() -> None:
     module = load(gemm())

@@ -67,6 +67,28 @@ def test_a_setting_of_the_user_is_refused_by_name(clone: Callable[..., Path], na
     assert f"WARP_TILES_TRUSTED_PROJECT_DIRS={folder}" in caught.value.remedy
 
 
+@pytest.mark.parametrize("value", ["0x{0}", "[0x{0}]", "{{a = 0x{0}}}"])
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_number_that_python_does_not_print_is_an_ordinary_error(
+    clone: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, value: str, trusted: bool
+) -> None:
+    if trusted:
+        monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECT_DIRS", str(clone()))
+    refused = set()
+    for name in [*settings.SETTINGS, "unknown"]:
+        clone(f"{name} = {value.format('f' * 5000)}")
+        try:
+            settings.current()
+        except SettingError as error:
+            refused.add(name)
+            assert len(str(error)) < 2000  # noqa: PT017
+    assert set(settings.SETTINGS) - refused <= {"jobs", "record_paths", "trusted_project_dirs"}
+    folder = clone()
+    (folder / "pyproject.toml").write_text(f"[tool]\nwarp_tiles = [0x{'f' * 5000}]")
+    with pytest.raises(SettingError, match=r"tool\.warp_tiles in .* is a value of the type list"):
+        settings.current()
+
+
 def test_other_settings_pass(clone: Callable[..., Path]) -> None:
     clone("policy = 'fast'", "jobs = 3")
     assert settings.current().policy == "fast"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +61,18 @@ def test_a_private_key_is_for_its_owner_alone_and_never_replaced(tmp_path: Path)
     path.chmod(0o640)
     with pytest.raises(RemoteError, match="others can read the private key"):
         SigningKey.read(path)
+
+
+def test_a_full_disk_leaves_no_empty_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(RemoteError, match="cannot be written: No space left"):
+            SigningKey.generate().write(tmp_path / "key.pem")
+    assert list(tmp_path.iterdir()) == []
+    SigningKey.generate().write(tmp_path / "key.pem")
 
 
 @pytest.mark.parametrize("content", [b"", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", None])

@@ -19,6 +19,7 @@ from warp_tiles.store.bundle import Bundle
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.util.version import __version__
+from warp_tiles.util.warn import shown
 
 _FACTS_KEY = CacheKey.of({"kind": "facts about a toolchain"})
 _SCHEMA = 1
@@ -164,12 +165,12 @@ class RecordedStore(ToolchainStore):
         super().__init__(root, folder, shared=shared)
         try:
             if facts["schema"] != _SCHEMA:
-                raise ValueError(f"facts of schema {facts['schema']!r:.40}")
+                raise ValueError(f"facts of schema {shown(facts['schema'], 40)}")
             self._facts = Toolchain.from_json(facts["toolchain"])
             self._compiler, self._linker = str(facts["compiler"]), str(facts["linker"])
             self._sources = {str(label): str(digest) for label, digest in facts["sources"].items()}
         except (LookupError, TypeError, AttributeError) as error:
-            raise ValueError(f"no facts of a toolchain: {error!r:.100}") from error
+            raise ValueError(f"no facts of a toolchain: {shown(error, 100)}") from error
 
     def toolchain(self) -> Toolchain:
         """The toolchain, whose paths lead nowhere."""

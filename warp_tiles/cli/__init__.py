@@ -7,12 +7,13 @@ import errno
 import os
 import signal
 import sys
+import traceback
 
 import click
 
 from warp_tiles.cli import bundle, cache, compile_, doctor, keys, plan, run, settings, tune
 from warp_tiles.cli.examples import add_examples
-from warp_tiles.cli.output import StandardOutputError, written
+from warp_tiles.cli.output import WARP_REMEDY, StandardOutputError, written
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import printable
@@ -48,7 +49,7 @@ def main(group: click.Group = commands, name: str = "warp-tiles") -> None:
         _end_by_interrupt()
     except StandardOutputError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes the rest
-        if error.errno != errno.EPIPE:  # a reader that closed its pipe has read enough
+        if error.cause.errno != errno.EPIPE:  # a reader that closed its pipe has read enough
             print(f"warp-tiles: {error}", file=sys.stderr)
         status = 1
     sys.exit(status)
@@ -65,7 +66,21 @@ def _run(group: click.Group, name: str) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
+    except Exception as error:
+        if not _is_of_warp(error):
+            raise
+        text = f"Warp failed: {type(error).__name__}: {error}"
+        print(f"warp-tiles: {printable(text, lines=True)}\nRemedy: {WARP_REMEDY}", file=sys.stderr)
+        return 2
     return 0
+
+
+def _is_of_warp(error: Exception) -> bool:
+    """True if Warp raised the error when this package called it, and not a script that "run" runs."""
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    packages = [name.partition(".")[0] for name in modules]
+    called = packages[len(packages) - packages[::-1].index(__name__.partition(".")[0]) :]
+    return "warp" in called and "__main__" not in packages
 
 
 def _open_standard_streams() -> None:

@@ -10,7 +10,14 @@ from dataclasses import asdict, astuple, dataclass
 
 import click
 
-from warp_tiles.cli.output import bundle_option, json_option, print_json, print_table, script_output_to_stderr
+from warp_tiles.cli.output import (
+    WARP_REMEDY,
+    bundle_option,
+    json_option,
+    print_json,
+    print_table,
+    script_output_to_stderr,
+)
 from warp_tiles.compile.search import dotted, require_linkable
 from warp_tiles.errors import ToolchainError, WarpTilesError
 
@@ -42,7 +49,8 @@ def diagnose() -> Iterator[Finding]:
             yield Finding(check.__name__.strip("_"), "problem", error.message, error.remedy)
         except Exception as error:  # any failure of a check is a finding; the other checks still run
             text = f"{type(error).__name__}: {error}"
-            yield Finding(check.__name__.strip("_"), "problem", text, "report this as a bug")
+            remedy = WARP_REMEDY if isinstance(error, (OSError, MemoryError)) else "report this as a bug"
+            yield Finding(check.__name__.strip("_"), "problem", text, remedy)
 
 
 def _python() -> Finding:

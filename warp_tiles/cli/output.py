@@ -57,12 +57,19 @@ def policy_option(command: F) -> F:
     )(command)  # fmt: skip
 
 
+#: What to do if Warp raises an error of the system.
+WARP_REMEDY = "check that there is memory, and that Warp may write its cache (WARP_CACHE_PATH)"
+
+
 class StandardOutputError(Exception):
     """Standard output cannot be written."""
 
     def __init__(self, cause: OSError) -> None:
-        super().__init__(f"standard output cannot be written: {cause.strerror or cause}")
-        self.errno = cause.errno
+        super().__init__(cause)
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return f"standard output cannot be written: {self.cause.strerror or self.cause}"
 
 
 @contextlib.contextmanager

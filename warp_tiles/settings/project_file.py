@@ -12,6 +12,7 @@ from typing import Any
 
 from warp_tiles.errors import SettingError
 from warp_tiles.util.files import FileTooLargeError, read_whole
+from warp_tiles.util.warn import shown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -91,5 +92,5 @@ def _parsed(path: str, data: bytes) -> Mapping[str, Any] | None:
     if misnamed:
         raise SettingError(f"{path} has a table [tool.warp-tiles], which nothing reads", "call it [tool.warp_tiles]")
     if table is not None and not isinstance(table, dict):
-        raise SettingError(f"tool.warp_tiles in {path} is {table!r}", remedy="make it a table of settings")
+        raise SettingError(f"tool.warp_tiles in {path} is {shown(table)}", remedy="make it a table of settings")
     return table

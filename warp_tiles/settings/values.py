@@ -16,7 +16,7 @@ from typing import Any, SupportsFloat
 
 from warp_tiles.errors import SettingError
 from warp_tiles.util.urls import checked_url
-from warp_tiles.util.warn import WarnedTexts, warn
+from warp_tiles.util.warn import WarnedTexts, shown, warn
 
 #: The largest number of parallel compiler processes; a larger setting means this one.
 MAX_JOBS = 1024
@@ -33,11 +33,15 @@ def warn_of_old_name(old: str, new: str) -> None:
 
 
 def _refused(name: str, value: Any, remedy: str, reason: str = "") -> SettingError:
+    return SettingError(f"{name} is {shown(value, 200)}{reason}", remedy=remedy)
+
+
+def _printed(value: Any) -> str:
+    """The text of a value; for one that Python does not print, a number of thousands of digits."""
     try:
-        shown = f"{value!r:.200}"
-    except ValueError:
-        shown = "a number of thousands of digits"
-    return SettingError(f"{name} is {shown}{reason}", remedy=remedy)
+        return "" if isinstance(value, bool) else str(value).strip()
+    except (ValueError, RecursionError):
+        return "9" * 5000
 
 
 def choice(*valid: str) -> Callable[[str, Any], str]:
@@ -59,13 +63,13 @@ def main_loop(name: str, value: Any) -> str:
         value = "double_buffered"
         warn_of_old_name(f"the value 'two_buffers' of {name}", repr(value))
     try:
-        PipelineOverrides.parse(str(value))
+        PipelineOverrides.parse(_printed(value))
     except ValueError as error:
         remedy = (
             "give 'auto', 'wgmma', 'mma' or 'double_buffered', or fields with commas between, e.g. "
             "'wgmma,stages=3,in_flight=0,warps_m=2'"
         )
-        raise _refused(name, value, remedy, f": {error}") from error
+        raise _refused(name, value, remedy, f": {error!s:.200}") from error
     return str(value)
 
 
@@ -110,18 +114,10 @@ def require_absolute(name: str, value: Any) -> None:
 
 def flag(name: str, value: Any) -> bool:
     """True or False, from a bool or from a word such as ``on`` or ``0``."""
-    found = value if isinstance(value, bool) else _FLAGS.get(str(value).lower())
+    found = value if isinstance(value, bool) else _FLAGS.get(_printed(value).lower())
     if found is None:
         raise _refused(name, value, "valid values are 1, 0, true, false, on, off")
     return found
-
-
-def _printed(value: Any) -> str:
-    """The text of a value, or some number of as many digits if Python refuses to print it."""
-    try:
-        return "" if isinstance(value, bool) else str(value).strip()
-    except ValueError:
-        return "9" * 5000
 
 
 def parse_size(name: str, value: Any) -> int:

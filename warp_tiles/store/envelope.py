@@ -28,6 +28,7 @@ from warp_tiles.store.folder import MAX_MANIFEST_BYTES, MAX_PAYLOAD_BYTES
 from warp_tiles.store.keys import PublicKey, SigningKey
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.sealed import DamagedError, dump_json, parse_object
+from warp_tiles.util.warn import shown
 
 PAYLOAD_TYPE = "application/vnd.warp-tiles.entry+json"
 SCHEMA = 1
@@ -101,7 +102,7 @@ def verify(
     except (DamagedError, KeyError, AttributeError, TypeError, binascii.Error, ValueError) as error:
         raise RefusedError(f"its envelope is malformed: {error}") from error
     if content.get("payloadType") != PAYLOAD_TYPE:
-        raise RefusedError(f"its type is {content.get('payloadType')!r:.80}")
+        raise RefusedError(f"its type is {shown(content.get('payloadType'))}")
     signed = authenticated_bytes(PAYLOAD_TYPE, payload)
     if [key_id for key_id, _ in found] == [_UNSIGNED]:
         if not unsigned:
@@ -183,14 +184,14 @@ def _manifest(statement: bytes, wanted: Wanted) -> Manifest:
         content = parse_object(statement)
         body = content.get("manifest")
         if content.get("schema") != SCHEMA or not isinstance(body, dict):
-            raise RefusedError(f"its statement has schema {content.get('schema')!r:.40}")
+            raise RefusedError(f"its statement has schema {shown(content.get('schema'), 40)}")
         manifest = Manifest.from_json(body)
     except DamagedError as error:
         raise RefusedError(f"its statement is malformed: {error}") from error
     if content.get("kind") != wanted.kind or manifest.key.digest != wanted.key:
-        raise RefusedError(f"it is another entry: {content.get('kind')!r:.40} {manifest.key.digest}")
+        raise RefusedError(f"it is another entry: {shown(content.get('kind'), 40)} {manifest.key.digest}")
     if wanted.toolchain is not None and content.get("toolchain") != wanted.toolchain:
-        raise OtherToolchainError(f"it was signed for another toolchain: {content.get('toolchain')!r:.200}")
+        raise OtherToolchainError(f"it was signed for another toolchain: {shown(content.get('toolchain'), 200)}")
     if not 0 < manifest.payload_bytes <= wanted.most_bytes:
         raise RefusedError(f"it claims a payload of {manifest.payload_bytes} bytes, and {wanted.most_bytes} are read")
     return manifest

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from warp_tiles.util.warn import shown
+
 SCHEMA_VERSION = 1
 
 #: Longer text enters a key, and its transcript, as a digest.
@@ -146,7 +148,7 @@ class CacheKey:
         fields = []
         for row in rows:
             if not (isinstance(row, list) and len(row) == 3 and all(isinstance(part, str) for part in row)):
-                raise ValueError(f"a transcript field must be three strings, got {row!r:.200}")
+                raise ValueError(f"a transcript field must be three strings, got {shown(row, 200)}")
             fields.append(KeyField(*row))
         return cls(tuple(fields), transcript["schema"])
 

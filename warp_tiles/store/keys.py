@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from warp_tiles.errors import RemoteError
 from warp_tiles.store.paths import config_folder
-from warp_tiles.util.files import read_whole
+from warp_tiles.util.files import read_whole, write_new
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 if TYPE_CHECKING:
@@ -141,9 +141,7 @@ class SigningKey:
 
         data = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(data)
+            write_new(path, data)
         except OSError as error:
             raise RemoteError(
                 f"the private key {path} cannot be written: {error.strerror or error}",

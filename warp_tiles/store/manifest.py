@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.paths import is_digest
 from warp_tiles.store.sealed import DamagedError, dump_json, parse_object, seal, unseal
+from warp_tiles.util.warn import shown
 
 _KINDS: dict[str, type] = {
     "payload_sha256": str,
@@ -86,16 +87,16 @@ class Manifest:
         for name, kind in _KINDS.items():
             value = body[name]
             if type(value) is not kind or (isinstance(value, int) and value < 0):
-                raise DamagedError(f"manifest field {name} has the value {value!r:.80}")
+                raise DamagedError(f"manifest field {name} has the value {shown(value)}")
         try:
             key = CacheKey.from_transcript(body["transcript"])
         except ValueError as error:
             raise DamagedError(f"transcript: {error}") from error
         if key.digest != body["key"]:
-            raise DamagedError(f"the transcript proves the key {key.digest}, the manifest claims {body['key']!r:.80}")
+            raise DamagedError(f"the transcript proves the key {key.digest}, the manifest claims {shown(body['key'])}")
         values = {name: body[name] for name in _KINDS}
         if not is_digest(str(values["payload_sha256"])):
-            raise DamagedError(f"payload_sha256 has the value {values['payload_sha256']!r:.80}")
+            raise DamagedError(f"payload_sha256 has the value {shown(values['payload_sha256'])}")
         return cls(key=key, **values)  # type: ignore[arg-type]  # types checked above
 
     def encode(self) -> bytes:

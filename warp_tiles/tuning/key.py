@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from warp_tiles.store.key import CacheKey
+from warp_tiles.util.warn import shown
 
 MEASUREMENT_VERSION = 1  # of the way of measuring; timings of different versions are not compared
 
@@ -107,11 +108,11 @@ class TuningKey:
             environment = Environment(**data["environment"])
             key = cls.of(data["subject"], data["values"], data["source"], environment)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a tuning key, {error!r}: {data!r:.300}") from error
+            raise ValueError(f"not a tuning key, {error!r}: {shown(data, 300)}") from error
         texts = [key.subject, key.source, environment.device, environment.warp, environment.driver]
         texts += [environment.warp_tiles, *(name for name, _ in key.values)]
         counts = [environment.multiprocessors, environment.measurement]
         counts += [] if environment.arch is None else [environment.arch]
         if not all(isinstance(text, str) for text in texts) or not all(type(count) is int for count in counts):
-            raise ValueError(f"not a tuning key, a field has another type: {data!r:.300}")
+            raise ValueError(f"not a tuning key, a field has another type: {shown(data, 300)}")
         return key

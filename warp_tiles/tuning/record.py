@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from warp_tiles.tuning.key import TuningKey
+from warp_tiles.util.warn import shown
 
 SCHEMA_VERSION = 1  # of the file; files of a later version are left alone
 Config = Mapping[str, Any]  # JSON values by name
@@ -130,9 +131,9 @@ class Timing:
         except RecursionError as error:
             raise ValueError("not a timing, it is nested too deeply") from error
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"not a timing, {error!r:.300}: {data!r:.300}") from error
+            raise ValueError(f"not a timing, {shown(error, 300)}: {shown(data, 300)}") from error
         if not valid:
-            raise ValueError(f"not a timing, a field has an unknown value: {data!r:.300}")
+            raise ValueError(f"not a timing, a field has an unknown value: {shown(data, 300)}")
         return timing
 
 

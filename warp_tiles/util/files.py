@@ -124,6 +124,17 @@ def write_atomic(path: Path, data: bytes, mode: int | None = None) -> os.stat_re
     return status
 
 
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file that only its owner can read, durably; whole or not at all. An existing one is never replaced."""
+    descriptor = os.open(path, _CREATE_FLAGS, 0o600)
+    try:
+        write_descriptor(descriptor, data)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(path)
+        raise
+
+
 @contextmanager
 def open_output(path: Path) -> Iterator[BinaryIO]:
     """Open an output that the user names: whole or not at all.

@@ -54,6 +54,9 @@ class RefusedFolderError(PermissionError):
         self.path = path
         self.reason = reason
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self.reason)
+
 
 class TrustedFolder:
     """Files below one root, or below one folder in it. Paths below that are given as names with ``/`` between them.

@@ -20,6 +20,14 @@ def printable(text: str, *, lines: bool = False) -> str:
     return "".join(char if char.isprintable() or char in kept else _escaped(char) for char in text)
 
 
+def shown(value: object, most: int = 80) -> str:
+    """The beginning of a value of somebody else, for a message. Not every value has a ``repr``."""
+    try:
+        return f"{value!r:.{most}}"
+    except (ValueError, RecursionError):  # an integer of thousands of digits, or deeply nested lists
+        return f"a value of the type {type(value).__name__} that Python does not print"
+
+
 def _escaped(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
