@@ -23,7 +23,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.drawing import compile_time, gemm, style
+from benchmarks.drawing import cold_start, compile_time, gemm, style
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, DOCS = ROOT / "benchmarks" / "results", ROOT / "docs"
@@ -56,6 +56,10 @@ class Picture:
 
 def pictures(results: Path = RESULTS) -> Iterator[Picture]:
     """Every picture of the files in a folder of results."""
+    source = results / "client_speed.json"
+    record = _read(source)
+    where = f"one {record['gpu']}, {record['cores']} cores, Warp {record['warp']}"
+    yield Picture("cold_start.png", source.name, (cold_start.first_steps(record), where), cold_start.draw)
     source = results / "compile_time.json"
     yield Picture("compile_time.png", source.name, (_read(source)["groups"],), compile_time.draw)
     for source in (results / "gemm.json", results / "gemm_every_small.json"):

@@ -20,6 +20,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.drawing.cold_start import first_steps
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md")
 MARK = re.compile(r"<!--=([\w. -]+)-->(.*?)<!--/-->", re.DOTALL)
@@ -124,7 +127,8 @@ def compile_times() -> dict[str, str]:
             [*([text, *cells(group, None if group == "headers" else "warp")] for group, text in cold.items()),
              ["size of the first cubin", *sizes]],
         ),
-        "README compile times": table(
+        "README cubin": f"{megabytes('mma')} in place of {megabytes('warp')}",
+        "overview": table(
             ["", "Warp", "warp_tiles"],
             [["first run of a differentiable fp16 64x64x64 kernel, two cores", seconds("one", "warp", 0),
               seconds("one", "mma")],
@@ -132,10 +136,12 @@ def compile_times() -> dict[str, str]:
               f"{seconds('forward', 'mma')}, adjoints skipped"],
              ["its cubin", megabytes("warp"), megabytes("mma")],
              ["cold start of Newton's Featherstone solver, of Warp's block Cholesky example "
-              "([clients](docs/clients.md)), CPU time",
+              "([clients](clients.md)), CPU time",
               *(f"{newton[side]['cpu_s']:.0f} s, {blocked[side]['cpu_s']:.0f} s" for side in ("warp", "tiles"))],
              ["GEMM loop over 4096 x 4096 x 4096 on an H200: fp16, tf32, fp32, fp64", "1", best_loops("loop")],
-             ["... its backward pass", "1", best_loops("backward_loop")],
+             ["... as a share of the speed of cuBLAS, the best form", "", shares_of_cublas("loop")],
+             ["its backward pass", "1", best_loops("backward_loop")],
+             ["... as a share of the speed of cuBLAS, the best form", "", shares_of_cublas("backward_loop")],
              ["Cholesky factors and solves of 4 to 96 rows on an H200, beside the faster of Warp's two paths: fp32, "
               "fp64", "1",
               ", ".join(ratio(solved(kind, "cholesky", *VECTORS)[0]) for kind in ("fp32", "fp64")) + " times as fast"],
@@ -174,9 +180,14 @@ def summary(part: str, kind: str, result_name: str = "gemm") -> Any:
 
 
 def best_loops(part: str) -> str:
-    """Ratios of the best forms of loops, for README."""
+    """Ratios of the best forms of loops."""
     best = (ratio(summary(part, kind)["best_ratio"]) for kind in TYPES if kind != "bf16")
     return f"{', '.join(best)} times as fast"
+
+
+def shares_of_cublas(part: str) -> str:
+    """Speed of the best forms of loops as a share of cuBLAS's."""
+    return ", ".join(ratio(summary(part, kind)["to_cublas"]["greatest"]) for kind in TYPES if kind != "bf16")
 
 
 def solved(kind: str, *names: str) -> tuple[float, float]:
@@ -202,10 +213,6 @@ def products() -> dict[str, str]:
     def to_cublas(kind: str) -> str:
         found = summary("backward_loop", kind)["to_cublas"]
         return span([found["least"], found["greatest"]], ".2f")
-
-    def rates(kind: str) -> str:
-        rows = [row for row in at("gemm", "parts.backward_loop.rows") if row["types"] == kind and "to_cublas" in row]
-        return span((row["tiles"]["tflops"] / row["cublas"]["tflops"] for row in rows), ".2f")
 
     outlier = row("gemm", summary("backward_resident", "fp32")["outlier"]["name"], "parts.backward_resident.rows")
     every = len(at("gemm_every_small", "parts.every_small.rows"))
@@ -237,10 +244,11 @@ def products() -> dict[str, str]:
              ["loop over 4096 x 4096 x 4096, the best form of each side", *cells("loop", "best_ratio")],
              ["adjoint of the loop, the best form of each side", *with_adjoints("backward_loop", "best_ratio")]],
         ),
+        "README loop": f"{summary('loop', 'fp16')['best_ratio']:.0f} times as fast as Warp's, at "
+        f"{summary('loop', 'fp16')['to_cublas']['greatest']:.2f} of cuBLAS",
         "outlier mean": ratio(summary("backward_resident", "fp32")["geometric_mean"]),
         "outlier rate": f"{outlier['warp']['tflops']:.1f} TFLOP/s",
         **{f"adjoints to cublas {kind}": to_cublas(kind) for kind in ("fp16", "bf16")},
-        **{f"adjoint rates {kind}": rates(kind) for kind in ("fp16", "bf16")},
         "before stages": f"{before['geometric_mean_of_timed']:.2f}",
         "before stages least": f"{100 * (1 - before['least']):.1f} %",
         "against": f"{since['rows']} speed ratios is {since['geometric_mean']:.3f}. The least is {since['least']:.3f}",
@@ -443,6 +451,8 @@ def clients() -> dict[str, str]:
                 both(".2f", *(size / 1e6 for size in sizes))]  # fmt: skip
 
     found, models = at("client_speed", "clients"), at("client_speed", "models")
+    cold_starts = first_steps(result("client_speed"))
+    newton = cold_starts["Newton, Featherstone"]
 
     def steps(value: float) -> str:
         return f"{value / 1e6:.2f} million" if value >= 1e6 else f"{round(value, -2):,.0f}"
@@ -453,7 +463,7 @@ def clients() -> dict[str, str]:
             return [run[field] for run in rows if run.get("phase", phase) == phase]
 
         sides = ("warp", "tiles")
-        first = [median(of(side, "jit_s")) for side in sides]
+        first = [cold_starts[title][side] for side in sides]
         rates = "; ".join(steps(median(of(side, "steps_per_second", "warm"))) for side in sides)
         return [title, f"{worlds:,}", both(".1f", *first), f"{first[1] / first[0]:.2f}",
                 both(".1f", *(of(side, "cubin_bytes")[0] / 1e6 for side in sides)), rates,
@@ -480,6 +490,7 @@ def clients() -> dict[str, str]:
              speed("Newton, Featherstone", 4096, "featherstone", found["featherstone"]["runs"]),
              speed("Newton, inverse kinematics (LM)", 4096, "ik", found["ik"]["runs"])],
         ),
+        "README cold start": f"{newton['tiles']:.0f} s in place of {newton['warp']:.0f} s",
         "tile kernels": f"{kernels[0]:.2f} of Warp's time, that of Featherstone {kernels[1]:.2f}",
         "repeated cold starts": f"{repeated[0]} s with Warp, {repeated[1]} s",
         "own templates": f"{own[0]:.3f} of Warp's steps a second and n_humanoid {own[1]:.3f}",

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import figures, gemm
 from benchmarks.drawing import style
-from benchmarks.drawing.gemm import LIMIT, LOADS
+from benchmarks.drawing.gemm import LIMIT
 from benchmarks.drawing.gemm import title as title_of
 from benchmarks.figures import DOCS, RESULTS, Picture
 from benchmarks.pages import summary
@@ -58,7 +58,7 @@ def test_the_recorded_summaries_are_those_of_their_rows() -> None:
     assert data["parts"]["backward_resident"]["summary"]["fp32"]["outlier"]["name"] == "fp32 128x128x32 128"
 
 
-@pytest.mark.parametrize("picture", PICTURES[1:], ids=lambda picture: picture.name)
+@pytest.mark.parametrize("picture", PICTURES[2:], ids=lambda picture: picture.name)
 def test_pictures_of_products_explain_their_lines_and_cover_no_text(picture: Picture) -> None:
     figure = picture.draw(*picture.data)
     figure.draw_without_rendering()
@@ -66,7 +66,7 @@ def test_pictures_of_products_explain_their_lines_and_cover_no_text(picture: Pic
     (legend,) = figure.legends
     labels = {text.get_text() for text in legend.get_texts()}
     assert (LIMIT in labels) == (name in ("resident", "deep", "backward_resident"))
-    assert (LOADS in labels) == (name == "loop")
+    assert ("cuBLAS" in labels) == ("loop" in name)
     assert not {label for label in labels if "bound" in label}
     area = legend.get_window_extent()
     for axes in figure.axes:
@@ -77,7 +77,7 @@ def test_pictures_of_products_explain_their_lines_and_cover_no_text(picture: Pic
 
 
 def test_compile_times_are_dots_because_their_axes_are_logarithmic() -> None:
-    picture = PICTURES[0]
+    picture = PICTURES[1]
     (groups,) = picture.data
     figure = picture.draw(groups)
     figure.draw_without_rendering()
@@ -95,9 +95,12 @@ def test_compile_times_are_dots_because_their_axes_are_logarithmic() -> None:
 def test_texts_are_legible_at_the_width_of_a_page(picture: Picture) -> None:
     figure = picture.draw(*picture.data)
     figure.draw_without_rendering()
-    assert figure.get_size_inches()[0] == style.WIDTH_INCHES
+    width = figure.get_size_inches()[0]
+    assert width == (style.PHONE_INCHES if picture is PICTURES[0] else style.WIDTH_INCHES)
     shown = figure.findobj(lambda artist: hasattr(artist, "get_fontsize") and artist.get_visible())
-    pixels = [text.get_fontsize() / 72 * 850 / style.WIDTH_INCHES for text in shown if text.get_text()]
+    pixels = [
+        text.get_fontsize() / 72 * (360 if picture is PICTURES[0] else 850) / width for text in shown if text.get_text()
+    ]
     assert min(pixels) > 10
     page = figure.bbox
     for axes in figure.axes:
@@ -151,11 +154,15 @@ def test_a_missing_picture_is_outdated(tmp_path: Path) -> None:
     assert len(figures.outdated(folder=tmp_path)) == len(PICTURES)
 
 
-def test_the_picture_of_gradients_has_the_ratios_of_the_page() -> None:
-    """``docs/measured.md`` states the least and the greatest of them."""
-    (picture,) = (picture for picture in PICTURES if picture.name == "gemm_backward_loop.png")
+@pytest.mark.parametrize("part", ["loop", "backward_loop"])
+def test_pictures_of_loops_show_shares_of_cublas(part: str) -> None:
+    """``docs/measured.md`` states the least and the greatest of those of gradients. None is above cuBLAS."""
+    (picture,) = (picture for picture in PICTURES if picture.name == f"gemm_{part}.png")
     figure = picture.draw(*picture.data)
-    for axes, kind in zip(figure.axes, ("fp16", "bf16")):
-        shown = [label.get_text().partition("\n")[2] for label in axes.get_xticklabels()]
-        found = summary("backward_loop", kind)["to_cublas"]
+    for axes, kind in zip(figure.axes, ("fp16", "bf16", "tf32", "fp32", "fp64")):
+        shown = [text.get_text().partition(",")[0] for text in axes.texts]
+        found = summary(part, kind)["to_cublas"]
         assert [min(shown), max(shown)] == [f"{found[edge]:.2f}" for edge in ("least", "greatest")]
+        dots = [x for line in axes.lines if line.get_marker() == "o" for x in line.get_xdata()]
+        assert len(dots) == 2 * len(shown)
+        assert 0 < min(dots) < max(dots) < 1

@@ -170,4 +170,4 @@ def test_the_site_is_built_strictly(tmp_path: Path) -> None:
     assert [name for name in documented() if f'id="warp_tiles.{name}"' not in reference] == []
     assert (tmp_path / "site" / "tutorial.html").exists()
     assert "warp-tiles cache info|list|verify" in (tmp_path / "site" / "commands.html").read_text("utf-8")
-    assert '<a href="compile_time.png"><img' in (tmp_path / "site" / "index.html").read_text("utf-8")
+    assert '<a href="cold_start.png"><img' in (tmp_path / "site" / "index.html").read_text("utf-8")

@@ -36,7 +36,7 @@ def draw(groups: dict[str, Any]) -> Figure:
         axes.set_xlim(0.8 * axes.get_xlim()[0], room * axes.get_xlim()[1])  # for the numbers
         style.grid(axes, "x")
         for position in range(1, len(shown)):
-            axes.axhline(position - 0.5, color="#cccccc", linewidth=0.6)
+            axes.axhline(position - 0.5, color=style.INK, linewidth=0.6)
     style.legend(
         figure, f"Seconds until a script's modules are built, and size of their cubins; sm_{ARCH}, no GPU", columns=3
     )

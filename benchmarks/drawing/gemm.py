@@ -1,27 +1,23 @@
-"""Draws the results of ``gemm.py``: bars of all sides by shape, with a mark at a limit, or dots of ratios."""
+"""Draws the results of ``gemm.py``: bars by shape with a mark at a limit, shares of cuBLAS's speed, or ratios."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from matplotlib import patheffects
 from matplotlib.figure import Figure
 
 from benchmarks.drawing import style
 from benchmarks.speed.ratios import geometric_mean, outlier
 
 Row = dict[str, Any]
-COLOURS = {"warp": style.WARP, "scalar": style.SCALAR, "tiles": style.OURS, "cublas": style.LIBRARY}
-LABELS = {"warp": "unmodified Warp", "scalar": "Warp's scalar path", "tiles": "warp_tiles", "cublas": "cuBLAS"}
-COUNTED = ", with three products counted as for the others"  # it computes two; Warp's adjoint replays the product
+COLOURS = {"warp": style.WARP, "scalar": style.SCALAR, "tiles": style.OURS}
+LABELS = {"warp": "unmodified Warp", "scalar": "Warp's scalar path", "tiles": "warp_tiles"}
 LIMIT = "limit if each product moved A, B and C through shared memory; sums in registers can exceed it"
-LOADS = "Warp's tile_load alone, without products; loading ahead can exceed it"
 _THREADS = {32: ("o", "-"), 64: ("s", "--"), 128: ("^", ":")}  # markers of dots, styles of lines
 _TYPES = {"fp32": style.LIBRARY, "fp64": style.OURS}
 _FLAT = 0.015
-_OUTLINE = [patheffects.withStroke(linewidth=2.5, foreground="white")]
 _PEER = "times the faster of\nWarp's two paths"
 
 
@@ -42,33 +38,24 @@ def title(types: str, rows: Sequence[Row]) -> str:
     return f"{text}; {rest:.1f}x without {_shape(row)} with {row['threads']} threads ({row['ratio']:.1f}x)"
 
 
-def _rate(row: Row, side: str) -> float:
-    """Height of a bar. That of cuBLAS counts as many products as ours."""
-    if side == "cublas":
-        return _as_fast_as(row, side) or 0.0
-    return float(row.get(side, {}).get("tflops", 0.0))
-
-
-def _bars(axes: Any, rows: list[Row], types: str, mark: Callable[[Row], float | None], marked: str) -> None:
+def _bars(axes: Any, rows: list[Row], types: str) -> None:
     sides = [side for side in COLOURS if any("tflops" in row.get(side, {}) for row in rows)]
     width = 0.8 / max(1, len(sides))
     offsets = {side: width * (number - (len(sides) - 1) / 2) for number, side in enumerate(sides)}
     for side in sides:
         places = [place + offsets[side] for place in range(len(rows))]
-        # heights compare times: a rate of two products beside one of three would look faster than it is
-        counted = COUNTED if side == "cublas" and rows[0]["backward"] else ""
-        heights = [_rate(row, side) for row in rows]
-        axes.bar(places, heights, width, color=COLOURS[side], label=LABELS[side] + counted)
-    marks = {place: value for place, row in enumerate(rows) if (value := mark(row)) is not None}
+        heights = [float(row.get(side, {}).get("tflops", 0.0)) for row in rows]
+        axes.bar(places, heights, width, color=COLOURS[side], label=LABELS[side])
+    marks = {place: row["bound"]["tflops"] for place, row in enumerate(rows) if "tflops" in row.get("bound", {})}
     if marks:
         left, right = [place - 0.45 for place in marks], [place + 0.45 for place in marks]
-        axes.hlines(list(marks.values()), left, right, color=style.MARK, label=marked)
+        axes.hlines(list(marks.values()), left, right, color=style.MARK, label=LIMIT)
     axes.set_ylim(0, axes.get_ylim()[1] * 1.15)
     for place, row in enumerate(rows):
         if "ratio" in row:
             height = _above(row["tiles"]["tflops"], marks.get(place), 0.09 * axes.get_ylim()[1])
-            text = axes.text(place + offsets["tiles"], height, f"{row['ratio']:.1f}x", ha="center", va="bottom")
-            text.set(fontsize=style.SMALL, path_effects=_OUTLINE)
+            text = f"{row['ratio']:.1f}x"
+            axes.text(place + offsets["tiles"], height, text, ha="center", va="bottom", fontsize=style.SMALL)
         low = row.get("warp", {}).get("tflops")
         if low is not None and low < _FLAT * axes.get_ylim()[1]:  # the bar can hardly be seen
             axes.text(place + offsets["warp"], low, f"{low:.1f}", ha="center", va="bottom", fontsize=style.SMALL)
@@ -78,19 +65,15 @@ def _bars(axes: Any, rows: list[Row], types: str, mark: Callable[[Row], float | 
 
 def _name_bars(axes: Any, rows: list[Row]) -> None:
     """Name each row by its threads, and neighbours of one shape by the shape below them."""
-    beside = any("to_cublas" in row for row in rows)
-    names = [str(row["threads"]) for row in rows]
-    if beside:
-        names = [f"{name}\n{row['to_cublas']:.2f}" if "to_cublas" in row else name for name, row in zip(names, rows)]
-    axes.set_xticks(range(len(rows)), names)
+    axes.set_xticks(range(len(rows)), [str(row["threads"]) for row in rows])
     axes.set_xlim(-0.5, len(rows) - 0.5)
     end = 0
     for shape, members in itertools.groupby(rows, _shape):
         start, end = end, end + len(list(members))
         place = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "ha": "center", "va": "top"}
-        axes.annotate(shape, ((start + end - 1) / 2, 0), (0, -28 if beside else -17), fontsize=style.SMALL, **place)
+        axes.annotate(shape, ((start + end - 1) / 2, 0), (0, -17), fontsize=style.SMALL, **place)
         if start:
-            axes.axvline(start - 0.5, color="#cccccc", linewidth=0.6)
+            axes.axvline(start - 0.5, color=style.INK, linewidth=0.6)
 
 
 def _above(height: float, mark: float | None, room: float) -> float:
@@ -109,15 +92,39 @@ def _subplots(kinds: Sequence[str], height: float) -> tuple[Figure, Any]:
     return figure, axes[:, 0]
 
 
-def _grid(part: Row, mark: Callable[[Row], float | None], marked: str) -> Figure:
+def _grid(part: Row) -> Figure:
     rows = [row for row in part["rows"] if "tiles" in row]
     kinds = list(dict.fromkeys(row["types"] for row in rows))
-    beside = any("to_cublas" in row for row in rows)
-    figure, all_axes = _subplots(kinds, 2.2 if beside else 2.0)
+    figure, all_axes = _subplots(kinds, 2.0)
     for axes, types in zip(all_axes, kinds):
-        _bars(axes, [row for row in rows if row["types"] == types], types, mark, marked)
-    ratio = ", speed as a ratio to cuBLAS's (its time over ours)" if beside else ""
-    figure.supxlabel(f"below the bars: threads of a block{ratio}, and M x N x K of the tiles", fontsize=style.NORMAL)
+        _bars(axes, [row for row in rows if row["types"] == types], types)
+    figure.supxlabel("below the bars: threads of a block, and M x N x K of the tiles", fontsize=style.NORMAL)
+    return figure
+
+
+def _shares(part: Row) -> Figure:
+    """Draw the speed of each loop as a share of cuBLAS's: its time over that of Warp, and over ours."""
+    rows = [row for row in part["rows"] if "to_cublas" in row]
+    kinds = {types: [row for row in rows if row["types"] == types] for types in dict.fromkeys(r["types"] for r in rows)}
+    heights = [len(members) + 1 for members in kinds.values()]
+    figure, matrix = style.subplots(len(kinds), 0.2 * sum(heights) / len(kinds), sharex=True, height_ratios=heights)
+    for axes, (types, members) in zip(matrix[:, 0], kinds.items()):
+        for place, row in enumerate(members):
+            warp, ours = row["cublas"]["median_us"] / row["warp"]["median_us"], row["to_cublas"]
+            axes.plot([warp, ours], [place, place], color=style.INK, linewidth=0.8, zorder=1)
+            axes.plot(warp, place, "o", color=style.WARP, markersize=5, label=LABELS["warp"])
+            axes.plot(ours, place, "o", color=style.OURS, markersize=6, label=LABELS["tiles"])
+            text = f"{ours:.2f}, {row['ratio']:.1f}x Warp"
+            axes.text(1.02, place, text, va="center", fontsize=style.SMALL)
+        axes.axvline(1, color=style.LIBRARY, linewidth=1.5, label="cuBLAS")
+        axes.set_yticks(range(len(members)), [f"{_shape(row)}, {row['threads']}" for row in members])
+        axes.set_ylim(len(members) - 0.4, -0.6)
+        axes.set_xlim(0, 1.2)
+        axes.set_xticks([0, 0.2, 0.4, 0.6, 0.8, 1])
+        axes.set_title(title(types, members), fontsize=style.NORMAL, loc="left")
+        style.grid(axes, "x")
+    figure.supxlabel("speed as a share of cuBLAS's (its time over ours)", fontsize=style.NORMAL)
+    figure.supylabel("M x N x K of the tiles, threads of a block", fontsize=style.NORMAL)
     return figure
 
 
@@ -159,13 +166,6 @@ def _every_small(part: Row) -> Figure:
     return figure
 
 
-def _as_fast_as(row: Row, side: str) -> float | None:
-    """The rate of our loop if it took as long as another side: cuBLAS, or the loads alone."""
-    if "median_us" not in row.get(side, {}) or "tflops" not in row["tiles"]:
-        return None
-    return float(row["tiles"]["tflops"] * row["tiles"]["median_us"] / row[side]["median_us"])
-
-
 def draw(name: str, part: Row, run: Row) -> Figure:
     """The picture of a part.
 
@@ -179,8 +179,8 @@ def draw(name: str, part: Row, run: Row) -> Figure:
     elif name.endswith("small"):
         figure = _small(part)
     elif "loop" in name:
-        figure = _grid(part, lambda row: _as_fast_as(row, "loads"), LOADS)
+        figure = _shares(part)
     else:
-        figure = _grid(part, lambda row: row.get("bound", {}).get("tflops"), LIMIT)
+        figure = _grid(part)
     style.legend(figure, f"{part['title']}; {run['gpu']}, Warp {run['warp']}")
     return figure

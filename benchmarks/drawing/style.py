@@ -5,26 +5,42 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 # A page shows a picture about 850 pixels wide, so its smallest text is 10.5 pixels high. The file has twice the pixels.
 WIDTH_INCHES, DOTS_PER_INCH = 9.0, 190
+PHONE_INCHES = 4.4  # of a picture that is read on a phone, too: half the width for the same text
+INK = "#777777"  # legible on white and on a dark page, because the ground is transparent
 SMALL, NORMAL, LARGE = 8, 9, 11  # points
-WARP, SCALAR, OURS, LIBRARY, LIBRARY_LIGHT = "#808080", "#c4c4c4", "#5b8c00", "#3b6fb0", "#7aa6d8"
-MARK = "#b03a2e"
+WARP, SCALAR, OURS, LIBRARY, LIBRARY_LIGHT = "#8a8a8a", "#bdbdbd", "#5b8c00", "#3b6fb0", "#7aa6d8"
+MARK = "#c0483a"
+_INKED = (
+    "text.color",
+    "axes.labelcolor",
+    "axes.edgecolor",
+    "axes.titlecolor",
+    "xtick.color",
+    "ytick.color",
+    "grid.color",
+)
 
 
-def subplots(rows: int, height_inches: float, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
-    """A figure of the page's width, and its axes as a matrix.
+def subplots(
+    rows: int, height_inches: float, columns: int = 1, width_inches: float = WIDTH_INCHES, **options: Any
+) -> tuple[Figure, Any]:
+    """A figure on a transparent ground, and its axes as a matrix.
 
     Args:
         rows: Number of axes below each other.
         height_inches: Height of each.
         columns: Number of axes beside each other.
+        width_inches: Width of the figure.
         **options: Other arguments of ``Figure.subplots``.
     """
-    figure = Figure(figsize=(WIDTH_INCHES, height_inches * rows + 1), layout="constrained")
+    matplotlib.rcParams.update({**dict.fromkeys(_INKED, INK), "axes.facecolor": "none"})
+    figure = Figure(figsize=(width_inches, height_inches * rows + 1), layout="constrained", facecolor="none")
     FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
