@@ -112,6 +112,13 @@ def test_pipes_in_cells_have_no_backslash() -> None:
     assert site.without_escapes(r"<code>a\|b</code>") == r"<code>a\|b</code>", "no table, so it is as written"
 
 
+def test_cells_carry_the_heads_of_their_columns() -> None:
+    head = '<table>\n<tr>\n<th>a <code>"b"</code></th>\n<th></th>\n</tr>'
+    rows = '<tr>\n<td>1</td>\n<td class="x">2</td>\n</tr></table><td>'
+    labelled = rows.replace("<td>1", '<td data-label="a &quot;b&quot;">1').replace("<td c", '<td data-label="" c')
+    assert site.with_labels(f"<td>{head}{rows}") == f"<td>{head}{labelled}"
+
+
 def test_a_picture_leads_to_its_full_size() -> None:
     picture = '<img alt="Seconds" src="compile_time.png" />'
     assert site.with_full_size(f"<p>{picture}</p>") == f'<p><a href="compile_time.png">{picture}</a></p>'

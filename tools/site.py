@@ -63,6 +63,21 @@ def without_escapes(html: str) -> str:
     return re.sub(r"<td[^>]*>.*?</td>", lambda cell: cell[0].replace(r"\|", "|"), html, flags=re.DOTALL)
 
 
+def with_labels(html: str) -> str:
+    """Give each cell of a table the head of its column: docs/stylesheets/site.css shows tables as lists on a phone."""
+
+    def labelled(table: re.Match[str]) -> str:
+        heads = [re.sub(r"<[^>]+>", "", head) for head in re.findall(r"<th[^>]*>(.*?)</th>", table[0], re.DOTALL)]
+
+        def row(match: re.Match[str]) -> str:
+            names = iter(head.replace('"', "&quot;") for head in heads)
+            return re.sub(r"<td\b", lambda _: f'<td data-label="{next(names, "")}"', match[0])
+
+        return re.sub(r"<tr>.*?</tr>", row, table[0], flags=re.DOTALL)
+
+    return re.sub(r"<table>.*?</table>", labelled, html, flags=re.DOTALL)
+
+
 def with_full_size(html: str) -> str:
     """Link each picture that is a paragraph of its own to its file, because the page shows it narrower."""
     return re.sub(r'<p>(<img [^>]*src="([^"]+)"[^>]*>)</p>', r'<p><a href="\2">\1</a></p>', html)
@@ -90,4 +105,4 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def on_page_content(html: str, **_: Any) -> str:
     """Clean what docstrings and tables contribute, and link pictures."""
-    return with_full_size(without_escapes(without_roles(html)))
+    return with_full_size(with_labels(without_escapes(without_roles(html))))
