@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import warp as wp
@@ -36,6 +37,44 @@ def test_overloads_of_a_generic_kernel() -> None:
     assert sorted((variant_of(v).a.dtype, v.role.value) for v in found.variants) == sorted(
         (dtype, role) for dtype in (H, D) for role in ALL
     )
+
+
+LOOPS = """
+from typing import Any
+
+@wp.func
+def product(A: Any, B: Any):
+    c = wp.tile_zeros(shape=(16, 16), dtype=A.dtype)
+    for k in range(A.shape[1] // 16):  # of the function
+        a = wp.tile_load(A, shape=(16, 16), offset=(0, k * 16), storage="shared")
+        b = wp.tile_load(B, shape=(16, 16), offset=(k * 16, 0), storage="shared")
+        wp.tile_matmul(a, b, c)
+    return c
+
+@wp.kernel
+def gemm(A: wp.array2d(dtype=Any), B: wp.array2d(dtype=wp.float64), C: wp.array2d(dtype=Any)):
+    c = product(A, A)
+    for k in range(B.shape[1] // 16):  # of the kernel
+        a = wp.tile_load(A, shape=(16, 16), offset=(0, k * 16), storage="shared")
+        wp.tile_matmul(a, a, c)
+    wp.tile_store(C, c)
+
+for dtype in (wp.float32, wp.float64):
+    wp.overload(gemm, [wp.array2d(dtype=dtype), wp.array2d(dtype=wp.float64), wp.array2d(dtype=dtype)])
+"""
+
+
+def test_instances_of_a_generic_kernel_have_their_types_and_loops_their_lines() -> None:
+    found = plan(LOOPS)
+    instances = {"gemm[float32]", "gemm[float64]"}
+    assert set(found.kernels) == {memory.kernel for memory in found.memory} == instances
+    shown = [(loop.kernel, Path(loop.file).read_text().splitlines()[loop.line - 1]) for loop in found.loops]
+    assert {kernel for kernel, _ in shown} == instances
+    for kernel in instances:
+        assert sorted(line.partition("#")[2] for name, line in shown if name == kernel) == [
+            " of the function",
+            " of the kernel",
+        ]
 
 
 def test_a_generic_kernel_without_overloads_needs_nothing() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from warp_tiles._warp.modules import name_of
 from warp_tiles._warp.recorder import Recorder
 from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.codegen.effects import INDEXED, Effect
@@ -64,10 +65,10 @@ class BuilderState:
             {function.label: function for function in functions},
             frozenset(label for identity, label in labels.items() if identity in self.reversed),
             {
-                label: tuple(kernel.key for kernel, seen in reached if identity in seen)
+                label: tuple(name_of(kernel) for kernel, seen in reached if identity in seen)
                 for identity, label in labels.items()
             },
-            {labels[id(kernel.adj)]: kernel.key for kernel in kernels if id(kernel.adj) in labels},
+            {labels[id(kernel.adj)]: name_of(kernel) for kernel in kernels if id(kernel.adj) in labels},
         )
 
     def _effect_of(self, function: Any) -> Effect:
@@ -93,7 +94,7 @@ def finish_module(builder: Any, state: BuilderState, source: str) -> tuple[Gener
     """
     reached = reachable_functions(builder)
     called = frozenset(i for i, adjoint in state.adjoint_of_site.items() if adjoint in state.reversed)
-    kernels = [kernel.key for kernel in builder.kernels]
+    kernels = [name_of(kernel) for kernel in builder.kernels]
     plan = resolve(state.session, called, kernels, list(function_uses(builder, state, reached)))
     trace = state.trace(builder.kernels, reached)
     indexed = -(-trace.largest_tile(INDEXED) // state.session.block_dim)
@@ -131,9 +132,9 @@ def function_uses(
         options = builder.options | kernel.options
         backward = bool(options["enable_backward"])
         if backward:
-            reason = f"kernel '{kernel.key}' has a backward pass"
+            reason = f"kernel '{name_of(kernel)}' has a backward pass"
         elif "enable_backward" in kernel.options:
-            reason = f"kernel '{kernel.key}' has enable_backward=False"
+            reason = f"kernel '{name_of(kernel)}' has enable_backward=False"
         else:
             reason = "the module has enable_backward=False"
         for adjoint in seen.values():
@@ -141,9 +142,11 @@ def function_uses(
             if label is None:
                 continue
             if adjoint.force_adjoint_codegen and not backward:
-                yield FunctionUse(kernel.key, label, True, f"kernel '{kernel.key}' differentiates it with wp.grad()")
+                yield FunctionUse(
+                    name_of(kernel), label, True, f"kernel '{name_of(kernel)}' differentiates it with wp.grad()"
+                )
             else:
-                yield FunctionUse(kernel.key, label, backward, reason)
+                yield FunctionUse(name_of(kernel), label, backward, reason)
 
 
 def reserve_shared(builder: Any, state: BuilderState, reserved: Mapping[str, tuple[int, int]]) -> None:
@@ -176,7 +179,7 @@ def kernel_memory(builder: Any, state: BuilderState, plan: ModulePlan) -> Iterat
     ]
     arch, threads = plan.arch, plan.block_dim
     for kernel in builder.kernels:
-        adjoint, key = kernel.adj, kernel.key
+        adjoint, key = kernel.adj, name_of(kernel)
         yield KernelMemory.of(key, "forward", adjoint.get_total_required_shared(), arch, threads)
         if id(adjoint) in state.reversed:
             needed = adjoint.get_total_required_shared_backward()

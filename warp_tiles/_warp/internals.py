@@ -58,6 +58,7 @@ REQUIRED = {
     "context.init": "",
     "logger.log_warning": "",
     "types.is_tile": "",
+    "types.type_is_generic": "",
 }
 
 

@@ -111,6 +111,17 @@ def user_modules() -> dict[str, Any]:
     return dict(find("context.user_modules"))
 
 
+def name_of(kernel: Any) -> str:
+    """The kernel's key, and in brackets what stands for ``Any`` in an instance of a generic kernel."""
+    generic = getattr(kernel, "generic_parent", None)
+    if generic is None:
+        return str(kernel.key)
+    is_generic = find("types.type_is_generic")
+    types = [kernel.adj.arg_types[name] for name, kind in generic.adj.arg_types.items() if is_generic(kind)]
+    names = [getattr(dtype := getattr(kind, "dtype", kind), "__name__", str(dtype)) for kind in types]
+    return f"{kernel.key}[{', '.join(names if len(set(names)) > 1 else names[:1])}]"
+
+
 def users_own_modules() -> list[Any]:
     """Warp's modules that have kernels, without those of Warp itself."""
     return [m for name, m in user_modules().items() if m.kernels and not name.startswith("warp.")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -72,11 +73,14 @@ class Recorder:
         self._blocks = [RecordedBlock("function", 0)]
         self._loads_in_flight = False
         self._scalars = Scalars()
+        code = getattr(inspect.unwrap(adjoint.func), "__code__", None)
+        # Warp leaves 0 for the instances of generic kernels and functions
+        self._first_line = int(adjoint.fun_lineno or getattr(code, "co_firstlineno", 0))
 
     @property
     def line(self) -> int:
         """The line of the user's source file that Warp is generating."""
-        return int(self.adjoint.lineno or 0) + int(self.adjoint.fun_lineno)
+        return int(self.adjoint.lineno or 0) + self._first_line
 
     # ---- methods of Warp's Adjoint
 

@@ -12,6 +12,7 @@ import warp
 
 from warp_tiles._warp.internals import find, missing_part
 from warp_tiles._warp.launch import has_adjoint
+from warp_tiles._warp.modules import name_of
 from warp_tiles.errors import RecordingError, WarpTilesError
 from warp_tiles.plan.expressions import Argument
 from warp_tiles.plan.planning import ModulePlan
@@ -91,7 +92,7 @@ class Tapes:
         if isinstance(backward, str):
             if kernel not in self._warned:
                 self._warned.add(kernel)
-                log.info("kernel %s: its adjoint kernel computes the gradients: %s", kernel.key, backward)
+                log.info("kernel %s: its adjoint kernel computes the gradients: %s", name_of(kernel), backward)
             return None
         return backward
 
@@ -105,7 +106,7 @@ class Tapes:
             except WarpTilesError as error:
                 log.debug("module %s is not planned: %s", kernel.module.name, error)
                 return None
-            known[key] = None if plan is None else plan.whole_products.get(kernel.key)
+            known[key] = None if plan is None else plan.whole_products.get(name_of(kernel))
         return known[key]
 
 

@@ -57,7 +57,9 @@ class PlacedLaunch:
     @property
     def kernel(self) -> str:
         """The kernel's name."""
-        return str(self.launch.kernel.key)
+        from warp_tiles._warp.modules import name_of
+
+        return name_of(self.launch.kernel)
 
 
 #: Enters a block with the devices that measure answers of a place; see :func:`local_devices`.
