@@ -203,7 +203,7 @@ def prefetch(*modules: Any, device: Any = None, block_dim: int | None = None) ->
 
 
 def report() -> dict[str, Any]:
-    """The plan and the build record of every module since :func:`enable`, as JSON values.
+    """The plan and the build record of every module that was built or loaded since :func:`enable`, as JSON values.
 
     Raises:
         PlanError: warp_tiles is not enabled.

@@ -48,7 +48,7 @@ def output_of_build(monkeypatch: pytest.MonkeyPatch, choice: str, terminal: bool
     stream = Terminal(terminal)
     monkeypatch.setattr(sys, "stderr", stream)
     bar = BuildProgress()
-    with bar.variant("8x8x8 float32", choice):
+    with bar.counted("8x8x8 float32", choice):
         time.sleep(seconds)
     assert bar._bar is None
     return stream.getvalue()
@@ -62,7 +62,7 @@ def test_nothing_is_shown(monkeypatch: pytest.MonkeyPatch, choice: str, terminal
 @pytest.mark.parametrize(("choice", "terminal"), [("auto", True), ("on", True)])
 def test_a_bar_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, choice: str, terminal: bool) -> None:
     text = output_of_build(monkeypatch, choice, terminal)
-    assert "device functions" in text
+    assert "functions and modules" in text
     assert "/1" in text
     assert "8x8x8 float32" in text
 
@@ -90,7 +90,7 @@ def test_parallel_builds_are_counted_together(monkeypatch: pytest.MonkeyPatch) -
     release = threading.Event()
 
     def build() -> None:
-        with bar.variant("x"):
+        with bar.counted("x"):
             assert release.wait(5)
 
     with settings.override(progress="on"):
@@ -103,8 +103,20 @@ def test_parallel_builds_are_counted_together(monkeypatch: pytest.MonkeyPatch) -
         for thread in threads:
             thread.join(5)
     assert (bar._running, bar._done, bar._bar) == (0, 3, None)
-    with settings.override(progress="off"), bar.variant("y"):
+    with settings.override(progress="off"), bar.counted("y"):
         assert (bar._total, bar._done) == (1, 0)  # the next batch counts from the start
+
+
+def test_a_module_counts_until_it_is_linked_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal(True))
+    bar = BuildProgress()
+    with bar.module("gemm", 90, 64, "on"):
+        with bar.counted("8x8x8 float32"):
+            assert (bar._done, bar._total) == (0, 2)
+        with bar.module("gemm", 90, 64, "on"), bar.module("gemm", 90, 128, "on"):
+            assert (bar._done, bar._total) == (1, 3)
+        assert (bar._done, bar._total) == (2, 3), "the functions are built, and the module is not linked"
+    assert (bar._done, bar._total) == (3, 3)
 
 
 def test_a_failed_build_ends_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +124,7 @@ def test_a_failed_build_ends_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     bar = BuildProgress()
 
     def build() -> None:
-        with bar.variant("x"):
+        with bar.counted("x"):
             until(lambda: bar._bar is not None)
             raise KeyError("the build failed")
 
@@ -127,10 +139,10 @@ def test_a_second_batch_is_not_shown_by_the_first_ones_timer(monkeypatch: pytest
     monkeypatch.setattr(sys, "stderr", Terminal(True))
     bar = BuildProgress()
     with settings.override(progress="on"):
-        with bar.variant("a hit"):
+        with bar.counted("a hit"):
             pass
         time.sleep(0.1)
-        with bar.variant("another hit"):
+        with bar.counted("another hit"):
             time.sleep(0.1)  # the first timer ends during this sleep, the second does not
             assert bar._bar is None
 
@@ -138,6 +150,6 @@ def test_a_second_batch_is_not_shown_by_the_first_ones_timer(monkeypatch: pytest
 def test_without_standard_error_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)  # as under pythonw, or a daemon that closed it
     bar = BuildProgress()
-    with settings.override(progress="auto"), bar.variant("x"):
+    with settings.override(progress="auto"), bar.counted("x"):
         pass
     assert bar._done == 1

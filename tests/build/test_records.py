@@ -96,6 +96,14 @@ def test_a_plan_that_was_not_built_is_reported_without_builds() -> None:
     assert second["variants"] == planned.to_json()["variants"]
 
 
+def test_only_the_newest_plan_of_a_module_that_was_not_built_is_reported() -> None:
+    recorder = Recorder()
+    for kernels in (("k",), ("k", "other")):
+        recorder.add_plan(replace(plan(), arch=None, kernels=kernels))
+    (module,) = recorder.to_json()["modules"]
+    assert module["kernels"] == ["k", "other"]
+
+
 def test_a_module_built_twice_is_reported_twice() -> None:
     recorder = Recorder()
     for _ in range(2):

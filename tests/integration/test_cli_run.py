@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -43,8 +44,19 @@ def test_run_reports_modules_from_warps_own_cache(folder: Path) -> None:
 def test_run_reports_builds(folder: Path) -> None:
     text = "import sys\nimport warp as wp\n\n" + gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY)
     text += "wp.compile_aot_module(__name__, arch=90, module_dir=sys.argv[1], use_ptx=False)\n"
-    (folder / "aot.py").write_text(text)
-    (module,) = json_of(command("run", folder / "aot.py", folder / "out", cache=folder / "lto"))["modules"]
+    planned = "import warp_tiles\nwarp_tiles.plan(__name__, arch=90)\nwarp_tiles.plan(__name__, arch=80)\n"
+    (folder / "aot.py").write_text(text + planned)  # and plans it, which is no part of the run
+    done = command("run", "--verbose", folder / "aot.py", folder / "out", cache=folder / "lto")
+    (module,) = json_of(done)["modules"]
+    assert re.search(
+        r"^warp_tiles: modules: 1 built, 0 cached; functions: 1 built, 0 cached; \d+\.\d s$", done.stderr, re.M
+    )
+    assert "__main__ sm_90: 1 function built" in done.stderr
+    (folder / "quiet.py").write_text("import warp as wp\nwp.config.log_level = wp.LOG_WARNING\n" + text)
+    for words in (["--quiet", folder / "aot.py"], [folder / "quiet.py"]):
+        quiet = command("run", *words, folder / "again", as_json=False, cache=folder / "lto")
+        assert quiet.returncode == 0, quiet.stderr
+        assert "functions" not in quiet.stdout + quiet.stderr, "the line has the log level of Warp's own lines"
     assert (module["lto_builds"], module["lto_hits"], module["linker"]) == (1, 0, "warp_tiles")
     assert [variant["needed"] for variant in module["variants"]] == [True, False, False]
     (build,) = module["builds"]

@@ -222,3 +222,19 @@ def test_many_modules_are_closed_at_first() -> None:
         return sum(tag == "details" and "open" in given for tag, given in read(page(document, "t", {})).elements)
 
     assert (opened(6), opened(7)) == (6, 0)
+
+
+def test_the_page_shows_the_modules_that_the_terminal_shows_under_titles_of_their_own() -> None:
+    cpu = {**plan("k").to_json(), "arch": None, "target": "", "block_dim": 1, "builds": []}
+    plain = [{**cpu, "name": name, "variants": []} for name in ("a", "b")]
+    text = page({"modules": [*run()["modules"][:1], cpu, cpu, *plain]}, "t", {})
+    found = read(text)
+    assert "2 modules without tile functions, which Warp builds as always" in found.text
+    titles = re.findall(r"<summary>(.*?) <span", text)
+    assert titles[1:] == ["k, the CPU, not built"] * 2
+    assert "1 threads" not in text
+    assert "<li><b>2</b>modules</li><li><b>3</b>targets of modules</li>" in text
+
+
+def test_a_column_without_any_text_is_left_out() -> None:
+    assert read(table(("a", "b"), [("1", ""), ("2", "")], "caption").text).rows == [["a"], ["1"], ["2"]]

@@ -232,7 +232,8 @@ class Hooks:
         reserve_shared(builder, state, reserved_bytes(plan, generated))
         plan = dataclasses.replace(plan, memory=tuple(kernel_memory(builder, state, plan)))
         self.reloads.before_build(plan)
-        self.engine.recorder.add_plan(plan)
+        if not self.reloads.is_planning:  # a report is about what was built and loaded
+            self.engine.recorder.add_plan(plan)
         state.build = ModuleBuild(self.engine, generated, plan)
         return state.build.text()
 
@@ -328,7 +329,9 @@ class Hooks:
                 hasher = module.hashers.get(execution.block_dim)
                 known = self.engine.recorder.has_plan(module.name, arch, execution.block_dim)
                 if getattr(hasher, "warp_tiles_has_calls", False) and not known:
-                    self.plan_module(module, arch, execution.block_dim)
+                    plan = self.plan_module(module, arch, execution.block_dim)
+                    if plan is not None:
+                        self.engine.recorder.add_plan(plan)
 
     # ---- hashing
 

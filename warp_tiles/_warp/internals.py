@@ -56,6 +56,7 @@ REQUIRED = {
     "context.builtin_functions": "",
     "context.user_modules": "",
     "context.init": "",
+    "logger.log_info": "",
     "logger.log_warning": "",
     "types.is_tile": "",
     "types.type_is_generic": "",

@@ -352,7 +352,7 @@ class Engine:
         choice = context.settings.progress
         what = recipe.variant.describe()
         with (
-            self.progress.variant(what, choice) if recipe.symbol else contextlib.nullcontext(),
+            self.progress.counted(what, choice) if recipe.symbol else contextlib.nullcontext(),
             marked(context.settings.nvtx, f"build {what}"),
         ):
             built = provider.build(recipe, context)

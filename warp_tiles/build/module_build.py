@@ -127,7 +127,8 @@ class ModuleBuild:
         kept = linked_here and self._settings.keeps_modules
         text = source_path.read_text("utf-8")
         known = module_flight(self._context, self.plan, module, text, self._phases) if kept else nullcontext()
-        with known as lease:
+        counted = self._engine.progress.module(self.plan.name, arch, self.plan.block_dim, self._settings.progress)
+        with counted, known as lease:
             if lease is not None and lease.found is not None:
                 record = replace(self._found(lease.found, output_path), module_key=lease.found.key)
             else:

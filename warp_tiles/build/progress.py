@@ -36,7 +36,7 @@ def new_bar(title: str, *, transient: bool = False) -> Progress:
 
 
 class BuildProgress:
-    """Counts the running builds and draws them: done, total, elapsed."""
+    """Counts the functions and modules that are built, and draws them: done, total, elapsed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,10 +46,11 @@ class BuildProgress:
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._timer: threading.Timer | None = None
+        self._modules: set[str] = set()
 
     @contextlib.contextmanager
-    def variant(self, what: str, choice: str = "auto") -> Iterator[None]:
-        """Count one variant as long as the block runs.
+    def counted(self, what: str, choice: str = "auto") -> Iterator[None]:
+        """Count one build as long as the block runs.
 
         Args:
             what: Name of the build.
@@ -79,11 +80,25 @@ class BuildProgress:
                     self._bar.stop()
                     self._bar = self._task = None
 
+    @contextlib.contextmanager
+    def module(self, name: str, arch: int | None, block_dim: int, choice: str) -> Iterator[None]:
+        """Count a module from its code generation, or else from its build, to its file."""
+        title = f"module {name}, sm_{arch}, {block_dim} threads"
+        with self._lock:
+            counts = title not in self._modules
+            self._modules.add(title)
+        try:
+            with self.counted(title, choice) if counts else contextlib.nullcontext():
+                yield
+        finally:
+            if counts:
+                self._modules.discard(title)
+
     def _show(self) -> None:
         with self._lock:
             if not self._running or self._bar is not None:
                 return
-            self._bar = new_bar("device functions", transient=True)
+            self._bar = new_bar("functions and modules", transient=True)
             self._task = self._bar.add_task("", total=self._total, completed=self._done)
             self._bar.start()
 

@@ -141,7 +141,7 @@ class Recorder:
         self._records: list[ModuleRecord] = []
 
     def add_plan(self, plan: ModulePlan) -> None:
-        """Add a plan, built or not."""
+        """Add the plan of a module that is generated, or that Warp loaded from its own cache."""
         with self._lock:
             self._plans.append(plan)
 
@@ -161,6 +161,19 @@ class Recorder:
         with self._lock:
             return tuple(self._records)
 
+    def summary(self) -> str:
+        """One line: what was built and what was found, of modules and of their functions."""
+        records = self.records
+        functions = [artifact.hit for record in records for artifact in record.artifacts if artifact.symbol]
+        found = sum(record.found for record in records)
+        if not records:
+            return "nothing to build"
+        return (
+            f"modules: {len(records) - found} built, {found} cached; "
+            f"functions: {functions.count(False)} built, {functions.count(True)} cached; "
+            f"{sum(record.seconds for record in records):.1f} s"
+        )
+
     def clear(self) -> None:
         """Remove all plans and records."""
         with self._lock:
@@ -168,9 +181,10 @@ class Recorder:
             self._records.clear()
 
     def to_json(self) -> dict[str, Any]:
-        """``modules``: records of built modules, and plans of the others (CPU targets)."""
+        """``modules``: records of built modules, and the newest plan of each other one (CPU, or in Warp's cache)."""
         with self._lock:
             built = {id(record.plan) for record in self._records}
+            others = {(p.name, p.arch, p.block_dim): p for p in self._plans if id(p) not in built}
             modules = [record.to_json() for record in self._records]
-            modules += [{**plan.to_json(), "builds": []} for plan in self._plans if id(plan) not in built]
+            modules += [{**plan.to_json(), "builds": []} for plan in others.values()]
         return {"modules": modules}

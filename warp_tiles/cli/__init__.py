@@ -13,7 +13,7 @@ import click
 
 from warp_tiles.cli import bundle, cache, compile_, doctor, keys, plan, run, settings, tune
 from warp_tiles.cli.examples import add_examples
-from warp_tiles.cli.output import WARP_REMEDY, StandardOutputError, written
+from warp_tiles.cli.output import WARP_REMEDY, StandardOutputError, add_verbosity, written
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import printable
@@ -31,6 +31,7 @@ groups = (cache.cache, keys.keys, tune.tune, bundle.bundle)
 for command in (run.run, plan.plan, compile_.compile_, *groups, settings.settings, doctor.doctor):
     commands.add_command(command)
 add_examples(commands)
+add_verbosity(commands)
 
 
 def main(group: click.Group = commands, name: str = "warp-tiles") -> None:

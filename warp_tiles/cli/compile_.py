@@ -164,10 +164,14 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _compile(target: Target, arch: int, folder: Path, earlier: Mapping[Path, tuple[int, int] | None]) -> dict[str, Any]:
+    from warp_tiles._warp import require_hooks
     from warp_tiles._warp.modules import compile_module, launch_problems
+    from warp_tiles.settings import current
 
     start = time.perf_counter()
-    cubin = compile_module(target.module, arch, target.block_dim, folder)
+    progress, choice = require_hooks("compile").engine.progress, current().progress
+    with progress.module(target.module.name, arch, target.block_dim, choice):
+        cubin = compile_module(target.module, arch, target.block_dim, folder)
     _warn_of_other_archs(cubin)
     return {
         "name": target.module.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from warp_tiles.errors import OutputError
+from warp_tiles.reports.functions import filled
 from warp_tiles.settings import configure_by_option, configured
 from warp_tiles.settings.policy import POLICIES
 from warp_tiles.util.warn import printable
@@ -107,8 +109,43 @@ def echo(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print a text on standard error. Control sequences of terminals are escaped."""
-    click.echo(printable(text, lines=True), err=True)
+    """Print a text on standard error, unless the option ``--quiet`` is given. Control sequences are escaped."""
+    context = click.get_current_context(silent=True)
+    if context is None or not context.meta.get(_QUIET):
+        click.echo(printable(text, lines=True), err=True)
+
+
+_QUIET = "warp_tiles.quiet"
+
+
+def add_verbosity(command: click.Command) -> None:
+    """Add ``--verbose`` and ``--quiet`` to a command, and to the commands of a group."""
+
+    def set_verbose(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        if value:
+            logger, messages = logging.getLogger("warp_tiles"), logging.StreamHandler()
+            level = logger.level
+            logger.addHandler(messages)
+            logger.setLevel(logging.INFO)
+            context.call_on_close(lambda: logger.removeHandler(messages))
+            context.call_on_close(lambda: logger.setLevel(level))
+
+    def set_quiet(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        if value:
+            import warp
+
+            context.meta[_QUIET] = True
+            configure_by_option("progress", "off")
+            warp.config.log_level = logging.WARNING  # Warp's numbers are those of Python
+
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            add_verbosity(inner)
+    for names, callback, text in (
+        (("-v", "--verbose"), set_verbose, "Print a line for each build, from the logger warp_tiles."),
+        (("-q", "--quiet"), set_quiet, "Print only results, warnings and errors."),
+    ):
+        command.params.append(click.Option(names, is_flag=True, expose_value=False, callback=callback, help=text))
 
 
 _NARROWEST = 24  # columns of text that wraps; shorter lines are hard to read
@@ -123,7 +160,9 @@ def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[obj
         StandardOutputError: Standard output cannot be written.
     """
     console = Console(width=None if sys.stdout.isatty() else 200)
-    cells = [[printable(str(cell), lines=True).expandtabs() for cell in row] for row in rows]
+    headings, cells = filled(
+        headings, [[printable(str(each), lines=True).expandtabs() for each in row] for row in rows]
+    )
     table = Table()
     needed = 1
     for number, heading in enumerate(headings):

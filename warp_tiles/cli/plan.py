@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -27,10 +27,8 @@ from warp_tiles.reports.functions import (
     module_notes,
     module_title,
     product_rows,
+    with_tiles,
 )
-
-if TYPE_CHECKING:
-    from warp_tiles.plan.planning import ModulePlan
 
 
 @click.command(context_settings=GRAMMAR)
@@ -84,18 +82,18 @@ def plan(
     if as_json:
         print_json(document)
     else:
-        _print_plans(plans, document["matmul"])
+        _print_plans(document)
     require_complete(script, found.stopped, allow_incomplete)
 
 
-def _print_plans(plans: Sequence[ModulePlan], products: Sequence[Mapping[str, Any]]) -> None:
-    shown = [item for item in plans if item.variants or not item.settings.providers]  # none: left to Warp
-    for item in shown:
-        print_plan(item.to_json())
-    if products:
-        print_table("products of warp_tiles.matmul", PRODUCT_HEADINGS, product_rows(products))
-    if others := len({item.name for item in plans} - {item.name for item in shown}):
-        echo(f"{others} {'module' if others == 1 else 'modules'} without tile functions")
+def _print_plans(document: Mapping[str, Any]) -> None:
+    shown, others = with_tiles(document["modules"])
+    for module in shown:
+        print_plan(module)
+    if document["matmul"]:
+        print_table("products of warp_tiles.matmul", PRODUCT_HEADINGS, product_rows(document["matmul"]))
+    if others:
+        echo(others)
 
 
 def print_plan(module: Mapping[str, Any]) -> None:

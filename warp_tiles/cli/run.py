@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import spawn
@@ -13,7 +12,7 @@ from typing import Any
 
 import click
 
-from warp_tiles._warp import is_enabled
+from warp_tiles._warp import is_enabled, require_hooks
 from warp_tiles.cli.output import bundle_option, json_option, policy_option, print_json, script_output_to_stderr
 from warp_tiles.cli.outputs import facts_of, record_options, require_folders, write_records
 from warp_tiles.cli.scripts import GRAMMAR, takes_script
@@ -110,23 +109,23 @@ def run(script: Script, report_file: Path | None, trace_file: Path | None, as_js
     Options of warp-tiles come before SCRIPT. Everything after SCRIPT belongs to the script. The report
     holds the plan and the build record of every module of the run, even if the script fails.
     """
+    from warp_tiles._warp.internals import find
     from warp_tiles.api import enable, is_enabled, report
     from warp_tiles.settings import current
 
     current()  # reports an invalid setting first
     script.require()
     require_folders({"the report": report_file, "the trace": trace_file})
-    logger = logging.getLogger("warp_tiles")
-    messages = logging.StreamHandler()
-    logger.addHandler(messages)
-    logger.setLevel(logging.INFO)
     try:
         with script_output_to_stderr(as_json):
             enable()
             with enabled_in_children():
-                script.run()
+                try:
+                    script.run()
+                finally:
+                    if is_enabled():  # the script may have disabled it
+                        find("logger.log_info")(f"warp_tiles: {require_hooks('run').engine.recorder.summary()}")
     finally:
-        logger.removeHandler(messages)
         if is_enabled():
             record, facts = report(), facts_of(script, sys.exc_info()[1])
             write_records(report_file, trace_file, record, f"Run of {script.title} with warp_tiles", facts)

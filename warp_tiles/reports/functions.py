@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,7 +90,32 @@ class Function:
 def module_title(module: Json) -> str:
     """Name, target and block size of a module, e.g. ``gemm, sm_90, 128 threads``."""
     target = module.get("target") or ("the CPU" if module["arch"] is None else f"sm_{module['arch']}")
-    return f"{module.get('name')}, {target}, {module.get('block_dim')} threads"
+    threads = module.get("block_dim")
+    return f"{module.get('name')}, {target}" + (f", {threads} threads" if threads != 1 else "")
+
+
+def with_tiles(modules: Iterable[Json]) -> tuple[list[Json], str]:
+    """The modules that a plan or report shows, and a text about those without tile functions, or an empty one.
+
+    A module that the policy leaves to Warp, and one whose file is up to date, are shown: their calls are not known.
+    """
+    shown: list[Json] = []
+    names: dict[str, None] = {}
+    for module in modules:
+        if module.get("variants") or module.get("policy") == "off" or module.get("up_to_date"):
+            shown.append(module)
+        else:
+            names[module["name"]] = None
+    others = [name for name in names if name not in {module["name"] for module in shown}]
+    text = f"{len(others)} module{'s' * (len(others) != 1)} without tile functions, which Warp builds as always"
+    return shown, text if others else ""
+
+
+def filled(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[list[Any]]]:
+    """A table without the columns whose cells are all empty."""
+    columns = zip(headings, *rows, strict=True)
+    kept = [column for column in columns if not rows or any(cell != "" for cell in column[1:])]
+    return [column[0] for column in kept], [[column[number] for column in kept] for number in range(1, len(rows) + 1)]
 
 
 def functions(module: Json) -> list[Function]:

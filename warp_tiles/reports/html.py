@@ -11,6 +11,7 @@ import html
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from warp_tiles.reports.functions import filled
 from warp_tiles.util.warn import printable
 
 _VOID = frozenset(("meta", "br", "rect", "line"))
@@ -66,6 +67,7 @@ def table(
         caption: The text above the table.
         unbroken: Headings of columns with short texts, which are not broken into lines.
     """
+    headings, rows = filled(headings, list(rows))
     names = [element("th", name, scope="col", class_="short" if name in unbroken else None) for name in headings]
     body = [
         element("tr", *(_cell(name, cell, name in unbroken) for name, cell in zip(headings, cells, strict=True)))
@@ -127,8 +129,9 @@ h1, h2, h3, p, td, th, dd, summary, li { overflow-wrap: anywhere; }
 .muted, caption, dt { color: var(--muted); }
 .facts { display: grid; grid-template-columns: max-content 1fr; gap: 2px 16px; margin: 8px 0; }
 .facts dd { margin: 0; min-width: 0; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(136px, 1fr)); gap: 10px; padding: 0; }
-.cards li { list-style: none; background: var(--panel); border: 1px solid var(--edge); border-radius: 8px;
+.cards { display: flex; flex-wrap: wrap; gap: 10px; padding: 0; }
+.cards li { flex: 1 1 136px; list-style: none;
+  background: var(--panel); border: 1px solid var(--edge); border-radius: 8px;
   padding: 10px 12px; }
 .cards b { display: block; white-space: nowrap; font-size: 22px; line-height: 1.2; font-variant-numeric: tabular-nums; }
 .notes { margin: 0; padding: 0; }
@@ -171,7 +174,7 @@ svg .shared { fill: var(--shared); stroke: var(--shared); }
   main { padding: 12px 14px 40px; }
   .lane { grid-template-columns: minmax(0, 1fr); padding: 5px 0; }
   .facts { grid-template-columns: minmax(0, 1fr); gap: 0; } .facts dd { margin: 0 0 6px; }
-  .cards { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+  .cards li { flex-basis: calc(50% - 35px); }
   table, caption, tbody, tr, td { display: block; }
   thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
   tr { border-top: 1px solid var(--edge); padding: 8px 0; }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from warp_tiles.reports.functions import (
     module_notes,
     module_title,
     product_rows,
+    with_tiles,
 )
 from warp_tiles.reports.html import STYLE, Content, Markup, content_security_policy, element, joined, table
 from warp_tiles.reports.timeline import timeline
@@ -71,10 +73,12 @@ def cards(modules: Sequence[Json]) -> Markup:
     states = [function.state for function in found]
     built = [module for module in modules if is_built(module)]
     kept = sum(map(is_up_to_date, modules))
+    names = {module["name"] for module in modules}
     values: list[tuple[str, str]] = [
-        (str(len(modules)), "module" if len(modules) == 1 else "modules"),
+        (str(len(names)), "module" if len(names) == 1 else "modules"),
+        *([(str(len(modules)), "targets of modules")] if len(modules) > len(names) else []),
         *([(str(kept), "up to date")] if kept else []),
-        (str(len(found)), "products and solvers"),
+        (str(len(found)), "products and solvers" if len(modules) == len(names) else "products and solvers of targets"),
     ]
     values += [(str(states.count(state)), text) for state, text in _COUNTED if state in states]
     values.append((str(states.count(SKIPPED)), "adjoints skipped"))
@@ -110,8 +114,12 @@ def notes(modules: Sequence[Json]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def module_section(module: Json, *, is_open: bool) -> Markup:
-    """One module: what was done with each product, solver and loop, and why."""
+def module_section(module: Json, is_one_of_many: bool, is_open: bool) -> Markup:
+    """One module: what was done with each product, solver and loop, and why.
+
+    Args:
+        is_one_of_many: True if others have its title, because the module changed during the run.
+    """
     found = functions(module)
     parts: list[Markup] = [_facts(_module_facts(module))]
     if found:
@@ -120,7 +128,8 @@ def module_section(module: Json, *, is_open: bool) -> Markup:
         cells: list[list[Content]] = [[element("code", row[0]), element("code", row[1]), *row[2:]] for row in rows]
         parts.append(table(LOOP_HEADINGS, cells, "loops of products", _SHORT))
     counts = "up to date" if is_up_to_date(module) else _counts(found)
-    title = element("summary", module_title(module), " ", element("span", counts, class_="muted"))
+    name = module_title(module) + (f", {module.get('output', 'not built')}" if is_one_of_many else "")
+    title = element("summary", name, " ", element("span", counts, class_="muted"))
     return element("details", title, *parts, open="" if is_open else None)
 
 
@@ -212,7 +221,7 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
     Returns:
         The HTML text. Each text of the document is escaped.
     """
-    modules = document["modules"]
+    modules, others = with_tiles(document["modules"])
     body = [
         element("h1", title),
         _facts(facts.items()),
@@ -229,9 +238,10 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
         body += [element("h2", "Products of warp_tiles.matmul")]
         body.append(table(PRODUCT_HEADINGS, product_rows(products), "products of warp_tiles.matmul", _SHORT))
     body.append(element("h2", "Modules"))
-    body += [module_section(module, is_open=len(modules) <= _MOST_OPEN) for module in modules]
-    if not modules:
-        body.append(element("p", "No module with products or solvers was planned or built."))
+    titles = Counter(map(module_title, modules))
+    body += [module_section(each, titles[module_title(each)] > 1, len(modules) <= _MOST_OPEN) for each in modules]
+    if others or not modules:
+        body.append(element("p", others or "No module with products or solvers was planned or built.", class_="muted"))
     return _document(title, body)
 
 
