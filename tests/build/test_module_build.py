@@ -13,6 +13,7 @@ import pytest
 from tests.codegen.modules import BIG, SMALL, forms, generated, names_of
 from warp_tiles import settings
 from warp_tiles.build.module_build import ModuleBuild
+from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
 from warp_tiles.codegen.prelude import PLACEHOLDER
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
@@ -70,6 +71,7 @@ class FakeEngine:
     found: Toolchain | None = TOOLCHAIN
     pool: FakePool = field(default_factory=FakePool)
     recorder: Recorder = field(default_factory=Recorder)
+    progress: BuildProgress = field(default_factory=BuildProgress)
     started: list[GemmProblem] = field(default_factory=list)
 
     def build_context(self, resolved: Settings) -> FakeEngine:
