@@ -84,6 +84,7 @@ def test_an_error_of_warp_is_one_message(
     status, messages = run("compile", "-o", tmp_path / "out", script, tmp_path)
     assert status == 2
     assert f"warp-tiles: Warp failed: {type(error).__name__}: {error}\nRemedy: " in messages
+    assert list(tmp_path.glob("out*/**/")) == [tmp_path / "out"], "no temporary folder stays"
 
 
 def test_an_error_of_warp_in_a_script_that_runs_has_its_traceback(

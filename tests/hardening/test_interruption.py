@@ -21,6 +21,7 @@ from warp_tiles.store.cache import Cache
 from warp_tiles.store.key import CacheKey
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util import processes, trusted_folder
+from warp_tiles.util.files import staging
 from warp_tiles.util.trusted_folder import PATIENCE_S
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -38,6 +39,15 @@ def make(n):
 for n in range(8, 24):
     a = wp.zeros((n, n), dtype=wp.float32, device="cpu")
     wp.launch_tiled(make(n), dim=[1], inputs=[a, a], block_dim=64, device="cpu")
+"""
+LEFT = """
+import os, signal, sys
+from pathlib import Path
+from warp_tiles.util.files import staging
+
+with staging(Path(sys.argv[1])) as place:
+    (place / "cubin").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 HOLDER = """
 import sys, time
@@ -113,8 +123,11 @@ def compiling(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_signal_ends_a_compilation_at_once(compiling: subprocess.Popen[str], tmp_path: Path, name: str) -> None:
+def test_a_signal_ends_a_compilation_at_once_and_leaves_nothing(
+    compiling: subprocess.Popen[str], tmp_path: Path, name: str
+) -> None:
     workers = workers_of(compiling.pid)
+    wait_for(lambda: [path for path in tmp_path.rglob("*") if "_p" in path.name and path.is_dir()])
     assert compiling.pid not in map(os.getpgid, workers), "a terminal would signal the workers too"
     start = time.monotonic()
     os.killpg(compiling.pid, getattr(signal, name))  # as a terminal does, to every process of the group
@@ -123,8 +136,20 @@ def test_a_signal_ends_a_compilation_at_once(compiling: subprocess.Popen[str], t
     assert compiling.returncode == -getattr(signal, name)
     assert "Traceback" not in messages
     assert "Broken pipe" not in messages
-    assert ("interrupted" in messages) == (name == "SIGINT")
+    assert "interrupted" in messages
     wait_for(lambda: ended(workers), 5.0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "many.py", "out"]
+    assert all(path.suffix in (".cubin", ".meta", ".cu", ".sha256") for path in (tmp_path / "out").iterdir())
+
+
+def test_what_a_killed_compilation_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", LEFT, tmp_path], cwd=REPOSITORY, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    assert sorted(path.name for path in left.iterdir()) == ["cubin"]
+    with staging(tmp_path) as place:
+        assert list(tmp_path.iterdir()) == [place]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_workers_end_with_a_killed_parent_whose_child_lives(tmp_path: Path) -> None:

@@ -196,29 +196,6 @@ def test_a_damaged_output_is_built_again(built: tuple[object, Path], what: str, 
     subprocess.run(["sha256sum", "--quiet", "-c", f"{cubin.name}.sha256"], cwd=cubin.parent, check=True)
 
 
-def test_an_output_that_another_process_removes_is_built_again(
-    built: tuple[object, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from warp_tiles._warp import modules
-
-    module, cubin = built
-    for path in cubin.parent.glob("*.meta"):
-        path.unlink()
-    cubin.unlink()
-    removals = iter([True, False])
-    write = modules.write_digests
-
-    def removed_first(output: Path, others: list[Path]) -> None:
-        if next(removals):
-            output.unlink()
-        write(output, others)
-
-    monkeypatch.setattr(modules, "write_digests", removed_first)
-    assert compile_module(module, 90, 64, cubin.parent) == cubin
-    assert matches(cubin)
-    assert cubin.stat().st_size > 1000
-
-
 @pytest.mark.parametrize("kind", ["device", "fifo", "folder"])
 def test_a_special_file_in_the_place_of_an_output_is_refused(
     built: tuple[object, Path], kind: str, tmp_path: Path

@@ -20,7 +20,7 @@ from warp_tiles._warp.internals import find
 from warp_tiles.errors import PlanError
 from warp_tiles.gemm.hardware import BLOCK_THREADS
 from warp_tiles.plan.planning import KernelMemory
-from warp_tiles.util.files import digests_of, is_kept, require_replaceable, write_digests
+from warp_tiles.util.files import digests_of, is_kept, require_replaceable, staging, write_digests
 
 F = TypeVar("F", bound=Callable[..., Any])
 _LIMITS = ("_tid_extent_limits", "_scalar_tid_extent_limits")  # Warp 1.18 and newer; Warp 1.17
@@ -95,9 +95,6 @@ def _concerns(frame: FrameType, module: Any) -> bool:
     kernel = frame.f_locals.get("kernel")
     owners = (frame.f_locals.get("self"), frame.f_locals.get("module"), getattr(kernel, "module", None))
     return any(owner is module for owner in owners)
-
-
-_ATTEMPTS = 3  # of processes that compile the same module into one folder
 
 
 def rehash_modules() -> None:
@@ -179,19 +176,15 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
     options = module.resolve_options(warp.config, block_dim=block_dim)
     cubin = folder / str(module._get_compile_output_name(None, output_arch=arch, use_ptx=False, block_dim=block_dim))
     meta = folder / str(module._get_meta_name(block_dim=block_dim))
-    for path in (cubin, meta, meta.with_suffix(".cu"), digests_of(cubin)):
+    outputs = (digests_of(cubin), meta, meta.with_suffix(".cu"), cubin)  # never a cubin without its digest
+    for path in outputs:
         require_replaceable(path)
-    for attempt in range(_ATTEMPTS):
-        if not is_kept(cubin, [meta]):
-            for path in (cubin, meta):
-                path.unlink(missing_ok=True)
-        module._compile(None, folder, output_arch=arch, use_ptx=False, options=options)
-        try:
-            write_digests(cubin, [meta])
-            break
-        except FileNotFoundError:  # another process removed an output of this one, to write the same again
-            if attempt == _ATTEMPTS - 1:
-                raise
+    if not is_kept(cubin, [meta]):
+        with staging(folder) as place:
+            module._compile(None, place / "out", output_arch=arch, use_ptx=False, options=options)
+            write_digests(place / "out" / cubin.name, [place / "out" / meta.name])
+            for path in outputs:
+                (place / "out" / path.name).replace(path)
     return cubin
 
 

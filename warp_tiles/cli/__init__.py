@@ -45,9 +45,9 @@ def main(group: click.Group = commands, name: str = "warp-tiles") -> None:
         status = _run(group, name)
         with written(sys.stdout):
             pass
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as end:
         print("warp-tiles: interrupted", file=sys.stderr)
-        _end_by_interrupt()
+        _end_by((*(end.__cause__ or end).args, signal.SIGINT)[0])
     except StandardOutputError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes the rest
         if error.cause.errno != errno.EPIPE:  # a reader that closed its pipe has read enough
@@ -97,12 +97,15 @@ def _open_standard_streams() -> None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
-def _end_by_interrupt() -> None:
+def _end_by(number: int) -> None:
+    """End this process by a signal."""
     from warp_tiles._warp import installed
+    from warp_tiles.util.files import remove_staged
 
     if (hooks := installed()) is not None:
         hooks.engine.close()  # kills the compiler processes
     with contextlib.suppress(OSError):
         sys.stderr.flush()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGINT)  # the interpreter's own end would meet threads inside compilers
+    signal.signal(number, signal.SIG_DFL)
+    remove_staged()
+    os.kill(os.getpid(), number)  # the interpreter's own end would meet threads inside compilers

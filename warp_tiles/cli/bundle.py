@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.filesize import decimal
 
-from warp_tiles.cli.output import json_option, note, print_json, print_table, script_output_to_stderr
+from warp_tiles.cli.output import (
+    interrupted_by_signals,
+    json_option,
+    note,
+    print_json,
+    print_table,
+    script_output_to_stderr,
+)
 from warp_tiles.cli.scripts import (
     GRAMMAR,
     kernel_errors,
@@ -53,7 +60,7 @@ def bundle(
     signer = signer_of(now)
     own_records = cache_root(now.cache_dir) / "tuning"
     records = (*now.record_paths, *([own_records] if own_records.is_dir() else []))  # a missing folder is warned of
-    with script_output_to_stderr(as_json), tempfile.TemporaryDirectory() as scratch:
+    with script_output_to_stderr(as_json), interrupted_by_signals(), tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         with override(cache_dir=folder, cache_modules=True, remote="", record_paths=records):
             enable()

@@ -16,6 +16,7 @@ from warp_tiles.cli.cluster import connected, require_same_installation, schedul
 from warp_tiles.cli.depfile import write_depfile
 from warp_tiles.cli.output import (
     bundle_option,
+    interrupted_by_signals,
     json_option,
     output_errors,
     policy_option,
@@ -79,7 +80,7 @@ def compile_(
     title = f"Build of {script.title} for {', '.join(f'sm_{arch}' for arch in archs)}"
     built: list[dict[str, Any]] = []
     stopped = ""
-    with script_output_to_stderr(as_json), _enabled(scheduler):
+    with script_output_to_stderr(as_json), interrupted_by_signals(), _enabled(scheduler):
         try:
             for arch in archs:
                 require_target(arch, block_dim)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -199,6 +200,23 @@ def output_errors(path: Path) -> Iterator[None]:
             f"{error.filename or path} cannot be written: {error.strerror or error}",
             remedy="name a place in an existing folder that you may write, on a disk with space",
         ) from error
+
+
+@contextlib.contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP interrupt the block as Ctrl-C does, so that it removes its temporary files."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt(number)
+
+    ending = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ending:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in ending:
+            signal.signal(number, signal.SIG_DFL)
 
 
 _json_stream: TextIO | None = None  # standard output, once its descriptor leads to standard error

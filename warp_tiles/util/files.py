@@ -10,13 +10,14 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from warp_tiles.util.processes import temporary_name
+from warp_tiles.util.processes import TEMP_PREFIX, is_leftover, temporary_name
 from warp_tiles.util.warn import WarnedTexts, warn
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ _MOST_LINKS = 40
 _MOST_OUTPUT_BYTES = 1 << 30
 _DIGESTS_SUFFIX = ".sha256"
 _warned = WarnedTexts()
+_staged: set[Path] = set()
 
 
 class FileTooLargeError(OSError):
@@ -224,6 +226,32 @@ def require_replaceable(path: Path) -> None:
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise FileExistsError(errno.EEXIST, "it is not a regular file, and is not replaced by one", str(path))
+
+
+@contextmanager
+def staging(folder: Path) -> Iterator[Path]:
+    """A folder inside ``folder``, for files that are then moved there. It is removed after the block.
+
+    Those that killed processes left are removed, too.
+    """
+    for left in folder.glob(f"{TEMP_PREFIX}*"):
+        with suppress(OSError):
+            if is_leftover(left.name, left.stat().st_mtime):
+                shutil.rmtree(left, ignore_errors=True)
+    place = folder / temporary_name()
+    place.mkdir(parents=True)
+    _staged.add(place)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        _staged.discard(place)
+
+
+def remove_staged() -> None:
+    """Remove the folders of :func:`staging` of all threads, before the process is killed."""
+    for place in tuple(_staged):
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def read_whole(path: str | Path, most_bytes: int) -> tuple[bytes, os.stat_result]:
