@@ -100,10 +100,12 @@ def _open_standard_streams() -> None:
 def _end_by(number: int) -> None:
     """End this process by a signal."""
     from warp_tiles._warp import installed
+    from warp_tiles._warp.internals import find
     from warp_tiles.util.files import remove_staged
 
     if (hooks := installed()) is not None:
         hooks.engine.close()  # kills the compiler processes
+        find("codegen._codegen_lock").acquire(timeout=1.0)  # then no thread makes another folder
     with contextlib.suppress(OSError):
         sys.stderr.flush()
     signal.signal(number, signal.SIG_DFL)

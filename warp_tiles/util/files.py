@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,6 +40,7 @@ _MOST_OUTPUT_BYTES = 1 << 30
 _DIGESTS_SUFFIX = ".sha256"
 _warned = WarnedTexts()
 _staged: set[Path] = set()
+_PASSES, _PASS_S = 10, 0.005
 
 
 class FileTooLargeError(OSError):
@@ -239,9 +241,9 @@ def staging(folder: Path) -> Iterator[Path]:
             if is_leftover(left.name, left.stat().st_mtime):
                 shutil.rmtree(left, ignore_errors=True)
     place = folder / temporary_name()
-    place.mkdir(parents=True)
     _staged.add(place)
     try:
+        place.mkdir(parents=True)
         yield place
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -250,8 +252,10 @@ def staging(folder: Path) -> Iterator[Path]:
 
 def remove_staged() -> None:
     """Remove the folders of :func:`staging` of all threads, before the process is killed."""
-    for place in tuple(_staged):
-        shutil.rmtree(place, ignore_errors=True)
+    for _ in range(_PASSES):  # other threads still write
+        for place in tuple(_staged):
+            shutil.rmtree(place, ignore_errors=True)
+        time.sleep(_PASS_S)
 
 
 def read_whole(path: str | Path, most_bytes: int) -> tuple[bytes, os.stat_result]:
