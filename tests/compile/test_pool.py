@@ -329,19 +329,6 @@ def test_a_worker_does_not_import_from_the_current_folder(tmp_path: Path, monkey
         assert pool.submit(GOOD).result(60).payload
 
 
-def test_an_exception_of_a_signals_handler_is_not_an_error_of_the_request() -> None:
-    def handler(*_: object) -> None:
-        raise KeyError("the user's own")
-
-    before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.1)
-    try:
-        with pytest.raises(KeyError, match="the user's own"):
-            result_of(Future())
-    finally:
-        signal.signal(signal.SIGALRM, before)
-
-
 def test_an_unexpected_error_of_a_pool_is_a_worker_error() -> None:
     future: Future[Compiled] = Future()
     future.set_exception(RuntimeError("the pool died"))

@@ -30,7 +30,7 @@ class Prefetches:
         self, compile_ahead: Callable[[Any, Any, int], None], pending: dict[int, tuple[Any, Future[None]]]
     ) -> None:
         self._compile_ahead = compile_ahead
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # submit() makes the call itself if no thread can be started
         self._threads: DaemonThreads | None = None
         self._left: set[int] = set()  # modules whose remaining block sizes and devices are left to launches
         self.pending = pending
@@ -58,7 +58,8 @@ class Prefetches:
             for key, module, devices in fresh:
                 assert self._threads is not None
                 future = self._threads.submit(self._run, key, module, devices)
-                self.pending[key] = (module, future)  # the thread needs the lock to remove it
+                if not future.done():  # the thread needs the lock to remove it
+                    self.pending[key] = (module, future)
         return len(fresh)
 
     def _run(self, key: int, module: Any, devices: Mapping[tuple[str, int], Any]) -> None:
@@ -106,7 +107,7 @@ class Prefetches:
 
     def after_fork(self) -> None:
         """Resets a forked child, which has no threads of its parent."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._threads = None
         self.pending.clear()
         self._left.clear()

@@ -13,6 +13,7 @@ import warp
 from warp_tiles.errors import BuildError
 from warp_tiles.gemm.dispatch import Tile
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem, Operand, Precision
+from warp_tiles.util.signals import raise_if_signalled
 
 WARP_LAYOUTS: dict[str, Arrangement] = {"rowmajor": "row_major", "colmajor": "col_major"}
 
@@ -83,7 +84,8 @@ def mentions(adjoint: Any, names: set[str], package: Any, builtins: Mapping[str,
             return True
         try:
             value, path = adjoint.resolve_static_expression(node, eval_types=False)
-        except Exception:  # Warp reports the unresolvable name later
+        except Exception as error:  # Warp reports the unresolvable name later
+            raise_if_signalled(error)
             continue
         if value is package and path:
             value = builtins.get(path[-1])

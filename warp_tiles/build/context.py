@@ -93,7 +93,7 @@ class Resources:
         def make() -> RemoteStore | None:
             try:
                 return open_store(settings, BuildContext(self, settings).toolchain_text)
-            except (RemoteError, ImportError, RuntimeError) as error:  # also without a thread: a store fails no launch
+            except (RemoteError, ImportError) as error:
                 log.warning("the remote store is not used: %s", error)
                 return None
 

@@ -15,6 +15,7 @@ from warp_tiles.build.remote import Answer, Job, run_job
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.errors import RefusedWorkerError, WarpTilesError, WorkerError
+from warp_tiles.util.signals import raise_if_signalled
 
 log = logging.getLogger("warp_tiles")
 
@@ -47,6 +48,7 @@ class ExecutorPool(CompilerPool):
             job = Job(portable[0], self._installation.facts(portable[1]), prefix, uuid.uuid4().hex)
             sent = self._executor.submit(run_job, job)
         except Exception as error:
+            raise_if_signalled(error)
             failed: Future[Compiled] = Future()
             failed.set_exception(error if isinstance(error, WarpTilesError) else executor_error(error))
             return failed

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from warp_tiles.settings import current
+from warp_tiles.util.signals import raise_if_signalled
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -62,7 +63,10 @@ class BuildProgress:
                 if is_enabled(choice):
                     self._timer = threading.Timer(_SHOW_AFTER_SECONDS, self._show)
                     self._timer.daemon = True
-                    self._timer.start()
+                    try:
+                        self._timer.start()
+                    except RuntimeError as error:  # the interpreter ends, or the process has too many threads
+                        raise_if_signalled(error)
             self._running += 1
             self._total += 1
             self._draw(what)

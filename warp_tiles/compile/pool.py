@@ -145,7 +145,7 @@ class CompilerPool:
         self._threads: DaemonThreads | None = None
         self._idle: list[_Process] = []
         self._processes: list[_Process] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # submit() makes the call itself if no thread can be started
 
     def submit(self, request: CompileRequest | LinkRequest, prefix: int = 0) -> Future[Compiled]:
         """Start a request. If it fails, its future raises the WarpTilesError.

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from warp_tiles.compile.sources import DeviceSource, include_closure
 from warp_tiles.store.documents import Documents
 from warp_tiles.store.paths import LAYOUT, absolute, is_digest
 from warp_tiles.util.files import sha256_of as _hash_file
+from warp_tiles.util.threads import side_by_side
 
 #: The largest number of records. The oldest are removed first.
 MAX_RECORDS = 256
@@ -216,15 +217,9 @@ class ToolchainStore:
             ToolchainError: There is no compiler.
             OSError: A file cannot be read.
         """
-        toolchain = self.toolchain()
-        with ThreadPoolExecutor(2) as threads:
-            pending = [threads.submit(self.compiler_digest)]
-            if toolchain.nvjitlink is not None:
-                pending.append(threads.submit(self.linker_digest))
-            for source in sources:
-                self.source_digest(source)
-            for future in pending:
-                future.result()
+        self.toolchain()
+        closures = [partial(self.source_digest, source) for source in sources]
+        side_by_side(partial.__call__, [partial(self.compiler_digest), partial(self.linker_digest), *closures], 3)
 
     def compiler_digest(self) -> str:
         """SHA-256 over the compiler's library files.

@@ -18,6 +18,7 @@ from warp_tiles.store.paths import LAYOUT, absolute, is_digest
 from warp_tiles.store.report import Problem, Problems, logger
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.util.processes import temporary_name
+from warp_tiles.util.signals import raise_if_signalled
 from warp_tiles.util.trusted_folder import RefusedFolderError
 
 DEFAULT_MAX_BYTES = 4 * 1024**3
@@ -262,10 +263,12 @@ class Cache:
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._folder.lock(key.digest, self._build_wait_s, waiting))
-            except TimeoutError as error:
-                self._problems.add(lock_problem(self.root, error))
             except OSError as error:
-                self._unusable(error)
+                raise_if_signalled(error)
+                if isinstance(error, TimeoutError):
+                    self._problems.add(lock_problem(self.root, error))
+                else:
+                    self._unusable(error)
             yield
 
     def _unusable(self, error: OSError) -> None:

@@ -17,6 +17,7 @@ from typing import TypeVar
 from warp_tiles.errors import RemoteError
 from warp_tiles.store.client import Client
 from warp_tiles.store.keys import require_cryptography
+from warp_tiles.util.signals import raise_if_signalled
 from warp_tiles.util.threads import DaemonThreads, wait_all
 from warp_tiles.util.urls import without_password
 
@@ -78,7 +79,8 @@ class Connection:
         start = time.perf_counter()
         try:
             future = self._threads.submit(request)
-        except RuntimeError:  # it was closed meanwhile
+        except RuntimeError as closed:  # it was closed meanwhile
+            raise_if_signalled(closed)
             return None
         wait_all([future], self.wait_s)
         if not future.done() or future.cancelled():

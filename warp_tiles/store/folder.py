@@ -21,6 +21,7 @@ from warp_tiles.store.report import Problem, Problems
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.util.files import FileTooLargeError
 from warp_tiles.util.processes import TEMP_PREFIX
+from warp_tiles.util.signals import raise_if_signalled
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
 
 STORE_LOCK = "store"
@@ -84,6 +85,7 @@ class Folder:
             try:
                 stack.enter_context(store_lock(self.files, f"{LOCKS}/{STORE_LOCK}.lock"))
             except (TimeoutError, NoLocksError) as error:
+                raise_if_signalled(error)
                 place = self.files.root if isinstance(error, NoLocksError) else self.root
                 self.problems.add(lock_problem(place, error))
             yield

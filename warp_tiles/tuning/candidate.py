@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +12,7 @@ from warp_tiles.errors import TuningError
 from warp_tiles.tuning.arguments import is_array, is_struct
 from warp_tiles.tuning.factory import TunedLaunch
 from warp_tiles.tuning.measure import Candidate, is_transient
+from warp_tiles.util.signals import raise_if_signalled
 
 log = logging.getLogger("warp_tiles")
 _SEED = 4
@@ -110,6 +110,7 @@ class Workspace:
         try:
             return _copy_of(array, self.device)
         except (RuntimeError, MemoryError) as error:
+            raise_if_signalled(error)
             raise TuningError(
                 f"the argument {name} of shape {array.shape} cannot be copied on {self.device}: {error}",
                 remedy="tune with smaller arrays"
@@ -283,8 +284,10 @@ class Reference:
 
         with self._lock:
             while self._expected is None and (source := next(self._sources, None)) is not None:
-                with contextlib.suppress(Exception):  # the search records why
+                try:
                     self._expected = source()
+                except Exception as error:  # the search records why
+                    raise_if_signalled(error)
         for name, expected in (self._expected or {}).items():
             actual = np.asarray(results[name], dtype=np.float64)
             wanted = np.asarray(expected, dtype=np.float64)

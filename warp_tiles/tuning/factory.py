@@ -17,6 +17,7 @@ from warp_tiles.settings import OPTION_PREFIX, from_options
 from warp_tiles.tuning.record import Config, identity
 from warp_tiles.tuning.source import function_text
 from warp_tiles.tuning.space import CPU_LIMITS, Limits, Space, checked_configs
+from warp_tiles.util.signals import raise_if_signalled
 
 _KERNEL = re.compile(r"^\s+@[\w.]*kernel\b.*(?:\n\s*@.*)*\n\s*def\s+(\w+)", re.MULTILINE)
 
@@ -179,6 +180,7 @@ class KernelFactory:
         try:
             kernel = self.function(**values)
         except Exception as error:
+            raise_if_signalled(error)
             raise TuningError(f"{called} refuses {dict(config)}: {type(error).__name__}: {error}") from error
         if not isinstance(kernel, wp.Kernel):
             raise TuningError(f"{called} gives {kernel!r} for {dict(config)}", remedy="return what @wp.kernel makes")

@@ -17,6 +17,7 @@ from warp_tiles.tuning.factory import TunedLaunch
 from warp_tiles.tuning.measure import Effort, clock_for, describe_error
 from warp_tiles.tuning.record import Config
 from warp_tiles.tuning.search import SearchDevice
+from warp_tiles.util.signals import raise_if_signalled
 
 Dim = Callable[[Config, SimpleNamespace], Any]
 
@@ -180,6 +181,7 @@ def _ready_clock(device: Any, flush_l2: bool) -> Any:
     try:
         return clock_for(device, flush_l2=flush_l2)
     except Exception as error:  # of any class: no candidate caused it
+        raise_if_signalled(error)
         raise ToolchainError(
             f"nothing can be measured on the GPU {device.alias}: {describe_error(error)}",
             remedy="free its memory, or name other GPUs with `warp-tiles tune --devices` or CUDA_VISIBLE_DEVICES",
@@ -192,7 +194,8 @@ def is_usable(device: Any) -> bool:
 
     try:
         return bool(wp.ones(1, dtype=wp.int32, device=device).numpy()[0] == 1)
-    except Exception:  # of any class; the candidate's own error is reported
+    except Exception as error:  # of any class; the candidate's own error is reported
+        raise_if_signalled(error)
         return False
 
 

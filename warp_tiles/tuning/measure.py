@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Literal, Protocol
 
 from warp_tiles.errors import TuningError, WorkerError
+from warp_tiles.util.signals import raise_if_signalled
 
 HOPELESS = 1.5  # times the leader's median; a candidate is dropped if even its best run takes longer
 L2_SCRATCH_BYTES = 256 * 1024**2  # larger than the L2 cache of any GPU
@@ -220,6 +221,7 @@ def _attempt(runner: Runner, action: Callable[[], Any], now: Callable[[], float]
     try:
         action()
     except Exception as error:  # any exception is recorded as the candidate's failure
+        raise_if_signalled(error)
         runner.status, runner.reason = "failed", describe_error(error)
     runner.spent_s += now() - start
 

@@ -13,6 +13,7 @@ from typing import Any
 from warp_tiles.errors import TuningError
 from warp_tiles.gemm.hardware import BLOCK_THREADS, REGISTERS
 from warp_tiles.tuning.record import Config, identity
+from warp_tiles.util.signals import raise_if_signalled
 
 LARGEST_SPACE = 1_000_000
 
@@ -90,6 +91,7 @@ def _test(constraint: Callable[..., bool], limits: Limits) -> Callable[[Config],
         try:
             return bool(constraint(config, limits) if takes_limits else constraint(config))
         except Exception as error:
+            raise_if_signalled(error)
             raise TuningError(f"a constraint failed for {dict(config)}: {error!r}") from error
 
     return test

@@ -11,10 +11,11 @@ import os
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from warp_tiles.util.signals import raise_if_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 log = logging.getLogger("warp_tiles")
@@ -31,7 +32,7 @@ class Flights(Generic[K, T]):
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # submit() may do the work itself
         self._running: dict[K, Future[T]] = {}
 
     def __len__(self) -> int:
@@ -89,14 +90,16 @@ def single_flight(
         if may_search:
             try:
                 held.enter_context(files.lock(name, 0.0))
-            except TimeoutError:
+            except TimeoutError as busy:
+                raise_if_signalled(busy)
                 may_search = False
-                with (
-                    suppress(TimeoutError, OSError),
-                    files.lock(name, -1.0 if timeout_s is None else timeout_s, POLL_S, _say_waiting),
-                ):
-                    pass
+                try:
+                    with files.lock(name, -1.0 if timeout_s is None else timeout_s, POLL_S, _say_waiting):
+                        pass
+                except OSError as error:
+                    raise_if_signalled(error)
             except OSError as error:
+                raise_if_signalled(error)
                 unusable(error)
         if may_search:
             mine.add(lock)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, Future, wait
 from typing import Any, TypeVar
 
+from warp_tiles.util.signals import raise_if_signalled
+
 A = TypeVar("A")
 T = TypeVar("T")
 _Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -47,7 +49,7 @@ def wait_all(futures: Collection[Future[T]], timeout_s: float | None = None) -> 
 def side_by_side(call: Callable[[A], T], items: Sequence[A], most: int) -> list[T]:
     """Call a function for each item on up to ``most`` daemon threads, and return the results in order.
 
-    An interrupt is raised at once. After an error, calls that have begun are waited for.
+    What a signal's handler raises ends the wait at once. After an error, calls that have begun are waited for.
 
     Raises:
         Exception: The error of the first item that has one.
@@ -55,19 +57,21 @@ def side_by_side(call: Callable[[A], T], items: Sequence[A], most: int) -> list[
     threads = DaemonThreads(max(1, min(most, len(items))), "warp_tiles_side_by_side")
     futures = [threads.submit(call, item) for item in items]
     try:
-        return [wait_result(future) for future in futures]
-    except Exception:
-        threads.shutdown(wait=True, cancel_futures=True)
-        raise
+        for future in futures:
+            wait_all([future])
+            if future.exception() is not None:
+                break
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
+    wait_all(futures)
+    return [future.result() for future in futures]
 
 
 class DaemonThreads(Executor):
-    """An executor on daemon threads.
+    """An executor on daemon threads. If no thread can be started, :meth:`submit` makes the call itself.
 
-    ``ThreadPoolExecutor`` joins its threads when the interpreter ends, before any exit handler. An
-    interrupted program would therefore finish every queued build first.
+    ``ThreadPoolExecutor`` takes no call once the main thread has ended, and joins its threads before any exit handler,
+    so that an interrupted program would finish every queued build first. Python 3.12 starts no thread in exit handlers.
 
     Args:
         max_workers: The largest number of threads. Each starts when there is work for it.
@@ -90,31 +94,29 @@ class DaemonThreads(Executor):
             RuntimeError: The executor was shut down.
         """
         future: Future[T] = Future()
+        work = future, fn, args, kwargs
         with self._lock:
             if self._closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            self._queue.put((future, fn, args, kwargs))
             if not self._idle.acquire(blocking=False) and len(self._threads) < self._max_workers:
-                name = f"{self._name}_{len(self._threads)}"
-                thread = threading.Thread(target=self._work, name=name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
+                thread = threading.Thread(target=self._work, name=f"{self._name}_{len(self._threads)}", daemon=True)
+                try:
+                    thread.start()
+                    self._threads.append(thread)
+                except RuntimeError as error:  # the interpreter ends, or the process has too many threads
+                    raise_if_signalled(error)
+            if self._threads:
+                self._queue.put(work)
+                return future
+        _call(*work)
+        if (failure := future.exception()) is not None:
+            raise_if_signalled(failure)
         return future
 
     def _work(self) -> None:
-        while True:
-            item = self._queue.get()
-            if item is None:
-                return
-            future, function, args, kwargs = item
-            if future.set_running_or_notify_cancel():
-                try:
-                    result = function(*args, **kwargs)
-                except BaseException as error:
-                    future.set_exception(error)
-                else:
-                    future.set_result(result)
-            del item, future
+        while (item := self._queue.get()) is not None:
+            _call(*item)
+            del item
             self._idle.release()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -127,13 +129,23 @@ class DaemonThreads(Executor):
                         item = self._queue.get_nowait()
                     except queue.Empty:
                         break
-                    if item is not None:
-                        item[0].cancel()
+                    if item is not None and item[0].cancel():
+                        item[0].set_running_or_notify_cancel()  # ends waits for it, which cancel() alone does not
             for _ in self._threads:
                 self._queue.put(None)
         if wait:
             for thread in self._threads:
                 thread.join()
+
+
+def _call(future: Future[Any], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
 
 
 def available_cores() -> int:

@@ -18,6 +18,7 @@ from typing import Any
 
 from warp_tiles.util.files import make_private_folders, read_descriptor, write_descriptor
 from warp_tiles.util.processes import described, temporary_name, this_process
+from warp_tiles.util.signals import raise_if_signalled
 from warp_tiles.util.warn import printable
 
 _SUPPORTED = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
@@ -401,6 +402,7 @@ def store_lock(files: TrustedFolder, name: str) -> Iterator[None]:
         try:
             held.enter_context(files.lock(name, wait_s, waiting=waiting))
         except TimeoutError as error:
+            raise_if_signalled(error)
             raise TimeoutError(_timeouts.setdefault(path, str(error))) from None
         _timeouts.pop(path, None)
         yield

@@ -1,0 +1,163 @@
+"""What a signal's handler raises, such as a time limit, reaches the program as it is, wherever it waits."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.integration.helpers import gemm, load
+from tests.store.subjects import key as cache_key
+from tests.tuning.tuning_records import key as record_key
+from warp_tiles.array_products import prepared
+from warp_tiles.build.executor import ExecutorPool
+from warp_tiles.compile.compiler import LinkRequest
+from warp_tiles.compile.pool import result_of
+from warp_tiles.store.cache import Cache
+from warp_tiles.store.connection import Connection
+from warp_tiles.tuning.candidate import Reference
+from warp_tiles.tuning.factory import KernelFactory
+from warp_tiles.tuning.measure import Effort, Runner, race
+from warp_tiles.tuning.store import RecordStore
+from warp_tiles.util.threads import DaemonThreads, side_by_side, wait_result
+
+LONG_S = 8.0
+
+
+class TimeLimit(Exception):  # noqa: N818  as Celery names its own
+    """A time limit of the program."""
+
+
+CLASSES = [TimeLimit, TimeoutError, RuntimeError]
+
+
+def limit(kind: type[Exception], _: int, frame: FrameType | None) -> None:
+    raise kind("the time limit")
+
+
+@contextmanager
+def limited(kind: type[Exception], seconds: float) -> Iterator[None]:
+    """Raise an exception in the block after some time."""
+    before = signal.signal(signal.SIGALRM, functools.partial(limit, kind))
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def sleep(*_: Any, **__: Any) -> Any:
+    time.sleep(LONG_S)
+    raise AssertionError("nothing interrupted the wait")
+
+
+class SlowExecutor(Executor):
+    submit = sleep
+
+
+class SlowCandidate:
+    prepare = run = restore = sleep
+
+
+class SlowClock:
+    sample_us = sleep
+
+
+def in_a_race(tmp_path: Path) -> None:
+    runner = Runner("slow", SlowCandidate())  # type: ignore[arg-type]
+    race([runner], SlowClock(), Effort())  # type: ignore[arg-type]
+
+
+def behind(holding: Callable[[], AbstractContextManager[object]]) -> None:
+    """Wait for what another thread holds."""
+    held = threading.Event()
+
+    def hold() -> None:
+        with holding():
+            held.set()
+            sleep()
+
+    DaemonThreads(1, "test").submit(hold)
+    held.wait()
+    with holding():
+        raise AssertionError("the wait was cut short")
+
+
+def for_a_remote_answer(tmp_path: Path) -> None:
+    connection = Connection((tmp_path / "store").as_uri(), "probe", LONG_S)
+    connection._opened = Future()
+    connection._opened.set_result(None)  # type: ignore[arg-type]
+    connection.answer(sleep)
+
+
+def with_an_epilogue(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepared, "prepare", sleep)
+        prepared._with_epilogue(type("Call", (), {"epilogue": sleep})(), None)  # type: ignore[arg-type]
+
+
+class Anything:
+    def portable(self, request: Any) -> Any:
+        return request, ()
+
+    def facts(self, _: Any) -> Any:
+        return ()
+
+
+WAITS: dict[str, Callable[[Path], object]] = {
+    "a compiler process": lambda _: result_of(Future()),
+    "an executor": lambda _: ExecutorPool(SlowExecutor(), Anything(), 1).submit(LinkRequest("m", (), "", "")),  # type: ignore[arg-type]
+    "a result": lambda _: wait_result(Future()),
+    "work side by side": lambda _: side_by_side(time.sleep, [LONG_S], 1),
+    "a race": in_a_race,
+    "a reference": lambda _: Reference([sleep], 0.0, 0.0).check({}),
+    "a kernel factory": lambda _: KernelFactory(sleep, ({"n": 1},), None, 64, False)._kernel_of({"n": 1}),
+    "another search": lambda root: behind(lambda: RecordStore(root, folder="tuning").single_flight(record_key("gemm"))),
+    "another build": lambda root: behind(lambda: Cache(root).lease(cache_key(1))),
+    "a remote answer": for_a_remote_answer,
+    "an epilogue": with_an_epilogue,
+}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_wait_passes_the_exception_on(wait: str, kind: type[Exception], tmp_path: Path) -> None:
+    start = time.monotonic()
+    with pytest.raises(Exception) as raised, limited(kind, 0.15):  # noqa: PT011  its class is compared
+        WAITS[wait](tmp_path)
+    assert type(raised.value) is kind, repr(raised.value)
+    assert str(raised.value) == "the time limit"
+    assert time.monotonic() - start < LONG_S / 2
+
+
+@pytest.mark.usefixtures("enabled")
+def test_no_exception_is_lost_while_a_module_is_built(tmp_path: Path) -> None:
+    kernels = [load(gemm(m=8 * number), enable_backward=False) for number in range(1, 13)]
+    lost, built = [], 0
+    for number, module in enumerate(kernels):
+        kind, seconds = CLASSES[number % len(CLASSES)], 0.02 + 0.05 * number
+        try:
+            with limited(kind, seconds):
+                wp.compile_aot_module(wp.get_module(module.__name__), arch=90, module_dir=tmp_path)
+                built += 1
+                time.sleep(LONG_S)
+            lost.append(f"{kind.__name__} after {seconds} s")
+        except Exception as error:
+            if kind not in (type(error), type(error.__context__)):  # Warp's handler of errors fails before line 1
+                lost.append(repr(error))
+    assert not lost
+    assert built < len(kernels), "no build was interrupted"
+    wp.compile_aot_module(wp.get_module(kernels[0].__name__), arch=90, module_dir=tmp_path)
+    assert warp_tiles.report()["modules"][-1]["linker"] == "warp_tiles"
