@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import weakref
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,15 +12,21 @@ import pytest
 import warp as wp
 
 from warp_tiles.array_products import workspace as module
-from warp_tiles.array_products.workspace import workspace
+from warp_tiles.array_products.workspace import KEPT_BYTES, workspace
+
+
+@dataclass(frozen=True)
+class Memory:
+    ptr: int
+    capacity: int
 
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Any:
     addresses = itertools.count(1000)
     monkeypatch.setattr(module, "_kept", {})
-    monkeypatch.setattr(wp, "empty", lambda size, **named: SimpleNamespace(ptr=next(addresses), capacity=size))
-    monkeypatch.setattr(wp, "zeros", lambda count, **named: SimpleNamespace(ptr=next(addresses), capacity=4 * count))
+    monkeypatch.setattr(wp, "empty", lambda size, **named: Memory(next(addresses), size))
+    monkeypatch.setattr(wp, "zeros", lambda count, **named: Memory(next(addresses), 4 * count))
     stream = SimpleNamespace(cuda_stream=1)
     return SimpleNamespace(alias="cuda:0", is_cuda=True, stream=stream, captures=False, is_capturing=False)
 
@@ -35,7 +43,6 @@ def test_memory_is_kept_and_grows(device: Any) -> None:
     assert larger.arrived == first.arrived
     (kept,) = module._kept.values()
     assert kept.array.capacity >= 5000
-    assert [old.ptr for old in kept.older] == [first.start], "a graph may still write to it"
 
 
 def test_each_stream_has_memory_of_its_own(device: Any) -> None:
@@ -46,10 +53,43 @@ def test_each_stream_has_memory_of_its_own(device: Any) -> None:
         assert second != first
 
 
-def test_a_captured_graph_gets_memory_of_its_own(device: Any) -> None:
+def test_the_workspaces_of_a_device_are_bounded(device: Any) -> None:
+    for number in range(8):
+        device.stream = SimpleNamespace(cuda_stream=number)
+        for size in (1000, KEPT_BYTES // 4):
+            with workspace(size, 4, device):
+                pass
+        device.stream = SimpleNamespace(cuda_stream=0)
+        with workspace(1000, 4, device) as first:
+            pass
+    assert sum(kept.array.capacity for kept in module._kept.values()) == KEPT_BYTES
+    assert [stream for _, stream in module._kept] == [0, 5, 6, 7], "those that were used last"
+    assert module._kept["cuda:0", 0].memory == first
+    other = SimpleNamespace(**{**vars(device), "alias": "cuda:1"})
+    with workspace(KEPT_BYTES, 4, other):
+        assert len(module._kept) == 5, "each device has its own"
+    with workspace(KEPT_BYTES, 4, device):
+        assert [alias for alias, _ in module._kept] == ["cuda:0", "cuda:1"]
+
+
+def test_a_dropped_workspace_lives_as_long_as_it_is_used(device: Any) -> None:
+    with workspace(KEPT_BYTES, 4, device):
+        array = weakref.ref(module._kept["cuda:0", 1].array)
+        device.stream = SimpleNamespace(cuda_stream=2)
+        with workspace(KEPT_BYTES, 4, device):
+            assert ("cuda:0", 1) not in module._kept
+            assert array() is not None
+    assert array() is None
+
+
+@pytest.mark.parametrize("captures", [False, True], ids=["another library", "Warp"])
+def test_each_captured_graph_gets_memory_of_its_own(device: Any, captures: bool) -> None:
     with workspace(1000, 4, device) as kept:
         pass
-    device.captures = True
-    with workspace(1000, 4, device) as captured:
-        assert captured.start != kept.start
-        assert captured.arrived != kept.arrived
+    device.is_capturing, device.captures = True, captures
+    found = []
+    for _ in range(2):
+        with workspace(1000, 4, device) as captured:
+            found.append(captured)
+    assert len({kept.start, *(memory.start for memory in found)}) == 3
+    assert len({kept.arrived, *(memory.arrived for memory in found)}) == 3

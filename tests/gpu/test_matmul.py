@@ -201,6 +201,35 @@ def test_graphs(shape: tuple[int, int, int], gpu: str) -> None:
         assert np.array_equal(out.numpy(), factor * (a @ b))
 
 
+def test_two_graphs_of_another_library_at_once(gpu: str) -> None:
+    """As PyTorch captures and launches them. Warp knows of neither."""
+    runtime = pytest.importorskip("cuda.bindings.runtime", reason="cuda-bindings captures the graphs")
+
+    def checked(result: tuple[Any, ...]) -> Any:
+        assert result[0] == runtime.cudaError_t.cudaSuccess, result
+        return result[1] if len(result) > 1 else None
+
+    a, b = integers(1, 64, 8192, most=1), integers(2, 8192, 64, most=1)  # split along k
+    x, y, side = on(a, wp.float16, gpu), on(b, wp.float16, gpu), wp.Stream(gpu)
+    outs = [wp.zeros((64, 64), dtype=wp.float32, device=gpu) for _ in range(2)]
+    graphs = []
+    with wp.ScopedStream(side):
+        warp_tiles.matmul(x, y, outs[0])
+        for out in outs:
+            checked(runtime.cudaStreamBeginCapture(side.cuda_stream, runtime.cudaStreamCaptureMode(2)))  # relaxed
+            warp_tiles.matmul(x, y, out)
+            graph = checked(runtime.cudaStreamEndCapture(side.cuda_stream))
+            graphs.append(checked(runtime.cudaGraphInstantiate(graph, 1)))  # frees memory at each launch
+    streams = [wp.Stream(gpu) for _ in graphs]
+    wp.synchronize_device(gpu)
+    for _ in range(200):
+        for graph, stream in zip(graphs, streams):
+            checked(runtime.cudaGraphLaunch(graph, stream.cuda_stream))
+    wp.synchronize_device(gpu)
+    for out in outs:
+        assert np.array_equal(out.numpy(), a @ b)
+
+
 def test_streams(gpu: str) -> None:
     a, b = integers(1, 2048, 2048, most=1), integers(2, 2048, 2048, most=1)
     x, y = on(a, wp.float16, gpu), on(b, wp.float16, gpu)

@@ -81,7 +81,7 @@ def test_work_is_done_where_it_is_submitted_if_no_thread_can_be_started() -> Non
         return flights.start("inner", lambda: threads.submit(int, "3"))[0]
 
     assert flights.start("outer", nested)[0].result(0) == 3
-    with BuildProgress().variant("a function", "on"), CompilerPool(1) as pool:
+    with BuildProgress().counted("a function", "on"), CompilerPool(1) as pool:
         done: Future[Compiled] = pool.submit(LinkRequest("m", (b"no LTO-IR",), "sm_90", "cubin"))
         assert isinstance(done.exception(0), LinkError)
 

@@ -32,7 +32,7 @@ from warp_tiles.tuning.measure import Effort, Runner, race
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.threads import DaemonThreads, side_by_side, wait_result
 
-LONG_S = 8.0
+LONG_S = 2.0
 
 
 class TimeLimit(Exception):  # noqa: N818  as Celery names its own
@@ -143,11 +143,15 @@ def test_a_wait_passes_the_exception_on(wait: str, kind: type[Exception], tmp_pa
 
 
 @pytest.mark.usefixtures("enabled")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of an interrupted Thread.start()
 def test_no_exception_is_lost_while_a_module_is_built(tmp_path: Path) -> None:
-    kernels = [load(gemm(m=8 * number), enable_backward=False) for number in range(1, 13)]
+    kernels = [load(gemm(m=8 * number), enable_backward=False) for number in range(1, 9)]
     lost, built = [], 0
     for number, module in enumerate(kernels):
-        kind, seconds = CLASSES[number % len(CLASSES)], 0.02 + 0.05 * number
+        kind, seconds = (
+            (TimeLimit, RuntimeError)[number % 2],
+            0.02 + 0.08 * number,
+        )  # Python takes any OSError for its own
         try:
             with limited(kind, seconds):
                 wp.compile_aot_module(wp.get_module(module.__name__), arch=90, module_dir=tmp_path)
@@ -160,4 +164,4 @@ def test_no_exception_is_lost_while_a_module_is_built(tmp_path: Path) -> None:
     assert not lost
     assert built < len(kernels), "no build was interrupted"
     wp.compile_aot_module(wp.get_module(kernels[0].__name__), arch=90, module_dir=tmp_path)
-    assert warp_tiles.report()["modules"][-1]["linker"] == "warp_tiles"
+    assert {row["linker"] for row in warp_tiles.report()["modules"] if "linker" in row} == {"warp_tiles"}

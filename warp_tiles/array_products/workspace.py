@@ -1,7 +1,8 @@
-"""Memory for slices of K and for copies of operands, which is kept for each stream."""
+"""Memory for slices of K and for copies of operands, which is kept for the streams that were used last."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -10,7 +11,7 @@ from typing import Any
 
 import warp as wp
 
-KEPT_BYTES = 256 << 20  # of one stream; larger workspaces are freed after each use
+KEPT_BYTES = 256 << 20  # of all streams of a device; larger workspaces are freed after each use
 COUNTERS = 1 << 16  # of one stream, for tiles whose slices several blocks compute
 
 
@@ -31,17 +32,16 @@ class _Kept:
     """The workspace of a stream. Its users take turns, so that the stream runs each one's kernels one after another.
 
     Attributes:
-        older: Smaller ones, to which the graphs of other libraries may still write.
         lock: Held from the first kernel that writes to it to the last one that reads it.
-        size_bytes: Size of the memory. It never shrinks.
+        used: The number of its last use; see :func:`workspace`.
     """
 
+    arrived: Any
     array: Any = None
-    arrived: Any = None
-    older: list[Any] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
     size_bytes: int = 0
-    memory: Workspace = field(default_factory=lambda: Workspace(0, 0))
+    memory: Workspace = Workspace(0, 0)
+    used: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __enter__(self) -> Workspace:
         self.lock.acquire()
@@ -53,37 +53,45 @@ class _Kept:
     def grow(self, size_bytes: int, device: Any) -> None:
         """Makes the memory at least this large."""
         with self.lock:
-            if self.arrived is None:
-                self.arrived = wp.zeros(COUNTERS, dtype=wp.int32, device=device)
             if self.size_bytes < size_bytes:
                 size = min(KEPT_BYTES, 1 << (size_bytes - 1).bit_length())
-                array = wp.empty(size, dtype=wp.uint8, device=device)
-                if self.array is not None:
-                    self.older.append(self.array)
-                self.array, self.size_bytes = array, size
-                self.memory = Workspace(array.ptr, self.arrived.ptr)
+                self.array = None  # Warp frees it after the kernels that use it
+                self.array, self.size_bytes = wp.empty(size, dtype=wp.uint8, device=device), size
+                self.memory = Workspace(self.array.ptr, self.arrived.ptr)
 
 
 _kept: dict[tuple[str, int], _Kept] = {}
+_growing = threading.Lock()
+_uses = itertools.count(1)
 
 
 def workspace(size_bytes: int, counters: int, device: Any) -> AbstractContextManager[Workspace]:
     """Memory for kernels that the caller launches in the block, on the device's current stream.
 
-    A graph that Warp captures gets memory of its own, because it may run on another stream. A graph that another
-    library captures gets that of the stream, if there is enough: memory allocated during a capture serves this graph
-    alone.
+    A graph that is captured gets memory of its own, because it may run on another stream, and beside other graphs.
     """
-    if not device.is_cuda or size_bytes > KEPT_BYTES or counters > COUNTERS or device.captures:
+    if not device.is_cuda or size_bytes > KEPT_BYTES or counters > COUNTERS or device.is_capturing:
         return _temporary(size_bytes, counters, device)
     stream = (device.alias, device.stream.cuda_stream)
     kept = _kept.get(stream)
     if kept is None or kept.size_bytes < size_bytes:
-        if device.is_capturing:
-            return _temporary(size_bytes, counters, device)
-        kept = _kept.setdefault(stream, _Kept())
-        kept.grow(size_bytes, device)
+        with _growing:
+            kept = _kept.get(stream) or _Kept(wp.zeros(COUNTERS, dtype=wp.int32, device=device))
+            kept.grow(size_bytes, device)
+            _kept[stream] = kept
+            _drop_others(kept, device)
+    kept.used = next(_uses)
     return kept
+
+
+def _drop_others(kept: _Kept, device: Any) -> None:
+    """Forgets the workspaces of a device that were not used for the longest time, until the rest is small enough."""
+    left = KEPT_BYTES - kept.size_bytes
+    for key, other in sorted(_kept.items(), key=lambda item: item[1].used, reverse=True):
+        if key[0] == device.alias and other is not kept:
+            left -= other.size_bytes
+            if left < 0:
+                del _kept[key]
 
 
 @contextmanager

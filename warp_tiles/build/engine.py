@@ -33,6 +33,7 @@ from warp_tiles.providers.solver import SolverProvider
 from warp_tiles.settings import Settings, current
 from warp_tiles.solver.variant import Variant
 from warp_tiles.util.nvtx import marked
+from warp_tiles.util.signals import raise_if_signalled
 from warp_tiles.util.single_flight import Flights
 from warp_tiles.util.threads import wait_all
 from warp_tiles.util.warn import WarnedTexts, warn
@@ -213,8 +214,10 @@ class Engine:
         """Take the digests of the toolchain side by side; errors are reported when the digests are needed."""
         found = self.device_sources(chain.settings)
         if found:
-            with contextlib.suppress(ToolchainError, OSError):
+            try:
                 context.store.take_digests(found)
+            except (ToolchainError, OSError) as error:
+                raise_if_signalled(error)
 
     def _code_digest(self, context: BuildContext) -> str:
         """Digest of the files that affect the code. It is taken once, because loaded modules do not change."""

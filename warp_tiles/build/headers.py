@@ -23,6 +23,7 @@ from warp_tiles.errors import CacheError, ToolchainError
 from warp_tiles.store.cache import FileCache
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.paths import HEADERS, HEADERS_SUFFIX
+from warp_tiles.util.signals import raise_if_signalled
 
 if TYPE_CHECKING:
     from warp_tiles.compile.pool import CompilerPool
@@ -80,7 +81,8 @@ class ModuleHeaders:
                 "options": request.all_flags,
                 "prefix": prefix,
             })  # fmt: skip
-        except (OSError, ToolchainError):
+        except (OSError, ToolchainError) as error:
+            raise_if_signalled(error)
             return None
 
     def _header(self, key: CacheKey) -> HeaderFile | None:
@@ -94,7 +96,8 @@ class ModuleHeaders:
                     return None  # the first module that needs them, or they are being written
                 self._writing.add(key.digest)
             return HeaderFile(os.fspath(self._cache.temporary_path()), create=True)
-        except (CacheError, OSError):
+        except (CacheError, OSError) as error:
+            raise_if_signalled(error)
             return None
 
     def _keep(self, key: CacheKey, header: HeaderFile, done: Future[Compiled]) -> None:

@@ -21,6 +21,7 @@ from warp_tiles.compile.sources import code_modules, kernels_folder
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import ToolchainError
 from warp_tiles.providers.cublasdx import CublasdxProvider
+from warp_tiles.util.signals import raise_if_signalled
 from warp_tiles.util.version import __version__
 
 CODE, COMPILER, LINKER = "warp_tiles", "NVRTC", "nvJitLink"
@@ -103,6 +104,7 @@ class Installation:
             if name == WARP_HEADERS and folder is not None:
                 return Fact(self._store.digests.digest_folder(folder, "*.h"), _warp_version())
         except (OSError, ToolchainError) as error:
+            raise_if_signalled(error)
             return Fact("", f"missing ({getattr(error, 'message', error)})")
         return Fact("", "missing" if name in ALL else "unknown")
 

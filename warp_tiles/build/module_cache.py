@@ -18,6 +18,7 @@ from warp_tiles.errors import ToolchainError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.store import MODULE
 from warp_tiles.store.key import CacheKey
+from warp_tiles.util.signals import raise_if_signalled
 
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
@@ -54,7 +55,8 @@ def module_key(context: BuildContext, plan: ModulePlan, module: ModuleSource, te
             "source": text,
             "target": module.target,
         })  # fmt: skip
-    except (OSError, ToolchainError):
+    except (OSError, ToolchainError) as error:
+        raise_if_signalled(error)
         return None
 
 
