@@ -90,7 +90,7 @@ def test_loops_of_other_types_load_ahead(dtype: Any, tf32: bool, b_transposed: b
         epilogue = Epilogue(dtype, sums=dtype)
         loop = loop_of(TileKernel(dtype, dtype, tile_of(config), False, b_transposed, tf32, epilogue), config.threads)
         small = tf32 and (config.tile_m, config.tile_n) == (32, 32)  # 128 threads share too few of its sums
-        assert loop["state"] in ("pipelined", *(["register_sums"] if small else [])), (config, loop)
+        assert loop["state"] in ("pipelined", *(["register_accumulators"] if small else [])), (config, loop)
 
 
 @pytest.mark.parametrize(("a", "b"), [("float32", "float16"), ("float16", "float32")])

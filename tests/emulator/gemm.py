@@ -79,9 +79,9 @@ def launch(case: Case) -> Launch:
 _LOOP = """
 void loop(void*, void* a, void* b, void*, void* c)
 {{
-    wt::BlockGemm<Variant>::Sums sums = {{}};
-    for (int i = 0; i < {count}; ++i) wt::block_gemm_add<Variant>(sums, a, b);
-    wt::block_gemm_finish<Variant>(sums, c);
+    wt::BlockGemm<Variant>::Accumulators accumulators = {{}};
+    for (int i = 0; i < {count}; ++i) wt::block_gemm_add<Variant>(accumulators, a, b);
+    wt::block_gemm_finish<Variant>(accumulators, c);
 }}
 """
 
