@@ -53,6 +53,7 @@ from warp_tiles.settings import OPTION_PREFIX, SETTINGS, current, from_options
 from warp_tiles.util.nvtx import marked
 
 if TYPE_CHECKING:
+    from warp_tiles._warp.apart import OtherProcesses
     from warp_tiles._warp.generation import BuilderState
     from warp_tiles.build.module_build import ModuleBuild
     from warp_tiles.plan.planning import ModulePlan
@@ -269,7 +270,11 @@ class Hooks:
     ) -> None:
         inputs = keywords.get("ltoirs")
         if not isinstance(inputs, _LinkInputs):
-            original(cu_path, arch, output_path, **keywords)
+            if current().modules == "tiles":
+                original(cu_path, arch, output_path, **keywords)
+                return
+            with self._other_processes.compiling(self._replace, keywords):
+                original(cu_path, arch, output_path, **keywords)
             return
 
         def warp_build(ltoirs: list[bytes]) -> None:
@@ -284,6 +289,12 @@ class Hooks:
             keywords=keywords,
             warp_build=warp_build,
         )
+
+    @functools.cached_property
+    def _other_processes(self) -> OtherProcesses:
+        from warp_tiles._warp.apart import OtherProcesses
+
+        return OtherProcesses(self.engine)
 
     # ---- plans
 
