@@ -107,7 +107,10 @@ def test_cache_gc_and_clear(filled_cache: Path, tmp_path: Path) -> None:
     evicted = json_of(command("cache", "gc", "--max-size", largest, cache=cache))["evicted"]
     assert 1 <= len(evicted) < 3
     assert json_of(command("cache", "info", cache=cache))["entries"] == 3 - len(evicted)
-    json_of(command("cache", "clear", cache=cache))
+    text = command("cache", "info", cache=cache, as_json=False).stdout
+    assert "total size" in text
+    assert " kB" in text
+    assert json_of(command("cache", "clear", "--all", cache=cache))["total_bytes"] == 0
     assert json_of(command("cache", "info", cache=cache))["entries"] == 0
 
 

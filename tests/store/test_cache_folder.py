@@ -161,6 +161,14 @@ def test_a_removed_folder_is_created_again(cache: Cache, root: Path) -> None:
     assert (cache.get(key("a")) is not None, cache.problems) == (True, ())
 
 
+def problems_of(root: Path) -> dict[str, list[str]]:
+    """The paths of the problems of two caches of one root."""
+    caches = {name: Cache(root, name) for name in ("", "modules")}
+    for cache in caches.values():
+        cache.get(key("a"))
+    return {name: [problem.path for problem in cache.problems] for name, cache in caches.items()}
+
+
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX permissions")
 class TestTrust:
     @pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702, 0o1777])
@@ -197,6 +205,14 @@ class TestTrust:
             return
         assert files(root) == before
         assert "is refused" in str(refusing.problems[0])
+
+    def test_a_problem_names_the_cache_that_has_it(self, root: Path) -> None:
+        modules = Cache(root, "modules")
+        fill(modules, "a")
+        (root / "modules").chmod(0o777)
+        assert problems_of(root) == {"": [], "modules": [str(root / "modules")]}
+        root.chmod(0o777)
+        assert problems_of(root) == {"": [str(root)], "modules": [str(root)]}
 
     def test_a_folder_of_another_user_is_refused(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         root.mkdir(mode=0o700)

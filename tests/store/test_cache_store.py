@@ -14,6 +14,7 @@ import pytest
 from tests.store.cache_workers import files, fill, key, key_file_of, object_of, payload
 from warp_tiles.errors import CacheError
 from warp_tiles.store.cache import Cache
+from warp_tiles.store.folder import Folder
 
 
 def test_import_and_constructor_create_no_files(root: Path) -> None:
@@ -126,6 +127,18 @@ def test_a_store_keeps_the_bound_and_the_new_entry(root: Path) -> None:
     assert cache.verify().ok
 
 
+def test_a_store_does_not_measure_the_cache_each_time(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured, size_bytes = [], Folder.size_bytes
+    monkeypatch.setattr(Folder, "size_bytes", lambda folder: measured.append(1) or size_bytes(folder))
+    fill(cache, *range(30))
+    assert len(measured) == 1
+    small = Cache(cache.root, max_bytes=cache.info().size_bytes + 50_000)
+    measured.clear()
+    fill(small, *range(100, 130))
+    assert 1 < len(measured) < 30
+    assert cache.info().size_bytes <= small.max_bytes
+
+
 def test_a_new_entry_that_nearly_fills_the_cache_stays(root: Path) -> None:
     cache = Cache(root, max_bytes=20_000)
     fill(cache, "small")
@@ -189,6 +202,33 @@ def test_gc_removes_old_leftovers_only(cache: Cache, root: Path) -> None:
     assert cache.gc().leftovers == 1
     assert (old.exists(), young.exists(), lock.exists()) == (False, True, False)
     assert cache.get(key("a")) == entry
+
+
+def test_totals_are_those_of_all_files(cache: Cache, root: Path) -> None:
+    fill(cache, "a")
+    for name in ("modules", "cuda_headers"):
+        fill(Cache(root, name), "b", size=5000)
+    for name in ("tuning/gemm/x.json", "toolchain/v1/x.json", "asked/x.json", "failed/x.cu"):
+        (root / name).parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+        (root / name).write_bytes(bytes(100))
+    for path in root.rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+
+    def on_disk() -> int:
+        return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+
+    info = cache.info()
+    assert info.total_bytes == on_disk() == sum(info.parts.values())
+    assert {part for part, size in info.parts.items() if size > 5000} == {"linked_modules", "precompiled_headers"}
+    before = on_disk()
+    cleared = cache.clear()
+    assert (cleared.total_bytes, cleared.freed_bytes) == (on_disk(), before - on_disk())
+    assert cache.info().parts["linked_modules"] == 0
+    assert cache.info().parts["precompiled_headers"] > 5000
+    before = on_disk()
+    everything = cache.clear(everything=True)
+    assert (everything.total_bytes, everything.freed_bytes) == (100, before - 100)
+    assert cache.info().parts["tuning_records"] == on_disk() == 100
 
 
 def test_the_cache_works_after_clear(cache: Cache, root: Path) -> None:

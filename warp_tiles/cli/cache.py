@@ -30,8 +30,19 @@ def _report(report: Any, as_json: bool) -> None:
     data = json.loads(json.dumps(asdict(report), default=str))  # with paths as text
     if as_json:
         print_json(data)
-    else:
-        print_table("", ("what", "value"), [(name.replace("_", " "), value) for name, value in data.items()])
+        return
+    parts = {f"{part}_bytes": size for part, size in data.pop("parts", {}).items()}
+    print_table("", ("what", "value"), [_row_of(name, value) for name, value in {**data, **parts}.items()])
+
+
+def _row_of(name: str, value: Any) -> tuple[str, object]:
+    """A fact with a readable size, the number of some keys, or the faults of some files."""
+    if name.endswith("_bytes"):
+        return name.replace("size_bytes", "size").replace("_bytes", " size").replace("_", " "), decimal(value)
+    if isinstance(value, list):
+        faults = [f"{item['path']}: {item['reason']}" for item in value if isinstance(item, dict)]
+        return name, "\n".join(faults) or len(value)
+    return name.replace("_", " "), value
 
 
 @click.group()
@@ -46,7 +57,7 @@ for command in (push, pull, status):
 @cache.command()
 @json_option
 def info(as_json: bool) -> None:
-    """Print the folder, the number of entries and the sizes."""
+    """Print the folder, the number of functions, and the size of everything in it."""
     _report(_open_cache().info(), as_json)
 
 
@@ -121,10 +132,11 @@ def gc(max_size: str | None, as_json: bool) -> None:
 
 
 @cache.command()
+@click.option("--all", "everything", is_flag=True, help="Also precompiled headers, facts and transcripts.")
 @json_option
-def clear(as_json: bool) -> None:
-    """Remove every entry."""
-    _report(_open_cache().clear(), as_json)
+def clear(everything: bool, as_json: bool) -> None:
+    """Remove every function and every linked module. Tuning records stay; `tune clear` removes them."""
+    _report(_open_cache().clear(everything=everything), as_json)
 
 
 def _caches() -> dict[str, Cache]:

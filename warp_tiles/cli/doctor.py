@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, astuple, dataclass
 
 import click
+from rich.filesize import decimal
 
 from warp_tiles.cli.output import (
     WARP_REMEDY,
@@ -157,8 +158,10 @@ def _cache() -> Finding:
     cache.check_trust()
     info = cache.info()
     report = cache.verify()
-    used, bound = info.size_bytes / 1e6, cache.max_bytes / 1e6
-    detail = f"{cache.root}: {info.entries} entries, {used:.1f} MB of at most {bound:.0f} MB"
+    used, bound, total = map(decimal, (info.size_bytes, cache.max_bytes, info.total_bytes))
+    detail = (
+        f"{cache.root}: {info.entries} functions, {used} of at most {bound}; {total} with modules, headers and records"
+    )
     if not report.ok:
         return Finding("cache", "problem", f"{detail}; damaged entries", "run `warp-tiles cache verify`")
     if cache.problems:

@@ -24,6 +24,8 @@ from warp_tiles.util.trusted_folder import RefusedFolderError
 DEFAULT_MAX_BYTES = 4 * 1024**3
 #: An automatic eviction frees a tenth more than needed, so that the next stores need no eviction.
 LOW_WATER = 0.9
+#: The part of the free bytes that a process may store before it measures the cache again.
+UNMEASURED = 1 / 16
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class Cache:
         self.max_bytes = max_bytes
         self._build_wait_s = build_wait_s
         self._problems = Problems()
+        self._unmeasured_bytes = 0.0  # that this process may store before it measures the cache again
         # a later chdir() must not move the cache
         self._folder = Folder(absolute(root), allow_shared, self._problems, suffix, folder)
         self.root = self._folder.root
@@ -165,13 +168,8 @@ class Cache:
         """
         return self.add(Entry(key.digest, payload, Manifest.describe(key, payload, info)))
 
-    def add(self, entry: Entry, *, more: bool = False) -> Entry:
+    def add(self, entry: Entry) -> Entry:
         """Store a verified entry, e.g. of another machine; see :meth:`put`.
-
-        Args:
-            entry: The entry.
-            more: True if the caller adds more entries, and the last one without this. Only then is the size of the
-                cache compared with its bound, because that takes as long as dozens of stores.
 
         Returns:
             The entry; :attr:`Entry.is_stored` is False if it could not be stored.
@@ -190,11 +188,24 @@ class Cache:
         try:
             with self._folder.changing():
                 entry = replace(entry, manifest=self._folder.store(entry.manifest, entry.payload))
-                if not more and self._folder.size_bytes() > self.max_bytes:
-                    maintain.collect(self._folder, int(self.max_bytes * LOW_WATER), keep=entry.key)
+                self._keep_bound(size, entry.key)
         except OSError as error:
             self._unusable(error)
         return entry
+
+    def _keep_bound(self, size: int, key: str) -> None:
+        """Evict old entries if those of this size may exceed the bound.
+
+        Measuring a cache takes as long as dozens of stores. So it is measured only after this process has stored a part
+        of the free bytes.
+        """
+        self._unmeasured_bytes -= size
+        if self._unmeasured_bytes >= 0:
+            return
+        used = self._folder.size_bytes()
+        if used > self.max_bytes:
+            used = maintain.collect(self._folder, int(self.max_bytes * LOW_WATER), keep=key).size_bytes
+        self._unmeasured_bytes = (self.max_bytes - used) * UNMEASURED
 
     def get_or_build(
         self,
@@ -272,7 +283,10 @@ class Cache:
             yield
 
     def _unusable(self, error: OSError) -> None:
-        self._problems.folder(str(self._folder.files.root), error)  # one message for all caches of a root
+        # one message for all caches of a root, unless the cause lies in this one
+        root = self._folder.files.root
+        inner = isinstance(error, PermissionError) and root / (error.filename or root) not in (root, *root.parents)
+        self._problems.folder(str(self.root if inner else root), error)
 
     # ---- commands of a user, for which an unusable folder is an error
 
@@ -361,18 +375,24 @@ class Cache:
             raise ValueError(f"max_bytes must not be negative, got {bound}")
         with self._command("gc", change=True):
             report = maintain.collect(self._folder, bound)
-            report.leftovers += maintain.sweep_beside(self._folder)
+            maintain.sweep_beside(self._folder, report)
+        report.total_bytes = self.info().total_bytes  # without the name of the lock's holder
         return report
 
-    def clear(self) -> maintain.GcReport:
+    def clear(self, *, everything: bool = False) -> maintain.GcReport:
         """Remove every entry and every linked module. The folder and its locks stay.
+
+        Args:
+            everything: Remove also precompiled headers, facts and transcripts: all but the tuning records.
 
         Raises:
             CacheError: The folder is refused, or cannot be changed.
         """
         with self._command("clear", change=True):
-            maintain.clear_modules(self._folder)
-            return maintain.collect(self._folder, -1)
+            report = maintain.collect(self._folder, -1)
+            maintain.clear_beside(self._folder, report, everything=everything)
+        report.total_bytes = self.info().total_bytes
+        return report
 
     def read_verified(self, key: str) -> Entry | None:
         """An entry for another machine, verified by SHA-256. The use is not recorded.

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,14 @@ from warp_tiles.util.trusted_folder import TrustedFolder
 
 DAY_S = 86400.0
 DOCUMENTS = ("toolchain", f"toolchain/{LAYOUT}", "asked")
+#: Everything below the root of all caches, in the user's words.
+PARTS = {
+    "functions": (LAYOUT,),
+    "linked_modules": (MODULES,),
+    "precompiled_headers": (HEADERS,),
+    "tuning_records": ("tuning",),
+    "facts": (FACTS := ("toolchain", "asked", "failed")),
+}
 LOCKS_OF_SEARCHES = "tuning/.locks"
 
 
@@ -32,7 +40,9 @@ class CacheInfo:
     Attributes:
         exists: True if the folder has been used as a cache.
         payloads: Number of stored payloads; keys with the same payload share one.
-        size_bytes: Size of everything that counts towards the bound.
+        size_bytes: Size of the functions, which count towards the bound.
+        parts: The bytes of everything below the root, by the parts in :data:`PARTS`; empty for an inner cache.
+        total_bytes: Their sum.
     """
 
     root: Path
@@ -42,6 +52,8 @@ class CacheInfo:
     payload_bytes: int
     size_bytes: int
     max_bytes: int
+    parts: Mapping[str, int]
+    total_bytes: int
 
 
 @dataclass(frozen=True)
@@ -93,11 +105,12 @@ class VerifyReport:
 
 @dataclass
 class GcReport:
-    """The result of a collection.
+    """The result of a collection. What lies beside the functions counts, too.
 
     Attributes:
         leftovers: Number of removed temporary files.
-        size_bytes: Size of the remaining files.
+        size_bytes: Size of the remaining functions.
+        total_bytes: Size of everything that remains below the root.
     """
 
     evicted: list[str] = field(default_factory=list)
@@ -105,11 +118,42 @@ class GcReport:
     leftovers: int = 0
     freed_bytes: int = 0
     size_bytes: int = 0
+    total_bytes: int = 0
+
+    def include(self, other: GcReport) -> None:
+        """Count what was removed from another cache."""
+        self.evicted += other.evicted
+        self.payloads += other.payloads
+        self.leftovers += other.leftovers
+        self.freed_bytes += other.freed_bytes
+
+
+def usage(folder: Folder) -> dict[str, int]:
+    """The bytes of everything below the root, by part.
+
+    Raises:
+        OSError: A folder is refused or cannot be read.
+    """
+    if folder.files.folder:
+        return {}
+    return {
+        part: sum(status.st_size for place in places for _, status in _below(folder, place))
+        for part, places in PARTS.items()
+    }
+
+
+def _below(folder: Folder, place: str) -> Iterator[tuple[str, os.stat_result]]:
+    """All files below a folder, without those that a shared cache keeps from this user."""
+    with _others_of_shared(folder):
+        yield from folder.files.files(place)
+        for inner in folder.files.folders(place):
+            yield from _below(folder, inner)
 
 
 def summary(folder: Folder, max_bytes: int) -> CacheInfo:
     """Sizes and counts."""
     objects = [status.st_size for _, status in folder.each_object()]
+    parts = usage(folder)
     return CacheInfo(
         root=folder.root,
         exists=os.path.isdir(folder.root / LAYOUT),
@@ -118,6 +162,8 @@ def summary(folder: Folder, max_bytes: int) -> CacheInfo:
         payload_bytes=sum(objects),
         size_bytes=folder.size_bytes(),
         max_bytes=max_bytes,
+        parts=parts,
+        total_bytes=sum(parts.values()),
     )
 
 
@@ -286,41 +332,39 @@ def verify_beside(folder: Folder, *, remove: bool) -> Iterator[Finding]:
         yield from verify(cache, remove=remove).damaged
 
 
-def clear_modules(folder: Folder) -> None:
-    """Remove every linked module.
+def clear_beside(folder: Folder, report: GcReport, *, everything: bool) -> None:
+    """Remove every linked module, and with ``everything`` all but the tuning records.
 
     Raises:
         OSError: The folder is refused or cannot be changed.
     """
-    for modules in _beside(folder)[:1]:
-        if modules.files.folders(LAYOUT):
-            with modules.changing():
-                collect(modules, -1)
+    for cache in _beside(folder)[: None if everything else 1]:
+        _collect_beside(cache, report, -1)
+    for place in FACTS if everything and not folder.files.folder else ():
+        for name, status in list(_below(folder, place)):
+            folder.files.remove(name)
+            report.freed_bytes += status.st_size
 
 
-def sweep_beside(folder: Folder) -> int:
+def _collect_beside(cache: Folder, report: GcReport, max_bytes: int) -> None:
+    with _others_of_shared(cache):
+        if cache.files.folders(LAYOUT):
+            with cache.changing():
+                report.include(collect(cache, max_bytes))
+
+
+def sweep_beside(folder: Folder, report: GcReport) -> None:
     """Remove what killed processes left beside the store: temporary files, payloads without a key, names of holders.
-
-    Returns:
-        The number of files.
 
     Raises:
         OSError: A folder is refused or cannot be read.
     """
-    removed, pending = 0, [] if folder.files.folder else [*DOCUMENTS, "tuning", "failed"]
-    while pending:
-        place = pending.pop()
-        with _others_of_shared(folder):
-            pending += [inner for inner in folder.files.folders(place) if inner not in DOCUMENTS]
-            for name, status in folder.files.files(place):
-                if is_leftover(name.rpartition("/")[2], status.st_mtime):
-                    folder.files.remove(name)
-                    removed += 1
+    for place in () if folder.files.folder else (*FACTS, "tuning"):
+        for name, status in list(_below(folder, place)):
+            if is_leftover(name.rpartition("/")[2], status.st_mtime):
+                folder.files.remove(name)
+                report.leftovers += 1
+                report.freed_bytes += status.st_size
     drop_idle_locks(folder.files, folder.files.files(LOCKS_OF_SEARCHES))
     for cache in _beside(folder):
-        with _others_of_shared(folder):
-            if cache.files.folders(LAYOUT):
-                with cache.changing():
-                    report = collect(cache, max_bytes=sys.maxsize)
-                removed += report.payloads + report.leftovers
-    return removed
+        _collect_beside(cache, report, sys.maxsize)

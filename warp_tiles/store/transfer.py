@@ -174,7 +174,7 @@ def import_bundle(caches: Mapping[str, Cache], path: Path, trusted: Mapping[str,
             present += len(names) - len(missing)
             for key in missing:
                 entry = bundle.read(kind, key)
-                if not cache.add(entry, more=key != missing[-1]).is_stored:
+                if not cache.add(entry).is_stored:
                     raise CacheError(
                         f"an entry of {path} cannot be stored in {cache.root}: {cache.problems[-1].reason}",
                         cache.problems[-1].remedy,
