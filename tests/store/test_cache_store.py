@@ -206,8 +206,8 @@ def test_gc_removes_old_leftovers_only(cache: Cache, root: Path) -> None:
 
 def test_totals_are_those_of_all_files(cache: Cache, root: Path) -> None:
     fill(cache, "a")
-    for name in ("modules", "cuda_headers"):
-        fill(Cache(root, name), "b", size=5000)
+    for name, suffix in (("modules", ".cubin"), ("cuda_headers", ".pch")):
+        fill(Cache(root, name, suffix=suffix), "b", size=5000)
     for name in ("tuning/gemm/x.json", "toolchain/v1/x.json", "asked/x.json", "failed/x.cu"):
         (root / name).parent.mkdir(parents=True, mode=0o700, exist_ok=True)
         (root / name).write_bytes(bytes(100))
