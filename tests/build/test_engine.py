@@ -168,9 +168,11 @@ def test_different_settings_have_different_resources(tmp_path: Path) -> None:
             assert engine.build_context(current()).pool is one.pool
             other = engine.build_context(current({"warp_tiles_jobs": 2, "warp_tiles_cache_max_bytes": "1MB"}))
             assert other.pool is one.pool, "override() beats a module's options"
+            before = one.pool
+            before.start_processes(1)
             with settings.override(jobs=2):
-                assert engine.build_context(current()).pool is not one.pool
                 assert engine.build_context(current()).pool.jobs == 2
+                assert before._processes == [], "those of the other number have ended"
             assert (other.cache.max_bytes, one.cache.root) == (10**6, other.cache.root)
     finally:
         engine.close()

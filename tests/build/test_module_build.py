@@ -18,7 +18,7 @@ from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
 from warp_tiles.codegen.prelude import PLACEHOLDER
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.search import Toolchain
-from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError
+from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.plan.planning import FunctionUse, Session, resolve
 from warp_tiles.plan.registers import with_register_limit
@@ -73,12 +73,17 @@ class FakeEngine:
     recorder: Recorder = field(default_factory=Recorder)
     progress: BuildProgress = field(default_factory=BuildProgress)
     started: list[GemmProblem] = field(default_factory=list)
+    prefixes: list[int] = field(default_factory=list)
+    headers_kill: bool = False
 
     def build_context(self, resolved: Settings) -> FakeEngine:
         return self
 
     def compile_module(self, request: CompileRequest, native_dir: str, prefix: int) -> Future[Compiled]:
-        assert 0 < prefix < len(request.source)
+        assert 0 <= prefix < len(request.source)
+        self.prefixes.append(prefix)
+        if prefix and self.headers_kill:
+            return done(WorkerError("a compiler process ended with exit status -11 during a build"))
         assert native_dir == request.include_dirs[0]
         return self.pool.submit(request)
 
@@ -147,6 +152,16 @@ def automatic() -> Any:
 
 
 # ---- linked by warp_tiles
+
+
+def test_a_process_that_dies_with_precompiled_headers_is_replaced_without(case: Case) -> None:
+    case.engine.headers_kill = True
+    record = case.build()
+    assert record.linker == "warp_tiles"
+    assert case.output.read_bytes() == b"the cubin"
+    assert case.warp_built == []
+    first, second = case.engine.prefixes
+    assert first > second == 0
 
 
 def test_a_module_is_compiled_and_linked_by_warp_tiles(case: Case) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,6 +99,23 @@ def test_a_process_without_the_address_compiles_without_headers(
     assert not compiled.header_written
     assert request_with_header.header is not None
     assert not Path(request_with_header.header.path).exists()
+
+
+def test_any_error_with_headers_costs_only_time(
+    request_with_header: CompileRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from warp_tiles.compile import compiler
+
+    original = compiler._compile
+
+    def fail(nvrtc: Any, request: CompileRequest, start: float, *more: str) -> Any:
+        if more:
+            raise RuntimeError("NVRTC: NVRTC_ERROR_PCH_CREATE_HEAP_EXHAUSTED")
+        return original(nvrtc, request, start)
+
+    monkeypatch.setattr(compiler, "reserve_heap", lambda nvrtc: True)
+    monkeypatch.setattr(compiler, "_compile", fail)
+    assert compiler.compile_to_ltoir(request_with_header).payload
 
 
 def test_an_error_while_the_address_is_reserved_fails_no_build(monkeypatch: pytest.MonkeyPatch) -> None:

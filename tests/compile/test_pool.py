@@ -227,6 +227,18 @@ def test_a_process_that_was_closed_during_its_build_is_not_used_again(own: Compi
     assert own._idle == own._processes
 
 
+def test_a_retired_pool_ends_its_processes_after_its_requests(own: CompilerPool) -> None:
+    own.submit(GOOD).result(60)
+    process = process_of(own)
+    requests = [own.submit(GOOD) for _ in range(2)]
+    own.retire()
+    assert [request.result(60).payload[:4] for request in requests] == [LTO_IR] * 2
+    until(lambda: process.poll() is not None)
+    assert own._processes == []
+    assert own.submit(GOOD).result(60).payload, "a thread may still hold it"
+    until(lambda: own._processes == [])
+
+
 def test_a_closed_pool_works_again(own: CompilerPool) -> None:
     own.submit(GOOD).result(60)
     own.close()

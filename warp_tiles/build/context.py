@@ -159,6 +159,8 @@ class Resources:
                     "warp_tiles was disabled, or its libraries were replaced, during a build",
                     "retry the build; enable warp_tiles first if it is disabled",
                 )
+            for identity in [one for one in self._made if one[0] == "pool" and one != ("pool", settings.jobs)]:
+                self._made.pop(identity).retire()
             return self._once(make, "pool", settings.jobs)
 
     @property
@@ -279,13 +281,14 @@ class BuildContext:
         except ToolchainError:
             return None
 
-    def compile_module(self, request: CompileRequest, native_dir: str, prefix: int) -> Future[Compiled]:
+    def compile_module(self, request: CompileRequest, native_dir: str, prefix: int = 0) -> Future[Compiled]:
         """Start compiling a module to LTO-IR, with precompiled headers if the settings allow them.
 
         Args:
             request: The module.
             native_dir: Folder of Warp's own headers.
-            prefix: Number of characters at the beginning of its source, up to the first declaration.
+            prefix: Number of characters at the beginning of its source, up to the first declaration; 0 to precompile
+                no headers.
 
         Raises:
             WorkerError: warp_tiles was disabled.
@@ -294,7 +297,7 @@ class BuildContext:
         if self.resources.has_executor:
             return pool.submit(request, prefix=prefix)
         # a file of precompiled headers is an image of a compiler's heap, so other users must not have written it
-        precompiles = self.settings.precompile_headers and not self.settings.cache_shared
+        precompiles = prefix and self.settings.precompile_headers and not self.settings.cache_shared
         if not precompiles or request.include_dirs != (native_dir,):
             return pool.submit(request)
         headers = self.resources.headers(self.settings)

@@ -237,11 +237,10 @@ class ModuleBuild:
         """The module with the suffix of its target, if its loops need one."""
         return replace(module, suffix=self.plan.arch_suffix) if module.output == "cubin" else module
 
-    def _compile(self, module: ModuleSource, source_path: Path) -> Future[Compiled]:
+    def _compile(self, module: ModuleSource, source_path: Path, *, precompiles: bool = True) -> Future[Compiled]:
         request = self._compile_request(module, source_path.read_text("utf-8"))
-        return self._phases.of_process(
-            COMPILE, self._context.compile_module(request, module.native_dir, len(self._generated.prefix))
-        )
+        prefix = len(self._generated.prefix) if precompiles else 0
+        return self._phases.of_process(COMPILE, self._context.compile_module(request, module.native_dir, prefix))
 
     def _compile_request(self, module: ModuleSource, text: str) -> CompileRequest:
         flags = module_flags(module, self._context.toolchain().nvrtc_version)
@@ -277,8 +276,8 @@ class ModuleBuild:
                 link(early or self._compile(module, source_path))
             except RefusedWorkerError:
                 raise
-            except WorkerError:
-                link(self._compile(module, source_path))
+            except WorkerError:  # precompiled headers are an image of a heap, so they may be what the process died of
+                link(self._compile(module, source_path, precompiles=False))
         except WarpTilesError as error:
             if self._settings.linker == "own" or isinstance(error, WorkerError):
                 raise

@@ -188,7 +188,7 @@ def compile_to_ltoir(request: CompileRequest) -> Compiled:
 
     start = time.perf_counter()
     if request.header is not None and reserve_heap(nvrtc):
-        with contextlib.suppress(BuildError):  # the file may be gone by now
+        with contextlib.suppress(Exception):  # the file may be gone by now
             return _compile(nvrtc, request, start, request.header.flag)
     return _compile(nvrtc, request, start)
 

@@ -143,6 +143,8 @@ class CompilerPool:
     def __init__(self, jobs: int = 0) -> None:
         self.jobs = jobs or available_cores()
         self._threads: DaemonThreads | None = None
+        self._unfinished = 0
+        self._retired = False
         self._idle: list[_Process] = []
         self._processes: list[_Process] = []
         self._lock = threading.RLock()  # submit() makes the call itself if no thread can be started
@@ -158,7 +160,23 @@ class CompilerPool:
         with self._lock:
             if self._threads is None:
                 self._threads = DaemonThreads(self.jobs, "warp_tiles")
-            return self._threads.submit(self._run, request, self._threads)
+            self._unfinished += 1
+            future = self._threads.submit(self._run, request, self._threads)
+        future.add_done_callback(self._finished)
+        return future
+
+    def _finished(self, _: Future[Compiled]) -> None:
+        with self._lock:
+            self._unfinished -= 1
+            if self._retired and not self._unfinished:
+                CompilerPool.close(self)
+
+    def retire(self) -> None:
+        """End the processes as soon as no request is unfinished."""
+        with self._lock:
+            self._retired = True
+            if not self._unfinished:
+                CompilerPool.close(self)
 
     def start_processes(self, count: int) -> None:
         """Start up to ``count`` processes before the first request, so that they load their libraries meanwhile."""
