@@ -72,12 +72,12 @@ def test_settings_that_keep_changing_are_an_error(hooks: Hooks, monkeypatch: pyt
     monkeypatch.setattr(reload_module, "hash_again", lambda module: True)
     loads: list[None] = []
 
-    def load() -> None:
+    def load(module: Any) -> None:
         loads.append(None)
         raise LoadAgain
 
     with pytest.raises(PlanError, match="the settings kept changing while module module was being loaded"):
-        hooks.reloads._load_again(LoadAgain(), FakeModule(None), load)
+        hooks.reloads._load_again(LoadAgain(), load, FakeModule(None))
     assert len(loads) == 4
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +15,7 @@ import warp as wp
 import warp_tiles
 from tests.integration.helpers import gemm, load
 from warp_tiles._warp.internals import find
-from warp_tiles._warp.modules import compile_module
+from warp_tiles._warp.modules import compile_module, hash_again, loads_a_module
 
 CHANGES: dict[str, Callable[[], None]] = {
     "configure": lambda: warp_tiles.configure(policy="scalar"),
@@ -74,3 +75,66 @@ def test_a_build_keeps_the_settings_of_its_hash(monkeypatch: pytest.MonkeyPatch,
     built = [row for row in warp_tiles.report()["modules"] if row.get("output") == cubin.name]
     assert built[-1]["linker"] == "warp_tiles"
     assert warp_tiles.plan(module, arch=90, block_dim=64).settings.policy == "scalar"
+
+
+def test_enable_while_another_thread_loads_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels, other = load(gemm()), load(gemm())
+    module, inside, go = find("context.Module"), threading.Event(), threading.Event()
+    original = module._compile
+
+    @functools.wraps(original)
+    def slow(self: Any, *args: Any, **named: Any) -> Any:
+        if self.name == kernels.__name__ and not inside.is_set():
+            inside.set()
+            go.wait(30)
+        return original(self, *args, **named)
+
+    monkeypatch.setattr(module, "_compile", slow)
+    a = wp.array(np.full((16, 16), 2.0), dtype=wp.float32, device="cpu")
+    c = wp.zeros((16, 16), dtype=wp.float32, device="cpu")
+
+    def launch(kernel: Any) -> None:
+        c.zero_()
+        wp.launch_tiled(kernel, dim=[1], inputs=[a, a], outputs=[c], block_dim=64, device="cpu")
+        assert (c.numpy() == 64.0).all()
+
+    errors: list[BaseException] = []
+
+    def first() -> None:
+        try:
+            launch(kernels.gemm)
+        except BaseException as error:
+            errors.append(error)
+
+    launch(other.gemm)
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert inside.wait(30)
+    with warp_tiles.enabled():
+        go.set()
+        thread.join(60)
+        assert not errors
+        for kernel in (other.gemm, kernels.gemm):
+            launch(kernel)
+            (hasher,) = kernel.module.hashers.values()
+            assert hasher.warp_tiles_has_calls, "its hash was computed before enable()"
+
+
+@pytest.mark.usefixtures("enabled")
+def test_a_load_keeps_the_hash_of_its_own_module_alone() -> None:
+    mine, other = (wp.get_module(load(gemm()).__name__) for _ in range(2))
+    inside, go = threading.Event(), threading.Event()
+
+    @loads_a_module
+    def work(module: Any) -> None:
+        inside.set()
+        go.wait(30)
+
+    thread = threading.Thread(target=work, args=[mine])
+    thread.start()
+    assert inside.wait(30)
+    assert not hash_again(mine)
+    assert hash_again(other)
+    go.set()
+    thread.join(30)
+    assert hash_again(mine)

@@ -16,7 +16,7 @@ from tests.tuning.place_fakes import H200, timing
 from warp_tiles import settings
 from warp_tiles._warp import require_hooks, searches
 from warp_tiles._warp.intercept import NotedLaunch, intercepted
-from warp_tiles._warp.modules import rehash_modules
+from warp_tiles._warp.modules import hash_all_again
 from warp_tiles.tuning import answers
 from warp_tiles.tuning.answers import source_of
 from warp_tiles.tuning.in_place import Copies, PlacedLaunch, places_of
@@ -169,7 +169,7 @@ def remember(place: Place, config: Any) -> None:
     key = place.key(source_of(require_hooks("the test").engine.build_context(now).store), H200)
     open_store(now).merge(key, [timing(DEFAULTS[place.subject], 100.0), timing(config, 80.0)])
     require_hooks("the test").engine.records_changed()
-    rehash_modules()
+    hash_all_again()
 
 
 def test_planned_launches_are_noted_with_their_arguments(module: Any) -> None:

@@ -40,7 +40,14 @@ from warp_tiles._warp.internals import (
     find,
     mathdx_enabled,
 )
-from warp_tiles._warp.modules import hash_all_again, hash_outdated, rehash_modules, require_target, user_modules
+from warp_tiles._warp.modules import (
+    hash_all_after_enable,
+    hash_all_again,
+    hash_outdated,
+    outdated,
+    require_target,
+    user_modules,
+)
 from warp_tiles._warp.products import dispatch_lto_dot, dispatch_matmul
 from warp_tiles._warp.reload import LoadAgain, Reloads
 from warp_tiles._warp.sites import CallSites
@@ -124,17 +131,18 @@ class Hooks:
             self._wrap(context.ModuleHasher, "hash_adjoint", self._hash_adjoint)
             if mathdx_enabled():
                 self.engine.use_libmathdx(functools.partial(libmathdx_build, build_lto_dot))
-            rehash_modules()
+            hash_all_after_enable()
         except BaseException:
             self.uninstall()
             raise
 
     def uninstall(self) -> None:
-        """Restores Warp."""
+        """Restores Warp. A module that a thread is loading meanwhile keeps its hash."""
         self.reloads.reset()
         while self._restore:
             self._restore.pop()()
-        rehash_modules()
+        hash_all_again()
+        outdated.clear()
 
     def prefetch(self, modules: Iterable[Any], device: Any, block_dim: int | None) -> int:
         """Compiles modules ahead of their launches (:func:`warp_tiles.prefetch`). Returns how many are queued."""

@@ -51,7 +51,6 @@ REQUIRED = {
     "context.Module.load": "device block_dim",
     "context.Module.mark_modified": "",
     "context.Module.resolve_options": "",
-    "context.ModuleExec.get_kernel_hooks": "kernel",
     "context.Function": "lto_dispatch_func",
     "context.builtin_functions": "",
     "context.user_modules": "",

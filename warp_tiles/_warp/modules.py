@@ -5,14 +5,15 @@ A discarded hash is computed again at the module's next use. It never goes while
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any, TypeVar
+from types import FrameType
+from typing import Any, TypeVar, cast
 
 import warp
 
@@ -24,17 +25,27 @@ from warp_tiles.util.files import digests_of, is_kept, require_replaceable, stag
 
 F = TypeVar("F", bound=Callable[..., Any])
 _LIMITS = ("_tid_extent_limits", "_scalar_tid_extent_limits")  # Warp 1.18 and newer; Warp 1.17
-_METHODS = ("context.Module.load", "context.Module._compile", "context.ModuleExec.get_kernel_hooks")
 _FORWARD_BYTES = "_cuda_kernel_forward_smem_bytes"  # the end of a name in Warp's metadata
-_loading: set[CodeType] = set()
+#: Calls that read a module's hashes more than once: the thread and the module of each.
+loads: dict[object, tuple[int, Any]] = {}
 #: Modules whose settings changed while another thread loaded them, by identity.
 outdated: dict[int, Any] = {}
+_unseen = False  # a load may go on that began before enable(), so that it is not among the loads
 
 
 def loads_a_module(function: F) -> F:
-    """Marks a function with a parameter ``module``, whose hash must stay while the function runs."""
-    _loading.add(function.__code__)
-    return function
+    """Wraps a function whose first argument is a module, whose hash must stay while the function runs."""
+
+    @functools.wraps(function)
+    def wrapper(module: Any, *args: Any, **named: Any) -> Any:
+        call = object()
+        loads[call] = threading.get_ident(), module
+        try:
+            return function(module, *args, **named)
+        finally:
+            del loads[call]
+
+    return cast(F, wrapper)
 
 
 def discard_hash(module: Any) -> None:
@@ -48,8 +59,7 @@ def discard_hash(module: Any) -> None:
 def hash_again(module: Any) -> bool:
     """Discards a module's hash unless another thread is loading the module. Its next use computes the hash again.
 
-    A thread that begins to load the module needs the lock that this function holds. A thread that has already begun is
-    visible in its frames.
+    A thread that begins to load the module needs the lock that this function holds. One that has begun is registered.
 
     Returns:
         False if another thread is loading the module.
@@ -81,26 +91,29 @@ def capturing() -> bool:
 
 def _loaded_elsewhere(module: Any) -> bool:
     """True if another thread is inside a function that reads the module's hashes more than once."""
-    codes = {inspect.unwrap(find(path)).__code__ for path in _METHODS} | _loading
+    global _unseen
+    _unseen = _unseen and _is_any_loading()
+    this = threading.get_ident()
+    return _unseen or any(loaded is module and thread != this for thread, loaded in tuple(loads.values()))
+
+
+def _is_any_loading() -> bool:
+    """True if another thread is inside Warp's code that loads modules."""
+    codes = {inspect.unwrap(find(f"context.Module.{name}")).__code__ for name in ("load", "_compile")}
     for thread, frame in sys._current_frames().items():
         here: FrameType | None = frame if thread != threading.get_ident() else None
         while here is not None:
-            if here.f_code in codes and _concerns(here, module):
+            if here.f_code in codes:
                 return True
             here = here.f_back
     return False
 
 
-def _concerns(frame: FrameType, module: Any) -> bool:
-    kernel = frame.f_locals.get("kernel")
-    owners = (frame.f_locals.get("self"), frame.f_locals.get("module"), getattr(kernel, "module", None))
-    return any(owner is module for owner in owners)
-
-
-def rehash_modules() -> None:
-    """Discards the hash of every module, while no thread loads one (:func:`hash_all_again`)."""
-    for module in list(find("context.user_modules").values()):
-        module.mark_modified()
+def hash_all_after_enable() -> None:
+    """Discards the hash of every module. While a load goes on that began before, hashes wait for their next use."""
+    global _unseen
+    _unseen = True
+    hash_all_again()
 
 
 def user_modules() -> dict[str, Any]:

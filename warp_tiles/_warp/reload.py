@@ -9,12 +9,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import warp
 
 from warp_tiles._warp.internals import MATHDX_OPTIONS, find
-from warp_tiles._warp.modules import capturing, compile_into_cache, hash_again, hash_outdated, outdated
+from warp_tiles._warp.modules import (
+    capturing,
+    compile_into_cache,
+    hash_again,
+    hash_outdated,
+    loads,
+    loads_a_module,
+    outdated,
+)
 from warp_tiles._warp.prefetch import Prefetches, reusable
 from warp_tiles.errors import PlanError
 from warp_tiles.plan.planning import ModulePlan
@@ -75,12 +84,17 @@ class Reloads:
                 hash_outdated(module)
             if pending:
                 self.prefetches.join(module)
+            call = object()  # as loads_a_module() does, without another call in each launch
+            loads[call] = get_ident(), module
             try:
                 if named:
                     return original(module, device, block_dim, **named)
-                return original(module, device, block_dim)  # launches call it so; this wrapper adds 0.05 µs
-            except LoadAgain as again:
-                return self._load_again(again, module, functools.partial(original, module, device, block_dim, **named))
+                return original(module, device, block_dim)
+            except LoadAgain as caught:
+                again = caught
+            finally:
+                del loads[call]
+            return self._load_again(again, original, module, device, block_dim, **named)
 
         return load
 
@@ -93,9 +107,10 @@ class Reloads:
         if self._pending:
             self.prefetches.join(module)
         try:
-            return original(module, *args, **kwargs)
-        except LoadAgain as again:
-            return bool(self._load_again(again, module, functools.partial(original, module, *args, **kwargs)))
+            return bool(loads_a_module(original)(module, *args, **kwargs))
+        except LoadAgain as caught:
+            again = caught
+        return bool(self._load_again(again, original, module, *args, **kwargs))
 
     def planning(self) -> Any:
         """Returns a with-block in which this thread generates code only to plan it."""
@@ -145,13 +160,13 @@ class Reloads:
         if find("context.ModuleHasher")(module._get_live_kernels(), options).get_hash() != hashed.get_hash():
             raise LoadAgain
 
-    def _load_again(self, again: LoadAgain, module: Any, load: Callable[[], Any]) -> Any:
+    def _load_again(self, again: LoadAgain, load: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:
         for _ in range(_ATTEMPTS):
             again.first()
             while not hash_again(module):
                 time.sleep(0.005)  # another thread is loading it
             try:
-                return load()
+                return loads_a_module(load)(module, *args, **kwargs)
             except LoadAgain as another:
                 again = another
         raise PlanError(

@@ -67,9 +67,9 @@ def tune_script(
     tuned = _tune_all(wanted, budget_s, progress)
     if any(item.measured for item in tuned):
         engine.records_changed()
-        from warp_tiles._warp.modules import rehash_modules
+        from warp_tiles._warp.modules import hash_all_again
 
-        rehash_modules()
+        hash_all_again()
     return tuned
 
 
