@@ -41,7 +41,6 @@ class OtherProcesses:
 
         Args:
             replace: Replaces an attribute until the hooks are removed.
-            keywords: The keyword arguments of ``build_cuda()``.
         """
         linked = keywords.get("ltoirs") or keywords.get("fatbins") or keywords.get("extra_include_dirs")
         if linked or keywords.get("llvm_cuda"):

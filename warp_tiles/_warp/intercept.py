@@ -30,11 +30,8 @@ class NotedLaunch:
     """A launch of a kernel, as ``wp.launch`` gets it.
 
     Attributes:
-        kernel: Warp's kernel.
         dim: All dimensions, those of the threads of ``wp.launch_tiled`` included.
-        values: The arguments, in order.
         outputs: How many of the last arguments were given as outputs.
-        device: Warp's device.
         block_dim: Threads per block.
         taped: True if a tape would have recorded it, so that its adjoint may run.
     """

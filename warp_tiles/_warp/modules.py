@@ -171,7 +171,6 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
     warning if it has changed since it was written.
 
     Args:
-        module: Warp's module.
         arch: Compute capability, e.g. ``90``.
         block_dim: Threads per block.
         folder: Receives the cubin, its metadata and its source.

@@ -61,7 +61,6 @@ class Recorder:
     to the Adjoint, and its arguments.
 
     Args:
-        adjoint: Warp's Adjoint.
         numbers: Yields the number of each new hook of the module.
     """
 

@@ -98,7 +98,6 @@ def copied_kernel(kernel: Any, name: str, options: Mapping[str, Any]) -> Any:
     """Returns the same kernel in a module of its own.
 
     Args:
-        kernel: Warp's kernel.
         name: The name of the module.
         options: Options of the module besides those of the kernel's module.
     """

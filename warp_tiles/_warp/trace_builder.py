@@ -186,7 +186,6 @@ class TraceBuilder:
 
     Args:
         adjoint: Warp's Adjoint of the function.
-        scalars: Its scalars.
         label_of: Returns the label of a traced function, by its Adjoint.
         effect_of: Returns the effect of a function, by Warp's function.
     """

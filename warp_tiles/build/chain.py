@@ -236,7 +236,6 @@ def variant_text(variant: Variant, failure: WarpTilesError, instead: str) -> str
     """The text if a variant could not be built.
 
     Args:
-        variant: The variant.
         failure: Its error. The first error in its log is the cause.
         instead: Name of the replacement.
     """

@@ -67,7 +67,6 @@ class Resources:
         """The cache that the settings name.
 
         Args:
-            settings: The settings.
             folder: A folder below its root; empty for the cache of functions.
             suffix: Suffix of its payloads.
         """

@@ -100,8 +100,6 @@ def toolchain_of(bundle: Bundle, root: Path, *, shared: bool) -> RecordedStore:
     """The toolchain of the machine that made a bundle.
 
     Args:
-        bundle: The bundle.
-        root: Folder of the cache.
         shared: Accept a root that others can write.
 
     Raises:

@@ -273,7 +273,6 @@ class Engine:
         """Start building variants. Modules that need the same variant share its build.
 
         Args:
-            variants: The variants.
             resolved: The settings; None for those of the process.
         """
         resolved = resolved or current()

@@ -114,7 +114,6 @@ class ModuleBuild:
             arch: Compute capability.
             native_dir: Folder of Warp's headers.
             warp_inputs: LTO-IR that Warp built itself, for solvers and FFTs.
-            keywords: Keyword arguments of Warp's ``build_cuda()``.
             warp_build: Runs Warp's own build with the given LTO-IR.
 
         Raises:

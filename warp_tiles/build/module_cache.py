@@ -29,7 +29,6 @@ def module_key(context: BuildContext, plan: ModulePlan, module: ModuleSource, te
     """The key of a linked module; None if it cannot be known before it is built.
 
     Args:
-        context: The resources of the build.
         plan: The plan, with the keys of its functions.
         module: The module as Warp passes it to its compiler.
         text: The source, with calls of the planned functions.
@@ -67,7 +66,6 @@ def module_flight(
     """Look a module up, and keep other processes from linking it while the caller does.
 
     Args:
-        context: The resources of the build.
         plan: See :func:`module_key`.
         module: See :func:`module_key`.
         text: See :func:`module_key`.

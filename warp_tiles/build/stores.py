@@ -59,7 +59,6 @@ def open_store(settings: Settings, toolchain: Callable[[str], str], *, writes: b
     """Connect to the store that the settings name.
 
     Args:
-        settings: The settings.
         toolchain: See :class:`RemoteStore`.
         writes: True to write entries; None for the setting ``remote_push``.
 

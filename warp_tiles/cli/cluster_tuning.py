@@ -68,7 +68,6 @@ class Task:
     """What a worker does with one answer of a place.
 
     Attributes:
-        gpu: Warp's name of the GPU.
         place: Digest of the place.
         config: The answer.
         runs: Launches to time; 0 to build the answer.
@@ -213,7 +212,6 @@ class ClusterDevice:
     Args:
         client: Dask's client.
         worker: Address of the worker.
-        gpu: The GPU.
         perform: Performs a task on the worker.
     """
 
@@ -301,7 +299,6 @@ def cluster_tuners(
     Args:
         client: Dask's client.
         script: The script that is tuned.
-        now: The settings.
         gpus: Returns the GPUs of a worker.
         perform: Performs a task on one of them.
 

@@ -75,7 +75,6 @@ class StageBuffer:
     """The place of a loaded tile in a stage.
 
     Attributes:
-        load: The load.
         offset_bytes: Its offset in the stage.
         transposed: True if the stage buffer has the tile's columns as rows.
         array: The array that every iteration loads it from; None if the array changes in the loop.
@@ -319,7 +318,6 @@ class FunctionCall:
     """What a placeholder of a site stands for.
 
     Attributes:
-        placeholder: Its name in the generated source.
         symbol: The device function; empty for Warp's scalar path.
         variant: The variant that it computes; None if nothing calls it by this placeholder.
         waits: True if all threads of the block wait before it.

@@ -209,7 +209,6 @@ def _product_type(
     """C++ of the type of a product of tiles in stage buffers.
 
     Args:
-        name: Its name.
         variant: The product, with its operands as they lie in stage buffers.
         answer: How a block computes it.
         sizes, flags: Further constants of its problem (``kernels/module/staged_accumulators.cuh``).

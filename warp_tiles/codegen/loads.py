@@ -28,7 +28,6 @@ def plan_loads(functions: Iterable[FunctionTrace], pipelined: Collection[int] = 
     """Decides about the loads of a module's functions.
 
     Args:
-        functions: The functions.
         pipelined: Numbers of the hooks of loops that load ahead. Their loads are not decided here.
     """
     asynchronous: dict[int, bool] = {}

@@ -44,7 +44,6 @@ def decide(
 
     Args:
         module: The whole module, for calls of the function.
-        function: The function.
         accumulators: Finds the functions that keep the accumulators of a site.
         ahead: True if tiles may be loaded ahead.
         target: What loops may use; None without stages.

@@ -33,7 +33,6 @@ class DeviceFunction:
     """A function that was built for a variant.
 
     Attributes:
-        symbol: Its name.
         accumulators: The functions that keep its accumulators over a loop, or the reason why there are none.
     """
 
@@ -86,7 +85,6 @@ class GeneratedModule:
     """A module as Warp generated it.
 
     Attributes:
-        session: Its sites.
         source: Its source, with a placeholder for the prelude.
         trace: The traces of its functions; empty if Warp's code generator could not be followed.
         called: Numbers of the sites whose adjoints are called.

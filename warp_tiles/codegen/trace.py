@@ -50,7 +50,6 @@ class Branch:
 
     Attributes:
         line: Line of the user's source file.
-        nodes: Its statements, in order.
         wait: Number of the hook before it; None if no load can be in flight there.
         end_wait: Number of the hook at its end; None if no load can be in flight there.
     """
@@ -71,7 +70,6 @@ class FunctionTrace:
     Attributes:
         label: Its name, which is unique within the module.
         file: The user's source file.
-        nodes: Its statements, in order.
         parameters: C++ names of its parameters, in order.
         end_wait: Number of the hook at its end; None if no load can be in flight there.
         frame: Its tiles with shared memory of their own, in the order in which this memory lies, with their bytes.

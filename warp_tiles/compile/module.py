@@ -31,7 +31,6 @@ class ModuleSource:
         arch: Compute capability, e.g. ``90``.
         output: ``cubin`` or ``ptx``.
         native_dir: Folder of Warp's own headers.
-        keywords: The keyword arguments of ``build_cuda()``.
         suffix: ``a`` if its code needs instructions of ``sm_90a`` alone, else empty.
     """
 
@@ -93,7 +92,6 @@ def warp_link_reason(
     """The reason why Warp has to link a module; empty if warp_tiles can link it.
 
     Args:
-        module: The module.
         toolchain: The toolchain of warp_tiles, or None if there is none.
         foreign_inputs: Names of inputs from another compiler than the one of ``toolchain``.
     """

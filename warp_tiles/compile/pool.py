@@ -153,7 +153,6 @@ class CompilerPool:
         """Start a request. If it fails, its future raises the WarpTilesError.
 
         Args:
-            request: The request.
             prefix: Number of characters at the beginning of a module's source that other modules share. Workers of an
                 executor precompile them; here the request names its own precompiled headers.
         """

@@ -128,7 +128,6 @@ def flatten(header: Path, root: Path) -> str:
     sources of a process do not change, as :meth:`Engine.fingerprint` digests them once.
 
     Args:
-        header: The header.
         root: Folder of the headers that are inlined.
     """
     return _text(header.resolve(), root.resolve(), set())

@@ -172,7 +172,6 @@ class ToolchainStore:
     If the folder is damaged, stale or not writable, the search is repeated.
 
     Args:
-        root: The folder of the cache.
         folder: The folder of the facts, by name below the root; empty for the root itself.
         shared: Accept a root that others can write. The facts themselves are for this user alone.
     """

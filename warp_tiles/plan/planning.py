@@ -342,7 +342,6 @@ def resolve(
     """Decide about every product of a module.
 
     Args:
-        session: The sites.
         called: Numbers of the sites in functions whose adjoint was generated.
         kernels: Keys of the module's kernels.
         uses: The functions that each kernel uses, forward and backward.

@@ -116,7 +116,6 @@ def device_function(variant: Variant, symbol: str, provider: str, config: Config
     """The device function of a built variant, for generated code.
 
     Args:
-        variant: The variant.
         symbol: Name of its function.
         provider: Name of the provider that built it.
         config: The tile configuration of ``mma``; None for other providers.

@@ -32,7 +32,6 @@ def element(name: str, /, *content: Content, **attributes: str | None) -> Markup
 
     Args:
         name: The element.
-        content: Its content.
         attributes: Its attributes. ``_`` in a name becomes ``-``, and one at its end is dropped (``class_``). None
             leaves an attribute out.
     """

@@ -215,7 +215,6 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
     Args:
         document: ``modules``, as :func:`warp_tiles.report` and ``warp-tiles plan --json`` give them, and ``matmul``, as
             the latter gives it.
-        title: Its heading.
         facts: Facts about the run, by name: script, time, versions.
 
     Returns:

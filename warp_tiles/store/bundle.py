@@ -86,7 +86,6 @@ def write_bundle(path: Path, objects: Iterable[tuple[str, str, bytes]]) -> None:
     """Write a bundle, whole or not at all.
 
     Args:
-        path: The file.
         objects: Kind, key and content of each object. The order is that of the file.
 
     Raises:
@@ -151,7 +150,6 @@ class Bundle:
     """A bundle that is read. It stays open, and is safe for threads.
 
     Args:
-        path: The file.
         trusted: The keys whose signatures count, by key id.
         unsigned: True to accept objects that nobody signed, as the import of a user does.
 

@@ -430,7 +430,6 @@ class FileCache(Cache):
         The file exists until the entry is removed, which another process can do at any time.
 
         Args:
-            key: The key.
             digest: Returns the SHA-256 of a file. It may remember digests, as :class:`FileDigests` does.
 
         Returns:

@@ -23,7 +23,6 @@ class Documents:
     """The files of one folder. They are for this user alone, also below a shared root.
 
     Args:
-        root: The folder of the cache.
         folder: The folder of the files, by name below the root; empty for the root itself.
         shared: Accept a root that others can write.
         most: The largest number of files; the oldest are removed first. 0 for no limit.

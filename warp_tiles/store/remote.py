@@ -28,7 +28,6 @@ class RemoteStore(Connection):
     """A store of signed entries. It connects in the background as soon as it is made.
 
     Args:
-        url: Its URL.
         trusted: The keys whose signatures count, by key id.
         wait_s: The longest time to wait for an entry.
         toolchain: Returns the compiler of a kind of entries, and for modules the linker, as text.

@@ -181,9 +181,7 @@ def snapshot(
     """Returns the records that apply to this machine and these settings, and the answers that a search forces.
 
     Args:
-        records: The store of records.
         toolchain: Digests the inputs of answers.
-        now: The settings.
         environments: The GPUs of this machine; None takes those that Warp finds.
 
     Returns:

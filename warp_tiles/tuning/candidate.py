@@ -37,7 +37,6 @@ class Workspace:
     """Arguments of a search on one device. Arrays that a launch may write are copies, so the user's stay unchanged.
 
     Args:
-        names, values: The arguments, in order.
         written: Names of the arrays that launches write. They are restored before each run. None for all arrays.
         device: Warp's device; arrays on another device are copied there.
         writes_only_named: True if launches write no other array. If False, the others are copied too, and those that

@@ -39,7 +39,6 @@ def alike(device: Any, others: Iterable[Any]) -> list[Any]:
     """Returns the GPUs with the same name, architecture and multiprocessor count, whose measurements hold for a device.
 
     Args:
-        device: Warp's device.
         others: Warp's devices; no CUDA context is made on those that differ.
 
     Returns:

@@ -28,7 +28,6 @@ class TunedLaunch:
 
     Attributes:
         config: The configuration.
-        kernel: Warp's kernel.
         block_dim: Threads per block; None for Warp's default.
     """
 

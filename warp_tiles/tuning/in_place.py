@@ -242,7 +242,6 @@ def local_tuner(engine: Engine, now: Settings, devices: Sequence[Any]) -> Tuner:
 
     Args:
         engine: Builds candidates.
-        now: The settings.
         devices: Warp's devices: the GPU, then others like it that share the work.
 
     Raises:
@@ -259,7 +258,6 @@ def local_devices(
 
     Args:
         devices: Warp's devices: a GPU, then others like it.
-        placed: The place and the launch.
         configs: The answers.
     """
     copies, launch, (device, *others) = Copies(placed), placed.launch, devices

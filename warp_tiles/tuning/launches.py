@@ -74,7 +74,6 @@ class KernelLaunches:
 
     Attributes:
         kernels: The kernels of the configurations.
-        values: Arguments, in order.
         written: Names of arrays that launches write; None if they are not known.
         dim: Launch dimensions, from a configuration and the arguments.
         writes_only_named: True if launches write no array besides ``written``. If False, other arrays are copied too.

@@ -283,7 +283,6 @@ class EventClock:
     would include the host's launch time. If the host was too late, the runs are repeated after more work.
 
     Args:
-        device: Warp's device.
         flush_l2: Overwrite a buffer larger than L2 before each run.
 
     Raises:

@@ -30,7 +30,6 @@ class TunedSnapshots:
         """Returns the snapshot under some settings; None if nothing was measured, or if records do not count.
 
         Args:
-            now: The settings.
             store: Digests the inputs of answers.
         """
         if not now.rules.records:

@@ -130,7 +130,6 @@ class RecordStore:
         Load the record again in the block in either case: another search may have just ended.
 
         Args:
-            key: The key.
             timeout_s: Seconds to wait for another search; None for no limit, 0 to not wait.
 
         Yields:

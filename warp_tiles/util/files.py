@@ -81,7 +81,6 @@ def write_descriptor(descriptor: int, data: bytes, mode: int | None = None, *, d
 
     Args:
         descriptor: The open file.
-        data: The content.
         mode: Its permissions; None to leave them.
         durable: Wait until the content is on disk.
 
@@ -109,7 +108,6 @@ def write_atomic(path: Path, data: bytes, mode: int | None = None) -> os.stat_re
 
     Args:
         path: The file; its folder exists.
-        data: The content.
         mode: Its permissions; None for those that the umask allows.
 
     Returns:

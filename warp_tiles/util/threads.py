@@ -32,7 +32,6 @@ def wait_all(futures: Collection[Future[T]], timeout_s: float | None = None) -> 
     """Wait until all futures are done.
 
     Args:
-        futures: The futures.
         timeout_s: The longest wait in seconds; None for no limit.
 
     Returns:

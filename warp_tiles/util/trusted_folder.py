@@ -132,7 +132,6 @@ class TrustedFolder:
 
         Args:
             name: The file.
-            data: Its content.
             durable: Wait until it is on disk. Otherwise a crash of the system can leave an empty or a partial file.
 
         Returns:
@@ -346,7 +345,6 @@ class TrustedFolder:
 
         Args:
             place: The folder, for messages.
-            status: Its status.
             allowed: The permissions of the root; None if this is the root.
         """
         writers = status.st_mode & _OTHERS_WRITE
