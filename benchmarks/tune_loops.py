@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.loops import ROWS, Row
 from benchmarks.machine import gpu_record
 from benchmarks.speed.ratios import geometric_mean
-from warp_tiles.util.files import write_atomic
+from warp_tiles.util.files import write_output
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TURNS = 2
@@ -232,7 +232,7 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"{cell.name}: failed: {error}", flush=True)
             data["rows"].append(found)
             data["summary"] = summary(data["rows"], listed)
-            write_atomic(options.json, (json.dumps(data, indent=1) + "\n").encode())
+            write_output(options.json, (json.dumps(data, indent=1) + "\n").encode())
     print(json.dumps(data["summary"], indent=1))
     return int(any("failed" in row for row in data["rows"]))
 

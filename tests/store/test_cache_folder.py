@@ -15,7 +15,7 @@ import pytest
 import warp_tiles.util.files
 from tests.store.cache_workers import files, fill, key, key_file_of, payload
 from warp_tiles.errors import CacheError
-from warp_tiles.store.cache import Cache
+from warp_tiles.store.cache import Cache, find
 from warp_tiles.store.paths import default_root
 
 COMMANDS = {
@@ -23,7 +23,7 @@ COMMANDS = {
     "manifest": lambda cache: cache.manifest(key("a")),
     "put": lambda cache: cache.put(key("a"), b"x", {}),
     "get_or_build": lambda cache: cache.get_or_build(key("a"), lambda: (b"x", {})),
-    "find": lambda cache: cache.find("a"),
+    "find": lambda cache: find({"": cache}, "a"),
     "info": lambda cache: cache.info(),
     "entries": lambda cache: cache.entries(),
     "verify": lambda cache: cache.verify(),

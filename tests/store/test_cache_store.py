@@ -13,7 +13,7 @@ import pytest
 
 from tests.store.cache_workers import files, fill, key, key_file_of, object_of, payload
 from warp_tiles.errors import CacheError
-from warp_tiles.store.cache import Cache
+from warp_tiles.store.cache import Cache, find
 from warp_tiles.store.folder import Folder
 
 
@@ -253,11 +253,11 @@ def test_a_miss_is_explained_by_the_nearest_key(cache: Cache) -> None:
 
 def test_find_requires_exactly_one_key(cache: Cache) -> None:
     entries = fill(cache, *range(3))
-    assert cache.find(entries[0].key[:12]).key == key(0)
+    assert find({"": cache}, entries[0].key[:12])[1].key == key(0)
     with pytest.raises(CacheError, match="3 stored keys"):
-        cache.find("")
+        find({"": cache}, "")
     with pytest.raises(CacheError, match="0 stored keys"):
-        cache.find("zz")
+        find({"": cache}, "zz")
     with pytest.raises(CacheError, match="not a key digest"):
         cache.get("../../etc/passwd")
 

@@ -31,7 +31,7 @@ from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.solver.variant import Variant
 from warp_tiles.store.manifest import Entry
-from warp_tiles.util.files import write_atomic
+from warp_tiles.util.files import write_output
 from warp_tiles.util.nvtx import marked
 from warp_tiles.util.threads import wait_result
 from warp_tiles.util.warn import warn
@@ -159,7 +159,7 @@ class ModuleBuild:
     def _found(self, entry: Entry, output_path: Path) -> ModuleRecord:
         """Write a module that was linked before. Its functions are neither built nor fetched."""
         with self._phases.measured(WRITE):
-            write_atomic(output_path, entry.payload)
+            write_output(output_path, entry.payload)
         artifacts = [
             Artifact(v.variant, v.symbol, b"", v.provider, v.key, True, 0.0, tile_config=v.tile_config)
             for v in self.plan.needed
@@ -190,14 +190,14 @@ class ModuleBuild:
         suffix = module.output == "cubin" and not reason and may_have_suffix(self.plan)
         text = self.text(artifacts, suffix=suffix)
         if text != source_path.read_text("utf-8"):  # a product fell back to another function or to the scalar path
-            write_atomic(source_path, text.encode("utf-8"))
+            write_output(source_path, text.encode("utf-8"))
             early = None
         if not reason:
             with marked(self._settings.nvtx, f"link {self.plan.name}"):
                 reason = self._link(module, source_path, output_path, early, payloads)
             if reason and suffix:
                 suffix = False
-                write_atomic(source_path, self.text(artifacts, suffix=False).encode("utf-8"))
+                write_output(source_path, self.text(artifacts, suffix=False).encode("utf-8"))
         if reason:
             with self._phases.measured(WARP_LINK), marked(self._settings.nvtx, f"link {self.plan.name} by Warp"):
                 warp_build([*warp_inputs, *payloads])
@@ -268,7 +268,7 @@ class ModuleBuild:
         def link(compiled: Future[Compiled]) -> None:
             request = self._link_request(module, (result_of(compiled).payload, *payloads))
             linked = self._phases.of_process(LINK, self._context.pool.submit(request))
-            write_atomic(output_path, result_of(linked).payload)
+            write_output(output_path, result_of(linked).payload)
 
         try:
             try:

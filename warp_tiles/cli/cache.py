@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from rich.filesize import decimal
 from warp_tiles.cli.output import echo, json_option, print_json, print_table
 from warp_tiles.cli.remote import pull, push, status
 from warp_tiles.errors import CacheError
-from warp_tiles.store.cache import Cache
+from warp_tiles.store.cache import Cache, find
 from warp_tiles.store.explain import MissedKeys
 from warp_tiles.store.maintain import EntryInfo
 
@@ -160,20 +159,8 @@ def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
     from warp_tiles.store.transfer import export
 
     caches = _caches()
-    chosen = dict(_find(caches, key) for key in keys)
+    chosen = {manifest.key.digest: kind for kind, manifest in (find(caches, key) for key in keys)}
     _report(export(caches, file, signer_if_any(current()), chosen), as_json)
-
-
-def _find(caches: Mapping[str, Cache], prefix: str) -> tuple[str, str]:
-    """The one stored key that begins with these digits, and its kind."""
-    found = [
-        (item.key, kind) for kind, held in caches.items() for item in held.entries() if item.key.startswith(prefix)
-    ]
-    if len(found) != 1:
-        raise CacheError(
-            f"{len(found)} stored keys begin with {prefix!r}", remedy="give more digits, or list the cache for its keys"
-        )
-    return found[0]
 
 
 @cache.command("import")

@@ -307,19 +307,6 @@ class Cache:
                 remedy="check that the folder exists, is yours and has space",
             ) from error
 
-    def find(self, prefix: str) -> Manifest:
-        """The manifest of the one stored key that begins with these hex digits.
-
-        Raises:
-            CacheError: No stored key or several have this prefix, or the folder is refused or unreadable.
-        """
-        found = [item.manifest for item in self.entries() if item.key.startswith(prefix)]
-        if len(found) == 1:
-            return found[0]
-        raise CacheError(
-            f"{len(found)} stored keys begin with {prefix!r}", remedy="give more digits, or list the cache for its keys"
-        )
-
     def explain(self, key: CacheKey | str) -> Explanation:
         """Compare a key with the nearest other stored key. Of equally near ones, the most recently used is taken.
 
@@ -329,7 +316,7 @@ class Cache:
         Raises:
             CacheError: No stored key or several begin with the digits, or the folder is refused or unreadable.
         """
-        requested = self.find(key).key if isinstance(key, str) else key
+        requested = find({"": self}, key)[1].key if isinstance(key, str) else key
         return explain_among(requested, (item.manifest.key for item in self.entries()))
 
     def info(self) -> maintain.CacheInfo:
@@ -406,6 +393,21 @@ class Cache:
         with self._command("reading"):
             found = self._folder.read_entry(digest_of(key), full=True)
             return found and replace(found, manifest=replace(found.manifest, payload_mtime_ns=0))
+
+
+def find(caches: Mapping[str, Cache], prefix: str) -> tuple[str, Manifest]:
+    """The one stored key that begins with these hex digits: the kind of its cache, and its manifest.
+
+    Raises:
+        CacheError: No stored key or several have this prefix, or a folder is refused or unreadable.
+    """
+    stored = ((kind, item.manifest) for kind, cache in caches.items() for item in cache.entries())
+    found = [(kind, manifest) for kind, manifest in stored if manifest.key.digest.startswith(prefix)]
+    if len(found) == 1:
+        return found[0]
+    raise CacheError(
+        f"{len(found)} stored keys begin with {prefix!r}", remedy="give more digits, or list the cache for its keys"
+    )
 
 
 def digest_of(key: CacheKey | str) -> str:

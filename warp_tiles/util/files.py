@@ -103,29 +103,6 @@ def write_descriptor(descriptor: int, data: bytes, mode: int | None = None, *, d
         os.close(descriptor)
 
 
-def write_atomic(path: Path, data: bytes, mode: int | None = None) -> os.stat_result:
-    """Write a file atomically and durably. A link of this name is replaced.
-
-    Args:
-        path: The file; its folder exists.
-        mode: Its permissions; None for those that the umask allows.
-
-    Returns:
-        The written file's status.
-    """
-    temporary = path.parent / temporary_name()
-    descriptor = os.open(temporary, _CREATE_FLAGS, 0o666 if mode is None else 0o600)
-    try:
-        status = write_descriptor(descriptor, data, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
-    sync_folder(path.parent)
-    return status
-
-
 def write_new(path: Path, data: bytes) -> None:
     """Write a file that only its owner can read, durably; whole or not at all. An existing one is never replaced."""
     descriptor = os.open(path, _CREATE_FLAGS, 0o600)

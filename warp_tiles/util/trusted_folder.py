@@ -119,8 +119,7 @@ class TrustedFolder:
             FileTooLargeError: It has more than ``most_bytes`` bytes.
             OSError: It is not a regular file, or cannot be read.
         """
-        folder, _, file = name.rpartition("/")
-        with self._opened(folder) as parent:
+        with self._parent(name) as (parent, file):
             descriptor = os.open(file, _READ_FLAGS, dir_fd=parent)
         try:
             return read_descriptor(descriptor, self.path(name), most_bytes)
@@ -137,10 +136,9 @@ class TrustedFolder:
         Returns:
             The file's status.
         """
-        folder, _, file = name.rpartition("/")
         _, mode = self.modes()
         temporary = temporary_name()
-        with self._opened(folder, create=True) as parent:
+        with self._parent(name, create=True) as (parent, file):
             descriptor = os.open(temporary, _CREATE_FLAGS, 0o600, dir_fd=parent)
             try:
                 status = write_descriptor(descriptor, data, mode if mode != 0o600 else None, durable=durable)
@@ -155,8 +153,7 @@ class TrustedFolder:
 
     def create_empty(self, name: str) -> bool:
         """Create an empty file and its folder. Returns False if the file exists."""
-        folder, _, file = name.rpartition("/")
-        with self._opened(folder, create=True) as parent:
+        with self._parent(name, create=True) as (parent, file):
             try:
                 os.close(os.open(file, _CREATE_FLAGS, self.modes()[1], dir_fd=parent))
             except FileExistsError:
@@ -165,20 +162,17 @@ class TrustedFolder:
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists. A link is removed, and never its target."""
-        folder, _, file = name.rpartition("/")
-        with suppress(FileNotFoundError), self._opened(folder) as parent:
+        with suppress(FileNotFoundError), self._parent(name) as (parent, file):
             os.unlink(file, dir_fd=parent)
 
     def move(self, name: str, target: str) -> None:
         """Move a file to another folder, which is created. An existing target is replaced."""
-        (folder, _, file), (other, _, new) = name.rpartition("/"), target.rpartition("/")
-        with self._opened(folder) as source, self._opened(other, create=True) as destination:
+        with self._parent(name) as (source, file), self._parent(target, create=True) as (destination, new):
             os.replace(file, new, src_dir_fd=source, dst_dir_fd=destination)
 
     def touch(self, name: str, time_ns: int | None = None) -> None:
         """Set a file's times; None for the system's own present time, which also a file of another user accepts."""
-        folder, _, file = name.rpartition("/")
-        with self._opened(folder) as parent:
+        with self._parent(name) as (parent, file):
             if time_ns is None:
                 os.utime(file, dir_fd=parent, follow_symlinks=False)
             else:
@@ -190,8 +184,7 @@ class TrustedFolder:
         Raises:
             FileNotFoundError: There is no such file.
         """
-        folder, _, file = name.rpartition("/")
-        with self._opened(folder) as parent:
+        with self._parent(name) as (parent, file):
             return os.stat(file, dir_fd=parent, follow_symlinks=False)
 
     def sync(self, folder: str) -> None:
@@ -278,8 +271,7 @@ class TrustedFolder:
 
     def _note(self, name: str, data: bytes) -> None:
         """Write a small file in place, without syncing it."""
-        folder, _, file = name.rpartition("/")
-        with self._opened(folder) as parent:
+        with self._parent(name) as (parent, file):
             flags, mode = _CREATE_FLAGS & ~os.O_EXCL | os.O_TRUNC, self.modes()[1]
             descriptor = os.open(file, flags, mode, dir_fd=parent)
             try:
@@ -288,6 +280,13 @@ class TrustedFolder:
                 os.write(descriptor, data)
             finally:
                 os.close(descriptor)
+
+    @contextmanager
+    def _parent(self, name: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
+        """Open the folder of a file, see :meth:`_opened`. Yields it with the file's name in it."""
+        folder, _, file = name.rpartition("/")
+        with self._opened(folder, create=create) as descriptor:
+            yield descriptor, file
 
     @contextmanager
     def _opened(self, folder: str, *, create: bool = False) -> Iterator[int]:
