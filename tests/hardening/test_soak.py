@@ -49,7 +49,7 @@ def test_gc_also_collects_the_caches_beside_the_store(tmp_path: Path, number: in
     (cache.root / cache._folder.key_name(key("payload without a key").digest)).unlink()
     files = TrustedFolder(cache.root)
     files.write(f"v1/locks/{key('killed').digest}.holder", b"1 elsewhere")
-    assert Cache(root).gc().leftovers == 1
+    assert Cache(root).gc().payloads == 1
     assert unowned(root) == []
     found = cache.get(key("kept"))
     assert found is not None
