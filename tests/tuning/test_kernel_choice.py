@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,31 @@ def test_threads_that_launch_at_once_search_once(store: MemoryStore) -> None:
     for thread in threads:
         thread.join(60)
     assert add.counters.searches == 1
+
+
+def test_a_search_for_one_key_blocks_no_other_key(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    add, small, large = tuned(store), arguments(), arguments(512)
+    inside, go = threading.Event(), threading.Event()
+
+    def choose(values: Sequence[Any], *_: Any) -> Any:
+        if values[0].shape == (512,):
+            inside.set()
+            assert go.wait(60)
+        return {"tile": 64, "block_dim": 32}
+
+    monkeypatch.setattr(add, "_choose", choose)
+    thread = threading.Thread(target=lambda: add.launch(**lists(large)))
+    thread.start()
+    assert inside.wait(60)
+    other = threading.Thread(target=lambda: add.launch(**lists(small)))
+    other.start()
+    other.join(60)
+    assert not other.is_alive()
+    go.set()
+    thread.join(60)
+    monkeypatch.setattr(kernel, "_MOST_KEYS", 2)
+    add.launch(**lists(arguments(256)))
+    assert len(add._searching) == len(add._chosen) == 1
 
 
 def test_an_exhausted_budget_continues_later(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:

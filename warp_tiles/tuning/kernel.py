@@ -36,6 +36,7 @@ from warp_tiles.tuning.store import RecordStore, open_store
 
 log = logging.getLogger("warp_tiles")
 UNTUNED = ("off", "scalar", "fast")  # policies without look-ups and measurements
+_MOST_KEYS = 4096  # whose choices are kept in the process
 _RETRY_AFTER_S = 1.0  # after a launch of the default because another process searches
 
 _instances: weakref.WeakSet[TunedKernel] = weakref.WeakSet()
@@ -150,6 +151,7 @@ class TunedKernel:
         self._chosen: dict[Any, TunedLaunch] = {}
         self._retry_at: dict[Any, float] = {}
         self._lock = threading.RLock()
+        self._searching: dict[Any, threading.RLock] = {}  # held during the search for a key of this process
         self._wp: Any = None
         #: Counts of this kernel's operations in this process.
         self.counters = Counters()
@@ -387,6 +389,11 @@ class TunedKernel:
         self, choice_key: Any, values: Sequence[Any], device: Any, written: frozenset[str] | None, stream: Any
     ) -> TunedLaunch:
         with self._lock:
+            if len(self._searching) >= _MOST_KEYS:  # e.g. a key with a value that changes in each launch
+                self._searching = {}
+                self.forget()
+            searching = self._searching.setdefault(choice_key, threading.RLock())
+        with searching:
             if choice_key is not None:
                 known = self._chosen.get(choice_key)
                 if known is not None:

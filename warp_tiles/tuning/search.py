@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -109,6 +110,9 @@ def search(
         deadline = time.monotonic() + budget_s if budget_s else math.inf
         given = (effort or Effort(), jobs or available_cores(), deadline, soft, progress, finished)
         return _Search([_Guard(device) for device in devices], *given).run(configs, strategy or Strategy(), default)
+
+
+_measuring: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)  # by name of the device
 
 
 class _LostError(Exception):
@@ -281,7 +285,8 @@ class _Search:
         ]
 
         def measure(guard: _Guard, part: list[Runner]) -> None:
-            race(part, guard, effort, deadline=self.deadline, on_measured=self._show)
+            with _measuring[guard.device.name]:  # two searches at once would measure each other
+                race(part, guard, effort, deadline=self.deadline, on_measured=self._show)
 
         start = time.monotonic()
         for runner in runners:
