@@ -33,12 +33,14 @@ import warp
 
 from warp_tiles._warp.internals import (
     GEMM_OPTION,
+    LTO_DOT,
     MATMUL,
     SOLVER_OPTION,
     SOLVERS,
     check_internals,
     find,
     mathdx_enabled,
+    untested,
 )
 from warp_tiles._warp.modules import (
     hash_all_after_enable,
@@ -56,13 +58,16 @@ from warp_tiles._warp.tracing import Tracer
 from warp_tiles._warp.translate import libmathdx_build, mentions
 from warp_tiles.build.engine import Engine
 from warp_tiles.errors import PlanError
-from warp_tiles.settings import OPTION_PREFIX, SETTINGS, current, from_options
+from warp_tiles.settings import OPTION_PREFIX, SETTINGS, Settings, current, from_options
 from warp_tiles.util.nvtx import marked
+from warp_tiles.util.signals import raise_if_signalled
+from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
     from warp_tiles._warp.apart import OtherProcesses
     from warp_tiles._warp.generation import BuilderState
     from warp_tiles.build.module_build import ModuleBuild
+    from warp_tiles.codegen.module import GeneratedModule
     from warp_tiles.plan.planning import ModulePlan
 
 
@@ -73,6 +78,12 @@ def _code_settings() -> tuple[object, ...]:
     """
     now = current()
     return tuple((getattr(now, name), now.layer(name)) for name, item in SETTINGS.items() if item.affects != "nothing")
+
+
+def _module_builder(module: Any, options: Any, hasher: Any, target: str = "cuda") -> Any:
+    made = find("context.ModuleBuilder")
+    extra = {"target": target} if "target" in inspect.signature(made).parameters else {}
+    return made(module, options, hasher=hasher, **extra)
 
 
 class _LinkInputs(list):  # type: ignore[type-arg]
@@ -95,6 +106,7 @@ class Hooks:
         self.sites = CallSites(self.reloads, self._tracer)
         self._code_settings = _code_settings()
         self._generating = threading.local()
+        self._is_untested = untested() != ""
         self._restore: list[Callable[[], None]] = []
 
     # ---- install and uninstall
@@ -106,6 +118,8 @@ class Hooks:
             UnsupportedWarpError: This Warp lacks a member that a hook replaces. Nothing was changed.
         """
         check_internals()
+        if self._is_untested:
+            warn(untested())
         try:
             build, codegen, context = find("build"), find("codegen"), find("context")
             build_lto_dot = build.build_lto_dot
@@ -116,7 +130,11 @@ class Hooks:
                 for overload in {id(function): function for function in (builtin, *builtin.overloads)}.values():
                     if (original := overload.lto_dispatch_func) is not None:
                         self._replace(overload, "lto_dispatch_func", functools.partial(dispatcher, original))
-            self._wrap(build, "build_lto_dot", functools.partial(dispatch_lto_dot, self.sites))
+            if unknown := set(inspect.signature(build_lto_dot).parameters).difference(LTO_DOT):
+                names = ", ".join(sorted(unknown))
+                warn(f"libmathdx and the adjoint of tile_cholesky are left to Warp: build_lto_dot() takes {names}")
+            else:
+                self._wrap(build, "build_lto_dot", functools.partial(dispatch_lto_dot, self.sites))
             self._wrap(build, "build_cuda", self._build_cuda)
             self._wrap(codegen.Adjoint, "build", self._adjoint_build)
             self._wrap(codegen, "codegen_func_reverse", self._codegen_func_reverse)
@@ -129,7 +147,7 @@ class Hooks:
             self._wrap(context.Module, "_compile", self.reloads.compile)
             self._wrap(context.ModuleHasher, "__init__", self._hasher_init)
             self._wrap(context.ModuleHasher, "hash_adjoint", self._hash_adjoint)
-            if mathdx_enabled():
+            if mathdx_enabled() and not unknown:
                 self.engine.use_libmathdx(functools.partial(libmathdx_build, build_lto_dot))
             hash_all_after_enable()
         except BaseException:
@@ -147,7 +165,8 @@ class Hooks:
     def prefetch(self, modules: Iterable[Any], device: Any, block_dim: int | None) -> int:
         """Compiles modules ahead of their launches (:func:`warp_tiles.prefetch`). Returns how many are queued."""
         target = warp.get_device(device)
-        threads = 1 if target.is_cpu else block_dim
+        blocks = getattr(warp.config, "enable_cpu_blocks", False)  # Warp 1.19
+        threads = 1 if target.is_cpu and not (blocks and block_dim) else block_dim
         fresh = (module for module in modules if not module.execs)
         return self.reloads.prefetches.start((m, target, threads or int(m.options["block_dim"])) for m in fresh)
 
@@ -216,15 +235,9 @@ class Hooks:
         state = self.sites.existing_state(builder)
         if state is None:
             return original(builder, device)
-        from warp_tiles._warp.generation import declare_prelude, finish_module, kernel_memory, reserve_shared
+        from warp_tiles._warp.generation import finish_module, kernel_memory, reserve_shared
 
-        self._generating.state = state
-        try:
-            if state.recorders:  # the source contains hooks, which the prelude has to define
-                declare_prelude(builder)
-            source = original(builder, device)
-        finally:
-            self._generating.state = None
+        source = self._source(original, builder, device, state)
         if not state.session.sites and not state.recorders:
             return source
         self._refuse_stale_hash(builder)
@@ -245,6 +258,49 @@ class Hooks:
             self.engine.recorder.add_plan(plan)
         state.build = ModuleBuild(self.engine, generated, plan)
         return state.build.text()
+
+    def _source(self, original: Callable[..., str], builder: Any, device: str, state: BuilderState) -> str:
+        from warp_tiles._warp.generation import declare_prelude
+
+        self._generating.state = state
+        try:
+            if state.recorders:  # the source contains hooks, which the prelude has to define
+                declare_prelude(builder)
+            return original(builder, device)
+        finally:
+            self._generating.state = None
+
+    def generated(self, module: Any, options: Any, hasher: Any) -> GeneratedModule:
+        """Generates a module for a GPU under the default settings. It is not planned."""
+        from warp_tiles._warp.generation import finish_module
+
+        hasher.warp_tiles_settings, hasher.warp_tiles_has_calls = Settings(), True
+        with self.reloads.planning():
+            builder = _module_builder(module, options, hasher)
+            state = self.sites.state(builder)
+            original = find("context.ModuleBuilder").codegen.__wrapped__
+            return finish_module(builder, state, self._source(original, builder, "cuda", state))[0]
+
+    def _probe(self) -> None:
+        """Checks an untested Warp before the first module with a product is hashed. Warns of what is left to Warp."""
+        if not self._is_untested or not mathdx_enabled():
+            return
+        self._is_untested = False
+        from warp_tiles._warp import probe
+
+        try:
+            made = probe.generated(self)
+            product = probe.difference(probe.PRODUCT, probe.product_of(made))
+            loops = self._tracer.rejection or probe.difference(probe.TRACE, probe.trace_of(made))
+        except Exception as error:
+            raise_if_signalled(error)
+            product, loops = f"{type(error).__name__}: {error}", ""
+        if product:
+            self.reloads.is_left_to_warp = True
+            warn(f"products and solvers are left to Warp {warp.__version__}, whose code for a probe is new: {product}")
+        elif loops and not self._tracer.rejection:
+            self._tracer.rejection = f"Warp {warp.__version__} generates new code for a probe: {loops}"
+            warn(f"loops of products are left as Warp generates them: {self._tracer.rejection}")
 
     def _refuse_stale_hash(self, builder: Any) -> None:
         """Raises an error if the settings differ from those in the module's hash.
@@ -317,7 +373,6 @@ class Hooks:
             PlanError: There is no such target.
         """
         require_target(arch, block_dim, compiled=False)
-        context = find("context")
         hash_outdated(module)
         with find("codegen._codegen_lock"):
             threads = block_dim if block_dim is not None else module.options["block_dim"]
@@ -331,11 +386,9 @@ class Hooks:
                 return None
             options = module.resolve_options(warp.config, block_dim=threads) | {"output_arch": arch}
             target = "cpu" if arch is None else "cuda"
-            known = inspect.signature(context.ModuleBuilder).parameters
-            extra = {"target": target} if "target" in known else {}
             with self.reloads.planning():
                 # with the module's own hasher the kernels have the same names as in the loaded module
-                builder = context.ModuleBuilder(module, options, hasher=hasher, **extra)
+                builder = _module_builder(module, options, hasher, target)
                 builder.codegen(target)
         state = self.sites.existing_state(builder)
         return state.build.plan if state is not None and state.build is not None else None
@@ -370,6 +423,8 @@ class Hooks:
         original(hasher, kernels, hashed)
         if not hasher.warp_tiles_has_calls:
             return
+        if self.reloads.settings_of(options, module).providers:
+            self._probe()
         resolved = self.reloads.settings_of(options, module)
         if not resolved.providers:  # Warp builds the module alone
             hasher.warp_tiles_has_calls = False

@@ -26,10 +26,15 @@ SOLVERS: dict[str, Function] = {
 }
 """Warp's solver builtins, and what each computes."""
 
+#: Parameters of ``build_lto_dot``. The last ones came in Warp 1.18 and 1.19; an unknown one may change what it builds.
+LTO_DOT = (
+    *("M", "N", "K", "adtype", "bdtype", "cdtype", "alayout", "blayout", "clayout", "arch", "num_threads", "builder"),
+    *("lda", "ldb", "ldc", "aligned_bases", "precision"),
+)
 # required members of warp._src, each with its required parameters
 REQUIRED = {
     "build.build_cuda": "cu_path arch output_path ltoirs fatbins",
-    "build.build_lto_dot": "M N K adtype bdtype cdtype alayout blayout clayout arch num_threads builder lda ldb ldc",
+    "build.build_lto_dot": " ".join(LTO_DOT[:15]),
     "codegen.Adjoint.build": "builder",
     "codegen.Adjoint.reference_nodes": "",
     "codegen.Adjoint.resolve_static_expression": "root_node eval_types",
@@ -82,6 +87,17 @@ def missing(what: str) -> UnsupportedWarpError:
     return UnsupportedWarpError(
         f"Warp {warp.__version__} has no {what}, which warp_tiles hooks into",
         remedy=f"use warp-lang {low} to {high}, or a newer warp-tiles",
+    )
+
+
+def untested() -> str:
+    """A text for a Warp that is newer than the newest tested version; empty for a tested one."""
+    newest = SUPPORTED_VERSIONS[1]
+    if tuple(int(part) for part in warp.__version__.split(".")[:2]) <= newest:
+        return ""
+    return (
+        f"Warp {warp.__version__} is newer than {newest[0]}.{newest[1]}, the newest version that this warp_tiles was "
+        "tested with; a small kernel is checked before the first module is built, and what differs is left to Warp"
     )
 
 

@@ -57,12 +57,15 @@ class Reloads:
         self._attempted: set[tuple[str, int, Settings]] = set()  # modules by name and threads per block
         self._this_thread = threading.local()
         self._pending: dict[int, tuple[Any, Future[None]]] = {}
+        self.is_left_to_warp = False  # because this Warp generates code in an unknown way
 
     # ---- settings
 
     def settings_of(self, options: Mapping[str, Any], module: Any) -> Settings:
         """The settings of a module. Without a module its options alone decide."""
         resolved = current(options, getattr(module, "name", ""))
+        if self.is_left_to_warp:
+            return resolved.left_to_warp()
         if resolved.mathdx_opt_out == "own" and any(options.get(name) is False for name in MATHDX_OPTIONS):
             return resolved.own_templates_only()
         return resolved

@@ -227,6 +227,11 @@ class Settings:
         layers = (*kept, ("policy", "of a module that opts out of MathDx"))
         return dataclasses.replace(self, policy="fast", provider="auto", fast_by_default=True, layers=layers)
 
+    def left_to_warp(self) -> Settings:
+        """Settings of a module whose products Warp serves alone, because it generates code in an unknown way."""
+        kept = tuple(item for item in self.layers if item[0] != "policy")
+        return dataclasses.replace(self, policy="off", layers=(*kept, ("policy", "of an untested Warp")))
+
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Value and layer of every setting, as JSON values."""
         found = {name: _json_value(getattr(self, name)) for name in SETTINGS}

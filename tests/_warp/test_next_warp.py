@@ -1,0 +1,183 @@
+"""A Warp that is newer than the newest tested one: what is checked, served, and left to it.
+
+Each change that Warp has announced is simulated, so that a change of meaning is noticed and not only a missing name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.integration.helpers import WARP_VERSION, gemm, load
+from tests.loop_forms import FORMS
+from warp_tiles._warp import probe, require_hooks
+from warp_tiles._warp.hooks import Hooks
+from warp_tiles._warp.internals import find, mathdx_enabled
+
+TEXT = FORMS["bounds from a shape"].text
+needs_mathdx = pytest.mark.skipif(not mathdx_enabled(), reason="this Warp was built without MathDx")
+
+
+@pytest.fixture
+def newer(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Warp calls itself 1.20. Yields the warnings."""
+    wp.init()
+    monkeypatch.setattr(wp, "__version__", "1.20.0")
+    found: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", lambda message, *_: found.append(str(message)))
+        yield found
+    warp_tiles.disable()
+
+
+def enable_and_plan(text: str = TEXT) -> warp_tiles.ModulePlan:
+    warp_tiles.enable()
+    return warp_tiles.plan(load(text), arch=90, block_dim=64)
+
+
+def left_to_warp(found: list[str]) -> str:
+    """The one warning after that of enable()."""
+    first, second = found
+    assert "Warp 1.20.0 is newer than 1.19" in first
+    return second
+
+
+def test_this_warp_generates_what_the_probe_expects(enabled: None) -> None:
+    made = probe.generated(require_hooks("a test"))
+    assert probe.difference(probe.PRODUCT, probe.product_of(made)) == ""
+    assert probe.difference(probe.TRACE, probe.trace_of(made)) == ""
+    assert not any("probe" in name for name in find("context.user_modules"))
+
+
+def test_a_tested_warp_is_not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "generated", lambda hooks: 1 / 0)
+    with warp_tiles.enabled():
+        assert warp_tiles.plan(load(TEXT), arch=90, block_dim=64).loops
+
+
+@needs_mathdx
+def test_a_newer_warp_is_served_if_the_probe_is_as_expected(newer: list[str]) -> None:
+    warp_tiles.enable()
+    assert len(newer) == 1
+    assert require_hooks("a test")._is_untested, "enable() generates nothing"
+    plan = warp_tiles.plan(load(TEXT), arch=90, block_dim=64)
+    assert plan.loops
+    assert {item.provider for item in plan.needed} <= {"mma", "stages"}
+    assert len(newer) == 1, newer
+
+
+@needs_mathdx
+def test_storage_of_tiles_that_is_frozen(newer: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen = property(lambda tile: tile._storage, lambda tile, new: vars(tile).setdefault("_storage", new))
+    monkeypatch.setattr(find("types.tile"), "storage", frozen, raising=False)
+    assert enable_and_plan().variants == ()
+    assert "products and solvers are left to Warp 1.20.0" in left_to_warp(newer)
+    assert "float32 16x16 register" in left_to_warp(newer)
+
+
+@needs_mathdx
+def test_storage_of_tiles_that_refuses_changes(newer: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(var: Any) -> None:
+        raise AttributeError("storage is frozen")
+
+    monkeypatch.setattr("warp_tiles._warp.products.put_in_shared_memory", refuse)
+    assert enable_and_plan().variants == ()
+    assert "storage is frozen" in left_to_warp(newer)
+
+
+@needs_mathdx
+def test_tiles_with_padded_rows(newer: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    original = find("types.tile").__init__
+
+    def padded(self: Any, *args: Any, **named: Any) -> None:
+        original(self, *args, **named)
+        if list(self.strides or ())[1:] == [1]:
+            self.strides = [self.strides[0] + 8, 1]
+
+    monkeypatch.setattr(find("types.tile"), "__init__", padded)
+    assert enable_and_plan().variants == ()
+    assert "row_major 24" in left_to_warp(newer)
+
+
+@needs_mathdx
+def test_adjoints_that_are_written_elsewhere(newer: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hooks, "_codegen_func_reverse", lambda self, original, *args, **named: original(*args, **named))
+    assert enable_and_plan().variants == ()
+    assert "with an adjoint: False" in left_to_warp(newer)
+
+
+@needs_mathdx
+def test_another_trace_leaves_only_loops_to_warp(newer: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "TRACE", (*probe.TRACE[:-1], "tile_store: another way"))
+    plan = enable_and_plan()
+    assert "loops of products are left as Warp generates them" in left_to_warp(newer)
+    assert plan.loops == ()
+    assert "expected 'tile_store: another way'" in plan.loops_reason
+    assert {item.provider for item in plan.needed} == {"mma"}
+
+
+@needs_mathdx
+def test_another_signature_of_build_lto_dot(newer: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    original = find("build").build_lto_dot
+
+    def build_lto_dot(*args: Any, padding: int = 0, **named: Any) -> Any:
+        return original(*args, **named)
+
+    known = list(inspect.signature(original).parameters.values())
+    extra = inspect.Parameter("padding", inspect.Parameter.KEYWORD_ONLY, default=0)
+    build_lto_dot.__signature__ = inspect.Signature([*known, extra])  # type: ignore[attr-defined]
+    monkeypatch.setattr(find("build"), "build_lto_dot", build_lto_dot)
+    plan = enable_and_plan()
+    assert find("build").build_lto_dot is build_lto_dot
+    assert require_hooks("a test").engine._libmathdx is None
+    assert "libmathdx" in left_to_warp(newer)
+    assert "padding" in left_to_warp(newer)
+    assert plan.loops
+
+
+def test_launches_that_skip_the_load_find_no_hash_after_a_change(enabled: None) -> None:
+    module = wp.get_module(load(gemm()).__name__)
+    module.get_module_hash(64)
+    planned = module.hashers[64]
+    with warp_tiles.override(provider="scalar"):
+        assert module.hashers.get(64) is not planned, "as after mark_modified(), which a launch plan has to obey"
+
+
+def test_modules_that_are_generated_side_by_side(enabled: None) -> None:
+    hooks, found, errors = require_hooks("a test"), [], []
+    start = threading.Barrier(4)
+
+    def generate(number: int) -> None:
+        try:
+            start.wait(30)
+            found.append(probe.generated(hooks, f"side_by_side_{number}"))  # without Warp's lock
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=generate, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not errors
+    assert {(probe.product_of(made), probe.trace_of(made)) for made in found} == {(probe.PRODUCT, probe.TRACE)}
+
+
+@pytest.mark.skipif(WARP_VERSION < (1, 19), reason="blocks of several threads on the CPU came in Warp 1.19")
+@pytest.mark.parametrize(("blocks", "threads"), [(False, 1), (True, 32)])
+def test_prefetch_on_the_cpu_takes_the_block_of_the_launch(
+    enabled: None, monkeypatch: pytest.MonkeyPatch, blocks: bool, threads: int
+) -> None:
+    monkeypatch.setattr(wp.config, "enable_cpu_blocks", blocks)
+    hooks, found = require_hooks("a test"), []
+    monkeypatch.setattr(hooks.reloads.prefetches, "start", lambda targets: found.extend(targets))
+    warp_tiles.prefetch(load(gemm()), device="cpu", block_dim=32)
+    assert [block_dim for _, _, block_dim in found] == [threads]
