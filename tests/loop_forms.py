@@ -155,13 +155,13 @@ MORE: dict[str, Form] = {
     "into a parameter that holds values": Form(
         kernel(START.replace("tile_zeros", "tile_ones"), "add_product(A, B, i, j, c)", STORE, above=INTO_PARAMETER),
         state="register_accumulators",
-        reason="C holds a start value",
+        reason="C has a start value",
         expected=lambda a, b: a @ b + 1,
     ),
     "a start value": Form(
         kernel(START.replace("tile_zeros", "tile_ones"), RANGE, STORE),
         state="register_accumulators",
-        reason="C holds a start value, and so has no room for double buffers",
+        reason="C has a start value, so double buffers have no room in it: begin with wp.tile_zeros()",
         expected=lambda a, b: a @ b + 1,
     ),
     "nested": Form(
@@ -206,7 +206,7 @@ MORE: dict[str, Form] = {
     "a product under a condition": Form(
         kernel(START, ranged(product=f"if k % 32 == 0:\n        {ODD}"), STORE),
         state="register_accumulators",
-        reason="the tile is not loaded in the branch that multiplies it",
+        reason="the tile is not loaded in the branch that multiplies it: load it there",
         expected=lambda a, b: even_steps(a) @ even_steps(b.T).T,
     ),
     "loads and product under a condition": Form(
@@ -277,7 +277,7 @@ MORE: dict[str, Form] = {
     "alpha": Form(
         kernel(START, RANGE.replace("tile_matmul(a, b, c)", "tile_matmul(a, b, c, alpha=2.0)"), STORE),
         state="as_warp",
-        reason="alpha and beta are not both the constant 1",
+        reason="alpha and beta are not both the constant 1: scale C behind the loop",
         expected=lambda a, b: 2 * (a @ b),
     ),
     "the return form": Form(
@@ -306,17 +306,17 @@ MORE: dict[str, Form] = {
     "an array is written": Form(
         kernel(START, RANGE + "\n    if k == 0:\n        wp.atomic_add(C, 63, 63, wp.float32(0.0))", STORE),
         state="register_accumulators",
-        reason="atomic_add writes to an array while tiles are loaded",
+        reason="atomic_add writes to an array while tiles are loaded: move it behind the loop",
     ),
     "a loaded tile is used": Form(
         kernel(START, RANGE + "\n    s = wp.tile_sum(a)", STORE),
         state="register_accumulators",
-        reason="tile_sum works on a tile while others are loaded",
+        reason="tile_sum works on a tile while others are loaded: move it out of the loop",
     ),
     "products in two branches": Form(
         kernel(START, ranged(product=f"if k % 32 == 0:\n        {ODD}\n    else:\n        {ODD}"), STORE),
         state="register_accumulators",
-        reason="its products lie in different branches",
+        reason="its products lie in different branches: move them to one",
     ),
     "unrolled": Form(
         kernel(START, loop("for k in range(3):", "k * 16"), STORE),

@@ -180,6 +180,6 @@ def add(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), i: int
 
 """,
         ),
-        "the loop is in a function",
+        "the loop is in a function: move it to the kernel",
     ),
 }  # fmt: skip

@@ -77,13 +77,13 @@ def test_a_named_provider_is_the_only_one(bench: Bench, name: str) -> None:
 def test_the_first_provider_is_taken_and_the_plan_gives_the_reason(bench: Bench) -> None:
     found = planned(bench, ALIGNED)
     assert found.provider == "mma"
-    assert found.reason.endswith("; mma: the first provider")
+    assert found.reason.endswith("; built by mma (default)")
 
 
 def test_an_odd_block_goes_to_cublasdx_without_a_warning(bench: Bench) -> None:
     found = planned(bench, ODD)
     assert (found.provider, found.symbol, found.tile_config) == ("cublasdx", ODD.symbol, None)
-    assert "; cublasdx: mma cannot serve threads=48" in found.reason
+    assert "; built by cublasdx (mma cannot serve threads=48" in found.reason
     artifact, warned = bench.build_with_warnings(ODD)
     assert (artifact.provider, artifact.key, warned) == ("cublasdx", found.key, [])
     assert bench.pool.requests == [cublasdx(ODD)]
@@ -141,7 +141,9 @@ def test_the_error_of_a_named_provider_names_the_unsupported_field(
 
 def test_the_plan_says_which_setting_names_the_provider(bench: Bench) -> None:
     with settings.override(provider="cublasdx"):
-        assert planned(bench, ALIGNED).reason.endswith("; cublasdx: the setting provider (override()) names it")
+        assert planned(bench, ALIGNED).reason.endswith(
+            "; built by cublasdx (the setting provider (override()) asks for it)"
+        )
 
 
 @pytest.mark.parametrize("name", ["mma", "cublasdx"])

@@ -100,7 +100,7 @@ def test_a_plan_for_a_forced_cublasdx_without_a_toolchain_raises(bench: Bench) -
 
 def test_a_scalar_site_is_planned_as_scalar(bench: Bench) -> None:
     session = Session("module", None, 1)
-    session.add("tile_matmul", "k", {}, scalar_reason="the target is a CPU")
+    session.add("tile_matmul", "k", {}, scalar_reason="the target is the CPU")
     annotated = bench.engine.annotate(resolve(session, (), ["k"], []))
     assert [item.provider for item in annotated.variants if item.needed] == ["scalar"]
 

@@ -354,7 +354,10 @@ def test_a_failed_link_is_left_to_warp_with_one_warning(case: Case) -> None:
 
 
 def test_an_own_linker_raises_if_warp_would_have_to_link(case: Case) -> None:
-    with settings.override(linker="own"), pytest.raises(LinkError, match="it is a debug build") as caught:
+    with (
+        settings.override(linker="own"),
+        pytest.raises(LinkError, match="it is a debug build: set the module option mode to 'release'") as caught,
+    ):
         case.build(config="debug")
     assert "linker" in caught.value.remedy
     assert case.warp_built == []

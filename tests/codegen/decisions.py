@@ -14,8 +14,8 @@ from warp_tiles.codegen.trace import FunctionTrace, Node
 A, B = t.tile("a", 16, 8), t.tile("b", 8, 16)  # 512 bytes each
 C, D = t.tile("c"), t.tile("d")  # 1024 bytes each
 BUFFERS_IN_C = "double buffers of 1024 bytes lie in C's memory, which is idle in the loop"
-MOVES_OFF = "the setting async_copies is off"
-START_VALUE = "C holds a start value, and so has no room for double buffers"
+MOVES_OFF = "the setting async_copies is off: set it to 'on'"
+START_VALUE = "C has a start value, so double buffers have no room in it: begin with wp.tile_zeros()"
 
 
 def decide_loops(

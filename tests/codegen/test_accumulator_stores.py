@@ -28,7 +28,7 @@ def planned(*after: Node, before: tuple[Node, ...] = (ZEROS,), target: LoopTarge
 def outcome(decision: LoopDecision) -> AccumulatorStore | str:
     """The store that takes the accumulators from registers, or the reason why C is written."""
     return decision.accumulator_store or decision.planned.store.removeprefix(
-        "the accumulators pass through shared memory: "
+        "the accumulators pass through shared memory, because "
     )
 
 
@@ -57,7 +57,7 @@ def test_a_conditional_store() -> None:
     assert isinstance(planned(t.branch(t.arithmetic()), t.branch(t.branch(store(C)))), AccumulatorStore)
 
 
-STORE_REASON = "no store after the loop takes C or a tile that elementwise operations compute from it"
+STORE_REASON = "no store behind the loop takes C or a tile computed from it by elementwise operations: store it there"
 
 
 @pytest.mark.parametrize(
@@ -65,15 +65,21 @@ STORE_REASON = "no store after the loop takes C or a tile that elementwise opera
     [
         ((), STORE_REASON),
         ((t.operation("tile_sum", C, results=(E,)), store(E)), STORE_REASON),
-        ((store(C), store(C)), "line 1 uses C too"),
-        ((store(C), t.operation("tile_sum", C)), "line 1 uses C too"),
-        ((t.alias(t.view("v", C), C), store(C)), "line 1 uses C too"),
-        ((t.loop(store(C)),), "a loop lies between the loop and the store"),
-        ((t.loop(t.arithmetic()), store(C)), "a loop lies between the loop and the store"),
-        ((t.branch(t.loop(t.arithmetic())), store(C)), "a loop lies between the loop and the store"),
+        ((store(C), store(C)), "line 1 uses C too: let only the store use it"),
+        ((store(C), t.operation("tile_sum", C)), "line 1 uses C too: let only the store use it"),
+        ((t.alias(t.view("v", C), C), store(C)), "line 1 uses C too: let only the store use it"),
+        ((t.loop(store(C)),), "another loop lies between the loop and the store: move the store before it"),
+        (
+            (t.loop(t.arithmetic()), store(C)),
+            "another loop lies between the loop and the store: move the store before it",
+        ),
+        (
+            (t.branch(t.loop(t.arithmetic())), store(C)),
+            "another loop lies between the loop and the store: move the store before it",
+        ),
         (
             (compute("tile_map", Scalar("f"), C, t.parameter("p", M, N), result=E), store(E)),
-            "an operand of the store is not a shared tile of the function",
+            "an operand of the store is not a shared tile of the function: load it there with storage='shared'",
         ),
     ],
 )
@@ -86,29 +92,36 @@ def test_reasons_of_c() -> None:
     for target in (TARGET, doubles):
         assert isinstance(planned(store(C), before=(t.load(C),), target=target), AccumulatorStore)
     start, nodes = t.load(C), (t.loop(*body()), store(C))
-    assert outcome(decided(t.loop(start, *nodes), tiles=(C, A, B))) == "line 1 uses C too"  # also after the loop
+    assert (
+        outcome(decided(t.loop(start, *nodes), tiles=(C, A, B))) == "line 1 uses C too: let only the store use it"
+    )  # also after the loop
     outer = t.parameter("c", M, N)
     found = outcome(decided(t.loop(*body(outer)), store(outer), tiles=(), parameters=("c",)))
-    assert found == "C is not a tile of the function"
+    assert found == "C is not a tile of the function: make it there"
 
 
 @pytest.mark.parametrize("start", [ZEROS, t.load(C)], ids=["zeros", "a start value"])
 def test_a_store_that_reads_a_view_of_c(start: Node) -> None:
     view = t.tile("v", M, N, memory=frozenset({"c"}))
     operation = compute("tile_map", Scalar("f"), C, view, result=E)
-    assert planned(operation, store(E), before=(start, t.alias(view, C))) == "the store reads a view of C"
+    assert (
+        planned(operation, store(E), before=(start, t.alias(view, C))) == "the store reads a view of C: store C itself"
+    )
 
 
 def test_a_loop_with_several_sums() -> None:
     other = t.tile("other", M, N)
     nodes = ZEROS, t.zeros(other), t.loop(*body(), t.product(A, B, other, 1)), store(C), store(other)
-    assert outcome(decided(*nodes, tiles=(C, other, A, B))) == "the loop has several accumulators"
+    assert outcome(decided(*nodes, tiles=(C, other, A, B))) == "the loop has several Cs: give each a loop of its own"
 
 
 def test_an_addition_after_each_product() -> None:
     s = t.tile("s", M, N)
     nodes = t.zeros(s), t.loop(t.load(A), t.load(B), t.fresh_product(A, B, C), t.addition(s, C)), store(s)
-    assert outcome(decided(*nodes, tiles=(s, C, A, B))) == "the accumulators are added to another tile"
+    assert (
+        outcome(decided(*nodes, tiles=(s, C, A, B)))
+        == "the accumulators are added to another tile: use wp.tile_matmul(a, b, c)"
+    )
 
 
 def of_variant(variant: GemmProblem, stored: Tile | None = None) -> AccumulatorStore | str:
@@ -142,7 +155,7 @@ def of(
 
 
 def test_types_and_layouts_with_neighbouring_sums() -> None:
-    single = "no thread has neighbouring accumulators of a row"
+    single = "no thread has neighbouring accumulators of a row: use a wider tile of C"
     assert isinstance(of("float64"), AccumulatorStore)
     assert of("float64", "rc") == of("float64", "cr") == single
     assert of("float32", "rc") == single, "without tensor cores, stage buffers are contiguous along K"
@@ -153,17 +166,17 @@ def test_types_and_layouts_with_neighbouring_sums() -> None:
 
 def test_wide_elements() -> None:
     of_vectors = t.register("vectors", rows=128, cols=64, size_bytes=128 * 64 * 12)
-    assert of("float16", stored=of_vectors) == "2 elements of 12 bytes do not fit a vector"
+    assert of("float16", stored=of_vectors) == "2 elements of 12 bytes do not fit a vector: store another dtype"
     pairs = t.register("pairs", rows=128, cols=64, size_bytes=128 * 64 * 8)
     assert isinstance(of("float16", stored=pairs), AccumulatorStore)
-    assert of("float32", stored=pairs) == "4 elements of 8 bytes do not fit a vector"
+    assert of("float32", stored=pairs) == "4 elements of 8 bytes do not fit a vector: store another dtype"
 
 
 def test_narrow_results_of_products_through_registers() -> None:
     rounded = t.register("rounded", rows=128, cols=64, dtype="float16")
     assert isinstance(of("float32", "rr", "tf32"), AccumulatorStore)
     assert of("float32", "rr", "tf32", rounded) == (
-        "a thread has only two neighbouring accumulators of a row, and stores float16"
+        "a thread has two neighbouring accumulators of a row, which are too few for float16: store float32"
     )
     assert isinstance(of("float16", "rr", stored=rounded), AccumulatorStore)
 
@@ -173,5 +186,6 @@ def test_narrow_results_of_the_transpose_of_c() -> None:
     rounded = t.register("rounded", rows=32, cols=64, dtype="float16")
     assert isinstance(of_variant(variant), AccumulatorStore)
     assert (
-        of_variant(variant, rounded) == "a thread has only two neighbouring accumulators of a row, and stores float16"
+        of_variant(variant, rounded)
+        == "a thread has two neighbouring accumulators of a row, which are too few for float16: store float32"
     )

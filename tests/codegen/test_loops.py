@@ -64,7 +64,7 @@ def test_products_in_branches_belong_to_the_loop() -> None:
 # ---- accumulators in registers
 
 
-NOT_ADDED = "the product is a new tile in each iteration, and the loop does not add it to another tile"
+NOT_ADDED = "the product is a new tile in each iteration: add to one tile with wp.tile_matmul(a, b, c)"
 
 
 def returned(*nodes: Node, target: Tile = D) -> tuple[Node, ...]:
@@ -109,7 +109,7 @@ def test_another_use_of_a_sum_in_registers_keeps_no_sums() -> None:
     r = t.register("r", memory=frozenset())
     other = t.operation("tile_sum", r, line=9)
     decision = decide_loop(t.zeros(r), t.loop(*returned(other, target=r)))
-    assert outcome(decision) == ("as_warp", "line 9: tile_sum uses the sum in the loop")
+    assert outcome(decision) == ("as_warp", "line 9: tile_sum uses the sum in the loop: move it behind the loop")
     assert decide_loop(t.zeros(r), t.loop(*returned(target=r)), other).planned.state == "pipelined"
 
 
@@ -117,7 +117,10 @@ def test_another_use_of_a_sum_in_registers_keeps_no_sums() -> None:
 def test_another_use_of_a_fresh_product_keeps_no_sums(inside: bool) -> None:
     other = t.operation("tile_sum", C, line=9)
     nodes = [t.zeros(D), t.loop(*returned(*([other] if inside else []))), *([] if inside else [other])]
-    assert outcome(decide_loop(*nodes)) == ("as_warp", "line 9: tile_sum uses the new tile too")
+    assert outcome(decide_loop(*nodes)) == (
+        "as_warp",
+        "line 9: tile_sum uses the new tile too: use wp.tile_matmul(a, b, c)",
+    )
 
 
 def test_a_fresh_product_that_is_added_under_a_condition_keeps_no_sums() -> None:
@@ -139,27 +142,27 @@ def test_an_addition_before_the_product_keeps_no_sums() -> None:
 def test_a_scaled_fresh_product_keeps_no_sums() -> None:
     nodes = (t.load(A), t.load(B), t.fresh_product(A, B, C, alpha=2.0), t.addition(D, C))
     decision = decide_loop(t.zeros(D), t.loop(*nodes))
-    assert outcome(decision) == ("as_warp", "alpha and beta are not both the constant 1")
+    assert outcome(decision) == ("as_warp", "alpha and beta are not both the constant 1: scale C behind the loop")
 
 
 def test_a_fresh_product_in_an_unrolled_loop_keeps_no_sums() -> None:
     decision = decide_loop(t.zeros(D), t.loop(*returned(), kind="unrolled"))
     assert outcome(decision) == (
         "as_warp",
-        "Warp unrolls the loop, and each iteration has a new tile for the product",
+        "Warp unrolls the loop, and each iteration has a new tile: use wp.tile_matmul(a, b, c)",
     )
 
 
 @pytest.mark.parametrize("factors", [{"alpha": 2.0}, {"beta": 0.0}, {"alpha": None}, {"beta": None}])
 def test_other_factors_than_one_keep_no_sums(factors: dict[str, Any]) -> None:
     decision = decide_loop(t.zeros(C), t.loop(t.load(A), t.load(B), t.product(A, B, C, **factors)))
-    assert outcome(decision) == ("as_warp", "alpha and beta are not both the constant 1")
+    assert outcome(decision) == ("as_warp", "alpha and beta are not both the constant 1: scale C behind the loop")
 
 
 @pytest.mark.parametrize("operands", [(C, B), (A, C), (t.view("v", C), B), (A, t.view("v", C))])
 def test_c_among_the_operands_keeps_no_sums(operands: tuple[Any, Any]) -> None:
     decision = decide_loop(t.zeros(C), t.loop(t.product(*operands, C)))
-    assert outcome(decision) == ("as_warp", "C may share memory with A or B")
+    assert outcome(decision) == ("as_warp", "C may share memory with A or B: use tiles of their own")
 
 
 def test_without_a_function_its_reason_is_the_loops() -> None:
@@ -172,7 +175,7 @@ def test_a_return_keeps_no_sums() -> None:
     leaves = t.operation("return", effect=Effect.LEAVES, line=9)
     assert outcome(decide_loop(t.zeros(C), t.loop(*body(), t.branch(leaves)))) == (
         "as_warp",
-        "line 9 returns from within the loop",
+        "line 9 returns from within the loop: let it return behind the loop",
     )
 
 
@@ -180,17 +183,20 @@ def test_a_return_keeps_no_sums() -> None:
 def test_another_use_of_c_keeps_no_sums(tile: Any) -> None:
     other = t.operation("tile_sum", tile, line=9)
     decision = decide_loop(t.zeros(C), t.loop(*body(), t.branch(other)))
-    assert outcome(decision) == ("as_warp", "line 9: tile_sum uses C in the loop")
+    assert outcome(decision) == ("as_warp", "line 9: tile_sum uses C in the loop: move it behind the loop")
 
 
 def test_an_operation_with_c_as_result_is_a_use_of_c() -> None:
     decision = decide_loop(t.loop(t.zeros(C), *body()))
-    assert outcome(decision) == ("as_warp", "line 1: tile_zeros uses C in the loop")
+    assert outcome(decision) == ("as_warp", "line 1: tile_zeros uses C in the loop: move it behind the loop")
 
 
 def test_an_operation_on_another_tile_is_not_a_use_of_c() -> None:
     decision = decide_loop(t.zeros(C), t.loop(*body(), t.operation("tile_sum", D, line=9)))
-    assert outcome(decision) == ("register_accumulators", "line 9: tile_sum works on a tile while others are loaded")
+    assert outcome(decision) == (
+        "register_accumulators",
+        "line 9: tile_sum works on a tile while others are loaded: move it out of the loop",
+    )
 
 
 def test_all_products_of_c_keep_their_sums_or_none() -> None:
@@ -199,13 +205,14 @@ def test_all_products_of_c_keep_their_sums_or_none() -> None:
     decision = decide_loop(t.zeros(C), t.loop(first, second, product, other))
     assert decision.planned.state == "as_warp"
     assert decision.planned.reason == (
-        "line 1: line 9: alpha and beta are not both the constant 1; line 9: alpha and beta are not both the constant 1"
+        "line 1: line 9: alpha and beta are not both the constant 1: scale C behind the "
+        "loop; line 9: alpha and beta are not both the constant 1: scale C behind the loop"
     )
 
 
 def test_a_fresh_product_of_c_is_a_use_of_it() -> None:
     decision = decide_loop(t.zeros(C), t.loop(*body(), t.fresh_product(D, D, C, 1)))
-    assert "line 1: line 1: tile_matmul uses C in the loop" in decision.planned.reason
+    assert "line 1: line 1: tile_matmul uses C in the loop: move it behind the loop" in decision.planned.reason
     assert decision.accumulations == ()
 
 
@@ -215,7 +222,10 @@ def test_products_of_different_c_are_independent() -> None:
     decision = decide_loop(t.zeros(C), t.zeros(D), t.loop(first, second, product, other))
     assert outcome(decision) == (
         "register_accumulators",
-        "line 9: alpha and beta are not both the constant 1; the other products keep their accumulators in registers",
+        (
+            "line 9: alpha and beta are not both the constant 1: scale C behind "
+            "the loop; the other products keep their accumulators in registers"
+        ),
     )
     assert [one.operation for one in decision.accumulations] == [product]
     assert decision.planned.products == 2
@@ -337,5 +347,6 @@ def test_parameters_share_memory_if_one_call_passes_equal_tiles() -> None:
     distinct, equal = t.call("f", A, C), t.call("f", C, C)
     assert decide_callee(t.zeros(C), distinct, body_of=(loop,)).planned.state == "pipelined"
     assert (
-        decide_callee(t.zeros(C), distinct, equal, body_of=(loop,)).planned.reason == "C may share memory with A or B"
+        decide_callee(t.zeros(C), distinct, equal, body_of=(loop,)).planned.reason
+        == "C may share memory with A or B: use tiles of their own"
     )

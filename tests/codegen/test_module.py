@@ -153,7 +153,10 @@ def test_the_second_adjoint_of_operands_that_may_share_memory_waits() -> None:
 
 # ---- loops and loads
 
-SMALL_TILE = "no stages: fma has stages if a thread has 32 accumulators, and it has 0"
+SMALL_TILE = (
+    "no stages: with 0 accumulators of a thread double buffers are as "
+    "fast; stages gain from 32 on: use larger tiles or fewer threads"
+)
 LOOP_ACCUMULATORS = LoopAccumulators(BIG[C].symbol, "wp::float32", 8)
 
 
@@ -218,8 +221,12 @@ def test_a_pipelined_loop_is_written_with_its_declarations() -> None:
 @pytest.mark.parametrize(
     ("settings", "state", "reason"),
     [
-        (Settings(register_accumulators=False), "as_warp", "the setting register_accumulators is off"),
-        (Settings(async_copies=False), "register_accumulators", "the setting async_copies is off"),
+        (
+            Settings(register_accumulators=False),
+            "as_warp",
+            "the setting register_accumulators (default) is off: set WARP_TILES_REGISTER_ACCUMULATORS=on",
+        ),
+        (Settings(async_copies=False), "register_accumulators", "the setting async_copies is off: set it to 'on'"),
     ],
 )
 def test_settings_decide_the_state(settings: Settings, state: str, reason: str) -> None:

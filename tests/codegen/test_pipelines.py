@@ -36,14 +36,23 @@ def test_the_setting() -> None:
 def test_products_in_different_branches() -> None:
     first, second, product = body()
     loop = t.loop(first, second, t.branch(product), t.branch(t.product(A, B, C)))
-    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_accumulators", "its products lie in different branches")
+    assert outcome(decide_loop(t.zeros(C), loop)) == (
+        "register_accumulators",
+        "its products lie in different branches: move them to one",
+    )
 
 
 def test_a_loop_that_loads_nothing() -> None:
     loop = t.loop(t.product(A, B, C))
-    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_accumulators", "it loads no operand of its products")
+    assert outcome(decide_loop(t.zeros(C), loop)) == (
+        "register_accumulators",
+        "the loop loads no operand of its products: load one in the loop",
+    )
     other = t.loop(t.load(D), t.product(A, B, C))
-    assert outcome(decide_loop(t.zeros(C), other)) == ("register_accumulators", "it loads no operand of its products")
+    assert outcome(decide_loop(t.zeros(C), other)) == (
+        "register_accumulators",
+        "the loop loads no operand of its products: load one in the loop",
+    )
 
 
 def test_one_loaded_operand_is_enough() -> None:
@@ -56,9 +65,9 @@ def test_one_loaded_operand_is_enough() -> None:
     ("effect", "reason"),
     [
         (Effect.NONE, None),
-        (Effect.TILES, "line 9: other works on a tile while others are loaded"),
-        (Effect.WRITES, "line 9: other writes to an array while tiles are loaded"),
-        (Effect.UNKNOWN, "line 9: it is not known what other does"),
+        (Effect.TILES, "line 9: other works on a tile while others are loaded: move it out of the loop"),
+        (Effect.WRITES, "line 9: other writes to an array while tiles are loaded: move it behind the loop"),
+        (Effect.UNKNOWN, "line 9: other has unknown effects: move it out of the loop"),
     ],
 )
 @pytest.mark.parametrize("nested", [False, True])
@@ -74,7 +83,10 @@ def test_a_product_of_an_inner_loop_works_on_tiles() -> None:
     inner = t.loop(t.product(A, B, D, 1))
     loop = t.loop(*body(), inner)
     outer, _ = decide_loops(t.zeros(C), t.zeros(D), loop)
-    assert outcome(outer) == ("register_accumulators", "line 1: tile_matmul works on a tile while others are loaded")
+    assert outcome(outer) == (
+        "register_accumulators",
+        "line 1: tile_matmul works on a tile while others are loaded: move it out of the loop",
+    )
 
 
 @pytest.mark.parametrize("of", [A, D])
@@ -83,7 +95,11 @@ def test_only_views_of_loaded_tiles_are_allowed(of: Any) -> None:
     loop = t.loop(t.load(A), t.load(B), t.alias(name, of, line=9), t.product(A, B, C))
     state, reason = outcome(decide_loop(t.zeros(C), loop))
     assert state == ("pipelined" if of is A else "register_accumulators")
-    assert reason == (BUFFERS_IN_C if of is A else "line 9: tile_transpose works on a tile while others are loaded")
+    assert reason == (
+        BUFFERS_IN_C
+        if of is A
+        else "line 9: tile_transpose works on a tile while others are loaded: move it out of the loop"
+    )
 
 
 def test_a_view_of_a_loaded_tile_is_multiplied() -> None:
@@ -103,7 +119,7 @@ def test_a_view_that_moves_prevents_a_pipeline() -> None:
 
 def test_a_load_in_another_branch() -> None:
     loop = t.loop(t.load(A), t.branch(t.load(B, line=9)), t.product(A, B, C))
-    reason = "line 9: the tile is not loaded in the branch that multiplies it"
+    reason = "line 9: the tile is not loaded in the branch that multiplies it: load it there"
     assert outcome(decide_loop(t.zeros(C), loop)) == ("register_accumulators", reason)
 
 
@@ -114,14 +130,17 @@ def test_loads_and_product_in_one_branch() -> None:
 @pytest.mark.parametrize("other", [t.register("r"), t.view("r", D)])
 def test_a_tile_in_registers(other: Any) -> None:
     loop = t.loop(t.load(A), t.load(B), t.load(other, line=9), t.product(A, B, C))
-    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_accumulators", "line 9: the tile lies in registers")
+    assert outcome(decide_loop(t.zeros(C), loop)) == (
+        "register_accumulators",
+        "line 9: the tile lies in registers: load it with storage='shared'",
+    )
 
 
 @pytest.mark.parametrize("before", [True, False])
 def test_a_loaded_tile_that_is_used_elsewhere(before: bool) -> None:
     use, loop = t.operation("tile_sum", A, line=9), t.loop(t.load(A, line=5), t.load(B), t.product(A, B, C))
     nodes = (use, t.zeros(C), loop) if before else (t.zeros(C), loop, use)
-    reason = "line 5: line 9 uses the loaded tile too"
+    reason = "line 5: line 9 uses the loaded tile too: load a second tile for that"
     assert outcome(decide_loop(*nodes)) == ("register_accumulators", reason)
 
 
@@ -130,21 +149,27 @@ def test_a_view_of_a_loaded_tile_that_is_used_elsewhere() -> None:
     loop = t.loop(t.load(A, line=5), t.load(B), t.alias(transposed, A), t.product(A, B, C))
     assert outcome(decide_loop(t.zeros(C), loop, t.operation("tile_sum", transposed, line=9))) == (
         "register_accumulators",
-        "line 5: line 9 uses the loaded tile too",
+        "line 5: line 9 uses the loaded tile too: load a second tile for that",
     )
     after = t.alias(transposed, A, line=9)
     plain = t.loop(t.load(A, line=5), t.load(B), t.product(A, B, C))
-    assert decide_loop(t.zeros(C), plain, after).planned.reason == "line 5: line 9 uses the loaded tile too"
+    assert (
+        decide_loop(t.zeros(C), plain, after).planned.reason
+        == "line 5: line 9 uses the loaded tile too: load a second tile for that"
+    )
 
 
 def test_a_tile_that_is_loaded_twice() -> None:
     loop = t.loop(t.load(A, line=5), t.load(A, line=9), t.load(B), t.product(A, B, C))
-    assert decide_loop(t.zeros(C), loop).planned.reason == "line 5: line 9 uses the loaded tile too"
+    assert (
+        decide_loop(t.zeros(C), loop).planned.reason
+        == "line 5: line 9 uses the loaded tile too: load a second tile for that"
+    )
 
 
 def test_a_loaded_tile_that_nothing_multiplies() -> None:
     loop = t.loop(*body(), t.load(D, line=9))
-    reason = "line 9: the loaded tile is not an operand of the product"
+    reason = "line 9: the loaded tile is not an operand of the product: load it outside of the loop"
     assert outcome(decide_loop(t.zeros(C), loop)) == ("register_accumulators", reason)
 
 
@@ -174,7 +199,7 @@ def test_an_unrolled_loop_needs_no_double_buffers(start: str) -> None:
 
 def test_an_unrolled_iteration_without_loads() -> None:
     nodes = unrolled()
-    reason = "its iterations do not each load what they multiply"
+    reason = "its iterations do not each load what they multiply: load A and B in each"
     assert outcome(decide_loop(t.zeros(C), t.loop(*nodes, t.product(A, B, C), kind="unrolled"))) == (
         "register_accumulators",
         reason,
@@ -186,7 +211,10 @@ def test_an_unrolled_iteration_without_loads() -> None:
 def test_a_load_after_the_last_unrolled_product() -> None:
     first, second, product, *_ = unrolled(1)
     decision = decide_loop(t.zeros(C), t.loop(first, product, second, kind="unrolled"))
-    assert outcome(decision) == ("register_accumulators", "its iterations do not each load what they multiply")
+    assert outcome(decision) == (
+        "register_accumulators",
+        "its iterations do not each load what they multiply: load A and B in each",
+    )
 
 
 def test_an_unrolled_iteration_in_a_branch() -> None:
@@ -220,7 +248,7 @@ def test_the_last_buffer_may_end_at_the_end_of_c() -> None:
 
 def test_too_little_memory() -> None:
     a, b = t.tile("a", 16, 9), t.tile("b", 8, 16)
-    reason = "double buffers need 1088 bytes, and C's memory has 1024"
+    reason = "double buffers need 1088 bytes, and C's memory has 1024: use a smaller K step"
     assert outcome(decide_buffers(a, b, C)) == ("register_accumulators", reason)
 
 
@@ -228,7 +256,7 @@ def test_buffers_may_lie_in_several_c() -> None:
     a, b = t.tile("a", 16, 12), t.tile("b", 12, 16)  # 768 bytes each
     assert outcome(decide_buffers(a, b, C)) == (
         "register_accumulators",
-        "double buffers need 1536 bytes, and C's memory has 1024",
+        "double buffers need 1536 bytes, and C's memory has 1024: use a smaller K step",
     )
     decision = decide_buffers(a, b, C, D)
     assert decision.planned.state == "pipelined"
@@ -252,7 +280,10 @@ def test_buffers_lie_only_in_a_c_that_holds_zeros() -> None:
 def test_the_memory_of_one_c_counts_once() -> None:
     a, b = t.tile("a", 16, 12), t.tile("b", 12, 16)
     loop = t.loop(t.load(a), t.load(b), t.product(a, b, C), t.product(a, b, C))
-    assert decide_loop(t.zeros(C), loop).planned.reason == "double buffers need 1536 bytes, and C's memory has 1024"
+    assert (
+        decide_loop(t.zeros(C), loop).planned.reason
+        == "double buffers need 1536 bytes, and C's memory has 1024: use a smaller K step"
+    )
 
 
 def test_a_c_with_gaps_holds_no_buffers() -> None:

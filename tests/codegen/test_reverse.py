@@ -110,14 +110,16 @@ def changing() -> tuple[Node, ...]:
 
 
 REASONS = {
-    "the adjoint of a load": (loop(load(A, "A", reverses=False), *body()[1:]), "in another form"),
-    "gradients are set to zeros elsewhere": (loop(load(A, "A", zeroes=False), *body()[1:]), "in another form"),
-    "the product's adjoint": (loop(*body(reverses=False)), "in another form"),
+    "the adjoint of a load": (loop(load(A, "A", reverses=False), *body()[1:]), "wrote other adjoints"),
+    "gradients are set to zeros elsewhere": (loop(load(A, "A", zeroes=False), *body()[1:]), "wrote other adjoints"),
+    "the product's adjoint": (loop(*body(reverses=False)), "wrote other adjoints"),
     "a jump after the product": (loop(*body(), t.branch(t.jump("break"))), "line 1: break ends an iteration early"),
-    "a branch": (loop(t.branch(*body())), "its loads and its product lie in a branch"),
-    "a changing array": (loop(*changing()), "the loop changes the arrays that it loads from"),
-    "a loop without hooks": (loop(*body(), reverses=False), "not a range loop"),
-    "while": (loop(*body(), kind="while"), "not a range loop"),
+    "a branch": (loop(t.branch(*body())), ("its loads and its product lie in a "
+"branch: move the condition out of the loop")),
+    "a changing array": (loop(*changing()), ("the loop changes the arrays that it "
+"loads from: choose them before the loop")),
+    "a loop without hooks": (loop(*body(), reverses=False), "use a range with a variable bound"),
+    "while": (loop(*body(), kind="while"), "use a range with a variable bound"),
     "one tile twice": (
         loop(load(A, "A"), t.product(A, t.alias(VIEW, A).results[0], C, reverses=True)),  # type: ignore[arg-type]
         "an operand",
@@ -137,25 +139,30 @@ def test_reasons(name: str) -> None:
 def test_two_products_have_no_stages() -> None:
     first, second, product = body()
     decision = decided(t.zeros(C), loop(first, second, product, t.product(A, B, C, reverses=True)))
-    assert decision.planned.reverse == "no stages: the loop has 2 products"
+    assert decision.planned.reverse == "no stages: the loop has 2 products: give each a loop of its own"
 
 
 def test_a_view_other_than_the_transpose() -> None:
     view = t.alias(t.tile("v", K, M, "float16", memory=frozenset({"a"})), A, name="tile_reshape")
     decision = decided(t.zeros(C), loop(load(A, "A"), view, load(B, "B"), t.product(A, B, C, reverses=True)))
-    assert decision.planned.reverse == "no stages: line 1: tile_reshape makes a view of a tile"
+    assert (
+        decision.planned.reverse == "no stages: line 1: tile_reshape makes a view of a tile: load a tile in its place"
+    )
 
 
 def test_c_of_the_caller_has_no_memory_of_its_own() -> None:
     c = t.parameter("c", M, N)
-    assert decided(loop(*body(c)), parameters=("c",)).planned.reverse == "no stages: C has no memory of its own"
+    assert (
+        decided(loop(*body(c)), parameters=("c",)).planned.reverse
+        == "no stages: C has no memory of its own: use a tile and no view"
+    )
 
 
 def test_an_adjoint_before_the_loop_reads_c() -> None:
     reads = t.operation("tile_map", C, results=(D,))
     assert (
         decided(t.zeros(C), reads, loop(*body()), tiles=(C, A, B, D)).planned.reverse
-        == "no stages: the reverse pass reads C"
+        == "no stages: the reverse pass reads C: let nothing else in the kernel use it before its store"
     )
 
 
@@ -163,7 +170,7 @@ def test_settings() -> None:
     nodes = t.zeros(C), loop(*body())
     off = LoopTarget(rejection="main_loop is 'double_buffered'")
     assert decided(*nodes, target=off).planned.reverse == "no stages: main_loop is 'double_buffered'"
-    assert decided(*nodes, ahead=False).planned.reverse == "no stages: the setting async_copies is off"
+    assert decided(*nodes, ahead=False).planned.reverse == "no stages: the setting async_copies is off: set it to 'on'"
     mma = LoopTarget(TARGET.variants, ("mma",), "main_loop is 'mma'", PipelineOverrides("mma"))
     assert ring_of(*nodes, target=mma).answer.instructions == ("mma_m16n8k16",)
 

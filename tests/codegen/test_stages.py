@@ -121,8 +121,11 @@ def test_products_of_which_wgmma_multiplies_only_one_share_an_instruction() -> N
     found = decision("wgmma", "mma")
     assert found.ring is not None
     assert {product.instruction for product in found.ring.products} == {"mma_m16n8k16"}
-    assert found.planned.reason.endswith("; wgmma can multiply only some of its products")
-    assert rejection(decision("wgmma")) == "128 threads cannot share 32x32x32 among their tensor cores"
+    assert found.planned.reason.endswith("; wgmma can multiply only some of its products: use equal tiles for wgmma")
+    assert (
+        rejection(decision("wgmma"))
+        == "128 threads cannot share 32x32x32 among their tensor cores: use other tiles or threads"
+    )
 
 
 def test_the_plan_names_a_product_that_is_the_transpose_of_c() -> None:
@@ -259,7 +262,10 @@ def loop_with(*nodes: Node, **fields: Any) -> tuple[Operation, Loop]:
     [
         (loop_with(*body()[:2], t.branch(t.jump("break")), t.product(A, B, C)), "a branch, loop or jump lies between"),
         (loop_with(t.load(B), t.product(A, B, C)), "is not a whole tile that the loop loads"),
-        (loop_with(t.load(A), t.product(A, B, C), t.load(B)), "it loads tiles after a product"),
+        (
+            loop_with(t.load(A), t.product(A, B, C), t.load(B)),
+            "it loads tiles after a product: load them before the first one",
+        ),
     ],
 )
 def test_rejections(nodes: tuple[Node, ...], reason: str) -> None:
@@ -295,7 +301,7 @@ def flipped_operand(variant: Any) -> Any:
 
 def test_sums_over_an_outer_loop_are_a_rejection() -> None:
     decision = decided(t.zeros(C), t.loop(t.loop(*body())))
-    assert rejection(decision) == "the accumulators stay in registers over an outer loop"
+    assert rejection(decision) == "the accumulators stay in registers over an outer loop: merge the loops"
 
 
 def test_a_setting_is_a_reason() -> None:

@@ -185,7 +185,7 @@ def test_every_architecture_is_planned(arch: int) -> None:
 
 
 def test_a_reason_given_by_the_target_is_kept() -> None:
-    reason = "the option enable_mathdx_gemm is off"
+    reason = "the option enable_mathdx_gemm is off: remove it, or set mathdx_opt_out to 'own'"
     found = product(tile(4, 4, strides=(0, 1)), tile(4, 4), tile(4, 4), target=Target(90, 64, reason))
     assert found.scalar_reason == reason
     assert found.variants == {}
@@ -228,7 +228,7 @@ def test_tf32_requires_float32(arch: int | None, position: int, dtype: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("target", "reason"), [(Target(None, 1), "the target is a CPU"), (Target(90, 64, "off"), "off")]
+    ("target", "reason"), [(Target(None, 1), "the target is the CPU"), (Target(90, 64, "off"), "off")]
 )
 def test_a_bfloat16_result_is_refused_on_the_scalar_path(target: Target, reason: str) -> None:
     text = r"bfloat16 'out' tile.*float16, float32, and float64\..*provider 'mma' does.*"

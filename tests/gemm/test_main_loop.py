@@ -131,15 +131,15 @@ def test_instruction_and_grid(variant: GemmProblem, expected: MmaPlan) -> None:
     ("variant", "reason"),
     [
         (variant_of(32, 32, 32, 128, dtype="float32", layout="cr"), "128 threads cannot share 32x32x32"),
-        (fp64(128, 128, 16, 128), "a thread has 199 registers for accumulators, and 128x128x16 needs 256"),
-        (variant_of(64, 64, 16, 64, dtype="float32", result="float64"), "a row-major float32 C"),
-        (variant_of(64, 64, 64, 128, result="float16"), "a row-major float32 C"),
+        (fp64(128, 128, 16, 128), "128x128x16 needs 256 accumulators of a thread, which has room for 199"),
+        (variant_of(64, 64, 16, 64, dtype="float32", result="float64"), "a row-major C of float32"),
+        (variant_of(64, 64, 64, 128, result="float16"), "a row-major C of float32"),
         (variant_of(64, 72, 64, 128), "64x72x64 is not a multiple of 16x16x16"),
         (variant_of(64, 64, 64, 128, arch=75), "128 threads cannot share 64x64x64"),
-        (variant_of(128, 256, 64, 128), "a thread has 199 registers for accumulators, and 128x256x64 needs 256"),
+        (variant_of(128, 256, 64, 128), "128x256x64 needs 256 accumulators of a thread, which has room for 199"),
         (variant_of(16, 16, 16, 128), "128 threads cannot share 16x16x16"),
-        (variant_of(128, 208, 64, 128), "a thread has 199 registers for accumulators, and 128x208x64 needs 208"),
-        (OF_TWO_TYPES, "stages hold tiles of one type"),
+        (variant_of(128, 208, 64, 128), "128x208x64 needs 208 accumulators of a thread, which has room for 199"),
+        (OF_TWO_TYPES, "stages hold tiles of one dtype: load A and B with the same one"),
     ],
 )
 def test_reasons(variant: GemmProblem, reason: str) -> None:
@@ -154,7 +154,10 @@ def test_few_sums_without_tensor_cores_keep_double_buffers() -> None:
             variant_of(64, 64, 32, threads, dtype="float32", layout=layout, precision=precision)
         )
 
-    assert reason(256) == "fma has stages if a thread has 32 accumulators, and it has 16"
+    assert reason(256) == (
+        "with 16 accumulators of a thread double buffers are as fast; "
+        "stages gain from 32 on: use larger tiles or fewer threads"
+    )
     assert reason(128) == reason(256, "rc") == reason(256, "rr", "tf32") == ""
     assert reason_for_double_buffers(variant_of(64, 64, 32, 256)) == ""
 
@@ -196,9 +199,27 @@ def test_the_register_limit_of_the_module(registers: int, accumulators: int | No
 @pytest.mark.parametrize(
     ("m", "n", "k", "threads", "found"),
     [
-        (128, 64, 32, 64, "fma has stages if 8 warps of a multiprocessor are resident, and there are 6"),
-        (128, 64, 32, 128, "a multiprocessor has 2 blocks of 128 threads with them, and 3 without"),
-        (64, 128, 32, 128, "a multiprocessor has 2 blocks of 128 threads with them, and 3 without"),
+        (
+            128,
+            64,
+            32,
+            64,
+            "stages would leave 6 resident warps, and gain from 8 on: use a smaller K step or smaller tiles",
+        ),
+        (
+            128,
+            64,
+            32,
+            128,
+            "stages would leave 2 resident blocks of 128 threads in place of 3: use a smaller K step or smaller tiles",
+        ),
+        (
+            64,
+            128,
+            32,
+            128,
+            "stages would leave 2 resident blocks of 128 threads in place of 3: use a smaller K step or smaller tiles",
+        ),
         (64, 128, 16, 128, 4),
         (64, 64, 32, 64, 3),
         (64, 64, 64, 128, 3),
@@ -254,7 +275,10 @@ def test_stages_that_leave_few_warps_are_refused() -> None:
     stage = 8 * 64 * (64 + 64)
     tiles = stage + 8 * 64 * 64
     found = main_loop([(variant, product)], LoopMemory(stage, tiles, tiles, True))
-    assert found == "a multiprocessor has 1 blocks of 128 threads with them, and 2 without"
+    assert (
+        found
+        == "stages would leave 1 resident block of 128 threads in place of 2: use a smaller K step or smaller tiles"
+    )
 
 
 def test_less_shared_memory_has_fewer_stages() -> None:
@@ -315,7 +339,7 @@ def test_a_grid_of_a_swapped_product_can_be_chosen(warps_m: int | None, grid: tu
 
 def test_a_grid_that_does_not_fit_is_a_reason() -> None:
     found = staged_product(variant_of(128, 256, 64, 256), ALL, PipelineOverrides(warps_m=3))
-    assert found == "warps_m is 3, and can be 2, 1"
+    assert found == "warps_m=3 does not divide 128x256x64: give one of 2, 1"
 
 
 @pytest.mark.parametrize("stages", range(2, 9))
@@ -327,7 +351,7 @@ def test_stages_can_be_chosen(stages: int, in_flight: int) -> None:
     choice = PipelineOverrides(stages=stages, in_flight=in_flight)
     found = main_loop([(variant, product)], LoopMemory(8192, 24576, 24576, True), choice=choice)
     if stages == 2 and in_flight:
-        assert found == "wgmma with 2 stages has no products in flight"
+        assert found == "wgmma with 2 stages has no products in flight: change main_loop"
     else:
         assert isinstance(found, PipelineConfig)
         assert (found.stages, found.in_flight) == (stages, in_flight)
@@ -342,7 +366,7 @@ def test_two_iterations_can_share_a_barrier(stages: int | None, in_flight: int |
     choice = PipelineOverrides(stages=stages, in_flight=in_flight, per_barrier=2)
     found = main_loop([(variant, product)], LoopMemory(8192, 24576, 24576, True), choice=choice)
     if stages is not None and stages < 6 and in_flight:
-        assert found == f"wgmma with {stages} stages in pairs has no products in flight"
+        assert found == f"wgmma with {stages} stages in pairs has no products in flight: change main_loop"
     elif stages is not None and (stages == 2 or stages % 2):
         assert isinstance(found, str)
         assert "in pairs" in found
@@ -380,7 +404,7 @@ def test_mma_has_no_products_in_flight() -> None:
     assert isinstance(product, MmaPlan)
     choice = PipelineOverrides(in_flight=1)
     found = main_loop([(variant, product)], LoopMemory(8192, 24576, 24576, True), choice=choice)
-    assert found == "mma_m16n8k16 with 2 stages has no products in flight"
+    assert found == "mma_m16n8k16 with 2 stages has no products in flight: change main_loop"
 
 
 def test_chosen_stages_that_do_not_fit_are_a_reason() -> None:
@@ -389,7 +413,10 @@ def test_chosen_stages_that_do_not_fit_are_a_reason() -> None:
     assert isinstance(product, MmaPlan)
     choice = PipelineOverrides(stages=8)
     found = main_loop([(variant, product)], LoopMemory(49152, 180224, 180224, True), choice=choice)
-    assert found == "8 stages of 49152 bytes need 394240 bytes of shared memory, and there are 230400"
+    assert found == (
+        "8 stages of 49152 bytes need 394240 bytes of shared memory, "
+        "and a block has 230400: use a smaller K step or smaller tiles"
+    )
 
 
 def test_shared_memory_that_does_not_suffice_is_a_reason() -> None:
@@ -397,4 +424,7 @@ def test_shared_memory_that_does_not_suffice_is_a_reason() -> None:
     product = staged_product(variant, ALL)
     assert isinstance(product, MmaPlan)
     reason = main_loop([(variant, product)], LoopMemory(49152, 49152, 49152, True, 9999))
-    assert reason == "2 stages of 49152 bytes need 109327 bytes of shared memory, and there are 99328"
+    assert reason == (
+        "2 stages of 49152 bytes need 109327 bytes of shared memory, "
+        "and a block has 99328: use a smaller K step or smaller tiles"
+    )

@@ -58,12 +58,14 @@ def test_short_steps_leave_threads_idle() -> None:
 
 def test_tiles_that_no_warp_can_multiply() -> None:
     tf32 = variant_of(64, 32, 16, 64, 80, dtype="float32", precision="tf32", layout="cc")
-    assert found(tf32) == "gradients of 16x64x32: 64 threads cannot share 16x64x32 among their tensor cores"
+    assert found(tf32) == (
+        "gradients of 16x64x32: 64 threads cannot share 16x64x32 among their tensor cores: use other tiles or threads"
+    )
 
 
 def test_registers_of_both_sums() -> None:
     assert found(variant_of(128, 96, 64, 64, 80)) == (
-        "the accumulators of its gradients need 224 registers of a thread, and there are 199"
+        "the gradients need 224 accumulators of a thread, which has room for 199: use more threads or smaller tiles"
     )
 
 
@@ -75,7 +77,7 @@ def test_shared_memory() -> None:
     assert answer(variant, idle_bytes=32 << 10, at_end=False).extra_bytes == 49 << 10
     assert isinstance(found(variant, around_bytes=160 << 10), ReverseLoop)
     assert found(variant, around_bytes=170 << 10) == (
-        "gradients and 2 stages need 239616 bytes of shared memory, and there are 230912"
+        "gradients and 2 stages need 239616 bytes of shared memory, and a block has 230912: use smaller tiles"
     )
 
 

@@ -45,7 +45,9 @@ def test_code_overrides_the_module_option_which_overrides_the_environment(
         assert (build["provider"], record["provider"]) == (name, name)
         assert (build["tile_config"] is not None) == (name == "mma")
         forward = record["variants"][0]
-        assert f"{name}: the setting provider (module option warp_tiles_provider of module " in forward["reason"]
+        assert (
+            f"built by {name} (the setting provider (module option warp_tiles_provider of module " in forward["reason"]
+        )
         assert (build["symbol"], build["key"]) == (forward["symbol"], forward["key"])
     assert len(cubins) == 2, "Warp's own cache keeps both"
     with warp_tiles.override(provider="mma"):
@@ -65,7 +67,7 @@ def test_a_block_with_a_partial_warp_is_built_by_cublasdx(cold: Path, tmp_path: 
         cubin, record = compile_module(load(TINY, block_dim=48), tmp_path / "out")
     assert kernels_in(cubin) == {"gemm_forward"}
     assert [build["provider"] for build in record["builds"]] == ["cublasdx"]
-    assert "cublasdx: mma cannot serve threads=48" in record["variants"][0]["reason"]
+    assert "built by cublasdx (mma cannot serve threads=48" in record["variants"][0]["reason"]
 
 
 def test_a_block_smaller_than_a_warp_takes_the_scalar_path(cold: Path, tmp_path: Path) -> None:

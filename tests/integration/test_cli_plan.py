@@ -44,7 +44,8 @@ def test_plan(folder: Path, name: str) -> None:
         assert len(variant["arrangement"]) == 3
         assert (variant["needed"], variant["provider"], variant["cached"]) == (True, "mma", False)
         assert TileConfig.from_json(variant["tile_config"]).instruction == "fma"
-        assert "mma: the first provider" in variant["reason"]
+        assert variant["reason"].startswith("needed")
+        assert "; built by mma (default)" in variant["reason"]
         assert len(variant["key"]) == 64
         assert variant["reason"]
     assert [variant["role"] for variant in module["variants"]] == ["forward", "adjoint_a", "adjoint_b"]
@@ -144,7 +145,10 @@ def test_plan_with_another_provider(folder: Path) -> None:
     assert module["provider"] == "cublasdx"
     for variant in module["variants"]:
         assert (variant["provider"], variant["tile_config"]) == ("cublasdx", None)
-        assert "cublasdx: the setting provider (environment variable WARP_TILES_PROVIDER) names it" in variant["reason"]
+        assert (
+            "built by cublasdx (the setting provider (environment variable WARP_TILES_PROVIDER) asks for it"
+            in variant["reason"]
+        )
 
 
 def test_a_provider_that_cannot_serve_a_plan_is_a_usage_error(folder: Path) -> None:

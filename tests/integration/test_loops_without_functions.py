@@ -36,7 +36,7 @@ def test_a_module_without_functions_is_linked_limited_and_kept(tmp_path: Path, a
         assert 0 < output.stat().st_size < 100_000
     (forward,) = (variant for variant in record["variants"] if variant["role"] == "forward")
     assert (forward["needed"], forward["provider"], forward["key"]) == (True, "stages", "")
-    assert forward["reason"].endswith("a loop computes it from stages, without a function")
+    assert forward["reason"].endswith("computed by its loop from stages, so no function is built")
 
 
 def test_a_loop_and_its_reverse_pass_need_no_function() -> None:

@@ -41,7 +41,7 @@ def test_every_builtin_is_planned(call: str, dtype: str) -> None:
         assert variant.columns == (16 if "cholesky" in variant.function and "solve" not in variant.function else 4)
         assert (planned.needed, planned.provider, len(planned.key)) == (True, "mma", 64)
         assert isinstance(planned.tile_config, SolverConfig)
-        assert "mma: the first provider" in planned.reason
+        assert "built by mma (default)" in planned.reason
 
 
 @pytest.mark.parametrize(("arch", "threads"), [(75, 32), (80, 128), (120, 1024)])
@@ -83,7 +83,7 @@ def test_a_view_keeps_its_leading_dimension() -> None:
 def test_the_module_option_enable_backward(call: str) -> None:
     found = by_role(plan(solver(call), enable_backward=False))
     assert {role: planned.needed for role, planned in found.items()} == {"forward": True, "adjoint": False}
-    assert found["adjoint"].reason == "the module has enable_backward=False"
+    assert found["adjoint"].reason == "not needed: the module has enable_backward=False"
     assert (found["adjoint"].provider, found["adjoint"].key) == ("", "")
 
 

@@ -92,7 +92,8 @@ def test_other_kernels_have_a_reason(name: str) -> None:
 def test_the_setting_is_a_reason() -> None:
     with warp_tiles.override(gemm_gradients="off"):
         _, plan = plan_of(kernel())
-    assert plan.loops[0].gradients == "the adjoint kernel: the setting gemm_gradients (override()) is 'off'"
+    setting = "the setting gemm_gradients (override()) is 'off'"
+    assert plan.loops[0].gradients == f'the adjoint kernel: {setting}: call override(gemm_gradients="auto")'
 
 
 def test_a_kernel_without_an_adjoint_has_no_gradients() -> None:

@@ -14,7 +14,7 @@ from warp_tiles.plan.planning import FunctionUse, ModulePlan, PlannedVariant, Se
 from warp_tiles.solver.variant import SolverConfig, SolverVariant
 
 A, B, C = Role.ADJOINT_A, Role.ADJOINT_B, Role.FORWARD
-FORWARD_REASON = "every launch runs the forward product"
+FORWARD_REASON = "needed"
 
 
 def by_role(plan: ModulePlan) -> dict[Role, PlannedVariant]:
@@ -31,7 +31,7 @@ def test_a_forward_only_kernel_needs_one_product() -> None:
     found = by_role(plan)
     assert {role: item.needed for role, item in found.items()} == {C: True, A: False, B: False}
     assert found[C].reason == FORWARD_REASON
-    assert found[A].reason == found[B].reason == "k has no backward pass"
+    assert found[A].reason == found[B].reason == "not needed: k has no backward pass"
     assert [item.variant for item in plan.needed] == [BIG[C]]
     assert (plan.name, plan.arch, plan.block_dim, plan.kernels) == ("module", 90, 128, ("k",))
 
@@ -41,15 +41,15 @@ def test_a_differentiable_kernel_needs_three() -> None:
     found = by_role(plan)
     assert all(item.needed for item in found.values())
     assert {role: item.variant for role, item in found.items()} == BIG
-    assert found[A].reason == "k has backward pass"
+    assert found[A].reason == "needed: k has backward pass"
     assert {item.kernels for item in found.values()} == {("k",)}
 
 
 def test_without_a_use_the_generated_adjoints_give_the_reason() -> None:
     called = resolve(session(("k", BIG)), {0}, ["k"], [])
-    assert by_role(called)[A].reason == "its adjoint is called"
+    assert by_role(called)[A].reason == "needed: its adjoint is called"
     skipped = resolve(session(("k", BIG)), (), ["k"], [])
-    assert by_role(skipped)[A].reason == "no generated code calls its adjoint"
+    assert by_role(skipped)[A].reason == "not needed: no kernel calls its adjoint"
 
 
 def test_a_helper_shared_by_two_kernels_gets_its_adjoints_for_one() -> None:
@@ -58,14 +58,14 @@ def test_a_helper_shared_by_two_kernels_gets_its_adjoints_for_one() -> None:
     found = by_role(plan)
     assert found[C].kernels == ("infer", "train")
     assert found[A].kernels == found[B].kernels == ("train",)
-    assert found[A].reason == "train has backward pass"
+    assert found[A].reason == "needed: train has backward pass"
 
 
 def test_a_skipped_adjoint_names_its_kernels() -> None:
     uses = [use("one", "helper", False), use("two", "helper", False), use("other", "elsewhere", False)]
     found = by_role(resolve(session(("helper", BIG)), (), ["one", "two", "other"], uses))
     assert found[A].kernels == ("one", "two")
-    assert found[A].reason == "one has no backward pass; two has no backward pass"
+    assert found[A].reason == "not needed: one has no backward pass; two has no backward pass"
 
 
 def test_equal_variants_of_two_sites_are_merged() -> None:
@@ -100,28 +100,28 @@ def test_a_variant_with_two_roles_is_listed_under_both() -> None:
 
 def test_the_scalar_path_is_planned_with_its_reason() -> None:
     made = Session("module", None, 1)
-    made.add("tile_matmul", "k", {}, scalar_reason="the target is a CPU")
+    made.add("tile_matmul", "k", {}, scalar_reason="the target is the CPU")
     plan = resolve(made, {0}, ["k"], [use("k", "k", True)])
     found = by_role(plan)
     assert plan.needed == ()
     assert {role: item.needed for role, item in found.items()} == dict.fromkeys(PRODUCT_ROLES, True)
     assert {item.variant for item in found.values()} == {None}
-    assert found[C].reason.startswith("the target is a CPU; ")
-    assert found[A].reason == "the target is a CPU; k has backward pass"
+    assert found[C].reason.endswith("on Warp's scalar path, because the target is the CPU")
+    assert found[A].reason == "needed: k has backward pass; on Warp's scalar path, because the target is the CPU"
 
 
 def test_scalar_sites_of_different_functions_stay_apart() -> None:
     made = Session("module", None, 1)
     for name in ("one", "two"):
-        made.add("tile_matmul", name, {}, scalar_reason="the target is a CPU")
+        made.add("tile_matmul", name, {}, scalar_reason="the target is the CPU")
     plan = resolve(made, (), ["one", "two"], [])
     assert {item.function for item in plan.variants if item.role is C} == {"one", "two"}
 
 
 def test_an_adjoint_of_bfloat16_operands_is_refused_on_the_scalar_path() -> None:
     made = Session("module", None, 1)
-    made.add("tile_matmul", "gemm", {}, scalar_reason="the target is a CPU", bfloat16_operands=True)
-    words = r"In 'gemm'.*bfloat16 'a' or 'b'.*enable_backward=False.*'mma' does.*Here the target is a CPU"
+    made.add("tile_matmul", "gemm", {}, scalar_reason="the target is the CPU", bfloat16_operands=True)
+    words = r"In 'gemm'.*bfloat16 'a' or 'b'.*enable_backward=False.*'mma' does.*Here the target is the CPU"
     with pytest.raises(TypeError, match=words):
         resolve(made, {0}, ["gemm"], [])
     assert resolve(made, (), ["gemm"], []).needed == ()
@@ -171,8 +171,8 @@ def test_the_adjoint_of_a_solver_is_needed_if_it_is_called(backward: bool) -> No
     plan = resolve(solver_session(), {0} if backward else (), ["k"], [use("k", "k", backward)])
     found = by_role(plan)
     assert {role: item.needed for role, item in found.items()} == {C: True, Role.ADJOINT: backward}
-    assert found[C].reason == "every launch runs the forward function"
-    assert found[Role.ADJOINT].reason == f"k {'has' if backward else 'has no'} backward pass"
+    assert found[C].reason == "needed"
+    assert found[Role.ADJOINT].reason == f"{'needed: k has' if backward else 'not needed: k has no'} backward pass"
     assert [item.variant for item in plan.needed] == [FACTOR, FACTOR_ADJOINT][: 1 + backward]
 
 
@@ -181,7 +181,7 @@ def test_a_solver_of_libmathdx_has_no_variant_and_its_provider() -> None:
     made.add("tile_cholesky", "k", {}, scalar_reason="why", roles=SOLVER_ROLES, provider="libmathdx")
     plan = resolve(made, (), ["k"], [use("k", "k", False)])
     found = by_role(plan)
-    assert (found[C].provider, found[C].reason) == ("libmathdx", "why; every launch runs the forward function")
+    assert (found[C].provider, found[C].reason) == ("libmathdx", "needed; built by libmathdx, because why")
     assert (found[Role.ADJOINT].provider, found[Role.ADJOINT].needed) == ("", False)
     assert plan.needed == ()
 
@@ -235,7 +235,7 @@ def test_a_plan_prints_provider_policy_and_tile_configuration() -> None:
 
 def test_a_scalar_plan_prints_null_sizes() -> None:
     made = Session("module", None, 1)
-    made.add("tile_matmul", "k", {}, scalar_reason="the target is a CPU")
+    made.add("tile_matmul", "k", {}, scalar_reason="the target is the CPU")
     for item in resolve(made, (), ["k"], []).to_json()["variants"]:
         assert set(item) >= PLAN_FIELDS
         assert item["m"] is None

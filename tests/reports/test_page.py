@@ -160,7 +160,7 @@ def test_rows_say_what_was_done_by_what_and_why() -> None:
     assert first[3] == "mma, fma 8x4, lanes 8x4x1chosen from a tuning record"
     assert first[5:] == ["30.0 kB", "0.60"]
     skipped = next(row for row in rows if row[0].startswith("adjoint_a 8x4x12"))
-    assert (skipped[2], skipped[3], skipped[4]) == ("skipped", "", "kernel 'k' has enable_backward=False")
+    assert (skipped[2], skipped[3], skipped[4]) == ("skipped", "", "not needed: kernel 'k' has enable_backward=False")
     hit = next(row for row in rows if row[0].startswith("forward 4x4x16"))
     assert (hit[2], hit[3].endswith("chosen by default")) == ("from cache", True)
     states = [row[2] for row in rows if row[0].startswith("forward 8x12x4")]

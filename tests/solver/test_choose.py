@@ -45,10 +45,10 @@ def test_a_usual_variant_is_served(function: Function) -> None:
     ("changes", "words"),
     [
         ({"arch": 70}, "arch=70: sm_75 is the oldest"),
-        ({"threads": 48}, "threads=48: the block has to consist of whole warps"),
-        ({"threads": 16}, "threads=16: the block has to consist of whole warps"),
-        ({"threads": 2048}, "threads=2048: the block has to consist of whole warps"),
-        ({"n": 257}, "n=257: shared memory does not hold a triangle of so many rows"),
+        ({"threads": 48}, "threads=48: the block has to consist of whole warps: change block_dim"),
+        ({"threads": 16}, "threads=16: the block has to consist of whole warps: change block_dim"),
+        ({"threads": 2048}, "threads=2048: the block has to consist of whole warps: change block_dim"),
+        ({"n": 257}, "n=257: shared memory does not hold a triangle of so many rows: use a smaller matrix"),
     ],
 )
 def test_a_rejection_names_the_field_and_its_value(function: Function, changes: dict[str, int], words: str) -> None:
@@ -58,7 +58,7 @@ def test_a_rejection_names_the_field_and_its_value(function: Function, changes: 
 def test_the_scratch_memory_of_an_adjoint_is_limited() -> None:
     assert reason_unsupported(variant("cholesky_adjoint", n=110)) == ""
     assert reason_unsupported(variant("cholesky_adjoint", n=111)) == (
-        f"n=111: its scratch memory of {111 * 112 * 4} bytes exceeds {STATIC_SHARED_BYTES}"
+        f"n=111: its scratch memory has {111 * 112 * 4} of at most {STATIC_SHARED_BYTES} bytes: use a smaller matrix"
     )
     assert reason_unsupported(variant("cholesky_adjoint", n=80, dtype="float64")) != ""
     assert reason_unsupported(variant("lower_solve_adjoint", n=64, columns=189)) == ""

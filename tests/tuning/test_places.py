@@ -72,7 +72,7 @@ class TestLoops:
 
     def test_an_instruction_that_the_module_cannot_use_is_no_answer(self) -> None:
         asked = replace(question(), families=("mma",))
-        assert asked.answer(PipelineOverrides("wgmma")) == "wgmma cannot be used"
+        assert asked.answer(PipelineOverrides("wgmma")) == "wgmma cannot be used here: change main_loop"
         answers = [asked.answer(pipeline_of(config)) for config in loop_place(asked).configs]
         assert {answer.loop.instruction for answer in answers if isinstance(answer, LoopAnswer)} == {"mma_m16n8k16"}
 

@@ -79,11 +79,11 @@ def _target(options: Mapping[str, Any], resolved: Settings) -> Target:
     reason = ""
     if options["output_arch"] is not None:
         if not mathdx_enabled():
-            reason = "this Warp was built without MathDx, so its kernels cannot call GEMM functions"
+            reason = "kernels of a Warp without MathDx cannot call GEMM functions: install a warp-lang with it"
         elif not options.get(GEMM_OPTION, True) and resolved.mathdx_opt_out == "warp":
-            reason = f"the option {GEMM_OPTION} is off"
+            reason = f"the option {GEMM_OPTION} is off: remove it, or set mathdx_opt_out to 'own'"
         elif resolved.policy == "scalar":
-            reason = f"{resolved.named('policy')} is 'scalar'"
+            reason = resolved.against("policy", "auto")
         elif resolved.provider == "scalar":
-            reason = f"{resolved.named('provider')} is 'scalar'"
+            reason = resolved.against("provider", "auto")
     return Target(options["output_arch"], int(options["block_dim"]), reason)

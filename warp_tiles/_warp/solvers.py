@@ -82,7 +82,7 @@ def _provider(sites: CallSites, engine: Engine, found: Solvers, resolved: Settin
         other = "libmathdx"
     if "mma" not in resolved.providers:
         layer = "provider" if resolved.provider != "auto" else "policy"
-        return other, f"{resolved.named(layer)} is {getattr(resolved, layer)!r}"
+        return other, resolved.against(layer, "auto")
     if found.reason_unsupported:
         return other, found.reason_unsupported
     chain, forward = engine.chain(resolved), found.variants[Role.FORWARD]
@@ -100,9 +100,12 @@ def _provider(sites: CallSites, engine: Engine, found: Solvers, resolved: Settin
 def _without_functions(options: Mapping[str, Any], resolved: Settings) -> tuple[str, str] | None:
     """The scalar path and the reason for it, if a module cannot call solver functions."""
     if not options.get(SOLVER_OPTION, True) and resolved.mathdx_opt_out == "warp":
-        return "scalar", f"the option {SOLVER_OPTION} is off"
+        return "scalar", f"the option {SOLVER_OPTION} is off: remove it, or set mathdx_opt_out to 'own'"
     if not mathdx_enabled():
-        return "scalar", "this Warp was built without MathDx, so its kernels cannot call solver functions"
+        return (
+            "scalar",
+            "kernels of a Warp without MathDx cannot call solver functions: install a warp-lang with it",
+        )
     return None
 
 

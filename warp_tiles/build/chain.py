@@ -126,10 +126,11 @@ class Chain:
         best = self._measurement(provider, variant)
         causes = [error.message for error in reasons]
         if self.forced:
-            causes.append(f"{self.settings.named('provider')} names it")
+            causes.append(f"{self.settings.named('provider')} asks for it")
         if best is not None:
             causes.append(best.reason)
-        return f"{provider.name}: {'; '.join(dict.fromkeys(causes)) or 'the first provider'}"
+        where = "on Warp's scalar path" if provider.name == "scalar" else f"built by {provider.name}"
+        return f"{where} ({'; '.join(dict.fromkeys(causes)) or 'default'})"
 
     def unsupported(self, variant: Variant, reasons: Sequence[WarpTilesError]) -> UnsupportedVariant:
         """The error if no provider can build a variant."""

@@ -45,7 +45,9 @@ def decided(bare: ModulePlan, generated: GeneratedModule, functions: Functions) 
     staged = {(variant, role) for site in sites for role, variant in site.variants.items()} - called
     variants = tuple(
         replace(
-            planned, provider=STAGES, reason=f"{planned.reason}; a loop computes it from stages, without a function"
+            planned,
+            provider=STAGES,
+            reason=f"{planned.reason}; computed by its loop from stages, so no function is built",
         )
         if planned.needed and (planned.variant, planned.role) in staged
         else planned

@@ -38,7 +38,7 @@ def rejection_of_accumulators(
         return problem
     if any(other.effect is Effect.LEAVES for other in operations(loop.nodes)):
         line = next(other.line for other in operations(loop.nodes) if other.effect is Effect.LEAVES)
-        return f"line {line} returns from within the loop"
+        return f"line {line} returns from within the loop: let it return behind the loop"
     if operation.results:
         return _problem_of_new_tile(module, function, loop, operation)
     c = operation.matrices[2]
@@ -48,7 +48,7 @@ def rejection_of_accumulators(
             if problem:
                 return f"line {other.line}: {problem}"
         elif any(module.may_overlap(function, c, tile) for tile in other.tiles):
-            return f"line {other.line}: {other.name} uses C in the loop"
+            return f"line {other.line}: {other.name} uses C in the loop: move it behind the loop"
     return ""
 
 
@@ -71,16 +71,16 @@ def _problem_of_new_tile(module: ModuleTrace, function: FunctionTrace, loop: Loo
     c = operation.matrices[2]
     addition = addition_of(function, operation)
     if addition is None:
-        return "the product is a new tile in each iteration, and the loop does not add it to another tile"
+        return "the product is a new tile in each iteration: add to one tile with wp.tile_matmul(a, b, c)"
     if loop.kind == "unrolled":
-        return "Warp unrolls the loop, and each iteration has a new tile for the product"
+        return "Warp unrolls the loop, and each iteration has a new tile: use wp.tile_matmul(a, b, c)"
     for other in function.operations():
         if other not in (operation, addition) and any(_touches(module, function, c, tile) for tile in other.tiles):
-            return f"line {other.line}: {other.name} uses the new tile too"
+            return f"line {other.line}: {other.name} uses the new tile too: use wp.tile_matmul(a, b, c)"
     target = addition.tiles[0]
     for other in operations(loop.nodes):
         if other is not addition and any(_touches(module, function, target, tile) for tile in other.tiles):
-            return f"line {other.line}: {other.name} uses the sum in the loop"
+            return f"line {other.line}: {other.name} uses the sum in the loop: move it behind the loop"
     return ""
 
 
@@ -94,9 +94,9 @@ def _problem_of_product(
     product = operation.product
     assert product is not None
     if product.alpha != 1.0 or (product.beta != 1.0 and not operation.results):
-        return "alpha and beta are not both the constant 1"
+        return "alpha and beta are not both the constant 1: scale C behind the loop"
     a, b, c = operation.matrices
     if module.may_overlap(function, a, c) or module.may_overlap(function, b, c):
-        return "C may share memory with A or B"
+        return "C may share memory with A or B: use tiles of their own"
     functions = accumulators(product.site)
     return "" if isinstance(functions, LoopAccumulators) else functions

@@ -21,7 +21,7 @@ from warp_tiles.codegen.answers import (
 from warp_tiles.codegen.operations import Operation
 from warp_tiles.codegen.pipelines import Body, aligned, body_of, plan_pipeline
 from warp_tiles.codegen.reverse import plan_reverse
-from warp_tiles.codegen.stages import LoopTarget, plan_ring
+from warp_tiles.codegen.stages import ASYNC_COPIES_OFF, LoopTarget, plan_ring
 from warp_tiles.codegen.stores import plan_accumulator_store
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, loops, own_operations
 from warp_tiles.gemm.pipeline import PlannedLoop
@@ -194,7 +194,7 @@ class _Decider:
         if rejections:
             return None, [*rejections, "the other products keep their accumulators in registers"]
         if not self._ahead:
-            return None, ["the setting async_copies is off"]
+            return None, [ASYNC_COPIES_OFF]
         pipeline = plan_pipeline(self._module, self._function, loop, accumulations)
         if not isinstance(pipeline, Pipeline):
             return None, [pipeline]
@@ -210,7 +210,7 @@ class _Decider:
         if self._function.label not in self._module.reversed:
             return ""
         if not self._ahead:
-            return "the setting async_copies is off"
+            return ASYNC_COPIES_OFF
         if self._target.forbidden:
             return self._target.forbidden
         if len(accumulations) < products:
@@ -266,7 +266,7 @@ def _store_reason(store: AccumulatorStore | str) -> str:
     """How the accumulators of a loop reach an array; empty without stages."""
     if isinstance(store, AccumulatorStore):
         return "the accumulators are stored from registers"
-    return f"the accumulators pass through shared memory: {store}" if store else ""
+    return f"the accumulators pass through shared memory, because {store}" if store else ""
 
 
 def _load_reason(ring: Ring) -> str:

@@ -25,6 +25,7 @@ from warp_tiles.plan.whole import WholeProduct
 from warp_tiles.settings import Settings
 from warp_tiles.solver.variant import Variant
 
+_NO_WGMMA = "wgmma needs a cubin for sm_90a that warp_tiles links: set linker to 'auto', and build no debug module"
 WHOLE_GRADIENTS = "two products of whole arrays, if a launch on a GPU covers large arrays; else the adjoint kernel"
 
 
@@ -167,9 +168,9 @@ class GeneratedModule:
     def _whole_product(self, label: str) -> WholeProduct | str:
         """The product that a function computes, or the reason why its adjoint computes the gradients."""
         if label not in self.trace.kernels:
-            return "the loop is in a function"
+            return "the loop is in a function: move it to the kernel"
         if list(self.trace.kernels.values()).count(self.trace.kernels[label]) > 1:
-            return "several kernels of the module have its name"
+            return "several kernels of the module have its name: rename them"
         found = whole_product(self.trace.functions[label])
         return found if isinstance(found, str) else replace(found, tf32=self.session.sites[found.site].is_tf32)
 
@@ -178,7 +179,7 @@ class GeneratedModule:
         if label not in self.trace.reversed:
             return ""
         if settings.gemm_gradients == "off":
-            return f"the adjoint kernel: {settings.named('gemm_gradients')} is 'off'"
+            return f"the adjoint kernel: {settings.against('gemm_gradients', 'auto')}"
         found = self._whole_product(label)
         return f"the adjoint kernel: {found}" if isinstance(found, str) else WHOLE_GRADIENTS
 
@@ -283,7 +284,7 @@ class GeneratedModule:
         def accumulators_of(index: int) -> LoopAccumulators | str:
             site = self.session.sites[index]
             if not settings.register_accumulators:
-                return "the setting register_accumulators is off"
+                return settings.against("register_accumulators", "on")
             function = functions.get(site.variants[Role.FORWARD]) if Role.FORWARD in site.variants else None
             if function is None or index in without:
                 return f"the product takes Warp's scalar path: {site.scalar_reason or 'nothing was built'}"
@@ -307,10 +308,10 @@ class GeneratedModule:
     def _loop_target(self, settings: Settings, suffix: bool) -> LoopTarget:
         """What the loops of the module may use."""
         if not settings.register_accumulators:
-            return LoopTarget(rejection="the setting register_accumulators is off")
+            return LoopTarget(rejection=settings.against("register_accumulators", "on"))
         choice = PipelineOverrides.parse(settings.main_loop)
         if choice.family == "double_buffered":
-            return LoopTarget(rejection=f"{settings.named('main_loop')} is 'double_buffered'")
+            return LoopTarget(rejection=settings.against("main_loop", "auto"))
         variants = {
             site.index: product
             for site in self._product_sites()
@@ -319,14 +320,15 @@ class GeneratedModule:
         target = LoopTarget(variants, choice=choice, records=self.records)
         if "mma" not in settings.providers:
             name = "provider" if settings.provider != "auto" else "policy"
-            target = replace(target, forbidden=f"{settings.named(name)} is {getattr(settings, name)!r}")
+            target = replace(target, forbidden=settings.named_value(name))
         mma: tuple[InstructionFamily, ...] = ("mma",)
-        asked = "" if choice == AUTO else f"{settings.named('main_loop')} is '{settings.main_loop}'"
+        asked = "" if choice == AUTO else settings.named_value("main_loop")
         if choice.family == "mma":
             return replace(target, families=mma, rejection=asked)
         could_have_wgmma = has_wgmma(self.session.arch or 0)
         if choice.family == "wgmma" and not (suffix and could_have_wgmma):
-            return LoopTarget(rejection=f"{asked}, and wgmma needs a cubin for sm_90a that is linked here")
+            problem = _NO_WGMMA if could_have_wgmma else f"sm_{self.session.arch} has no wgmma: set main_loop to 'auto'"
+            return LoopTarget(rejection=f"{asked}, and {problem}")
         if could_have_wgmma and not suffix:
-            return replace(target, families=mma, rejection="wgmma needs a cubin for sm_90a that is linked here")
+            return replace(target, families=mma, rejection=_NO_WGMMA)
         return replace(target, families=("wgmma",) if choice.family else ("wgmma", *mma), rejection=asked)

@@ -39,13 +39,13 @@ def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation
     additions = [product.addition for product in products]
     block = _block_of(loop.nodes, multiplied)
     if block is None:
-        return "its products lie in different branches"
+        return "its products lie in different branches: move them to one"
     inside = list(operations(loop.nodes))
     loads = [operation for operation in inside if operation.name == LOAD]
     loaded = {tile.name for load in loads for tile in load.results if isinstance(tile, Tile)}
     used = {name for product in products for tile in (product.a, product.b) for name in tile.memory}
     if not used & loaded:
-        return "it loads no operand of its products"
+        return "the loop loads no operand of its products: load one in the loop"
     for operation in inside:
         problem = "" if operation in (*multiplied, *additions) else _problem_of_operation(operation, loaded)
         if problem:
@@ -55,7 +55,7 @@ def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation
         if problem:
             return f"line {load.line}: {problem}"
     if loop.kind == "unrolled" and block is not loop.nodes:
-        return "Warp unrolls the loop around a condition"
+        return "Warp unrolls the loop around a condition: give its range a variable bound"
     return Body(block, tuple(loads))
 
 
@@ -88,13 +88,13 @@ def _problem_of_operation(operation: Operation, loaded: set[str]) -> str:
     if operation.effect is Effect.ALIAS and all(tile.memory & loaded for tile in operation.tiles):
         # the products read the tiles of the iteration before through the view of this iteration
         moves = any(isinstance(value, Scalar) and value.constant is None for value in operation.operands)
-        return f"the view that {operation.name} makes moves with the loop" if moves else ""
+        return f"the view that {operation.name} makes moves with the loop: load a tile in its place" if moves else ""
     return {
         Effect.NONE: "",
-        Effect.WRITES: f"{operation.name} writes to an array while tiles are loaded",
-        Effect.LEAVES: "the function returns from within the loop",
-        Effect.UNKNOWN: f"it is not known what {operation.name} does",
-    }.get(operation.effect, f"{operation.name} works on a tile while others are loaded")
+        Effect.WRITES: f"{operation.name} writes to an array while tiles are loaded: move it behind the loop",
+        Effect.LEAVES: "the function returns from within the loop: let it return behind the loop",
+        Effect.UNKNOWN: f"{operation.name} has unknown effects: move it out of the loop",
+    }.get(operation.effect, f"{operation.name} works on a tile while others are loaded: move it out of the loop")
 
 
 def _problem_of_load(
@@ -108,17 +108,17 @@ def _problem_of_load(
     """Returns the reason why a load cannot run ahead; empty if it can."""
     (tile,) = (value for value in load.results if isinstance(value, Tile))
     if load not in block:
-        return "the tile is not loaded in the branch that multiplies it"
+        return "the tile is not loaded in the branch that multiplies it: load it there"
     if not tile.owner:
-        return "the tile lies in registers"
+        return "the tile lies in registers: load it with storage='shared'"
     for operation in function.operations():
         if operation is load or not any(tile.name in other.memory for other in operation.tiles):
             continue
         is_view = operation.effect is Effect.ALIAS and operation in inside
         if operation not in products and not is_view:
-            return f"line {operation.line} uses the loaded tile too"
+            return f"line {operation.line} uses the loaded tile too: load a second tile for that"
     if tile.name not in used:
-        return "the loaded tile is not an operand of the product"
+        return "the loaded tile is not an operand of the product: load it outside of the loop"
     return ""
 
 
@@ -129,7 +129,7 @@ def _unrolled_pipeline(
     positions = [block.index(product.operation) for product in products]
     groups = [sum(position < index for position in positions) for index, node in enumerate(block) if node in loads]
     if set(groups) != set(range(len(products))):
-        return "its iterations do not each load what they multiply"
+        return "its iterations do not each load what they multiply: load A and B in each"
     return Pipeline((), tuple(products), tuple(loads))
 
 
@@ -145,7 +145,7 @@ def _double_buffered_pipeline(
         if c.dense and c.name not in free and idle:
             free[c.name] = 0, c
     if not free:
-        return "C holds a start value, and so has no room for double buffers"
+        return "C has a start value, so double buffers have no room in it: begin with wp.tile_zeros()"
     places: dict[str, tuple[Tile, int]] = {}
     loaded = [(value, load) for load in loads for value in load.results if isinstance(value, Tile)]
     for tile, _ in sorted(loaded, key=lambda pair: -pair[0].size_bytes):
@@ -153,7 +153,7 @@ def _double_buffered_pipeline(
         if name is None:
             needed = sum(aligned(tile.size_bytes) for tile, _ in loaded)
             available = sum(c.size_bytes for _, c in free.values())
-            return f"double buffers need {needed} bytes, and C's memory has {available}"
+            return f"double buffers need {needed} bytes, and C's memory has {available}: use a smaller K step"
         used, c = free[name]
         places[tile.name] = c, used
         free[name] = used + aligned(tile.size_bytes), c

@@ -18,6 +18,7 @@ from warp_tiles.codegen.effects import JUMPS, TRANSPOSE, Effect
 from warp_tiles.codegen.operations import Array, Operation, Tile
 from warp_tiles.codegen.pipelines import Body
 from warp_tiles.codegen.stages import (
+    ASYNC_COPIES_OFF,
     LoopTarget,
     constant_arrays,
     idle_tiles,
@@ -44,13 +45,14 @@ def plan_reverse(
     ``body`` has its statements, or the reason why it cannot load ahead.
     """
     if not target.families:
-        return target.rejection or "the setting async_copies is off"
+        return target.rejection or ASYNC_COPIES_OFF
     if isinstance(body, str):
         return body
     if loop.kind != "range" or not loop.reverses:
-        return f"the loop is not a range loop of its own: {loop.kind}"
+        kind = "while loop" if loop.kind == "while" else "loop that Warp unrolls"
+        return f"it is a {kind}: use a range with a variable bound"
     if len(products) != 1:
-        return f"the loop has {len(products)} products"
+        return f"the loop has {len(products)} products: give each a loop of its own"
     (product,) = products
     if problem := _problem_of_product(module, function, loop, body, product):
         return problem
@@ -65,12 +67,12 @@ def plan_reverse(
         return operands
     a, b = operands
     if a.name == b.name or len(loads) != 2:
-        return "an operand is used twice, or the loop loads other tiles too"
+        return "an operand is used twice, or the loop loads other tiles too: load one tile for A and one for B"
     load_a, load_b = loads[a], loads[b]
     constant = constant_arrays(function, loop)
     array_a, array_b = (next((v for v in load.operands if isinstance(v, Array)), None) for load in (load_a, load_b))
     if array_a is None or array_b is None or not {array_a.name, array_b.name} <= constant:
-        return "the loop changes the arrays that it loads from"
+        return "the loop changes the arrays that it loads from: choose them before the loop"
     buffers, stage_bytes = stage_buffers(body.loads)
     idle, _ = idle_tiles(module, function, loop, body.loads, products, keeps_starts=True)
     run, at_end = longest_run(function, idle)
@@ -95,23 +97,23 @@ def _problem_of_product(
     """Returns the reason why gradients cannot be computed from stages; empty if they can."""
     operation, c = product.operation, product.c
     if product.addition is not None:
-        return "the product makes a new tile"
+        return "the product makes a new tile: use wp.tile_matmul(a, b, c)"
     if product.home != loop.hook:
-        return "the accumulators stay in registers over an outer loop"
+        return "the accumulators stay in registers over an outer loop: merge the loops"
     if not c.owner:
-        return "C has no memory of its own"
+        return "C has no memory of its own: use a tile and no view"
     assert operation.product is not None
     if operation.product.site not in sites_without_replay(module):
-        return "the reverse pass reads C"
+        return "the reverse pass reads C: let nothing else in the kernel use it before its store"
     for other in operations(loop.nodes):
         if other.name in JUMPS:  # Warp repeats it before the adjoint of the product
-            return f"line {other.line}: {other.name} ends an iteration early"
+            return f"line {other.line}: {other.name} ends an iteration early: use a condition around the statements"
         if _is_view(other) and (other.name != TRANSPOSE or not other.reverses):
-            return f"line {other.line}: {other.name} makes a view of a tile"
+            return f"line {other.line}: {other.name} makes a view of a tile: load a tile in its place"
     if body.block is not loop.nodes:
-        return "its loads and its product lie in a branch"
+        return "its loads and its product lie in a branch: move the condition out of the loop"
     if not operation.reverses or not all(load.reverses and load.zeroes for load in body.loads):
-        return "Warp's code generator wrote the adjoints in another form, e.g. with deterministic additions"
+        return "Warp wrote other adjoints, e.g. deterministic ones: leave the module option deterministic as it is"
     return problem_of_order(body.block, body.loads, [product])
 
 

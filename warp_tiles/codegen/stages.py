@@ -28,6 +28,8 @@ from warp_tiles.gemm.pipeline import (
 )
 from warp_tiles.gemm.problem import GemmProblem
 
+ASYNC_COPIES_OFF = "the setting async_copies is off: set it to 'on'"
+
 
 @dataclass(frozen=True)
 class LoopTarget:
@@ -77,7 +79,7 @@ def plan_ring(
         if variant is None:
             return "the product has no function"
         if product.home != loop.hook:
-            return "the accumulators stay in registers over an outer loop"
+            return "the accumulators stay in registers over an outer loop: merge the loops"
         operands = loaded_operands(function, product, variant, roots)
         if isinstance(operands, str):
             return operands
@@ -139,10 +141,10 @@ def problem_of_order(block: tuple[Node, ...], loads: Sequence[Operation], produc
     positions = [block.index(load) for load in loads]
     ends = [block.index(product.operation) for product in products]
     if max(positions) > min(ends):
-        return "it loads tiles after a product"
+        return "it loads tiles after a product: load them before the first one"
     between = block[min(positions) : max(ends) + 1]
     if not all(isinstance(node, Operation) and node.name not in JUMPS for node in between):
-        return "a branch, loop or jump lies between its loads and its products"
+        return "a branch, loop or jump lies between its loads and its products: move it away"
     return ""
 
 
@@ -161,7 +163,9 @@ def loaded_operands(
         stored = shape if operand.arrangement == "row_major" else shape[::-1]
         root = _whole_root(function, tile, roots)
         if root is None or root.shape != stored:
-            return f"an operand of line {product.operation.line} is not a whole tile that the loop loads"
+            return (
+                f"an operand of line {product.operation.line} is not a whole tile that the loop loads: load it as one"
+            )
         found.append(root)
     a, b = found
     return a, b

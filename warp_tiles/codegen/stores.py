@@ -164,13 +164,13 @@ def plan_accumulator_store(
     first = products[0]
     c = first.c
     if len({product.array for product in products}) > 1:
-        return "the loop has several accumulators"
+        return "the loop has several Cs: give each a loop of its own"
     if first.addition is not None:
-        return "the accumulators are added to another tile"
+        return "the accumulators are added to another tile: use wp.tile_matmul(a, b, c)"
     if not c.owner:
-        return "C is not a tile of the function"
+        return "C is not a tile of the function: make it there"
     if not _are_neighbours(ring.variants[0], ring.products[0]):
-        return "no thread has neighbouring accumulators of a row"
+        return "no thread has neighbouring accumulators of a row: use a wider tile of C"
     computed = _store_after(function, loop, c)
     if isinstance(computed, str):
         return computed
@@ -179,19 +179,21 @@ def plan_accumulator_store(
     expected |= _before(function, loop)  # the accumulators have the start value of C
     for operation in function.operations():
         if operation not in expected and operation.name != ZEROS and any(c.name in t.memory for t in operation.tiles):
-            return f"line {operation.line} uses C too"
+            return f"line {operation.line} uses C too: let only the store use it"
     read = {tile for operation in computed.statements for tile in operation.tiles} | set(found.others)
     if any({c.name, UNKNOWN_MEMORY} & tile.memory for tile in read - {c}):
-        return "the store reads a view of C"
+        return "the store reads a view of C: store C itself"
     if any(tile.parameter or tile.storage != "shared" for tile in found.others):
-        return "an operand of the store is not a shared tile of the function"
+        return "an operand of the store is not a shared tile of the function: load it there with storage='shared'"
     result = computed.result
     stored_bytes = result.size_bytes // math.prod(result.shape)
     neighbours = 4 if ring.products[0].instruction == "fma" else 2
     if neighbours * stored_bytes not in _STORED_BYTES:
-        return f"{neighbours} elements of {stored_bytes} bytes do not fit a vector"
+        return f"{neighbours} elements of {stored_bytes} bytes do not fit a vector: store another dtype"
     if stored_bytes < _WORD_BYTES and (ring.products[0].through_registers or ring.products[0].swapped):
-        return f"a thread has only two neighbouring accumulators of a row, and stores {result.dtype}"
+        return (
+            f"a thread has two neighbouring accumulators of a row, which are too few for {result.dtype}: store float32"
+        )
     return found
 
 
@@ -216,10 +218,10 @@ def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore 
     computed = (found for found in computed_stores(function) if c in found.sources and found.store in following)
     found = next(itertools.chain(plain, computed), None)
     if found is None:
-        return "no store after the loop takes C or a tile that elementwise operations compute from it"
+        return "no store behind the loop takes C or a tile computed from it by elementwise operations: store it there"
     between = tuple(node for nodes, position in path_to(after, found.store) for node in nodes[: position + 1])
     if any(loops(between)):
-        return "a loop lies between the loop and the store"
+        return "another loop lies between the loop and the store: move the store before it"
     return found
 
 

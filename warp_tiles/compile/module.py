@@ -97,18 +97,20 @@ def warp_link_reason(
     """
     keywords = module.keywords
     if toolchain is None:
-        return "there is no toolchain except Warp's"
+        return "there is no toolchain except Warp's: see `warp-tiles doctor`"
     if not toolchain.can_link:
         found = dotted(toolchain.nvjitlink_version)
-        return f"nvJitLink {found} cannot read the LTO-IR of NVRTC {dotted(toolchain.nvrtc_version)}"
+        written = dotted(toolchain.nvrtc_version)
+        return f"nvJitLink {found} cannot read the LTO-IR of NVRTC {written}: see `warp-tiles doctor`"
     if foreign_inputs:
-        return f"it also links {', '.join(foreign_inputs)}, built by Warp's newer compiler"
+        inputs = f"it also links {', '.join(foreign_inputs)}, built by Warp's newer compiler"
+        return f"{inputs}: put kernels with such calls into another module"
     if unknown := sorted(set(keywords) - KNOWN_KEYWORDS):
         return f"this Warp has unknown build options: {', '.join(unknown)}"
     if keywords.get("config") == "debug":
-        return "it is a debug build"
+        return "it is a debug build: set the module option mode to 'release'"
     if keywords.get("compile_time_trace"):
-        return "a compile-time trace of Warp's compiler was requested"
+        return "a compile-time trace of Warp's compiler was requested: set wp.config.compile_time_trace to False"
     if keywords.get("llvm_cuda"):
-        return "LLVM compiles it"
+        return "LLVM compiles it: set wp.config.llvm_cuda to False"
     return ""

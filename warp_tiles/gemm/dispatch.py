@@ -152,7 +152,7 @@ def products(a: Tile, b: Tile, out: Tile, *, precision: Precision, target: Targe
     warnings: list[str] = []
     reason_unsupported, reason = "", target.scalar_reason
     if not reason and target.arch is None:
-        reason = "the target is a CPU"
+        reason = "the target is the CPU"
     derived = [leading_dimension(tile) for tile in (a, b, out)]
     for name, tile, found in zip(("a", "b", "out"), (a, b, out), derived):
         if not reason and found is None:

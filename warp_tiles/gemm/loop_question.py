@@ -94,7 +94,7 @@ class LoopQuestion:
             return "double buffers are asked for"
         families: Collection[InstructionFamily] = self.families if overrides.family is None else (overrides.family,)
         if not set(families) <= set(self.families):
-            return f"{overrides.family} cannot be used"
+            return f"{overrides.family} cannot be used here: change main_loop"
         fixes_fields = replace(overrides, family=None) != AUTO
         if self.double_buffers_reason and not fixes_fields:
             return self.double_buffers_reason
@@ -200,10 +200,10 @@ def _products_of_one_instruction(
     without_wgmma: tuple[InstructionFamily, ...] = ("mma",)
     if _is_mixed(chosen) and {"wgmma", *without_wgmma} <= set(families):
         chosen = _staged(products, without_wgmma, overrides)
-        rejection = "wgmma can multiply only some of its products"
+        rejection = "wgmma can multiply only some of its products: use equal tiles for wgmma"
     if isinstance(chosen, str):
         return chosen
-    return "its products use different instructions" if _is_mixed(chosen) else (chosen, rejection)
+    return "its products use different instructions: use equal tiles" if _is_mixed(chosen) else (chosen, rejection)
 
 
 def _is_mixed(chosen: tuple[MmaPlan, ...] | str) -> bool:

@@ -67,7 +67,10 @@ def staged_product(
     if choice.warps_m is None:
         return found[0]
     grids = ", ".join(dict.fromkeys(str(product.warps_m) for product in found))
-    return next((p for p in found if p.warps_m == choice.warps_m), f"warps_m is {choice.warps_m}, and can be {grids}")
+    return next(
+        (p for p in found if p.warps_m == choice.warps_m),
+        f"warps_m={choice.warps_m} does not divide {variant.size}: give one of {grids}",
+    )
 
 
 def uses_fma(variant: GemmProblem) -> bool:
@@ -94,7 +97,10 @@ def reason_for_double_buffers(variant: GemmProblem) -> str:
         variant: The forward product, with its operands as they lie in tiles.
     """
     if rivals_double_buffers(variant) and (accumulators := _accumulators(variant)) < _LEAST_FMA_ACCUMULATORS:
-        return f"fma has stages if a thread has {_LEAST_FMA_ACCUMULATORS} accumulators, and it has {accumulators}"
+        return (
+            f"with {accumulators} accumulators of a thread double buffers are as fast; stages gain from "
+            f"{_LEAST_FMA_ACCUMULATORS} on: use larger tiles or fewer threads"
+        )
     return ""
 
 
@@ -102,22 +108,28 @@ def _staged_products(variant: GemmProblem, families: Collection[InstructionFamil
     """The ways to multiply, the best one first. There is at least one."""
     dtype = variant.a.dtype
     if variant.b.dtype != dtype:
-        return "stages hold tiles of one type"
+        return "stages hold tiles of one dtype: load A and B with the same one"
     total = "float64" if dtype == "float64" else "float32"
     if variant.c.dtype != total or variant.c.arrangement != "row_major" or not variant.is_dense:
-        return f"stages need dense tiles and a row-major {total} C"
+        return f"stages need dense tiles and a row-major C of {total}: use such tiles"
     step = 16 if DTYPE_BYTES[dtype] == 2 else 8
     if variant.m % 16 or variant.n % 16 or variant.k % step:
-        return f"{variant.size} is not a multiple of 16x16x{step}"
+        return f"{variant.size} is not a multiple of 16x16x{step}: use tiles that are"
     if _accumulators(variant) > (available := accumulator_registers(variant.threads)):
-        return f"a thread has {available} registers for accumulators, and {variant.size} needs {_accumulators(variant)}"
+        needs = (
+            f"{variant.size} needs {_accumulators(variant)} accumulators of a thread, which has room for {available}"
+        )
+        return f"{needs}: use more threads or smaller tiles"
     if uses_fma(variant):
-        return list(_fma_products(variant)) or f"{variant.threads} threads cannot share {variant.size}"
+        return (
+            list(_fma_products(variant))
+            or f"{variant.threads} threads cannot share {variant.size}: use other tiles or threads"
+        )
     if "wgmma" in families and (products := list(_warpgroup_products(variant))):
         return products
     if "mma" in families and (grids := list(_warp_grids(variant))):
         return [MmaPlan(_mma(variant), *grid, _accumulators(variant)) for grid in grids]
-    return f"{variant.threads} threads cannot share {variant.size} among their tensor cores"
+    return f"{variant.threads} threads cannot share {variant.size} among their tensor cores: use other tiles or threads"
 
 
 def _mma(variant: GemmProblem) -> LoopInstruction:
@@ -269,9 +281,9 @@ def main_loop(
     possible = [count for count in counts if _is_possible(product, count, choice.in_flight or 0, per_barrier)]
     if not possible:
         if per_barrier > 1 and not choice.in_flight:
-            return f"{choice.stages} stages cannot be waited for in pairs"
+            return f"{choice.stages} stages cannot be waited for in pairs: change main_loop"
         pairs = " in pairs" if per_barrier > 1 else ""
-        return f"{product.instruction} with {counts[0]} stages{pairs} has no products in flight"
+        return f"{product.instruction} with {counts[0]} stages{pairs} has no products in flight: change main_loop"
     found = []
     for stages in possible:
         ring = stages * memory.stage_bytes
@@ -305,7 +317,8 @@ def main_loop(
         least = possible[0]
         needed = memory.total_bytes(least * memory.stage_bytes)
         return (
-            f"{least} stages of {memory.stage_bytes} bytes need {needed} bytes of shared memory, and there are {limit}"
+            f"{least} stages of {memory.stage_bytes} bytes need {needed} bytes of shared memory, and a block has "
+            f"{limit}: use a smaller K step or smaller tiles"
         )
     wanted = choice.blocks or (2 if product.instruction == "wgmma" else max(2, LEAST_WARPS * LANES // threads))
     best = max(found, key=lambda loop: (min(loop.blocks, wanted), loop.stages))
@@ -317,23 +330,36 @@ def main_loop(
     return reason or replace(best, rejection=_reason_for_no_more(best, found, possible))
 
 
+def _ordinal(number: int) -> str:
+    return {2: "second", 3: "third"}.get(number, f"{number}th")
+
+
 def _reason_for_no_more(best: PipelineConfig, found: Sequence[PipelineConfig], possible: Sequence[int]) -> str:
     """Why a pipeline has no more stages, given all that fit and all numbers of stages that were tried."""
     fuller = next((loop for loop in found if loop.stages > best.stages), None)
     if fuller is not None:
-        return f"with {fuller.stages} stages {fuller.blocks} in place of {best.blocks} blocks would be resident"
+        return (
+            f"a {_ordinal(fuller.stages)} stage would leave {fuller.blocks} resident "
+            f"block{'s' * (fuller.blocks > 1)} in place of {best.blocks}"
+        )
     more = next((stages for stages in possible if stages > best.stages), 0)
-    return f"{more} stages do not fit" if more else ""
+    return f"a {_ordinal(more)} stage does not fit: a smaller K step makes room" if more else ""
 
 
 def _too_few_blocks(loop: PipelineConfig, product: MmaPlan, threads: int, without: int, may_double_buffer: bool) -> str:
     """The reason why few resident blocks are slower than double buffers; empty if they are not."""
     warps = loop.blocks * threads // LANES
     if may_double_buffer and warps < LEAST_WARPS:
-        return f"fma has stages if {LEAST_WARPS} warps of a multiprocessor are resident, and there are {warps}"
+        return (
+            f"stages would leave {warps} resident warps, and gain from {LEAST_WARPS} on: use a smaller K step or "
+            "smaller tiles"
+        )
     many_accumulators = may_double_buffer and product.accumulators >= _MANY_FMA_ACCUMULATORS
     if loop.blocks < without and (warps < LEAST_WARPS or (many_accumulators and loop.blocks < _LEAST_FMA_BLOCKS)):
-        return f"a multiprocessor has {loop.blocks} blocks of {threads} threads with them, and {without} without"
+        return (
+            f"stages would leave {loop.blocks} resident block{'s' * (loop.blocks > 1)} of {threads} threads in place "
+            f"of {without}: use a smaller K step or smaller tiles"
+        )
     return ""
 
 

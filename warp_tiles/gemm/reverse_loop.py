@@ -79,11 +79,13 @@ def reverse_loop(
     of_a, of_b = products
     accumulators, threads = of_a.answer.accumulators + of_b.answer.accumulators, forward.threads
     if accumulators > (available := accumulator_registers(threads)):
-        return f"the accumulators of its gradients need {accumulators} registers of a thread, and there are {available}"
+        needs = f"the gradients need {accumulators} accumulators of a thread, which has room for {available}"
+        return f"{needs}: use more threads or smaller tiles"
     needed = gradient_bytes(forward) + STAGES * memory.stage_bytes
     total, limit = memory.total_bytes(needed), shared_limit(forward.arch, threads)
     if total > limit:
-        return f"gradients and {STAGES} stages need {total} bytes of shared memory, and there are {limit}"
+        needs = f"gradients and {STAGES} stages need {total} bytes of shared memory, and a block has {limit}"
+        return f"{needs}: use smaller tiles"
     return ReverseLoop(of_a, of_b, needed, memory.extra_bytes(needed))
 
 

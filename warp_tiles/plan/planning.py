@@ -310,13 +310,12 @@ def _decide(site: Site, role: Role, called: Collection[int], uses: Sequence[Func
     reasons = dict.fromkeys(
         use.reason for use in uses if use.function == site.function and use.backward == needed and adjoint
     )
-    if not adjoint:
-        what = "product" if site.roles == PRODUCT_ROLES else "function"
-        reason = f"every launch runs the forward {what}"
-    else:
-        reason = "; ".join(reasons) or ("its adjoint is called" if needed else "no generated code calls its adjoint")
-    if site.scalar_reason:
-        reason = f"{site.scalar_reason}; {reason}" if needed else reason
+    reason = "needed" if needed else "not needed"
+    if adjoint:
+        reason += f": {'; '.join(reasons) or ('its adjoint is called' if needed else 'no kernel calls its adjoint')}"
+    if site.scalar_reason and needed:
+        where = f"built by {site.provider}" if site.provider else "on Warp's scalar path"
+        reason += f"; {where}, because {site.scalar_reason}"
     variant = site.variants.get(role)
     provider = site.provider if needed else ""
     return PlannedVariant(variant, role, site.call, site.function, kernels, needed, reason, provider)

@@ -42,7 +42,7 @@ def require_served(provider: str, variant: GemmProblem) -> None:
     if variant.arch < MIN_ARCH:
         raise refusal(provider, "arch", variant.arch, f"cuBLASDx needs sm_{MIN_ARCH} or newer")
     if variant.threads < LANES:
-        raise refusal(provider, "threads", variant.threads, f"a block needs at least {LANES} threads")
+        raise refusal(provider, "threads", variant.threads, f"a block needs at least {LANES} threads: change block_dim")
     if variant.c.dtype == "bfloat16":
         raise refusal(provider, "c_dtype", variant.c.dtype, "cuBLASDx cannot accumulate in bfloat16")
 

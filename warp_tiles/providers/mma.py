@@ -125,12 +125,18 @@ def device_function(variant: Variant, symbol: str, provider: str, config: Config
     if isinstance(variant, SolverVariant):
         return DeviceFunction(symbol, "a solver function has no accumulators")
     if not isinstance(config, TileConfig):
-        return DeviceFunction(symbol, f"the provider {provider} has no functions that keep accumulators in registers")
+        return DeviceFunction(
+            symbol, f"functions of {provider} keep no accumulators in registers: set the provider to 'auto'"
+        )
     if (accumulators := register_accumulators(variant, symbol, config)) is not None:
         return DeviceFunction(symbol, accumulators)
     if DTYPE_BYTES[variant.c.dtype] < 4:
-        return DeviceFunction(symbol, f"C is {variant.c.dtype}, to which each product is rounded")
-    return DeviceFunction(symbol, "registers do not hold the accumulators of its tile")
+        return DeviceFunction(
+            symbol, f"each product is rounded to {variant.c.dtype}, the dtype of C: use a C of float32"
+        )
+    return DeviceFunction(
+        symbol, "registers do not hold the accumulators of its tile: use smaller tiles or more threads"
+    )
 
 
 @functools.lru_cache(maxsize=4096)

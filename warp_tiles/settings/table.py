@@ -158,6 +158,15 @@ class Settings:
         """A setting and its layer, for messages."""
         return f"the setting {name} ({self.layer(name)})"
 
+    def named_value(self, name: str) -> str:
+        """A setting with its layer and value, for messages."""
+        value = getattr(self, name)
+        return f"{self.named(name)} is {('on' if value else 'off') if isinstance(value, bool) else repr(value)}"
+
+    def against(self, name: str, better: str) -> str:
+        """A setting as the reason against something, and the instructions for it."""
+        return f"{self.named_value(name)}: {self.remedy(name, better)}"
+
     def remedy(self, name: str, value: str) -> str:
         """Instructions for changing a setting in its layer."""
         layer = self.layer(name)

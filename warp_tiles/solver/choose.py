@@ -31,11 +31,12 @@ def reason_unsupported(variant: SolverVariant) -> str:
     if variant.arch < MIN_ARCH:
         return f"arch={variant.arch}: sm_{MIN_ARCH} is the oldest"
     if variant.threads % LANES or variant.threads > BLOCK_THREADS:
-        return f"threads={variant.threads}: the block has to consist of whole warps"
+        return f"threads={variant.threads}: the block has to consist of whole warps: change block_dim"
     if variant.n > MAX_ROWS:
-        return f"n={variant.n}: shared memory does not hold a triangle of so many rows"
+        return f"n={variant.n}: shared memory does not hold a triangle of so many rows: use a smaller matrix"
     if variant.scratch_bytes > STATIC_SHARED_BYTES:
-        return f"n={variant.n}: its scratch memory of {variant.scratch_bytes} bytes exceeds {STATIC_SHARED_BYTES}"
+        needs = f"n={variant.n}: its scratch memory has {variant.scratch_bytes} of at most {STATIC_SHARED_BYTES} bytes"
+        return f"{needs}: use a smaller matrix"
     return ""
 
 
