@@ -94,14 +94,15 @@ def test_a_hostile_archive_is_refused_and_takes_little_memory(name: str, tmp_pat
     assert "make it again" in caught.value.remedy
 
 
-def test_the_directory_of_the_most_objects_takes_little_memory(tmp_path: Path) -> None:
-    objects = ((LTOIR, f"{number:064x}", b"") for number in range(MOST_OBJECTS))
+def test_a_large_directory_takes_little_memory(tmp_path: Path) -> None:
+    count = MOST_OBJECTS // 10
+    objects = ((LTOIR, f"{number:064x}", b"") for number in range(count))
     write_bundle(tmp_path / "bundle", objects)
     tracemalloc.start()
     try:
         with Bundle(tmp_path / "bundle", TRUSTED) as read:
-            assert len(read.names(LTOIR)) == MOST_OBJECTS
-        assert tracemalloc.get_traced_memory()[1] < 6 * MOST_BYTES
+            assert len(read.names(LTOIR)) == count
+        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES // 2
     finally:
         tracemalloc.stop()
 

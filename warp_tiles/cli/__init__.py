@@ -105,7 +105,7 @@ def _end_by(number: int) -> None:
 
     if (hooks := installed()) is not None:
         hooks.engine.close()  # kills the compiler processes
-        find("codegen._codegen_lock").acquire(timeout=1.0)  # then no thread makes another folder
+        find("codegen._codegen_lock").acquire(timeout=0.5)  # then no thread makes another folder
     with contextlib.suppress(OSError):
         sys.stderr.flush()
     signal.signal(number, signal.SIG_DFL)

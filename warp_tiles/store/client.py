@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -95,10 +95,8 @@ class Client:
             HalfAnswerError: It did not arrive in full.
             OSError: The request failed.
         """
-        try:
+        with self._errors():
             answer = self._library.get(self._store, name)
-        except Exception as error:
-            raise self._translated(error) from error
         try:
             yield from answer.stream(min_chunk_size=_CHUNK_BYTES)
         except Exception as error:
@@ -110,14 +108,10 @@ class Client:
         Raises:
             OSError: The request failed.
         """
-        try:
+        with suppress(MissingObjectError), self._errors():
             self._library.head(self._store, name)
-        except Exception as error:
-            found = self._translated(error)
-            if isinstance(found, MissingObjectError):
-                return False
-            raise found from error
-        return True
+            return True
+        return False
 
     def write(self, name: str, data: bytes) -> bool:
         """Write an object. Returns True.
@@ -125,10 +119,8 @@ class Client:
         Raises:
             OSError: The request failed.
         """
-        try:
+        with self._errors():
             self._library.put(self._store, name, data)
-        except Exception as error:
-            raise self._translated(error) from error
         return True
 
     def remove(self, name: str) -> bool:
@@ -145,9 +137,15 @@ class Client:
             NotSupportedError: The store cannot be listed.
             OSError: The request failed.
         """
-        try:
+        with self._errors():
             for page in self._library.list(self._store, prefix=prefix):
                 yield from (item["path"] for item in page)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Translate the errors of the library. Requests run on threads, so no error of a signal is among them."""
+        try:
+            yield
         except Exception as error:
             raise self._translated(error) from error
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from warp_tiles.errors import RemoteError
 from warp_tiles.store.paths import config_folder
 from warp_tiles.util.files import read_whole, write_new
+from warp_tiles.util.signals import raise_if_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 if TYPE_CHECKING:
@@ -220,6 +221,7 @@ class TrustedKeys:
                     data += b"\n"
                 self._files.write(TRUSTED_FILE, data + f"{key} {key.comment}".rstrip().encode() + b"\n")
         except OSError as error:
+            raise_if_signalled(error)
             raise RemoteError(
                 f"the trusted keys {self.path} cannot be written: {error.strerror or error}",
                 remedy="set WARP_TILES_TRUSTED_KEYS instead",

@@ -20,6 +20,8 @@ from warp_tiles.store.envelope import OtherToolchainError, RefusedError, Wanted,
 from warp_tiles.store.keys import PublicKey, SigningKey
 from warp_tiles.store.manifest import Entry
 from warp_tiles.store.paths import is_digest
+from warp_tiles.util.signals import raise_if_signalled
+from warp_tiles.util.threads import wait_result
 
 PROBE = f"{LAYOUT}/store.json"
 
@@ -130,14 +132,14 @@ class RemoteStore(Connection):
             RemoteError: The store does not answer, or cannot be listed.
         """
         try:
-            client = self.client(self.wait_s)
-            found = [name.rpartition("/")[2] for name in client.names(f"{LAYOUT}/{kind}/")]
+            names = wait_result(self._threads.submit(lambda: list(self.client(self.wait_s).names(f"{LAYOUT}/{kind}/"))))
         except (FutureTimeoutError, NotSupportedError, OSError) as error:
+            raise_if_signalled(error)
             raise RemoteError(
                 f"the remote store {self.url} cannot be listed: {error or 'no answer'}",
                 remedy="plain HTTP servers have no lists; use WebDAV, an object store or a folder",
             ) from error
-        return sorted(filter(is_digest, found))
+        return sorted(filter(is_digest, (name.rpartition("/")[2] for name in names)))
 
     def upstream(self, kind: str, key: str) -> Upstream:
         """The part of the store in a lookup: the entry if it has one, else the function that receives a new one."""
