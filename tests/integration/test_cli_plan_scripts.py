@@ -142,6 +142,20 @@ def test_modules_without_tile_functions_are_counted(folder: Path, other: Path) -
     assert sorted(names) == ["__main__", "other_kernels"]
 
 
+def test_a_helper_that_makes_the_module_compile_again_is_named(folder: Path) -> None:
+    text = WITHOUT_GUARD.replace("@wp.kernel", FORWARD_ONLY).replace("\ndef main", f"\n{PLAIN}\ndef main", 1)
+    text += 'wp.launch(count_down, dim=1, inputs=[wp.zeros(1, dtype=int, device="cpu")], device="cpu"{})\n'
+    (folder / "helper.py").write_text(text.format(""))
+    page = folder / "plan.html"
+    shown = command("plan", "--html", page, folder / "helper.py", folder, as_json=False).stdout
+    message = "module __main__ is compiled once more, with 1 function, only because count_down without tile functions"
+    assert f"{message} is launched with 256 threads: launch it with block_dim=64" in shown
+    assert message in page.read_text()
+    assert "2 functions not needed: kernel 'gemm' has enable_backward=False" in shown, "in one line"
+    (folder / "helper.py").write_text(text.format(", block_dim=64"))
+    assert "compiled once more" not in command("plan", folder / "helper.py", folder, as_json=False).stdout
+
+
 def test_a_script_without_tile_functions_has_no_table(folder: Path, other: Path) -> None:
     (folder / "plain.py").write_text(f"{IMPORTS}import other_kernels\n{PLAIN}")
     done = command("plan", folder / "plain.py", as_json=False)

@@ -21,6 +21,7 @@ from tests.integration.commands import command, json_of
 from tests.integration.helpers import ARRAYS, REPOSITORY
 from tests.integration.solvers import solver
 from warp_tiles.cli.output import print_table
+from warp_tiles.reports.functions import shortened
 
 LONG_NAME = "kernel_of_a_network_layer_with_a_name_that_somebody_thought_about"
 SCRIPT = f"""import warp as wp
@@ -73,7 +74,7 @@ def shown(module: dict[str, Any]) -> list[str]:
     for row in module["variants"]:
         texts += [row["role"], row["reason"], row["provider"], row["key"][:12], *row["kernels"]]
     for loop in module["loops"]:
-        texts += [loop["kernel"], f"{loop['file']}:{loop['line']}", loop["reason"]]
+        texts += [loop["kernel"], f"{shortened(loop['file'])}:{loop['line']}", loop["reason"]]
     return texts
 
 

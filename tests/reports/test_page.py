@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.reports.records import HOSTILE, LOOP, hostile, plan, planned, run
+from warp_tiles.reports.functions import shortened
 from warp_tiles.reports.html import STYLE, content_security_policy, element, escaped, table
 from warp_tiles.reports.page import page
 
@@ -238,3 +239,10 @@ def test_the_page_shows_the_modules_that_the_terminal_shows_under_titles_of_thei
 
 def test_a_column_without_any_text_is_left_out() -> None:
     assert read(table(("a", "b"), [("1", ""), ("2", "")], "caption").text).rows == [["a"], ["1"], ["2"]]
+
+
+def test_a_long_path_is_shortened_in_its_middle() -> None:
+    assert shortened("examples/gemm.py") == "examples/gemm.py"
+    long = "/home/someone/projects/robots/simulation/solvers/admm.py"
+    assert shortened(long) == "/home/.../simulation/solvers/admm.py"
+    assert shortened("/a/" + "b" * 60 + ".py") == "/a/" + "b" * 60 + ".py"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from warp_tiles.launch.script import Script
 from warp_tiles.reports.functions import (
     LOOP_HEADINGS,
     PRODUCT_HEADINGS,
+    SKIPPED,
+    compiled_again,
     functions,
     loop_rows,
     module_notes,
@@ -71,9 +74,13 @@ def plan(
         found = discover(script, block_dim)
         note_devices(script, found)
         with kernel_errors(script):
-            plans = [plan(each.module, arch=arch, block_dim=each.block_dim) for arch in archs for each in found.targets]
+            plans = [
+                (plan(each.module, arch=arch, block_dim=each.block_dim), each.launched)
+                for arch in archs
+                for each in found.targets
+            ]
     document = {
-        "modules": [item.to_json() for item in plans],
+        "modules": [{**item.to_json(), "launched": list(launched)} for item, launched in plans],
         "matmul": [product.to_json() for product in found.products],
     }
     if page_file is not None:
@@ -92,12 +99,13 @@ def _print_plans(document: Mapping[str, Any]) -> None:
         print_plan(module)
     if document["matmul"]:
         print_table("products of warp_tiles.matmul", PRODUCT_HEADINGS, product_rows(document["matmul"]))
-    if others:
-        echo(others)
+    for text in filter(None, (*compiled_again(document["modules"]), others)):
+        echo(text)
 
 
 def print_plan(module: Mapping[str, Any]) -> None:
     """Print the plan of a module as tables."""
+    found = functions(module)
     rows = [
         (
             each.title,
@@ -108,13 +116,17 @@ def print_plan(module: Mapping[str, Any]) -> None:
             each.reason,
             each.variant["key"][:12],
         )
-        for each in functions(module)
+        for each in found
+        if each.state != SKIPPED
     ]
+    skipped = Counter(each.reason for each in found if each.state == SKIPPED)
     print_table(
         f"module {module_title(module)}, kernels: {', '.join(module['kernels'])}",
         ("function", "dtypes", "kernels", "state", "provider, tile", "reason", "key"),
         rows,
     )
+    for reason, count in skipped.items():
+        echo(f"{count} function{'s' * (count > 1)} {reason}")
     if loops := loop_rows(module):
         print_table("loops of products", LOOP_HEADINGS, loops)
     for text in module_notes(module):

@@ -10,7 +10,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -24,10 +24,11 @@ PLANNED = "planned| "  # before each line that a script prints while it is plann
 
 @dataclass(frozen=True)
 class Target:
-    """A Warp module of a script at one block size."""
+    """A Warp module of a script at one block size, and the names of the kernels that are launched with it."""
 
     module: Any
     block_dim: int
+    launched: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -184,16 +185,16 @@ def discover(script: Script, block_dim: int | None = None) -> Discovery:
     Raises:
         ScriptError: The file is missing, or the script failed before it had any kernel.
     """
-    from warp_tiles._warp.modules import user_modules, users_own_modules
+    from warp_tiles._warp.modules import name_of, user_modules, users_own_modules
     from warp_tiles._warp.searches import put_module
 
     before = user_modules()
-    launched: dict[tuple[int, int], Target] = {}
+    launched: dict[tuple[int, int], tuple[Target, dict[str, None]]] = {}
     launches: dict[Hashable, NotedLaunch] = {}
 
     def note(launch: NotedLaunch) -> None:
         module, threads = launch.kernel.module, launch.block_dim
-        launched.setdefault((id(module), threads), Target(module, threads))
+        launched.setdefault((id(module), threads), (Target(module, threads), {}))[1].setdefault(name_of(launch.kernel))
         launches.setdefault(launch.signature, launch)
 
     stopped, file = "", str(script.require())
@@ -214,7 +215,7 @@ def discover(script: Script, block_dim: int | None = None) -> Discovery:
     finally:
         if "__main__" in before:  # the program that plans the script; settings that change have to reach its kernels
             put_module("__main__", before["__main__"])
-    targets = list(launched.values())
+    targets = [replace(target, launched=tuple(names)) for target, names in launched.values()]
     seen = {id(target.module) for target in targets}
     targets += [Target(m, int(m.options["block_dim"])) for m in defined if id(m) not in seen]
     if block_dim is not None:

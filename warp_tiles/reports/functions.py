@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from warp_tiles.plan.planning import STAGES
@@ -111,6 +112,36 @@ def with_tiles(modules: Iterable[Json]) -> tuple[list[Json], str]:
     return shown, text if others else ""
 
 
+def compiled_again(modules: Iterable[Json]) -> list[str]:
+    """Block sizes for which a module with tile functions is compiled, although no kernel launched with them has any.
+
+    Args:
+        modules: Modules. Those of a plan have ``launched``, the names of the kernels that their block size is for.
+    """
+    found, planned = [], [module for module in modules if "launched" in module]
+    for module in planned:
+        tiled = {kernel for variant in module["variants"] for kernel in variant["kernels"]}
+        others = [m for m in planned if (m["name"], m["arch"]) == (module["name"], module["arch"]) and m is not module]
+        useful = next((m["block_dim"] for m in others if tiled & set(m["launched"])), None)
+        if useful is None or not module["launched"] or tiled & set(module["launched"]):
+            continue
+        count = sum(function.state in (TO_BUILD, IN_CACHE, BY_WARP) for function in functions(module))
+        found.append(
+            f"module {module['name']} is compiled once more, with {count} function{'s' * (count != 1)}, only because "
+            f"{', '.join(module['launched'])} without tile functions is launched with {module['block_dim']} threads: "
+            f'launch it with block_dim={useful}, or give it a module of its own with @wp.kernel(module="unique")'
+        )
+    return found
+
+
+def shortened(path: str, most: int = 40) -> str:
+    """A path with an ellipsis in place of its middle, if it is long. The name of the file is kept."""
+    parts = Path(path).parts
+    ends = [str(Path(*parts[:2], "...", *parts[-count:])) for count in range(1, len(parts) - 2)]
+    fitting = [end for end in ends if len(end) <= most] or ends[:1]
+    return path if len(path) <= most or not fitting else fitting[-1]
+
+
 def filled(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[list[Any]]]:
     """A table without the columns whose cells are all empty."""
     columns = zip(headings, *rows, strict=True)
@@ -134,7 +165,7 @@ def loop_rows(module: Json) -> list[tuple[str, ...]]:
     return [
         (
             loop["kernel"],
-            f"{loop['file']}:{loop['line']}",
+            f"{shortened(loop['file'])}:{loop['line']}",
             str(loop["products"]),
             loop["treatment"],
             "; ".join(filter(None, (loop["reason"], loop["store"], loop["cost"], loop["loads"]))),
