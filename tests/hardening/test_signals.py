@@ -20,6 +20,7 @@ import warp_tiles
 from tests.integration.helpers import gemm, load
 from tests.store.subjects import key as cache_key
 from tests.tuning.tuning_records import key as record_key
+from tests.tuning.tuning_records import timing
 from warp_tiles.array_products import prepared
 from warp_tiles.build.executor import ExecutorPool
 from warp_tiles.compile.compiler import LinkRequest
@@ -80,8 +81,8 @@ def in_a_race(tmp_path: Path) -> None:
     race([runner], SlowClock(), Effort())  # type: ignore[arg-type]
 
 
-def behind(holding: Callable[[], AbstractContextManager[object]]) -> None:
-    """Wait for what another thread holds."""
+def behind(holding: Callable[[], AbstractContextManager[object]], change: Callable[[], object] | None = None) -> None:
+    """Wait for what another thread holds, to hold it too or to change something."""
     held = threading.Event()
 
     def hold() -> None:
@@ -91,6 +92,9 @@ def behind(holding: Callable[[], AbstractContextManager[object]]) -> None:
 
     DaemonThreads(1, "test").submit(hold)
     held.wait()
+    if change is not None:
+        change()
+        raise AssertionError("the wait was cut short")
     with holding():
         raise AssertionError("the wait was cut short")
 
@@ -126,6 +130,13 @@ WAITS: dict[str, Callable[[Path], object]] = {
     "a kernel factory": lambda _: KernelFactory(sleep, ({"n": 1},), None, 64, False)._kernel_of({"n": 1}),
     "another search": lambda root: behind(lambda: RecordStore(root, folder="tuning").single_flight(record_key("gemm"))),
     "another build": lambda root: behind(lambda: Cache(root).lease(cache_key(1))),
+    "a change of the cache": lambda root: behind(
+        Cache(root)._folder.changing, lambda: Cache(root).put(cache_key(1), b"payload", {})
+    ),
+    "a change of records": lambda root: behind(
+        RecordStore(root, folder="tuning")._own.changing,
+        lambda: RecordStore(root, folder="tuning").merge(record_key("gemm"), [timing({"n": 1})]),
+    ),
     "a remote answer": for_a_remote_answer,
     "an epilogue": with_an_epilogue,
 }

@@ -21,6 +21,7 @@ from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, Request
 from warp_tiles.compile.packages import search_path
 from warp_tiles.errors import WarpTilesError, WorkerError
+from warp_tiles.util.signals import raise_if_signalled
 from warp_tiles.util.threads import DaemonThreads, available_cores, wait_all
 
 #: A compiler process keeps some memory of every request, so it is replaced after this many.
@@ -73,6 +74,7 @@ class _Process:
                         raise WorkerError(_CLOSED)
                     self._process = self._start()
             except OSError as error:
+                raise_if_signalled(error)
                 raise WorkerError(
                     f"a compiler process could not be started: {error}",
                     remedy=f"check that {sys.executable} can be run",

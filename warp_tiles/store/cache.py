@@ -190,6 +190,7 @@ class Cache:
                 entry = replace(entry, manifest=self._folder.store(entry.manifest, entry.payload))
                 self._keep_bound(size, entry.key)
         except OSError as error:
+            raise_if_signalled(error)
             self._unusable(error)
         return entry
 

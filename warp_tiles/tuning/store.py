@@ -29,6 +29,7 @@ from warp_tiles.tuning.folder import DAMAGED_SUFFIX, RecordFolder, lock_name, re
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import FutureSchemaError, Record, Timing
 from warp_tiles.util.files import open_input, read_whole
+from warp_tiles.util.signals import raise_if_signalled
 from warp_tiles.util.single_flight import single_flight
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ class RecordStore:
                 self._own.write(replace(known, key=key).merged((*early, *timings)))
                 _unwritten.pop(path, None)
         except OSError as error:
+            raise_if_signalled(error)
             with _unwritten_lock:
                 _unwritten[path] = replace(_unwritten.get(path, Record(key)), key=key).merged(timings)
             warn_once(
