@@ -92,7 +92,7 @@ def compile_(
                 for each in folders.values():
                     each.mkdir(parents=True, exist_ok=True)
             wanted = [(target, arch) for arch in archs for target in found.targets]
-            earlier = {path: _identity(path) for each in folders.values() for path in each.glob("*.cubin")}
+            earlier = {path: path.stat().st_ino for each in folders.values() for path in each.glob("*.cubin")}
 
             def compile_one(target: tuple[Target, int]) -> dict[str, Any]:
                 row = _compile(*target, folders[target[1]], earlier)
@@ -155,16 +155,7 @@ def _enabled(scheduler: str | None) -> Iterator[None]:
         disable()
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Changes when a file is written again; None if another process has just removed it."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_ino, status.st_mtime_ns
-
-
-def _compile(target: Target, arch: int, folder: Path, earlier: Mapping[Path, tuple[int, int] | None]) -> dict[str, Any]:
+def _compile(target: Target, arch: int, folder: Path, earlier: Mapping[Path, int]) -> dict[str, Any]:
     from warp_tiles._warp import require_hooks
     from warp_tiles._warp.modules import compile_module, launch_problems
     from warp_tiles.settings import current
@@ -180,7 +171,7 @@ def _compile(target: Target, arch: int, folder: Path, earlier: Mapping[Path, tup
         "arch": arch,
         "cubin": str(cubin),
         "cubin_bytes": cubin.stat().st_size,
-        "up_to_date": earlier.get(cubin) == _identity(cubin),
+        "up_to_date": earlier.get(cubin) == cubin.stat().st_ino,  # a new file has replaced it otherwise
         "seconds": round(time.perf_counter() - start, 3),
         "launch_problems": launch_problems(cubin, arch, target.block_dim),
     }
