@@ -348,6 +348,11 @@ def test_an_unexpected_error_of_a_pool_is_a_worker_error() -> None:
         result_of(future)
 
 
+def test_an_unexpected_error_in_a_process_chooses_no_other_linker(shared: CompilerPool) -> None:
+    with pytest.raises(WorkerError, match="the compiler process failed: UnicodeEncodeError"):
+        shared.submit(replace(GOOD, source="\ud800")).result(60)
+
+
 def test_a_forked_child_starts_its_own_processes() -> None:
     code = """
 import os, sys

@@ -85,15 +85,10 @@ class ModuleBuild:
         if self._futures:
             return
         if self._settings.rules.builds:
-            self._futures = self._engine.start(self._variants(), self._settings)
+            variants = [v.variant for v in self.plan.needed if v.variant is not None]
+            self._futures = self._engine.start(variants, self._settings)
         else:
             self._futures = self._engine.start_cached(self.plan)
-
-    def _artifacts(self) -> list[Artifact]:
-        return [wait_result(future) for future in self._futures.values()]
-
-    def _variants(self) -> list[Variant]:
-        return [v.variant for v in self.plan.needed if v.variant is not None]
 
     def finish(
         self,
@@ -120,7 +115,9 @@ class ModuleBuild:
             BuildError: A variant could not be built and may not fall back.
             LinkError: The module could not be compiled or linked, and the settings forbid Warp's link.
         """
-        module = self._with_suffix(ModuleSource(source_path.name, arch, output_path.suffix[1:], native_dir, keywords))
+        module = ModuleSource(source_path.name, arch, output_path.suffix[1:], native_dir, keywords)
+        if module.output == "cubin":  # its loops may need the suffix
+            module = replace(module, suffix=self.plan.arch_suffix)
         foreign = ["a solver or FFT"] if warp_inputs or keywords.get("fatbins") else []
         linked_here = self.plan.has_own_code and not self._warp_link_reason(module, foreign)
         kept = linked_here and self._settings.keeps_modules
@@ -179,7 +176,7 @@ class ModuleBuild:
     ) -> ModuleRecord:
         """Link the module from its functions, here or with Warp's own build. See :meth:`finish`."""
         with self._phases.measured(WAIT):
-            artifacts = self._artifacts()
+            artifacts = [wait_result(future) for future in self._futures.values()]
         self._refuse_scalar(artifacts)
         payloads = payloads_of(artifacts)
         if any(artifact.provider == "libmathdx" for artifact in artifacts):
@@ -232,22 +229,11 @@ class ModuleBuild:
             )
         return reason
 
-    def _with_suffix(self, module: ModuleSource) -> ModuleSource:
-        """The module with the suffix of its target, if its loops need one."""
-        return replace(module, suffix=self.plan.arch_suffix) if module.output == "cubin" else module
-
     def _compile(self, module: ModuleSource, source_path: Path, *, precompiles: bool = True) -> Future[Compiled]:
-        request = self._compile_request(module, source_path.read_text("utf-8"))
+        text, flags = source_path.read_text("utf-8"), module_flags(module, self._context.toolchain().nvrtc_version)
+        request = CompileRequest(module.name, text, flags, module.include_dirs, f"module {self.plan.name}")
         prefix = len(self._generated.prefix) if precompiles else 0
         return self._phases.of_process(COMPILE, self._context.compile_module(request, module.native_dir, prefix))
-
-    def _compile_request(self, module: ModuleSource, text: str) -> CompileRequest:
-        flags = module_flags(module, self._context.toolchain().nvrtc_version)
-        return CompileRequest(module.name, text, flags, module.include_dirs, f"module {self.plan.name}")
-
-    def _link_request(self, module: ModuleSource, inputs: tuple[bytes, ...]) -> LinkRequest:
-        registers = self.plan.register_limit if module.output == "cubin" else None
-        return LinkRequest(module.name, inputs, module.target, module.output, registers)
 
     def _link(
         self,
@@ -266,7 +252,9 @@ class ModuleBuild:
         """
 
         def link(compiled: Future[Compiled]) -> None:
-            request = self._link_request(module, (result_of(compiled).payload, *payloads))
+            inputs = (result_of(compiled).payload, *payloads)
+            registers = self.plan.register_limit if module.output == "cubin" else None
+            request = LinkRequest(module.name, inputs, module.target, module.output, registers)
             linked = self._phases.of_process(LINK, self._context.pool.submit(request))
             write_output(output_path, result_of(linked).payload)
 

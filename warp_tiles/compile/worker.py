@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 from warp_tiles.compile.compiler import CompileRequest, compile_to_ltoir, run
 from warp_tiles.compile.packages import load_library
-from warp_tiles.errors import ToolchainError, WarpTilesError
+from warp_tiles.errors import ToolchainError, WarpTilesError, WorkerError
 
 _LENGTH = struct.Struct("<Q")
 _WATCH_S = 0.5
@@ -99,8 +99,10 @@ def serve(parent: int | None = None) -> None:
         except WarpTilesError as error:
             answer = (False, error)
         except Exception as error:
+            # unexpected, as the death of a process is: no other provider or linker is chosen under the module's hash
+            kind = ToolchainError if isinstance(error, ImportError) else WorkerError
             reason = f"the compiler process failed: {type(error).__name__}: {error}"
-            answer = (False, ToolchainError(reason, remedy="`warp-tiles doctor` names what is missing"))
+            answer = (False, kind(reason, remedy="`warp-tiles doctor` names what is missing"))
         try:
             send(answers, answer)
         except OSError:  # the parent no longer waits for the answer
