@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from warp_tiles.reports.functions import functions, module_title
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -126,6 +128,21 @@ def test_the_program_of_the_readme_runs_and_prints(tmp_path: Path) -> None:
     )
     (tmp_path / "program.py").write_text(program)
     assert run(sys.executable, str(tmp_path / "program.py")).splitlines()[-1] == "16.0"
+    (shown,) = re.findall(r"^```\n(module .*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    (module,) = json.loads(run(sys.executable, "-m", "warp_tiles", "plan", "--json", str(tmp_path / "program.py")))[
+        "modules"
+    ]
+    title, *cells = shown.splitlines()
+    assert title == f"module {module_title(module)}, kernels: {', '.join(module['kernels'])}"
+    forward = functions(module)[0]
+    assert cells == [
+        f"function: {forward.title}",
+        f"dtypes: {forward.variant['dtypes']}",
+        f"kernels: {', '.join(forward.variant['kernels'])}",
+        "state: to build",
+        f"provider, tile: {forward.provider}",
+        f"reason: {forward.reason}",
+    ]
 
 
 def readme_commands() -> list[str]:
