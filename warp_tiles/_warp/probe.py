@@ -7,6 +7,7 @@ So a change of meaning is noticed, and not only a missing member.
 # Warp reads annotations as values, so they are not types, and the file does not import them from __future__
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import warp as wp
@@ -113,7 +114,5 @@ def _text(value: Value) -> str:
 
 def difference(expected: Sequence[str], found: Sequence[str]) -> str:
     """The first line that differs; empty if none does."""
-    for line, other in zip((*expected, ""), (*found, "")):
-        if line != other:
-            return f"expected '{line}', and got '{other}'"
-    return "" if len(expected) == len(found) else "the number of lines differs"
+    pairs = zip_longest(expected, found, fillvalue="")
+    return next((f"expected '{line}', and got '{other}'" for line, other in pairs if line != other), "")

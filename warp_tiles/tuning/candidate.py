@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 from warp_tiles.errors import TuningError
 from warp_tiles.tuning.arguments import is_array, is_struct
@@ -388,7 +389,7 @@ class KernelCandidate(Candidate):
         self._workspace.restore()
 
 
-_locks: dict[tuple[str, str, int | None], threading.Lock] = {}
+_locks: WeakValueDictionary[tuple[str, str, int | None], threading.Lock] = WeakValueDictionary()  # those in use
 _locks_guard = threading.Lock()
 
 

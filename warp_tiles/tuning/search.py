@@ -37,7 +37,7 @@ class SearchDevice:
         build: Builds the candidate of a configuration; several threads call it at once. An exception makes the
             configuration a failure, unless the exception is transient (:func:`is_transient`).
         clock: Takes times on the device.
-        name: For messages.
+        name: For messages. Two searches of a process do not measure on devices of one name at once.
         is_usable: Called after a failure. False if the device was lost, e.g. because the candidate broke it.
     """
 
