@@ -42,17 +42,17 @@ PRODUCT = (
     "row_major 16, col_major 16, row_major 16",
     "adjoint_b: 16x16x16 float16 x float32 -> float16, 64 threads, sm_90",
     "col_major 16, row_major 16, row_major 16",
-    "tile_matmul: hooked, reversed, TILES: float16 16x16 shared, float16 16x16 shared, float32 16x16 shared ->",
+    "tile_matmul: hooked, reversed, TILES: float16 16x16 shared, float16 16x16 shared, float32 16x16 shared -> ",
     "called: True, with an adjoint: True",
 )
 TRACE = (
     "tile_zeros: hooked, TILES:  -> float32 16x16 shared",
-    "shape: NONE: array ->",
+    "shape: NONE: array -> ",
     "range loop:",
     "  tile_load: hooked, reversed, TILES: array, [0, 16], [0, 16] -> float16 16x16 shared",
     "  tile_load: hooked, reversed, TILES: array, [0, 16], [0, 16] -> float16 16x16 shared",
-    "  tile_matmul: hooked, reversed, TILES: float16 16x16 shared, float16 16x16 shared, float32 16x16 shared ->",
-    "tile_store: hooked, reversed, WRITES: array, float32 16x16 shared, [0, 16], [0, 16] ->",
+    "  tile_matmul: hooked, reversed, TILES: float16 16x16 shared, float16 16x16 shared, float32 16x16 shared -> ",
+    "tile_store: hooked, reversed, WRITES: array, float32 16x16 shared, [0, 16], [0, 16] -> ",
 )
 
 
@@ -99,7 +99,7 @@ def _lines(nodes: Sequence[Node]) -> Iterator[str]:
         elif any(isinstance(value, (Tile, Array)) for value in (*node.operands, *node.results)):
             hooked = "hooked, " * (node.hook is not None) + "reversed, " * node.reverses
             values = (", ".join(filter(None, map(_text, side))) for side in (node.operands, node.results))
-            yield f"{node.name}: {hooked}{node.effect.name}: {' -> '.join(values)}".strip()
+            yield f"{node.name}: {hooked}{node.effect.name}: {' -> '.join(values)}"
 
 
 def _text(value: Value) -> str:
