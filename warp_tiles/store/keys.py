@@ -107,7 +107,7 @@ class SigningKey:
         Raises:
             RemoteError: The package ``cryptography`` is missing.
         """
-        return cls(_ed25519().generate())
+        return cls(require_cryptography().generate())
 
     @classmethod
     def read(cls, path: Path) -> SigningKey:
@@ -116,7 +116,7 @@ class SigningKey:
         Raises:
             RemoteError: It is missing, is no Ed25519 key, or others can read it; or ``cryptography`` is missing.
         """
-        kind = _ed25519()
+        kind = require_cryptography()
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -154,21 +154,17 @@ class SigningKey:
         return self._key.sign(data)
 
 
-def _ed25519() -> type[Ed25519PrivateKey]:
+def require_cryptography() -> type[Ed25519PrivateKey]:
+    """Check that signatures can be verified. Returns the class of private keys.
+
+    Raises:
+        RemoteError: The package ``cryptography`` is missing.
+    """
     try:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     except ImportError as error:
         raise RemoteError(f"signatures need the package cryptography: {error}", remedy=INSTALL) from error
     return Ed25519PrivateKey
-
-
-def require_cryptography() -> None:
-    """Check that signatures can be verified.
-
-    Raises:
-        RemoteError: The package ``cryptography`` is missing.
-    """
-    _ed25519()
 
 
 class TrustedKeys:
