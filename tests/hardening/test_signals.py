@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import re
 import signal
 import threading
 import time
@@ -176,3 +178,59 @@ def test_no_exception_is_lost_while_a_module_is_built(tmp_path: Path) -> None:
     assert built < len(kernels), "no build was interrupted"
     wp.compile_aot_module(wp.get_module(kernels[0].__name__), arch=90, module_dir=tmp_path)
     assert {row["linker"] for row in warp_tiles.report()["modules"] if "linker" in row} == {"warp_tiles"}
+
+
+#: Functions that catch any exception without asking whether a signal's handler raised it.
+BROAD = {
+    "of a command, which has handlers of its own": {
+        ("cli/cluster.py", "connected"),
+        ("cli/cluster.py", "require_same_installation"),
+        ("cli/cluster_tuning.py", "_run"),
+        ("cli/cluster_tuning.py", "cluster_tuners"),
+        ("cli/cluster_tuning.py", "perform_here"),
+        ("cli/doctor.py", "diagnose"),
+        ("cli/run.py", "enable_here"),
+        ("launch/script.py", "discover"),
+    },
+    "in a process or on a thread of this package": {
+        ("_warp/prefetch.py", "_run"),
+        ("build/remote.py", "worker_name"),
+        ("compile/compiler.py", "compile_to_ltoir"),
+        ("compile/compiler.py", "link_module"),
+        ("compile/compiler.py", "reserve_heap"),
+        ("compile/worker.py", "preload"),
+        ("compile/worker.py", "serve"),
+        ("store/client.py", "_errors"),
+        ("store/client.py", "read"),
+        ("store/client.py", "remove"),
+        ("util/threads.py", "_call"),
+    },
+    "waits for nothing": {("build/executor.py", "_pass_on")},
+    "raises the interrupt afterwards": {("tuning/search.py", "run")},
+}
+
+
+def broad_catches(tree: ast.AST, function: str = "") -> Iterator[str]:
+    """The functions that catch any exception, and neither raise it again nor call raise_if_signalled()."""
+    for node in ast.iter_child_nodes(tree):
+        inside = node.name if isinstance(node, ast.FunctionDef) else function
+        if isinstance(node, ast.ExceptHandler):
+            caught, text = ast.unparse(node.type) if node.type else "Exception", ast.unparse(node)
+            passes_on = "raise_if_signalled(" in text or re.search(r"^\s*raise$", text, re.MULTILINE)
+            if re.search(r"\b(Base)?Exception\b", caught) and not passes_on:
+                yield inside
+        elif isinstance(node, ast.With):
+            items = (ast.unparse(item) for item in node.items)
+            if any(re.match(r"(contextlib\.)?suppress\((Base)?Exception\)", item) for item in items):
+                yield inside
+        yield from broad_catches(node, inside)
+
+
+def test_every_broad_catch_asks_for_a_signal() -> None:
+    package = Path(warp_tiles.__file__).parent
+    found = {
+        (path.relative_to(package).as_posix(), name)
+        for path in package.rglob("*.py")
+        for name in broad_catches(ast.parse(path.read_text("utf-8")))
+    }
+    assert found == set().union(*BROAD.values())
