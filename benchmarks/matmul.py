@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from itertools import count, islice
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.loops import measured
@@ -164,7 +164,7 @@ def product(torch: Any, row: Row) -> Sides:
     a, b, out = operands(torch, row)
     c = torch.empty_like(out)
     x, y, z = (wp.from_torch(array) for array in (a, b, c))
-    precision = "tf32" if row.dtype == "tf32" else "default"
+    precision: Literal["tf32", "default"] = "tf32" if row.dtype == "tf32" else "default"
     peer = torch.bmm if row.batch > 1 else torch.matmul
     runs = {
         "tiles": lambda: warp_tiles.matmul(x, y, z, precision=precision),

@@ -19,7 +19,7 @@ from tools.notebook import as_markdown  # noqa: E402
 
 SOURCES = "https://github.com/warp-tiles/warp-tiles/blob/main/"
 HELP_OF_COMMANDS = "<!-- the help of every command -->"
-TREE_OF_ERRORS = "<!-- the tree of errors -->"
+ONLY_IN_THE_SITE = re.compile(r"<!-- only in the site\n(.*?)\n-->", re.DOTALL)
 
 
 def site_links(markdown: str) -> str:
@@ -43,14 +43,6 @@ def help_of_commands() -> str:
                 yield from visit(inner, part, context)
 
     return "\n\n".join(visit(commands, "warp-tiles"))
-
-
-def tree_of_errors() -> str:
-    """The tree of all errors, as it stands in warp_tiles/errors.py."""
-    from warp_tiles import errors
-
-    lines = [line[4:] for line in (errors.__doc__ or "").splitlines() if line.startswith("    ")]
-    return "```text\n" + "\n".join(lines) + "\n```"
 
 
 def without_roles(html: str) -> str:
@@ -98,9 +90,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Fill what is made from the code, and change the links."""
     if HELP_OF_COMMANDS in markdown:
         markdown = markdown.replace(HELP_OF_COMMANDS, help_of_commands())
-    if TREE_OF_ERRORS in markdown:
-        markdown = markdown.replace(TREE_OF_ERRORS, tree_of_errors())
-    return site_links(markdown)
+    return site_links(ONLY_IN_THE_SITE.sub(r"\1", markdown))
 
 
 def on_page_content(html: str, **_: Any) -> str:

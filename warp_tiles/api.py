@@ -17,6 +17,10 @@ from warp_tiles.errors import PlanError, SettingError
 from warp_tiles.settings import current, on_change
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
+    import warp as wp
+
     from warp_tiles.plan.planning import ModulePlan
 
 __all__ = ["disable", "enable", "enabled", "is_enabled", "is_planning", "plan", "prefetch", "report"]
@@ -130,7 +134,9 @@ def _after_fork() -> None:
         hooks.reloads.after_fork()
 
 
-def plan(module: Any, *, arch: int | None = None, block_dim: int | None = None) -> ModulePlan:
+def plan(
+    module: str | ModuleType | wp.Module | wp.Kernel, *, arch: int | None = None, block_dim: int | None = None
+) -> ModulePlan:
     """Plan a Warp module without building anything.
 
     Args:
@@ -175,7 +181,9 @@ def _warp_module(module: Any) -> Any:
     return found
 
 
-def prefetch(*modules: Any, device: Any = None, block_dim: int | None = None) -> int:
+def prefetch(
+    *modules: str | ModuleType | wp.Module | wp.Kernel, device: wp.DeviceLike = None, block_dim: int | None = None
+) -> int:
     """Compile modules side by side on threads, before they are launched. Returns at once.
 
     Compiled modules lie in Warp's kernel cache. A launch waits only for its own module, and finds the file if nothing

@@ -61,12 +61,14 @@ def test_plan_for_another_architecture_and_block_size(folder: Path) -> None:
 
 
 def test_options_behind_the_script_belong_to_it_and_are_named(folder: Path) -> None:
-    (folder / "words.py").write_text(WITHOUT_GUARD + "print(sys.argv[2:])\n")
+    text = WITHOUT_GUARD.replace('block_dim=64, device="cpu"', 'block_dim=64, device="cuda:97"')
+    (folder / "words.py").write_text(text + "print(sys.argv[2:])\n")
     plan = ["plan", "--json", "--arch", "sm_80,90a", str(folder / "words.py"), str(folder)]
     done = run_python(["-m", "warp_tiles", *plan, "--arch", "75", "--own"])
     assert [module["arch"] for module in json_of(done)["modules"]] == [80, 90]
     assert f"{PLANNED}['--arch', '75', '--own']" in done.stderr, "and what a planned script prints is marked"
     assert "--arch stands behind the script" in done.stderr
+    assert "names cuda:97, which this machine lacks" in done.stderr, "also if only a launch names it"
     done = command("plan", folder / "words.py", "--", folder, "--arch", "75", as_json=False)
     assert f"{PLANNED}['--arch', '75']" in done.stdout
     assert "stands behind" not in done.stderr

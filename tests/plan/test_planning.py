@@ -253,3 +253,15 @@ def test_placeholders_are_unique_within_a_module() -> None:
     sites = [Site(index, "tile_matmul", "f", {}) for index in range(12)]
     names = {site.placeholder(role) for site in sites for role in PRODUCT_ROLES}
     assert len(names) == 36
+
+
+def test_a_plan_prints_its_decisions_and_has_a_table_for_notebooks() -> None:
+    found = resolve(session(("k<1>", BIG)), (), ["k<1>"], [use("k<1>", "k<1>", False)])
+    title, *lines = str(found).splitlines()
+    assert title == "module module, sm_90, 128 threads"
+    assert [line.strip().partition(" ")[0] for line in lines] == ["forward", "adjoint_a", "adjoint_b"]
+    assert lines[0].endswith(", k<1>: needed")
+    table = found._repr_html_()
+    assert table.count("<tr>") == 3
+    assert "k&lt;1&gt;" in table
+    assert "k<1>" not in table

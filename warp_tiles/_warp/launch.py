@@ -8,7 +8,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import warp
@@ -78,7 +78,7 @@ _internal = functools.cache(find)  # a cache suits only members that nothing pat
 # ---- kernels and their arguments
 
 
-def is_kernel(value: Any) -> bool:
+def is_kernel(value: Any) -> TypeGuard[warp.Kernel]:
     """True for an object that ``@wp.kernel`` returns."""
     return isinstance(value, warp.Kernel)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import warp as wp
 
@@ -44,16 +45,16 @@ _repeats: dict[tuple[int, int, int], _Repeat] = {}  # by the identities of a, b 
 
 
 def matmul(
-    a: Any,
-    b: Any,
-    out: Any = None,
+    a: wp.array[Any],
+    b: wp.array[Any],
+    out: wp.array[Any] | None = None,
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
-    bias: Any = None,
-    epilogue: Any = None,
-    precision: str = "default",
-) -> Any:
+    bias: wp.array[Any] | None = None,
+    epilogue: wp.Function | Callable[..., Any] | None = None,
+    precision: Literal["default", "tf32"] = "default",
+) -> wp.array[Any]:
     """Multiplies matrices: ``out = epilogue(alpha * (a @ b) + beta * out + bias)``.
 
     It launches ordinary Warp kernels on the current stream of the arrays' device, and never waits for them. After
@@ -109,7 +110,7 @@ def matmul(
     checked = known.checked
     call = checked.call
     is_new = out is None
-    if is_new:
+    if out is None:
         needs_gradient = tape is not None and any(getattr(array, "requires_grad", False) for array in (a, b, bias))
         out = wp.empty(checked.shape, dtype=a.dtype, device=a.device, requires_grad=needs_gradient)
     if not call.is_empty and (known.product is None or not known.product.is_current()):

@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
 
 from warp_tiles._warp import launch as warp_launch
 from warp_tiles.errors import RecordingError
@@ -15,16 +15,16 @@ from warp_tiles.gemm.hardware import BLOCK_THREADS
 from warp_tiles.settings import current
 from warp_tiles.util.nvtx import marked
 
+if TYPE_CHECKING:
+    import warp as wp
+
 MAX_DIMENSIONS = 4  # of a Warp launch; a tiled launch needs one of them for the threads of a block
 MAX_BLOCKS = 2**31 - 1  # Warp passes an int
 
 
 @dataclass(frozen=True)
 class RecordingTarget:
-    """The launch that a tuned kernel has decided on.
-
-    An object with a method ``recording_target(args, device, outputs)`` that returns this can be recorded like a kernel.
-    ``outputs`` is the number of outputs, which are the last arguments.
+    """The launch that a tuned kernel, or another :class:`Recordable`, has decided on.
 
     Attributes:
         kernel: Warp's kernel.
@@ -316,16 +316,23 @@ class _MarkedLaunch(RecordedLaunch):
             super().adjoint()
 
 
+class Recordable(Protocol):
+    """An object that can be recorded like a kernel."""
+
+    def recording_target(self, args: Sequence[Any], device: Any, outputs: int) -> RecordingTarget:
+        """The launch for some arguments, of which the last ``outputs`` are outputs."""
+
+
 def record(
-    kernel: Any,
+    kernel: wp.Kernel | Recordable,
     dim: int | Sequence[int] | None = None,
     inputs: Sequence[Any] = (),
     outputs: Sequence[Any] = (),
     adj_inputs: Sequence[Any] | None = None,
     adj_outputs: Sequence[Any] | None = None,
     *,
-    device: Any = None,
-    stream: Any = None,
+    device: wp.DeviceLike = None,
+    stream: wp.Stream | None = None,
     block_dim: int | None = None,
     max_blocks: int = 0,
     tiled: bool = False,

@@ -8,7 +8,8 @@ between kernels, a custom gradient). A site's adjoints are needed if the adjoint
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import html
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -221,6 +222,28 @@ class ModulePlan:
     register_limit: int | None = None
     register_limit_reason: str = ""
     memory: tuple[KernelMemory, ...] = ()
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        """What is needed or done, and why: each function, each loop, and launches that fail."""
+        for each in self.variants:
+            size = each.call if each.variant is None else each.variant.size
+            yield f"{each.role.value} {size}, {', '.join(each.kernels)}", each.reason
+        for loop in self.loops:
+            yield f"loop in {loop.file}:{loop.line}, {loop.kernel}", f"{loop.describe()}: {loop.explanation}"
+        for problem in self.launch_problems:
+            yield "problem", problem
+
+    @property
+    def _title(self) -> str:
+        return f"module {self.name}, {self.target or 'the CPU'}, {self.block_dim} threads"
+
+    def __str__(self) -> str:
+        return "\n".join([self._title, *(f"  {what}: {why}" for what, why in self._lines())])
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        rows = (f"<tr><td>{html.escape(what)}</td><td>{html.escape(why)}</td></tr>" for what, why in self._lines())
+        return f"<table><caption>{html.escape(self._title)}</caption>{''.join(rows)}</table>"
 
     @property
     def launch_problems(self) -> tuple[str, ...]:

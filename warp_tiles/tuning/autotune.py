@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 from warp_tiles.errors import TuningError
 from warp_tiles.settings import Settings
@@ -15,7 +15,7 @@ from warp_tiles.tuning.kernel import TunedKernel
 from warp_tiles.tuning.launches import Dim, Measurement
 from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.record import Config
-from warp_tiles.tuning.space import Space, checked_configs, strategy_of
+from warp_tiles.tuning.space import Space, Strategy, checked_configs, strategy_of
 from warp_tiles.tuning.store import RecordStore
 
 
@@ -25,7 +25,7 @@ def autotune(
     key: Sequence[str] | str | Callable[[SimpleNamespace], Mapping[str, Any]],
     dim: Dim,
     space: Space | None = None,
-    search: Any = "all",
+    search: Literal["all"] | Strategy = "all",
     default: int | Config | None = None,
     tiled: bool = False,
     block_dim: int | None = None,
