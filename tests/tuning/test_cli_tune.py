@@ -256,6 +256,7 @@ class TestScript:
         result = tune(*words)
         assert isinstance(result.exception, ScriptError)
         assert "list" in result.exception.remedy
+        assert ("did you mean `tune list`?" in result.exception.remedy) == (words == ["lst"])
         assert search.calls == []
 
     @pytest.mark.parametrize("value", ["-1", "soon", "", "nan", "inf", "1e400"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,9 +116,9 @@ def _script(
     try:
         file = script.require()
     except ScriptError as error:
-        raise ScriptError(
-            error.message, remedy=f"{error.remedy}, or a command: {', '.join(sorted(tune.commands))}"
-        ) from error
+        near = [f"did you mean `tune {name}`? " for name in get_close_matches(script.name, tune.commands, 1)]
+        valid = f"{error.remedy}, or a command: {', '.join(sorted(tune.commands))}"
+        raise ScriptError(error.message, remedy="".join(near) + valid) from error
     budget_s = now.tune_budget_s if budget_s is None else budget_s
     names = _names(devices)
     if scheduler is not None and devices is not None:

@@ -33,7 +33,7 @@ def warn_of_old_name(old: str, new: str) -> None:
 
 
 def _refused(name: str, value: Any, remedy: str, reason: str = "") -> SettingError:
-    return SettingError(f"{name} is {shown(value, 200)}{reason}", remedy=remedy)
+    return SettingError(f"{name} is {shown(value, 200)}{reason or ', which is invalid'}", remedy=remedy)
 
 
 def _printed(value: Any) -> str:
