@@ -41,6 +41,7 @@ def multiply(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C
 {body}
 """
 START = """c = wp.tile_zeros(shape=(32, 32), dtype=wp.float32, storage="shared")"""
+ONES = START.replace("zeros", "ones")
 STORE = "wp.tile_store(C, c, offset=(i * 32, j * 32))"
 LOAD_A = "a = wp.tile_load(A, shape=(32, 16), offset=(i * 32, {k}), storage='shared')"
 LOAD_B = "b = wp.tile_load(B, shape=(16, 32), offset=({k}, j * 32), storage='shared')"
@@ -276,8 +277,40 @@ MORE: dict[str, Form] = {
     ),
     "alpha": Form(
         kernel(START, RANGE.replace("tile_matmul(a, b, c)", "tile_matmul(a, b, c, alpha=2.0)"), STORE),
+        expected=lambda a, b: 2 * (a @ b),
+    ),
+    "alpha of -1, with a start value": Form(
+        kernel(ONES, RANGE.replace("tile_matmul(a, b, c)", "tile_matmul(a, b, c, alpha=-1.0)"), STORE),
+        state="register_accumulators",
+        reason="C has a start value, so double buffers have no room in it",
+        expected=lambda a, b: 1 - a @ b,
+    ),
+    "alpha of 1 and of -0.5, with a start value": Form(
+        kernel(
+            ONES,
+            ranged(product="wp.tile_matmul(a, b, c)\n    wp.tile_matmul(a, b, c, alpha=-0.5)"),
+            STORE,
+        ),
+        state="register_accumulators",
+        reason="C has a start value, so double buffers have no room in it",
+        expected=lambda a, b: 1 + 0.5 * (a @ b),
+    ),
+    "beta": Form(
+        kernel(START, RANGE.replace("tile_matmul(a, b, c)", "tile_matmul(a, b, c, beta=-1.0)"), STORE),
         state="as_warp",
-        reason="alpha and beta are not both the constant 1: scale C behind the loop",
+        reason="beta is not the constant 1",
+        expected=lambda a, b: sum(
+            (-1) ** (19 - k) * (a[:, 16 * k : 16 * k + 16] @ b[16 * k : 16 * k + 16]) for k in range(20)
+        ),
+    ),
+    "a difference": Form(
+        kernel(ONES, RANGE.replace("wp.tile_matmul(a, b, c)", "c -= wp.tile_matmul(a, b)"), STORE),
+        reason="double buffers of 4096 bytes",
+        expected=lambda a, b: 1 - a @ b,
+    ),
+    "a difference, with alpha": Form(
+        kernel(START, RANGE.replace("wp.tile_matmul(a, b, c)", "c -= wp.tile_matmul(a, b, alpha=-2.0)"), STORE),
+        reason="double buffers of 4096 bytes",
         expected=lambda a, b: 2 * (a @ b),
     ),
     "the return form": Form(

@@ -129,18 +129,34 @@ class Case:
         return -(-self.rows // self.m), -(-self.columns // self.n)
 
 
+LOAD_E = 'c = wp.tile_load(E, shape=({m}, {n}), offset=(i * {m}, j * {n}), storage="shared")'
 ADD_E = """e = wp.tile_load(E, shape=({m}, {n}), offset=(i * {m}, j * {n}))
 wp.tile_store(C, wp.tile_map(twice_plus, c, e), offset=(i * {m}, j * {n}))"""
+
+
+def scaled(alpha: int) -> str:
+    """A product with a factor."""
+    return PRODUCT.replace("c, ", f"c, alpha={float(alpha)!r}, ")
+
+
 FORMS = {
     "common": Case(64, 64, 32, 128, 64, 160),
     "one turn": Case(64, 64, 32, 64, 64, 32),
     "no turn": Case(64, 64, 32, 64, 64, 0),
     "edges": Case(64, 64, 32, 72, 40, 88),
     "unaligned rows": Case(64, 64, 32, 70, 71, 75),
-    "start value": Case(
+    "start value": Case(64, 64, 32, 64, 64, 96, start=LOAD_E, expected=lambda product, e: product + e),
+    "start value, alpha of -1": Case(
+        64, 64, 32, 64, 64, 96, start=LOAD_E, product=scaled(-1), expected=lambda product, e: e - product
+    ),
+    "start value, alpha of 2": Case(
+        64, 64, 32, 64, 64, 96, start=LOAD_E, product=scaled(2), expected=lambda product, e: e + 2 * product
+    ),
+    "two products, alpha of 1 and of -2": Case(
         64, 64, 32, 64, 64, 96,
-        start='c = wp.tile_load(E, shape=({m}, {n}), offset=(i * {m}, j * {n}), storage="shared")',
-        expected=lambda product, e: product + e,
+        product="\n        ".join([PRODUCT, scaled(-2)]),
+        finish=ADD_E,
+        expected=lambda product, e: e - 2 * product,
     ),
     "epilogue": Case(64, 64, 32, 64, 64, 96, finish=ADD_E, expected=lambda product, e: 2 * product + e),
     "two products": Case(

@@ -137,6 +137,15 @@ template <class P> struct FmaProduct {
             multiply(accumulators, UNROLLED - 1);
     }
 
+    static inline __device__ void scale(Accumulators& accumulators, float factor)
+    {
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+            for (int j = 0; j < COLS; ++j)
+                accumulators.values[i][j] *= factor;
+    }
+
     template <bool ADD> static __forceinline__ __device__ void finish(const Accumulators& accumulators, float* c)
     {
         visit(accumulators, [c](int row, int column, auto values) { put<ADD>(c + row * P::n + column, values); });

@@ -13,6 +13,7 @@
 //     add(accumulators, a, b)     adds the product of two stage buffers, given by their shared addresses. It may leave work to the next
 //                                 add() or to complete(); in the loop, Ring::wait() keeps its buffers until GROUPS groups are done
 //     complete(accumulators)      after the last add(): does what is left, and waits for it
+//     scale(accumulators, factor) before the loop or after complete(): multiplies the accumulators
 //     finish<ADD>(accumulators, c) writes the accumulators to a row-major C in shared memory, or adds them to it
 //     visit(accumulators, act)    calls act(row, column, vector) for neighbouring accumulators of a row of C
 //     visit<COUNT, WORDS>(accumulators, memory, make, fetch, act)
@@ -41,6 +42,9 @@ template <class P, class = void> inline constexpr bool HAS_ADD = false;
 template <class P> inline constexpr bool HAS_ADD<P, decltype(P::add(any<typename P::Accumulators&>(), any<unsigned>(), any<unsigned>()))> = true;
 template <class P, class = void> inline constexpr bool HAS_COMPLETE = false;
 template <class P> inline constexpr bool HAS_COMPLETE<P, decltype(P::complete(any<typename P::Accumulators&>()))> = true;
+template <class P, class = void> inline constexpr bool HAS_SCALE = false;
+template <class P>
+inline constexpr bool HAS_SCALE<P, decltype(P::scale(any<typename P::Accumulators&>(), any<typename P::Sum>()))> = true;
 template <class P, class = void> inline constexpr bool HAS_FINISH = false;
 template <class P>
 inline constexpr bool HAS_FINISH<P, decltype(P::template finish<true>(any<const typename P::Accumulators&>(), any<typename P::Sum*>()))> = true;
@@ -54,6 +58,7 @@ template <class P> struct CheckedProduct {
     static_assert(HAS_START_VALUE<P>, "a product has start(Accumulators&, const Sum* c), which begins with the values of C");
     static_assert(HAS_ADD<P>, "a product has add(Accumulators&, unsigned a, unsigned b), which multiplies two stage buffers");
     static_assert(HAS_COMPLETE<P>, "a product has complete(Accumulators&), which does what add() has left");
+    static_assert(HAS_SCALE<P>, "a product has scale(Accumulators&, Sum factor), which multiplies its accumulators");
     static_assert(HAS_FINISH<P>, "a product has finish<ADD>(const Accumulators&, Sum* c), which writes its accumulators to C");
     static_assert(HAS_VISIT<P>, "a product has visit(const Accumulators&, act), which passes neighbouring accumulators");
     static_assert(HAS_COUNTS<P>, "a product has GROUPS, PAIRS and Problem");

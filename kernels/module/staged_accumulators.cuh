@@ -37,6 +37,18 @@ template <class T, int I, int J, int N> inline __device__ void clear(T (&accumul
                 accumulators[i][j][e] = 0;
 }
 
+// Multiplies accumulators by a factor.
+template <class T, int I, int J, int N> inline __device__ void scale_all(T (&accumulators)[I][J][N], T factor)
+{
+#pragma unroll
+    for (int i = 0; i < I; ++i)
+#pragma unroll
+        for (int j = 0; j < J; ++j)
+#pragma unroll
+            for (int e = 0; e < N; ++e)
+                accumulators[i][j][e] *= factor;
+}
+
 // With BIT set in `group`, exchanges the elements whose indices differ in this bit.
 template <int BIT> inline __device__ void exchange(wt::f32 (&x)[4], int group)
 {

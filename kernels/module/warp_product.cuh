@@ -73,6 +73,8 @@ template <class P> struct WarpProduct {
             multiply_step(accumulators, STEPS - 1);
     }
 
+    static inline __device__ void scale(Accumulators& accumulators, Sum factor) { scale_all(accumulators.values, factor); }
+
     template <bool ADD> static __forceinline__ __device__ void finish(const Accumulators& accumulators, Sum* c)
     {
         if constexpr (A::IN_ORDER && B::IN_ORDER) {

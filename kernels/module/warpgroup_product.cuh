@@ -21,7 +21,7 @@ template <class StageBuffer> inline __device__ unsigned wgmma_offset(int x, int 
     using Layout = typename StageBuffer::Layout;
     constexpr int SIZE = static_cast<int>(sizeof(typename StageBuffer::T)), WIDTH = Layout::WIDTH, PER_PANEL = WIDTH / SIZE;
     return StageBuffer::K_MAJOR ? k / PER_PANEL * Layout::PANEL_BYTES + x * WIDTH + k % PER_PANEL * SIZE
-                         : x / PER_PANEL * Layout::PANEL_BYTES + k * WIDTH;
+                                : x / PER_PANEL * Layout::PANEL_BYTES + k * WIDTH;
 }
 
 // The descriptor of an operand's elements from (row or column x, 0) on. Those of others differ by constants, so that few
@@ -99,6 +99,8 @@ template <class P> struct WarpgroupProduct {
     }
 
     static inline __device__ void complete(Accumulators& s) { complete_products(s.accumulators); }
+
+    static inline __device__ void scale(Accumulators& s, wt::f32 factor) { scale_all(s.accumulators, factor); }
 
     template <bool ADD> static __forceinline__ __device__ void finish(const Accumulators& s, float* c)
     {
@@ -211,6 +213,8 @@ template <class P> struct WarpgroupRegisterProduct {
     }
 
     static inline __device__ void complete(Accumulators& s) { complete_products(s.accumulators); }
+
+    static inline __device__ void scale(Accumulators& s, wt::f32 factor) { scale_all(s.accumulators, factor); }
 
     template <bool ADD> static __forceinline__ __device__ void finish(const Accumulators& s, float* c)
     {

@@ -221,6 +221,6 @@ def test_an_unrolled_loop() -> None:
 
 
 def test_a_loop_that_stays_unchanged() -> None:
-    one = t.product(A, B, C, alpha=2.0)
+    one = t.product(A, B, C, alpha=None)
     body = t.loop(t.load(A), t.load(B), one)
     assert set(macros_of(t.zeros(C), body).values()) == {"", "__VA_ARGS__"}

@@ -139,10 +139,11 @@ def test_an_addition_before_the_product_keeps_no_sums() -> None:
     assert outcome(decide_loop(t.zeros(D), t.loop(*nodes))) == ("as_warp", NOT_ADDED)
 
 
-def test_a_scaled_fresh_product_keeps_no_sums() -> None:
-    nodes = (t.load(A), t.load(B), t.fresh_product(A, B, C, alpha=2.0), t.addition(D, C))
+@pytest.mark.parametrize("alpha", [2.0, -1.0])
+def test_a_constant_alpha_scales_after_the_loop(alpha: float) -> None:
+    nodes = (t.load(A), t.load(B), t.fresh_product(A, B, C, alpha=alpha), t.addition(D, C))
     decision = decide_loop(t.zeros(D), t.loop(*nodes))
-    assert outcome(decision) == ("as_warp", "alpha and beta are not both the constant 1: scale C behind the loop")
+    assert [one.alpha for one in decision.accumulations] == [alpha]
 
 
 def test_a_fresh_product_in_an_unrolled_loop_keeps_no_sums() -> None:
@@ -153,10 +154,25 @@ def test_a_fresh_product_in_an_unrolled_loop_keeps_no_sums() -> None:
     )
 
 
-@pytest.mark.parametrize("factors", [{"alpha": 2.0}, {"beta": 0.0}, {"alpha": None}, {"beta": None}])
-def test_other_factors_than_one_keep_no_sums(factors: dict[str, Any]) -> None:
+ALPHA = "alpha is not a constant: write it as a number, or scale C behind the loop"
+BETA = "beta is not the constant 1: scale C before the loop"
+
+
+@pytest.mark.parametrize(
+    ("factors", "reason"),
+    [({"alpha": None}, ALPHA), ({"alpha": float("inf")}, ALPHA), ({"beta": 0.0}, BETA), ({"beta": None}, BETA)],
+)
+def test_other_factors_keep_no_sums(factors: dict[str, Any], reason: str) -> None:
     decision = decide_loop(t.zeros(C), t.loop(t.load(A), t.load(B), t.product(A, B, C, **factors)))
-    assert outcome(decision) == ("as_warp", "alpha and beta are not both the constant 1: scale C behind the loop")
+    assert outcome(decision) == ("as_warp", reason)
+
+
+def test_products_with_other_factors_have_other_accumulators() -> None:
+    first, second, product = body()
+    others = [t.product(A, B, C, alpha=alpha) for alpha in (-1.0, 1.0)]
+    decision = decide_loop(t.zeros(C), t.loop(first, second, product, *others))
+    arrays = [one.array for one in decision.accumulations]
+    assert arrays[0] == arrays[2] != arrays[1]
 
 
 @pytest.mark.parametrize("operands", [(C, B), (A, C), (t.view("v", C), B), (A, t.view("v", C))])
@@ -201,13 +217,10 @@ def test_an_operation_on_another_tile_is_not_a_use_of_c() -> None:
 
 def test_all_products_of_c_keep_their_sums_or_none() -> None:
     first, second, product = body()
-    other = t.product(A, B, C, 1, alpha=2.0, line=9)
+    other = t.product(A, B, C, 1, beta=2.0, line=9)
     decision = decide_loop(t.zeros(C), t.loop(first, second, product, other))
     assert decision.planned.state == "as_warp"
-    assert decision.planned.reason == (
-        "line 1: line 9: alpha and beta are not both the constant 1: scale C behind the "
-        "loop; line 9: alpha and beta are not both the constant 1: scale C behind the loop"
-    )
+    assert decision.planned.reason == (f"line 1: line 9: {BETA}; line 9: {BETA}")
 
 
 def test_a_fresh_product_of_c_is_a_use_of_it() -> None:
@@ -218,14 +231,11 @@ def test_a_fresh_product_of_c_is_a_use_of_it() -> None:
 
 def test_products_of_different_c_are_independent() -> None:
     first, second, product = body()
-    other = t.product(A, B, D, 1, alpha=2.0, line=9)
+    other = t.product(A, B, D, 1, beta=2.0, line=9)
     decision = decide_loop(t.zeros(C), t.zeros(D), t.loop(first, second, product, other))
     assert outcome(decision) == (
         "register_accumulators",
-        (
-            "line 9: alpha and beta are not both the constant 1: scale C behind "
-            "the loop; the other products keep their accumulators in registers"
-        ),
+        f"line 9: {BETA}; the other products keep their accumulators in registers",
     )
     assert [one.operation for one in decision.accumulations] == [product]
     assert decision.planned.products == 2

@@ -4,17 +4,20 @@
 its accumulators can stay in registers. C is then read and written once, after the loop.
 
 ``s += wp.tile_matmul(a, b)`` writes a new tile C at each call and adds it to s. The accumulators can stay in registers,
-too, and C is written and added to s once, after the loop. No other statement may use C then.
+too, and C is written and added to s once, after the loop. No other statement may use C then. ``s -= C`` is alike.
+
+A constant factor ``alpha`` is applied once, after the loop.
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from warp_tiles.codegen.answers import LoopAccumulators
-from warp_tiles.codegen.effects import ADD_INPLACE, Effect
+from warp_tiles.codegen.effects import INPLACE, Effect
 from warp_tiles.codegen.operations import Operation, Tile
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, operations, path_to
 
@@ -53,13 +56,13 @@ def rejection_of_accumulators(
 
 
 def addition_of(function: FunctionTrace, operation: Operation) -> Operation | None:
-    """Returns the statement ``s += C`` after a product that makes a new tile C, if it is in the same block."""
+    """Returns ``s += C`` or ``s -= C`` after a product that makes a new tile C, if it is in the same block."""
     if not operation.results:
         return None
     block, index = path_to(function.nodes, operation)[-1]
     c = operation.matrices[2].name
     for node in block[index + 1 :]:
-        if isinstance(node, Operation) and node.name == ADD_INPLACE and node.hook is not None:
+        if isinstance(node, Operation) and node.name in INPLACE and node.hook is not None:
             target, *added = node.tiles
             if [tile.name for tile in added] == [c] and target.name != c:
                 return node
@@ -93,8 +96,10 @@ def _problem_of_product(
 ) -> str:
     product = operation.product
     assert product is not None
-    if product.alpha != 1.0 or (product.beta != 1.0 and not operation.results):
-        return "alpha and beta are not both the constant 1: scale C behind the loop"
+    if product.alpha is None or not math.isfinite(product.alpha):
+        return "alpha is not a constant: write it as a number, or scale C behind the loop"
+    if product.beta != 1.0 and not operation.results:
+        return "beta is not the constant 1: scale C before the loop"
     a, b, c = operation.matrices
     if module.may_overlap(function, a, c) or module.may_overlap(function, b, c):
         return "C may share memory with A or B: use tiles of their own"

@@ -41,14 +41,16 @@ class Accumulation:
     Attributes:
         accumulators: Its device functions.
         home: Hook of the outermost loop in which nothing else touches C. The accumulators are added to C after it.
-        array: Number of the array that holds the accumulators. Products of one C and one function share it.
-        addition: The statement ``s += C`` that follows the product, or None if the product adds to C itself.
+        array: Number of the array that holds the accumulators. Products of one C, function and factor share it.
+        alpha: The factor of the product. The accumulators are multiplied by it after the loop.
+        addition: The statement ``s += C`` or ``s -= C`` that follows the product; None if the product adds to C itself.
     """
 
     operation: Operation
     accumulators: LoopAccumulators
     home: int
     array: int
+    alpha: float
     addition: Operation | None = None
 
     @property

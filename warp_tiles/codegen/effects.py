@@ -31,8 +31,8 @@ SHAPE = "shape"  # of an array
 JUMPS = ("break", "continue")
 ZEROS = "tile_zeros"
 TRANSPOSE = "tile_transpose"  # a view of the whole tile
-ADD_INPLACE = "add_inplace"  # the operator +=
-INPLACE = frozenset({ADD_INPLACE, "sub_inplace"})  # these change the elements of their first tile
+ADD_INPLACE, SUB_INPLACE = "add_inplace", "sub_inplace"  # the operators += and -=
+INPLACE = frozenset({ADD_INPLACE, SUB_INPLACE})  # these change the elements of their first tile
 # operators on the elements of tiles, which compute a tile in registers as ASTYPE and MAP do
 OPERATORS = frozenset({"add", "sub", "mul", "div", "neg", "bit_and", "bit_or", "bit_xor"})
 # these compute each element of their result from the same elements of their tiles

@@ -95,7 +95,9 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
     for home, c in sorted(zeroed):
         macros.add(Hook.END, home, f"wt_module::zero({c});")
     for product in arrays.values():
-        finish = f"{product.accumulators.symbol}_finish({_accumulators(product)}, {pointer(product.c)});"
+        name, answer = _accumulators(product), product.accumulators
+        scale = f"for (int wt_i = 0; wt_i < {answer.count}; ++wt_i) {name}[wt_i] *= {answer.ctype}({product.alpha!r}); "
+        finish = f"{scale if product.alpha != 1 else ''}{answer.symbol}_finish({name}, {pointer(product.c)});"
         macros.add(Hook.END, product.home, f"{_SYNC} {finish} {_SYNC}")
         _emit_addition(macros, product.home, product)
 
@@ -284,7 +286,8 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
     end(f"{name}.more = false; {drain}:; if ({name}.pending) goto {multiply};")
     summed = {product.array: product for product in products}
     completions = " ".join(
-        f"{staged_name(product)}::complete(wt_accumulators_{number});" for number, product in summed.items()
+        f"{staged_name(product)}::complete(wt_accumulators_{number});{_scale(product)}"
+        for number, product in summed.items()
     )
     end(f"{completions} {_SYNC}")
     if found.extra_bytes:
@@ -308,7 +311,18 @@ def _emit_starts(macros: Macros, loop: int, products: tuple[Accumulation, ...], 
             macros.add(Hook.BEGIN, loop, _SYNC)
             start = f", {pointer(product.c)}"
         started.add(product.c.name)
-        macros.add(Hook.BEGIN, loop, f"{kind}::Accumulators {accumulators}; {kind}::start({accumulators}{start});")
+        begin = f"{kind}::Accumulators {accumulators}; {kind}::start({accumulators}{start});"
+        macros.add(Hook.BEGIN, loop, f"{begin}{_scale(product)}" if start else begin)
+
+
+def _scale(product: Accumulation) -> str:
+    """Multiplies accumulators by alpha. It also divides a start value by alpha, which is 1 or -1 then."""
+    kind = staged_name(product)
+    return (
+        f" {kind}::scale(wt_accumulators_{product.array}, {kind}::Sum({product.alpha!r}));"
+        if product.alpha != 1
+        else ""
+    )
 
 
 def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...], ring: Ring) -> None:
@@ -327,11 +341,11 @@ def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...],
 
 
 def _emit_addition(macros: Macros, loop: int, product: Accumulation) -> None:
-    """Adds a new tile C to the tile that the program adds it to, once, after the loop."""
+    """Adds a new tile C to the tile that the program adds it to or subtracts it from, once, after the loop."""
     if product.addition is not None:
         macros.replace(Hook.AT, hook_of(product.addition), "")
         target = product.addition.tiles[0].name
-        macros.add(Hook.END, loop, f"wp::tile_add_inplace({target}, {product.c.name});")
+        macros.add(Hook.END, loop, f"wp::tile_{product.addition.name}({target}, {product.c.name});")
 
 
 def _buffer(ring: Ring, tile: Tile) -> StageBuffer:

@@ -73,7 +73,7 @@ class _Decider:
         self._accumulators = accumulators
         self._ahead = ahead
         self._target = target
-        self._arrays: dict[tuple[LoopAccumulators, int, str], int] = {}
+        self._arrays: dict[tuple[LoopAccumulators, int, str, float], int] = {}
 
     def decision(self, loop: Loop, around: tuple[Loop, ...], products: Sequence[Operation]) -> LoopDecision:
         """The decision about one loop with its products."""
@@ -161,7 +161,7 @@ class _Decider:
         around: tuple[Loop, ...],
         products: Sequence[Operation],
         accumulators: AccumulatorsOf,
-        arrays: dict[tuple[LoopAccumulators, int, str], int],
+        arrays: dict[tuple[LoopAccumulators, int, str, float], int],
     ) -> tuple[tuple[Accumulation, ...], list[str]]:
         """Returns the products whose accumulators stay in registers, and the rejections of the others."""
         accumulations: list[Accumulation] = []
@@ -180,9 +180,11 @@ class _Decider:
             assert operation.hook is not None
             functions = accumulators(operation.product.site)
             assert isinstance(functions, LoopAccumulators)
-            array = arrays.setdefault((functions, home, operation.matrices[2].name), operation.hook)
+            alpha = operation.product.alpha
+            assert alpha is not None
+            array = arrays.setdefault((functions, home, operation.matrices[2].name, alpha), operation.hook)
             addition = addition_of(self._function, operation)
-            accumulations.append(Accumulation(operation, functions, home, array, addition))
+            accumulations.append(Accumulation(operation, functions, home, array, alpha, addition))
         return tuple(accumulations), rejections
 
     def _pipeline(

@@ -98,6 +98,8 @@ def _problem_of_product(
     operation, c = product.operation, product.c
     if product.addition is not None:
         return "the product makes a new tile: use wp.tile_matmul(a, b, c)"
+    if product.alpha != 1:
+        return "alpha is not 1: scale C behind the loop"
     if product.home != loop.hook:
         return "the accumulators stay in registers over an outer loop: merge the loops"
     if not c.owner:

@@ -85,7 +85,7 @@ def plan_ring(
             return operands
         asked.append((variant, (operands[0].name, operands[1].name)))
     _, stage_bytes = stage_buffers(loads)
-    overlapping = _overlapping(module, function, products)
+    overlapping = _overlapping(module, function, products) | _scaled(module, function, loop, products)
     idle, starts = idle_tiles(
         module, function, loop, loads, products, keeps_starts=bool(overlapping), overlapping=overlapping
     )
@@ -237,6 +237,13 @@ def _overlapping(module: ModuleTrace, function: FunctionTrace, products: Sequenc
     """Returns the names of the Cs whose memory another C of the loop may have, such as a view of it."""
     pairs = itertools.permutations({product.c.name: product.c for product in products}.values(), 2)
     return frozenset(c.name for c, other in pairs if module.may_overlap(function, c, other))
+
+
+def _scaled(module: ModuleTrace, function: FunctionTrace, loop: Loop, products: Sequence[Accumulation]) -> set[str]:
+    """Returns the names of the Cs whose start value cannot be the first accumulators: it would be divided by alpha."""
+    first = {product.c.name: product for product in reversed(products) if product.addition is None}
+    scaled = (product.c for product in first.values() if abs(product.alpha) != 1)
+    return {c.name for c in scaled if not holds_zeros(module, function, loop, c)}
 
 
 def _later_tiles(function: FunctionTrace, loop: Loop) -> dict[str, Tile]:

@@ -167,6 +167,8 @@ def plan_accumulator_store(
         return "the loop has several Cs: give each a loop of its own"
     if first.addition is not None:
         return "the accumulators are added to another tile: use wp.tile_matmul(a, b, c)"
+    if ring.adds_starts:
+        return "the accumulators are added to the start value of C: use an alpha of 1 or -1"
     if not c.owner:
         return "C is not a tile of the function: make it there"
     if not _are_neighbours(ring.variants[0], ring.products[0]):
