@@ -178,7 +178,7 @@ def draw(name: str, part: Row, run: Row) -> Figure:
         figure = _every_small(part)
     elif name.endswith("small"):
         figure = _small(part)
-    elif "loop" in name:
+    elif "loop" in name and any("to_cublas" in row for row in part["rows"]):
         figure = _shares(part)
     else:
         figure = _grid(part)

@@ -15,6 +15,7 @@ MEMBERS = {
     "start(Accumulators&, const Sum* c)": "static __device__ void start(Accumulators&, const Sum*);",
     "add(": "static __device__ void add(Accumulators&, unsigned, unsigned);",
     "complete(": "static __device__ void complete(Accumulators&);",
+    "scale(": "static __device__ void scale(Accumulators&, Sum);",
     "finish<ADD>(": "template <bool ADD> static __device__ void finish(const Accumulators&, Sum*);",
     "visit(": "template <class Act> static __device__ void visit(const Accumulators&, const Act&);",
     "GROUPS, PAIRS and Problem": "static constexpr int GROUPS = 0, PAIRS = 1;",

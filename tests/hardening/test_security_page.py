@@ -19,8 +19,6 @@ OTHERS = {
     "test_s3.py",
     "test_remote_records.py",
     "test_transfer.py",
-    "test_shutdown.py",
-    "test_signals.py",
 }  # no threats
 
 
