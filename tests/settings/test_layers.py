@@ -105,7 +105,6 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "signing_key": "/key.pem",
         "trusted_keys": f"{KEY}, {KEY}",
         "jobs": "3",
-        "modules": "all",
         "progress": "off",
         "precompile_headers": "0",
         "register_accumulators": "0",

@@ -64,7 +64,6 @@ from warp_tiles.util.signals import raise_if_signalled
 from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
-    from warp_tiles._warp.apart import OtherProcesses
     from warp_tiles._warp.generation import BuilderState
     from warp_tiles.build.module_build import ModuleBuild
     from warp_tiles.codegen.module import GeneratedModule
@@ -334,11 +333,7 @@ class Hooks:
     ) -> None:
         inputs = keywords.get("ltoirs")
         if not isinstance(inputs, _LinkInputs):
-            if current().modules == "tiles":
-                original(cu_path, arch, output_path, **keywords)
-                return
-            with self._other_processes.compiling(self._replace, keywords):
-                original(cu_path, arch, output_path, **keywords)
+            original(cu_path, arch, output_path, **keywords)
             return
 
         def warp_build(ltoirs: list[bytes]) -> None:
@@ -353,12 +348,6 @@ class Hooks:
             keywords=keywords,
             warp_build=warp_build,
         )
-
-    @functools.cached_property
-    def _other_processes(self) -> OtherProcesses:
-        from warp_tiles._warp.apart import OtherProcesses
-
-        return OtherProcesses(self.engine)
 
     # ---- plans
 

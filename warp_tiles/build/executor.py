@@ -12,7 +12,7 @@ from concurrent.futures import Executor, Future
 
 from warp_tiles.build.installation import Facts, Installation
 from warp_tiles.build.remote import Answer, Job, run_job
-from warp_tiles.compile.compiler import Compiled, NativeRequest, Request
+from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.errors import RefusedWorkerError, WarpTilesError, WorkerError
 from warp_tiles.util.signals import raise_if_signalled
@@ -38,10 +38,8 @@ class ExecutorPool(CompilerPool):
         self._installation = installation
         self._pending: set[Future[Answer]] = set()
 
-    def submit(self, request: Request, prefix: int = 0) -> Future[Compiled]:
+    def submit(self, request: CompileRequest | LinkRequest, prefix: int = 0) -> Future[Compiled]:
         """See :meth:`CompilerPool.submit`."""
-        if isinstance(request, NativeRequest):  # it writes a file of this machine
-            return super().submit(request)
         try:
             portable = self._installation.portable(request)
             if portable is None:

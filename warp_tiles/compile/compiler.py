@@ -6,14 +6,10 @@ process-wide lock, so only separate processes compile in parallel.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
-import functools
 import shlex
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -110,23 +106,6 @@ class LinkRequest:
 
 
 @dataclass(frozen=True)
-class NativeRequest:
-    """A call of Warp's native library that compiles a module into a file. It touches no GPU.
-
-    Attributes:
-        library: Path of the library.
-        arguments: The type of each argument in ``ctypes``, and its value: a number, bytes or None.
-        own_folder: The argument, by its index, in whose place the process names a folder of its own: that of Warp's
-            precompiled headers, which are an image of one process's heap. None if no argument names it.
-    """
-
-    library: str
-    function: str
-    arguments: tuple[tuple[str, int | bytes | None], ...]
-    own_folder: int | None = None
-
-
-@dataclass(frozen=True)
 class Compiled:
     """The result of a request.
 
@@ -143,35 +122,13 @@ class Compiled:
     header_written: bool = False
 
 
-Request = CompileRequest | LinkRequest | NativeRequest
-
-
-def run(request: Request) -> Compiled:
+def run(request: CompileRequest | LinkRequest) -> Compiled:
     """Compile or link, in this process.
 
     Raises:
         BuildError, LinkError, ToolchainError: See :func:`compile_to_ltoir` and :func:`link_module`.
     """
-    if isinstance(request, NativeRequest):
-        return call_native(request)
     return compile_to_ltoir(request) if isinstance(request, CompileRequest) else link_module(request)
-
-
-def call_native(request: NativeRequest) -> Compiled:
-    """Call Warp's native library, which writes the module's file and prints its own errors. Its status is the log."""
-    start = time.perf_counter()
-    values = [getattr(ctypes, kind)(value) for kind, value in request.arguments]
-    if request.own_folder is not None:
-        values[request.own_folder] = ctypes.c_char_p(_own_folder().encode())
-    status = getattr(ctypes.CDLL(request.library), request.function)(*values)
-    return Compiled(b"", time.perf_counter() - start, str(status), "Warp")
-
-
-@functools.cache
-def _own_folder() -> str:
-    folder = tempfile.mkdtemp(prefix="warp_tiles_")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
 
 
 def compile_to_ltoir(request: CompileRequest) -> Compiled:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from warp_tiles.compile import worker
-from warp_tiles.compile.compiler import Compiled, Request
+from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.packages import search_path
 from warp_tiles.errors import WarpTilesError, WorkerError
 from warp_tiles.util.signals import raise_if_signalled
@@ -80,7 +80,7 @@ class _Process:
                     remedy=f"check that {sys.executable} can be run",
                 ) from error
 
-    def run(self, request: Request) -> Compiled:
+    def run(self, request: CompileRequest | LinkRequest) -> Compiled:
         self.start()
         process = self._process
         assert process is not None
@@ -151,7 +151,7 @@ class CompilerPool:
         self._processes: list[_Process] = []
         self._lock = threading.RLock()  # submit() makes the call itself if no thread can be started
 
-    def submit(self, request: Request, prefix: int = 0) -> Future[Compiled]:
+    def submit(self, request: CompileRequest | LinkRequest, prefix: int = 0) -> Future[Compiled]:
         """Start a request. If it fails, its future raises the WarpTilesError.
 
         Args:
@@ -189,7 +189,7 @@ class CompilerPool:
                 self._processes.append(process)
                 self._idle.append(process)
 
-    def _run(self, request: Request, threads: DaemonThreads) -> Compiled:
+    def _run(self, request: CompileRequest | LinkRequest, threads: DaemonThreads) -> Compiled:
         with self._lock:
             if self._threads is not threads:  # the pool was closed since this request was taken, and may be open again
                 raise WorkerError(_CLOSED)

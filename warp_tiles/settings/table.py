@@ -104,9 +104,6 @@ class Settings:
     added."""
     jobs: int = _setting(0, values.count)
     """Number of parallel compiler processes; 0 is one per core. The link of one module uses all cores."""
-    modules: str = _setting("tiles", values.choice("tiles", "all"))
-    """Modules without products and solvers: `tiles` leaves them to Warp; `all` compiles them by Warp's own compiler in
-    compiler processes, [side by side](policy.md#modules-side-by-side), into the same bytes."""
     precompile_headers: bool = _setting(True, values.flag)
     """Keep NVRTC's [precompiled headers](cache.md#precompiled-headers) of modules for later modules and
     processes."""
