@@ -254,18 +254,11 @@ def test_a_store_that_was_closed_is_a_miss(tmp_path: Path) -> None:
 # ---- slow stores, forked processes
 
 
-def slowly(status: int, seconds: float) -> Answer:
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        time.sleep(seconds)
-        send(b"", status)(handler)
-
-    return answer
-
-
 @pytest.mark.parametrize("status", [404, 403])
 def test_a_slow_store_costs_its_budget_and_no_more(status: int, caplog: pytest.LogCaptureFixture) -> None:
-    with serving(slowly(status, 0.3)) as server:
-        store = ready(connect(server.url, wait_s=0.8))
+    """Each answer takes 0.3 s by the clock."""
+    with serving(send(b"", status)) as server:
+        store = ready(connect(server.url, wait_s=0.8, clock=itertools.count(step=0.3).__next__))
         for number in range(10):
             assert store.fetch(LTOIR, entry(number).key) is None
         assert len(server.requests) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from itertools import pairwise
 from traceback import walk_tb
 
@@ -13,9 +14,7 @@ def raise_if_signalled(error: BaseException) -> None:
     """
     for (interrupted, _), (frame, _) in pairwise(walk_tb(error.__traceback__)):
         code = frame.f_code
-        takes_any = bool(
-            code.co_flags & 0x04
-        )  # *args: https://docs.python.org/3/library/inspect.html#inspect.CO_VARARGS
+        takes_any = bool(code.co_flags & inspect.CO_VARARGS)
         for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + takes_any]:
             value = frame.f_locals.get(name)
             if interrupted in (value if isinstance(value, tuple) else (value,)):
