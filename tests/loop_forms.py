@@ -291,9 +291,36 @@ MORE: dict[str, Form] = {
             ranged(product="wp.tile_matmul(a, b, c)\n    wp.tile_matmul(a, b, c, alpha=-0.5)"),
             STORE,
         ),
-        state="register_accumulators",
-        reason="C has a start value, so double buffers have no room in it",
+        state="as_warp",
+        reason="it has another alpha",
         expected=lambda a, b: 1 + 0.5 * (a @ b),
+    ),
+    "an alpha that changes": Form(
+        kernel(
+            START,
+            "x = float(2.0)",
+            ranged(product="wp.tile_matmul(a, b, c, alpha=wp.float32(x))\n    x = x + 1.0"),
+            STORE,
+        ),
+        state="as_warp",
+        reason="alpha is not a constant",
+        expected=lambda a, b: sum((2 + k) * (a[:, 16 * k : 16 * k + 16] @ b[16 * k : 16 * k + 16]) for k in range(20)),
+        differentiable=False,
+    ),
+    "an alpha that is converted": Form(
+        kernel(START, RANGE.replace("tile_matmul(a, b, c)", "tile_matmul(a, b, c, alpha=float(int(2.7)))"), STORE),
+        expected=lambda a, b: 2 * (a @ b),
+    ),
+    "a jump before the difference": Form(
+        kernel(
+            START,
+            ranged(product="p = wp.tile_matmul(a, b)\n    if k == 32:\n        continue\n    c -= p"),
+            STORE,
+        ),
+        state="as_warp",
+        reason="the product is a new tile",
+        expected=lambda a, b: a[:, 32:48] @ b[32:48] - a @ b,
+        differentiable=False,
     ),
     "beta": Form(
         kernel(START, RANGE.replace("tile_matmul(a, b, c)", "tile_matmul(a, b, c, beta=-1.0)"), STORE),

@@ -21,14 +21,18 @@ class Memory:
     capacity: int
 
 
+def stream(number: int, waited: Any = lambda other: None) -> Any:
+    null_stream = SimpleNamespace(wait_stream=waited)
+    return SimpleNamespace(cuda_stream=number, device=SimpleNamespace(null_stream=null_stream))
+
+
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Any:
     addresses = itertools.count(1000)
     monkeypatch.setattr(module, "_kept", {})
     monkeypatch.setattr(wp, "empty", lambda size, **named: Memory(next(addresses), size))
     monkeypatch.setattr(wp, "zeros", lambda count, **named: Memory(next(addresses), 4 * count))
-    stream = SimpleNamespace(cuda_stream=1)
-    return SimpleNamespace(alias="cuda:0", is_cuda=True, stream=stream, captures=False, is_capturing=False)
+    return SimpleNamespace(alias="cuda:0", is_cuda=True, stream=stream(1), captures=False, is_capturing=False)
 
 
 def test_memory_is_kept_and_grows(device: Any) -> None:
@@ -48,18 +52,18 @@ def test_memory_is_kept_and_grows(device: Any) -> None:
 def test_each_stream_has_memory_of_its_own(device: Any) -> None:
     with workspace(1000, 4, device) as first:
         pass
-    device.stream = SimpleNamespace(cuda_stream=2)
+    device.stream = stream(2)
     with workspace(1000, 4, device) as second:
         assert second != first
 
 
 def test_the_workspaces_of_a_device_are_bounded(device: Any) -> None:
     for number in range(8):
-        device.stream = SimpleNamespace(cuda_stream=number)
+        device.stream = stream(number)
         for size in (1000, KEPT_BYTES // 4):
             with workspace(size, 4, device):
                 pass
-        device.stream = SimpleNamespace(cuda_stream=0)
+        device.stream = stream(0)
         with workspace(1000, 4, device) as first:
             pass
     assert sum(kept.array.capacity for kept in module._kept.values()) == KEPT_BYTES
@@ -75,7 +79,7 @@ def test_the_workspaces_of_a_device_are_bounded(device: Any) -> None:
 def test_a_dropped_workspace_lives_as_long_as_it_is_used(device: Any) -> None:
     with workspace(KEPT_BYTES, 4, device):
         array = weakref.ref(module._kept["cuda:0", 1].array)
-        device.stream = SimpleNamespace(cuda_stream=2)
+        device.stream = stream(2)
         with workspace(KEPT_BYTES, 4, device):
             assert ("cuda:0", 1) not in module._kept
             assert array() is not None
@@ -93,3 +97,20 @@ def test_each_captured_graph_gets_memory_of_its_own(device: Any, captures: bool)
             found.append(captured)
     assert len({kept.start, *(memory.start for memory in found)}) == 3
     assert len({kept.arrived, *(memory.arrived for memory in found)}) == 3
+
+
+def test_memory_is_freed_after_the_kernels_of_its_stream(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[int] = []
+    device.stream = stream(7, lambda other: waited.append(other.cuda_stream))
+    for size in (1000, 5000):
+        with workspace(size, 4, device):
+            pass
+    assert waited == [7]
+    monkeypatch.setattr(wp, "empty", lambda *_, **__: int("no memory"))
+    with pytest.raises(ValueError, match="no memory"):
+        workspace(50_000, 4, device)
+    monkeypatch.setattr(wp, "empty", lambda size, **named: Memory(1, size))
+    with workspace(1000, 4, device) as memory:
+        assert memory.start == 1, "what was freed is not used again"
+    module._kept.clear()
+    assert waited == [7, 7, 7]

@@ -193,7 +193,6 @@ BROAD = {
         ("launch/script.py", "discover"),
     },
     "in a process or on a thread of this package": {
-        ("_warp/prefetch.py", "_run"),
         ("build/remote.py", "worker_name"),
         ("compile/compiler.py", "compile_to_ltoir"),
         ("compile/compiler.py", "link_module"),

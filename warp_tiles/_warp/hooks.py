@@ -291,8 +291,12 @@ class Hooks:
             made = probe.generated(self)
             product = probe.difference(probe.PRODUCT, probe.product_of(made))
             loops = self._tracer.rejection or probe.difference(probe.TRACE, probe.trace_of(made))
-        except Exception as error:
+        except BaseException as error:
+            self._is_untested = True  # after an interrupt, the next module is probed for
+            if not isinstance(error, Exception):
+                raise
             raise_if_signalled(error)
+            self._is_untested = False
             product, loops = f"{type(error).__name__}: {error}", ""
         if product:
             self.reloads.is_left_to_warp = True

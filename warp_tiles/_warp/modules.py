@@ -10,7 +10,8 @@ import inspect
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar, cast
@@ -69,6 +70,19 @@ def hash_again(module: Any) -> bool:
             return False
         discard_hash(module)
         return True
+
+
+@contextmanager
+def withdrawn(module: Any) -> Iterator[None]:
+    """Enters a block in which this thread does not count as one that loads the module; it reads no hash there."""
+    this = threading.get_ident()
+    own = {call: found for call, found in tuple(loads.items()) if found[0] == this and found[1] is module}
+    for call in own:
+        del loads[call]
+    try:
+        yield
+    finally:
+        loads.update(own)
 
 
 def hash_all_again() -> None:

@@ -18,6 +18,7 @@ import warp
 
 from warp_tiles._warp.internals import find
 from warp_tiles.settings import current
+from warp_tiles.util.signals import raise_if_signalled
 from warp_tiles.util.threads import DaemonThreads, wait_all
 
 log = logging.getLogger("warp_tiles")
@@ -69,6 +70,9 @@ class Prefetches:
                     break
                 self._compile_ahead(module, device, block_dim)
         except BaseException as error:  # the launch meets the same error, and reports it
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
+            raise_if_signalled(error)
             log.debug("module %s was not compiled ahead: %r", module.name, error)
         finally:
             with self._lock:

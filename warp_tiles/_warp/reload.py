@@ -23,6 +23,7 @@ from warp_tiles._warp.modules import (
     loads,
     loads_a_module,
     outdated,
+    withdrawn,
 )
 from warp_tiles._warp.prefetch import Prefetches, reusable
 from warp_tiles.errors import PlanError
@@ -166,8 +167,9 @@ class Reloads:
     def _load_again(self, again: LoadAgain, load: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:
         for _ in range(_ATTEMPTS):
             again.first()
-            while not hash_again(module):
-                time.sleep(0.005)  # another thread is loading it
+            with withdrawn(module):  # two threads that load it would wait for each other
+                while not hash_again(module):
+                    time.sleep(0.005)  # another thread is loading it
             try:
                 return loads_a_module(load)(module, *args, **kwargs)
             except LoadAgain as another:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+import numpy as np
+
 from warp_tiles._warp.internals import find
 from warp_tiles.codegen.effects import Effect
 from warp_tiles.codegen.operations import (
@@ -85,7 +87,10 @@ class RecordedBlock:
     reverses: bool = False
 
 
-_CONSTRUCTORS = frozenset({"float", "int", "float16", "float32", "float64", "int32", "int64"})
+_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
+    "float": np.float32, "float16": np.float16, "float32": np.float32, "float64": np.float64,
+    "int": int, "int32": int, "int64": int,
+}  # fmt: skip
 
 
 def flatten(values: Any) -> Iterator[Any]:
@@ -130,7 +135,9 @@ class Scalars:
     def __init__(self) -> None:
         self.assigned: set[str] = set()
         self._affine: dict[int, Affine | None] = {}
-        self._constants: dict[int, Any] = {}  # results of constructors
+        self._made: dict[
+            int, tuple[str, Any, Any]
+        ] = {}  # by result: constructor, operand, and its value if it is known
 
     def follow(self, call: RecordedOperation) -> None:
         """Stores the value of a call's result, if it is a constant or an affine expression."""
@@ -140,24 +147,26 @@ class Scalars:
             self.assigned.add(call.operands[0].emit())
         if len(results) != 1 or not call.function.is_builtin():
             return
-        if name in _CONSTRUCTORS and len(call.operands) == 1:
+        if name in _CONVERSIONS and len(call.operands) == 1:
             (operand,) = call.operands
-            constant = call.constants.get(id(operand))
-            self._constants[id(results[0])] = constant if constant is not None else self._constants.get(id(operand))
+            self._made[id(results[0])] = name, operand, call.constants.get(id(operand))
         if not is_int32(results[0]):
             return
         offsets = tuple(self.affine(value, call.constants.get(id(value))) for value in call.operands)
         self._affine[id(results[0])] = affine_result(name, offsets)
 
     def constant(self, value: Any) -> float | None:
-        """The value of a scalar of the finished function as a number; None if it is not constant."""
+        """The value of a scalar of the finished function, as its type rounds it; None if it is not constant."""
         if hasattr(value, "emit") and value.emit() in self.assigned:
             return None
+        kind = getattr(getattr(value, "type", None), "__name__", "")
         constant = value if isinstance(value, (int, float)) else getattr(value, "constant", None)
-        if constant is None:
-            constant = self._constants.get(id(value))
+        if constant is None and id(value) in self._made:
+            kind, operand, known = self._made[id(value)]
+            is_assigned = hasattr(operand, "emit") and operand.emit() in self.assigned
+            constant = None if is_assigned else self.constant(operand) if known is None else known
         constant = getattr(constant, "value", constant)  # of one of Warp's scalar types
-        return float(constant) if isinstance(constant, (int, float)) else None
+        return float(_CONVERSIONS.get(kind, float)(constant)) if isinstance(constant, (int, float)) else None
 
     def affine(self, value: Any, constant: Any) -> Affine | None:
         """The value of a scalar as an affine expression; None if it is not an integer."""

@@ -131,5 +131,6 @@ def libmathdx_build(original: Callable[..., tuple[str, bytes]], variant: GemmPro
         with _lock:  # Warp always calls it under a lock
             symbol, payload = original(*arguments, variant.arch, variant.threads, builder, **extra)
     except RuntimeError as error:
+        raise_if_signalled(error)
         raise BuildError(f"Warp's libmathdx could not build {variant.describe()}", log=str(error)) from error
     return str(symbol), bytes(payload)

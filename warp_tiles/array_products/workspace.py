@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -37,6 +38,7 @@ class _Kept:
     """
 
     arrived: Any
+    stream: Any
     array: Any = None
     size_bytes: int = 0
     memory: Workspace = Workspace(0, 0)
@@ -55,9 +57,19 @@ class _Kept:
         with self.lock:
             if self.size_bytes < size_bytes:
                 size = min(KEPT_BYTES, 1 << (size_bytes - 1).bit_length())
-                self.array = None  # Warp frees it after the kernels that use it
+                self.free()
                 self.array, self.size_bytes = wp.empty(size, dtype=wp.uint8, device=device), size
                 self.memory = Workspace(self.array.ptr, self.arrived.ptr)
+
+    def free(self) -> None:
+        """Frees the memory after the kernels that use it. Warp frees it in the order of the device's null stream."""
+        if self.array is not None:
+            self.stream.device.null_stream.wait_stream(self.stream)
+        self.array, self.size_bytes = None, 0
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self.free()
 
 
 _kept: dict[tuple[str, int], _Kept] = {}
@@ -76,7 +88,7 @@ def workspace(size_bytes: int, counters: int, device: Any) -> AbstractContextMan
     kept = _kept.get(stream)
     if kept is None or kept.size_bytes < size_bytes:
         with _growing:
-            kept = _kept.get(stream) or _Kept(wp.zeros(COUNTERS, dtype=wp.int32, device=device))
+            kept = _kept.get(stream) or _Kept(wp.zeros(COUNTERS, dtype=wp.int32, device=device), device.stream)
             kept.grow(size_bytes, device)
             _kept[stream] = kept
             _drop_others(kept, device)

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable
 
 from warp_tiles.codegen.answers import LoopAccumulators
-from warp_tiles.codegen.effects import INPLACE, Effect
+from warp_tiles.codegen.effects import INPLACE, JUMPS, Effect
 from warp_tiles.codegen.operations import Operation, Tile
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, operations, path_to
 
@@ -39,6 +39,10 @@ def rejection_of_accumulators(
     problem = _problem_of_product(module, function, operation, accumulators)
     if problem:
         return problem
+    product = operation.product
+    assert product is not None
+    functions = accumulators(product.site)
+    assert isinstance(functions, LoopAccumulators)  # without accumulators in stages, count is that of a function
     if any(other.effect is Effect.LEAVES for other in operations(loop.nodes)):
         line = next(other.line for other in operations(loop.nodes) if other.effect is Effect.LEAVES)
         return f"line {line} returns from within the loop: let it return behind the loop"
@@ -50,6 +54,8 @@ def rejection_of_accumulators(
             problem = _problem_of_product(module, function, other, accumulators)
             if problem:
                 return f"line {other.line}: {problem}"
+            if other.product.alpha != product.alpha and functions.count:
+                return f"line {other.line}: it has another alpha, which needs accumulators of its own: use one alpha"
         elif any(module.may_overlap(function, c, tile) for tile in other.tiles):
             return f"line {other.line}: {other.name} uses C in the loop: move it behind the loop"
     return ""
@@ -62,6 +68,8 @@ def addition_of(function: FunctionTrace, operation: Operation) -> Operation | No
     block, index = path_to(function.nodes, operation)[-1]
     c = operation.matrices[2].name
     for node in block[index + 1 :]:
+        if any(other.name in JUMPS for other in operations((node,))):
+            return None
         if isinstance(node, Operation) and node.name in INPLACE and node.hook is not None:
             target, *added = node.tiles
             if [tile.name for tile in added] == [c] and target.name != c:

@@ -317,12 +317,10 @@ def _emit_starts(macros: Macros, loop: int, products: tuple[Accumulation, ...], 
 
 def _scale(product: Accumulation) -> str:
     """Multiplies accumulators by alpha. It also divides a start value by alpha, which is 1 or -1 then."""
+    if product.alpha == 1:
+        return ""
     kind = staged_name(product)
-    return (
-        f" {kind}::scale(wt_accumulators_{product.array}, {kind}::Sum({product.alpha!r}));"
-        if product.alpha != 1
-        else ""
-    )
+    return f" {kind}::scale(wt_accumulators_{product.array}, {kind}::Sum({product.alpha!r}));"
 
 
 def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...], ring: Ring) -> None:

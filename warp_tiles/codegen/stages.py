@@ -241,9 +241,8 @@ def _overlapping(module: ModuleTrace, function: FunctionTrace, products: Sequenc
 
 def _scaled(module: ModuleTrace, function: FunctionTrace, loop: Loop, products: Sequence[Accumulation]) -> set[str]:
     """Returns the names of the Cs whose start value cannot be the first accumulators: it would be divided by alpha."""
-    first = {product.c.name: product for product in reversed(products) if product.addition is None}
-    scaled = (product.c for product in first.values() if abs(product.alpha) != 1)
-    return {c.name for c in scaled if not holds_zeros(module, function, loop, c)}
+    first = {one.c.name: one for one in reversed(products) if one.addition is None}
+    return {n for n, one in first.items() if abs(one.alpha) != 1 and not holds_zeros(module, function, loop, one.c)}
 
 
 def _later_tiles(function: FunctionTrace, loop: Loop) -> dict[str, Tile]:

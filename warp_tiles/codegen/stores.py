@@ -163,8 +163,10 @@ def plan_accumulator_store(
     """Returns the store that takes the accumulators of a loop with stages, or the reason why C is written."""
     first = products[0]
     c = first.c
-    if len({product.array for product in products}) > 1:
+    if len({product.c.name for product in products}) > 1:
         return "the loop has several Cs: give each a loop of its own"
+    if len({product.array for product in products}) > 1:
+        return "its products have different factors or sizes: use one alpha and one size"
     if first.addition is not None:
         return "the accumulators are added to another tile: use wp.tile_matmul(a, b, c)"
     if ring.adds_starts:

@@ -161,8 +161,8 @@ class CompilerPool:
         with self._lock:
             if self._threads is None:
                 self._threads = DaemonThreads(self.jobs, "warp_tiles")
-            self._unfinished += 1
             future = self._threads.submit(self._run, request, self._threads)
+            self._unfinished += 1
         future.add_done_callback(self._finished)
         return future
 

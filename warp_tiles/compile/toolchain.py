@@ -217,8 +217,9 @@ class ToolchainStore:
             OSError: A file cannot be read.
         """
         self.toolchain()
-        closures = [partial(self.source_digest, source) for source in sources]
-        side_by_side(partial.__call__, [partial(self.compiler_digest), partial(self.linker_digest), *closures], 3)
+        digests: list[Callable[[], str]] = [self.compiler_digest, self.linker_digest]
+        digests += [partial(self.source_digest, source) for source in sources]
+        side_by_side(lambda digest: digest(), digests, 3)
 
     def compiler_digest(self) -> str:
         """SHA-256 over the compiler's library files.

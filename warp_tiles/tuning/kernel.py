@@ -394,20 +394,21 @@ class TunedKernel:
                 self.forget()
             searching = self._searching.setdefault(choice_key, threading.RLock())
         with searching:
+            chosen_by_key, retry_at = self._chosen, self._retry_at  # forget() replaces them, also during this search
             if choice_key is not None:
-                known = self._chosen.get(choice_key)
+                known = chosen_by_key.get(choice_key)
                 if known is not None:
                     return known
-                if time.monotonic() < self._retry_at.get(choice_key, 0.0):
+                if time.monotonic() < retry_at.get(choice_key, 0.0):
                     return self._factory.launch_of(self._factory.default)
             with self._wp.ScopedStream(stream) if stream is not None else contextlib.nullcontext():
                 config = self._choose(self._listed(values), device, written)
             chosen = self._factory.launch_of(config if config is not None else self._factory.default)
             if choice_key is not None:
                 if config is not None:
-                    self._chosen[choice_key] = chosen
+                    chosen_by_key[choice_key] = chosen
                 else:
-                    self._retry_at[choice_key] = time.monotonic() + _RETRY_AFTER_S
+                    retry_at[choice_key] = time.monotonic() + _RETRY_AFTER_S
             return chosen
 
     def _choose(self, values: Sequence[Any], device: Any, written: frozenset[str] | None) -> Config | None:

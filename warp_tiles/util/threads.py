@@ -54,8 +54,10 @@ def side_by_side(call: Callable[[A], T], items: Sequence[A], most: int) -> list[
         Exception: The error of the first item that has one.
     """
     threads = DaemonThreads(max(1, min(most, len(items))), "warp_tiles_side_by_side")
-    futures = [threads.submit(call, item) for item in items]
+    futures: list[Future[T]] = []
     try:
+        for item in items:
+            futures.append(threads.submit(call, item))
         for future in futures:
             wait_all([future])
             if future.exception() is not None:
@@ -109,6 +111,8 @@ class DaemonThreads(Executor):
                 return future
         _call(*work)
         if (failure := future.exception()) is not None:
+            if not isinstance(failure, Exception):  # an interrupt of this thread
+                raise failure
             raise_if_signalled(failure)
         return future
 
