@@ -72,8 +72,10 @@ def disable() -> None:
     """Restore Warp and end the compiler processes.
 
     Warp builds modules with products or solvers at their next launch. Do not call this while another
-    thread loads modules, because a build in progress fails.
+    thread loads modules, because a build in progress fails. While a command plans a script, this has no effect.
     """
+    if is_planning():
+        return
     with _lock:
         if (hooks := installed()) is not None:
             set_installed(None)

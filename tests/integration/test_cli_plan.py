@@ -19,7 +19,7 @@ from tests.integration.commands import (
     json_of,
     usage_error,
 )
-from tests.integration.helpers import cubin_symbols, run_python
+from tests.integration.helpers import cubin_symbols, gemm, run_python
 from tests.integration.solvers import solver
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.launch.script import PLANNED
@@ -352,3 +352,23 @@ def test_compile_writes_the_report_of_a_script_that_fails(folder: Path) -> None:
     assert "on purpose" in done.stderr
     assert "on purpose" in page.read_text()
     assert "on purpose" in json.loads(trace.read_text())["otherData"]["ended by"]
+
+
+def test_the_package_of_a_module_is_planned_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look-up of the module must not import its package, whose launches would run and whose kernels would be lost."""
+    (tmp_path / "outer").mkdir()
+    text = "import warp as wp\n\n" + gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY)
+    (tmp_path / "outer" / "__init__.py").write_text(text + "print('imported')\n")
+    (tmp_path / "outer" / "inner.py").write_text("import outer\n")
+    monkeypatch.chdir(tmp_path)
+    done = command("plan", "-m", "outer.inner")
+    (module,) = json_of(done)["modules"]
+    assert module["name"] == "outer"
+    assert "planned| imported" in done.stderr
+
+
+def test_a_script_that_disables_warp_tiles_is_planned(tmp_path: Path) -> None:
+    text = "import warp as wp\nimport warp_tiles\n\n" + gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY)
+    (tmp_path / "ends.py").write_text(text + "warp_tiles.enable()\nwarp_tiles.disable()\n")
+    (module,) = json_of(command("plan", tmp_path / "ends.py"))["modules"]
+    assert module["variants"]

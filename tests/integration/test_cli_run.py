@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,20 @@ def test_an_output_without_a_folder_is_refused_before_the_script_runs(folder: Pa
     assert done.returncode == 2
     assert f"the {what} cannot be written: there is no folder" in done.stderr
     assert not (folder / "sum").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "message"),
+    [
+        ("input()", 1, "EOFError: EOF when reading a line"),
+        ("raise BrokenPipeError('of a worker')", 1, "BrokenPipeError: of a worker"),
+        ("raise KeyboardInterrupt('text')", -signal.SIGINT, "warp-tiles: interrupted"),
+        ("import sys; sys.stdout.close()", 0, ""),
+    ],
+)
+def test_the_end_of_a_script_is_its_own(tmp_path: Path, text: str, status: int, message: str) -> None:
+    (tmp_path / "ends.py").write_text(text)
+    done = command("run", tmp_path / "ends.py", as_json=False)
+    assert done.returncode == status, done.stderr
+    assert message in done.stderr
+    assert ("Traceback" in done.stderr) == (status == 1)

@@ -18,11 +18,12 @@ from warp_tiles.errors import WarpTilesError
 from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import printable
 
+NAME = "warp-tiles"
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 @click.group(context_settings=CONTEXT)
-@click.version_option(__version__, prog_name="warp-tiles")
+@click.version_option(__version__, prog_name=NAME)
 def commands() -> None:
     """Plan, build, cache and link the functions of wp.tile_matmul and of Warp's tile solvers."""
 
@@ -34,7 +35,7 @@ add_examples(commands)
 add_verbosity(commands)
 
 
-def main(group: click.Group = commands, name: str = "warp-tiles") -> None:
+def main() -> None:
     """Entry point. Errors of this package are printed as one message, with exit status 2.
 
     An interrupted command ends at once and by the signal, so that a shell sees it. Builds that still run are killed;
@@ -42,12 +43,13 @@ def main(group: click.Group = commands, name: str = "warp-tiles") -> None:
     """
     _open_standard_streams()
     try:
-        status = _run(group, name)
-        with written(sys.stdout):
-            pass
-    except (KeyboardInterrupt, click.Abort) as end:
+        status = _run()
+        if not getattr(sys.stdout, "closed", True):  # a script may have closed it
+            with written(sys.stdout):
+                pass
+    except KeyboardInterrupt as end:
         print("warp-tiles: interrupted", file=sys.stderr)
-        _end_by((*(end.__cause__ or end).args, signal.SIGINT)[0])
+        _end_by(next((number for number in end.args if isinstance(number, int)), signal.SIGINT))
     except StandardOutputError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes the rest
         if error.cause.errno != errno.EPIPE:  # a reader that closed its pipe has read enough
@@ -56,9 +58,12 @@ def main(group: click.Group = commands, name: str = "warp-tiles") -> None:
     sys.exit(status)
 
 
-def _run(group: click.Group, name: str) -> int:
+def _run() -> int:
     try:
-        group.main(prog_name=name, standalone_mode=False)
+        if "_WARP_TILES_COMPLETE" in os.environ:
+            commands.main(prog_name=NAME)  # the shell's completion, which exits
+        with commands.make_context(NAME, sys.argv[1:]) as context:  # main() would swallow errors of a script
+            commands.invoke(context)
     except WarpTilesError as error:
         print(f"warp-tiles: {printable(str(error), lines=True)}", file=sys.stderr)
         return 2

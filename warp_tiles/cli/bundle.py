@@ -17,6 +17,7 @@ from warp_tiles.cli.output import (
     print_table,
     script_output_to_stderr,
 )
+from warp_tiles.cli.outputs import require_folders
 from warp_tiles.cli.scripts import (
     GRAMMAR,
     kernel_errors,
@@ -57,6 +58,7 @@ def bundle(
     from warp_tiles.store.paths import cache_root
 
     now = current()
+    require_folders({"the bundle": file})
     signer = signer_of(now)
     own_records = cache_root(now.cache_dir) / "tuning"
     records = (*now.record_paths, *([own_records] if own_records.is_dir() else []))  # a missing folder is warned of
@@ -77,7 +79,7 @@ def bundle(
             with kernel_errors(script):
                 side_by_side(build, jobs, _MOST_THREADS)
             objects = _signed(signer)
-    write_bundle(file, sorted(objects))
+        write_bundle(file, sorted(objects))
     held = {key for _, key, _ in objects}
     rows = [_row(record, held) for record in report()["modules"] if "output" in record]
     rows.sort(key=lambda row: (row["module"], row["arch"], row["block_dim"]))  # modules are recorded as they end

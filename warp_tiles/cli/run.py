@@ -123,10 +123,11 @@ def run(script: Script, report_file: Path | None, trace_file: Path | None, as_js
                 try:
                     script.run()
                 finally:
-                    if is_enabled():  # the script may have disabled it
+                    # the script may have disabled it, or closed its output
+                    if is_enabled() and not getattr(sys.stdout, "closed", True):
                         find("logger.log_info")(f"warp_tiles: {require_hooks('run').engine.recorder.summary()}")
     finally:
-        if is_enabled():
+        if is_enabled() and (report_file or trace_file or as_json):
             record, facts = report(), facts_of(script, sys.exc_info()[1])
             write_records(report_file, trace_file, record, f"Run of {script.title} with warp_tiles", facts)
             if as_json:

@@ -17,6 +17,7 @@ from warp_tiles.cli.output import (
     echo,
     json_option,
     note,
+    output_errors,
     print_json,
     print_table,
     script_output_to_stderr,
@@ -345,7 +346,8 @@ def import_(file: Path, folder: Path | None, as_json: bool) -> None:
 
     store = open_store()
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        with output_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         store = RecordStore(folder, shared=True)  # as readable as the folder
     count = store.import_(file, trusted_by(current()))
     _print_result(as_json, f"{_records(count)} added to {store.root}", records=count, folder=str(store.root))

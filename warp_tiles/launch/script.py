@@ -11,6 +11,7 @@ import traceback
 import warnings
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -109,12 +110,15 @@ class Script:
                 raise ScriptError(f"there is no script {self.name}", remedy="give the path of a Python file")
             return Path(self.name)
         with _searching(self.folder):
+            first, *rest = self.name.split(".")
             try:
-                found = find_spec(self.name)
-                if found is not None and found.submodule_search_locations is not None:  # a package
-                    found = find_spec(f"{self.name}.__main__")
-            except (ImportError, ValueError):  # of a parent package; or the name is not one of a module
+                found = find_spec(first) if first else None
+            except ValueError:  # of __main__
                 found = None
+            for part in rest:  # find_spec() of a whole name would import its packages
+                found = found and PathFinder.find_spec(part, found.submodule_search_locations or [])
+            if found is not None and found.submodule_search_locations is not None:  # a package
+                found = PathFinder.find_spec("__main__", found.submodule_search_locations)
         if found is None or found.origin is None:
             raise ScriptError(
                 f"there is no module {self.name} that can be run", remedy="give a name that works with `python -m`"
@@ -197,7 +201,7 @@ def discover(script: Script, block_dim: int | None = None) -> Discovery:
         launched.setdefault((id(module), threads), (Target(module, threads), {}))[1].setdefault(name_of(launch.kernel))
         launches.setdefault(launch.signature, launch)
 
-    stopped, file = "", str(script.require())
+    stopped, file = "", script.require()
     try:
         with intercepted(note) as substituted, collected_products() as products, warnings.catch_warnings():
             try:
@@ -208,7 +212,8 @@ def discover(script: Script, block_dim: int | None = None) -> Discovery:
             except SystemExit as error:
                 stopped = f"SystemExit: {error.code}" if error.code else ""
             except Exception as error:
-                lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+                frames = traceback.extract_tb(error.__traceback__)
+                lines = [frame.lineno for frame in frames if Path(frame.filename) == file]
                 where = f", in line {lines[-1]}" if lines else ""
                 stopped = "".join(traceback.format_exception_only(type(error), error)).strip() + where
         defined = [m for m in users_own_modules() if before.get(m.name) is not m]

@@ -92,7 +92,7 @@ def module_title(module: Json) -> str:
     """Name, target and block size of a module, e.g. ``gemm, sm_90, 128 threads``."""
     target = module.get("target") or ("the CPU" if module["arch"] is None else f"sm_{module['arch']}")
     threads = module.get("block_dim")
-    return f"{module.get('name')}, {target}" + (f", {threads} threads" if threads != 1 else "")
+    return f"{module.get('name')}, {target}" + (f", {threads} threads" if threads not in (None, 1) else "")
 
 
 def with_tiles(modules: Iterable[Json]) -> tuple[list[Json], str]:

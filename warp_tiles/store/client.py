@@ -83,7 +83,7 @@ class Client:
                 )
         except (obstore.exceptions.BaseError, OSError, ValueError) as error:
             raise RemoteError(
-                f"the remote store {self.url} cannot be opened: {self._text(error)}",
+                f"it cannot be opened: {self._text(error)}",
                 remedy="check the setting remote, and the credentials in the environment",
             ) from error
 

@@ -151,7 +151,7 @@ class Connection:
             return False
         error = RemoteError("it was closed") if self._opened.cancelled() else self._opened.exception()
         if error is not None:
-            self._turn_off(str(error) if isinstance(error, RemoteError) else f"it does not answer: {error}")
+            self._turn_off(error.message if isinstance(error, RemoteError) else f"it does not answer: {error}")
         return error is None
 
     def _turn_off(self, reason: str) -> None:

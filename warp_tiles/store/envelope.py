@@ -157,6 +157,7 @@ def unpack(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, Public
         manifest.check_payload(payload, full=False)
     except DamagedError as error:
         raise RefusedError(str(error)) from error
+    manifest = replace(manifest, payload_mtime_ns=0)  # of the file that another machine stored
     return Entry(manifest.key.digest, payload, manifest), signer
 
 
