@@ -121,6 +121,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="a part of the cases' names")
     parser.add_argument("--no-cubins", action="store_true")
     arguments = parser.parse_args()
+    if arguments.write == GOLDEN and (arguments.only or arguments.no_cubins):
+        parser.error(f"{GOLDEN.name} has all cases and their cubins")
     now = observed(arguments.only, cubins=not arguments.no_cubins)
     if arguments.write:
         arguments.write.write_text(written(now), "utf-8")
