@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 import warp_tiles
@@ -250,3 +251,12 @@ def test_an_entry_of_the_search_path_that_python_ignores(monkeypatch: pytest.Mon
     with CompilerPool(1) as pool:
         pool.start_processes(1)
         assert pool._processes[0]._process is not None
+
+
+def test_the_status_that_a_command_asks_for_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = click.Command("ends", callback=lambda: click.get_current_context().exit(3))
+    monkeypatch.setitem(cli.commands.commands, "ends", command)
+    monkeypatch.setattr(sys, "argv", ["warp-tiles", "ends"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 3

@@ -20,8 +20,8 @@ from warp_tiles.cli.output import (
 from warp_tiles.cli.outputs import require_folders
 from warp_tiles.cli.scripts import (
     GRAMMAR,
+    discovered,
     kernel_errors,
-    note_devices,
     require_complete,
     takes_script,
     target_options,
@@ -49,10 +49,9 @@ def bundle(
     The script runs as under "plan": its launches are recorded and not executed. The bundle also holds the tuning
     records, and the facts about the compiler that keys contain. `warp-tiles run --bundle FILE SCRIPT` needs no more.
     """
-    from warp_tiles._warp.modules import compile_module, require_target
+    from warp_tiles._warp.modules import compile_module
     from warp_tiles.api import enable, report
     from warp_tiles.build.stores import signer_of
-    from warp_tiles.launch.script import discover
     from warp_tiles.settings import current, override
     from warp_tiles.store.bundle import write_bundle
     from warp_tiles.store.paths import cache_root
@@ -66,10 +65,7 @@ def bundle(
         folder = Path(scratch)
         with override(cache_dir=folder, cache_modules=True, remote="", record_paths=records):
             enable()
-            for arch in archs:
-                require_target(arch, block_dim)
-            found = discover(script, block_dim)
-            note_devices(script, found)
+            found = discovered(script, archs, block_dim)
             jobs = [(target, arch) for arch in archs for target in found.targets]
 
             def build(job: tuple[Target, int]) -> None:

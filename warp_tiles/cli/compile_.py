@@ -27,8 +27,8 @@ from warp_tiles.cli.output import (
 from warp_tiles.cli.outputs import facts_of, record_options, require_folders, write_records
 from warp_tiles.cli.scripts import (
     GRAMMAR,
+    discovered,
     kernel_errors,
-    note_devices,
     require_complete,
     takes_script,
     target_options,
@@ -69,9 +69,7 @@ def compile_(
     The script runs as under "plan": its launches are recorded and not executed. Modules are compiled in parallel, here
     or by the workers of a Dask scheduler. The report is written even if the script fails.
     """
-    from warp_tiles._warp.modules import require_target
     from warp_tiles.api import report
-    from warp_tiles.launch.script import discover
     from warp_tiles.settings import current
 
     current()  # reports an invalid setting first
@@ -82,11 +80,8 @@ def compile_(
     stopped = ""
     with script_output_to_stderr(as_json), interrupted_by_signals(), _enabled(scheduler):
         try:
-            for arch in archs:
-                require_target(arch, block_dim)
-            found = discover(script, block_dim)
+            found = discovered(script, archs, block_dim)
             stopped = found.stopped
-            note_devices(script, found)
             folders = {arch: folder / f"sm_{arch}" if len(archs) > 1 else folder for arch in archs}
             with output_errors(folder):
                 for each in folders.values():

@@ -13,8 +13,8 @@ from warp_tiles.cli.output import echo, json_option, policy_option, print_json, 
 from warp_tiles.cli.outputs import facts_of, require_folders, write_page
 from warp_tiles.cli.scripts import (
     GRAMMAR,
+    discovered,
     kernel_errors,
-    note_devices,
     require_complete,
     takes_script,
     target_options,
@@ -60,19 +60,14 @@ def plan(
     The script runs, but its launches are recorded and not executed. They show the block sizes and the
     generic kernels that the script uses. Where the script needs results, it can ask warp_tiles.is_planning().
     """
-    from warp_tiles._warp.modules import require_target
     from warp_tiles.api import enable, plan
-    from warp_tiles.launch.script import discover
     from warp_tiles.settings import current
 
     current()  # reports an invalid setting first
     require_folders({"the page": page_file})
     with script_output_to_stderr(as_json):
         enable()
-        for arch in archs:
-            require_target(arch, block_dim)
-        found = discover(script, block_dim)
-        note_devices(script, found)
+        found = discovered(script, archs, block_dim)
         with kernel_errors(script):
             plans = [
                 (plan(each.module, arch=arch, block_dim=each.block_dim), each.launched)

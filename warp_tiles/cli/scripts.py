@@ -101,10 +101,22 @@ def kernel_errors(script: Script) -> Iterator[None]:
         raise ScriptError(f"{script}: {error}", remedy="change the kernel, or the provider of its products") from error
 
 
-def note_devices(script: Script, found: Discovery) -> None:
-    """Print the devices that stood for GPUs that this machine lacks."""
+def discovered(script: Script, archs: tuple[int, ...], block_dim: int | None) -> Discovery:
+    """What a script would launch. Prints the devices that stood for GPUs that this machine lacks.
+
+    Raises:
+        PlanError: There is no such target.
+        ScriptError: No kernel was found.
+    """
+    from warp_tiles._warp.modules import require_target
+    from warp_tiles.launch.script import discover
+
+    for arch in archs:
+        require_target(arch, block_dim)
+    found = discover(script, block_dim)
     for missing, device in found.substituted.items():
         note(f"warp-tiles: {script} names {missing}, which this machine lacks: {device} stands for it")
+    return found
 
 
 def require_complete(script: Script, stopped: str, allowed: bool) -> None:

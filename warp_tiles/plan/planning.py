@@ -303,21 +303,10 @@ class Session:
     sites: list[Site] = field(default_factory=list)
     settings: Settings = field(default_factory=current)
 
-    def add(
-        self,
-        call: str,
-        function: str,
-        variants: Mapping[Role, Variant],
-        *,
-        scalar_reason: str = "",
-        bfloat16_operands: bool = False,
-        roles: tuple[Role, ...] = PRODUCT_ROLES,
-        provider: str = "",
-    ) -> Site:
-        """Record a site and return it with its placeholders."""
-        site = Site(len(self.sites), call, function, dict(variants), scalar_reason, bfloat16_operands, roles, provider)
-        self.sites.append(site)
-        return site
+    def add(self, call: str, function: str, variants: Mapping[Role, Variant], **facts: Any) -> Site:
+        """Record a site with the fields of :class:`Site`, and return it with its placeholders."""
+        self.sites.append(Site(len(self.sites), call, function, dict(variants), **facts))
+        return self.sites[-1]
 
 
 def _kernels_of(site: Site, uses: Sequence[FunctionUse], backward: bool | None = None) -> tuple[str, ...]:
