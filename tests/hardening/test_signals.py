@@ -144,7 +144,7 @@ WAITS: dict[str, Callable[[Path], object]] = {
 }
 
 
-ATTEMPTS = 3  # Python itself loses what a handler raises in a destructor, which is rare
+ATTEMPTS = 3  # Python itself loses what a handler raises in a destructor; and a busy machine may be late
 
 
 @pytest.mark.parametrize("kind", CLASSES)
@@ -157,11 +157,12 @@ def test_a_wait_passes_the_exception_on(wait: str, kind: type[Exception], tmp_pa
                 WAITS[wait](tmp_path / str(number))
         except Exception as error:
             raised = error
-        if type(raised) is kind:
+        seconds = time.monotonic() - start
+        if type(raised) is kind and seconds < LONG_S / 2:
             break
     assert type(raised) is kind, repr(raised)
     assert str(raised) == "the time limit"
-    assert time.monotonic() - start < LONG_S / 2
+    assert seconds < LONG_S / 2
 
 
 @pytest.mark.usefixtures("enabled")
