@@ -210,6 +210,15 @@ class TestScript:
         assert tune("./list", "all").exit_code == 0
         assert search.calls == [(Path("list"), ("all",), 0.0)]
         assert json.loads(tune("--json", "list").stdout) == {"records": []}
+        assert "no module list" in str(tune("-m", "list", "all").exception)
+
+    @pytest.mark.parametrize("option", [["--budget", "5"], ["--devices", "cuda:0"], ["--allow-incomplete"]])
+    def test_an_option_for_a_script_is_no_option_of_another_command(self, search: Search, option: list[str]) -> None:
+        result = tune(*option, "list")
+        assert result.exit_code == 2
+        assert f"{option[0]} is an option of `tune SCRIPT`, and not of `tune list`" in result.output
+        assert tune(*option, "script.py").exit_code == 0
+        assert len(search.calls) == 1
 
     def test_winners_are_printed_beside_the_default(self, search: Search) -> None:
         slower = timing({"pipeline": "stages=4"}, 24.9)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from rich.filesize import decimal
 
 from warp_tiles.build import progress
@@ -64,13 +65,22 @@ _devices_option = click.option(
 
 
 class _ScriptOrCommand(click.Group):
-    """A group whose first word is a script, unless it is the name of a command."""
+    """A group whose first word is a script, unless it is the name of a command.
+
+    Raises:
+        click.UsageError: If an option for a script stands before a command that does not take it.
+    """
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if self.get_command(ctx, args[0]) is None:
+        command = self.get_command(ctx, args[0])
+        if command is None or ctx.params["is_module"]:
             return "", _script, args
+        taken = {parameter.name for parameter in command.params}
+        for option in self.params:
+            if option.name not in taken and ctx.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"{option.opts[0]} is an option of `tune SCRIPT`, and not of `tune {args[0]}`")
         return super().resolve_command(ctx, args)
 
 
