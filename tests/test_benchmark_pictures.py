@@ -16,7 +16,7 @@ from benchmarks.drawing import style
 from benchmarks.drawing.gemm import LIMIT
 from benchmarks.drawing.gemm import title as title_of
 from benchmarks.figures import DOCS, RESULTS, Picture
-from benchmarks.pages import summary
+from benchmarks.page_values import summary
 from benchmarks.speed import ratios
 from benchmarks.speed.cells import PARTS
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pages import MARK, at, filled, pages, table, values
+from benchmarks.page_values import at, table, values
+from benchmarks.pages import MARK, filled, pages
 from warp_tiles.providers.fallbacks import COSTS, LIBMATHDX_TITLE
 
 VALUES = values()
