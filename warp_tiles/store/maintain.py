@@ -128,20 +128,6 @@ class GcReport:
         self.freed_bytes += other.freed_bytes
 
 
-def usage(folder: Folder) -> dict[str, int]:
-    """The bytes of everything below the root, by part.
-
-    Raises:
-        OSError: A folder is refused or cannot be read.
-    """
-    if folder.files.folder:
-        return {}
-    return {
-        part: sum(status.st_size for place in places for _, status in _below(folder, place))
-        for part, places in PARTS.items()
-    }
-
-
 def _below(folder: Folder, place: str) -> Iterator[tuple[str, os.stat_result]]:
     """All files below a folder, without those that a shared cache keeps from this user."""
     with _others_of_shared(folder):
@@ -151,9 +137,16 @@ def _below(folder: Folder, place: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def summary(folder: Folder, max_bytes: int) -> CacheInfo:
-    """Sizes and counts."""
+    """Sizes and counts, and the bytes of everything below the root, by part.
+
+    Raises:
+        OSError: A folder is refused or cannot be read.
+    """
     objects = [status.st_size for _, status in folder.each_object()]
-    parts = usage(folder)
+    parts = {
+        part: sum(status.st_size for place in places for _, status in _below(folder, place))
+        for part, places in ({} if folder.files.folder else PARTS).items()
+    }
     return CacheInfo(
         root=folder.root,
         exists=os.path.isdir(folder.root / LAYOUT),
