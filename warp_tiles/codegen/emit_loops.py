@@ -352,7 +352,7 @@ def _buffer(ring: Ring, tile: Tile) -> StageBuffer:
 
 
 def staged_name(product: Accumulation) -> str:
-    """C++ of the type of a product of tiles in stage buffers."""
+    """The name of the C++ type of a product of tiles in stage buffers."""
     return f"wt_staged_{product.array}"
 
 
