@@ -25,8 +25,10 @@ from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles.array_products import prepared
 from warp_tiles.build.executor import ExecutorPool
+from warp_tiles.compile import packages
 from warp_tiles.compile.compiler import LinkRequest
 from warp_tiles.compile.pool import result_of
+from warp_tiles.compile.search import find_toolchain
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.connection import Connection
 from warp_tiles.tuning.candidate import Reference
@@ -64,6 +66,10 @@ def limited(kind: type[Exception], seconds: float) -> Iterator[None]:
 def sleep(*_: Any, **__: Any) -> Any:
     time.sleep(LONG_S)
     raise AssertionError("nothing interrupted the wait")
+
+
+def unfinished() -> Future[Any]:
+    return DaemonThreads(1, "test").submit(sleep)
 
 
 class SlowExecutor(Executor):
@@ -114,6 +120,12 @@ def with_an_epilogue(tmp_path: Path) -> None:
         prepared._with_epilogue(type("Call", (), {"epilogue": sleep})(), None)  # type: ignore[arg-type]
 
 
+def for_a_library(slow: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packages, "load_library", lambda name: sleep() if name == slow else None)
+        find_toolchain()
+
+
 class Anything:
     def portable(self, request: Any) -> Any:
         return request, ()
@@ -123,9 +135,9 @@ class Anything:
 
 
 WAITS: dict[str, Callable[[Path], object]] = {
-    "a compiler process": lambda _: result_of(Future()),
+    "a compiler process": lambda _: result_of(unfinished()),
     "an executor": lambda _: ExecutorPool(SlowExecutor(), Anything(), 1).submit(LinkRequest("m", (), "", "")),  # type: ignore[arg-type]
-    "a result": lambda _: wait_result(Future()),
+    "a result": lambda _: wait_result(unfinished()),
     "work side by side": lambda _: side_by_side(time.sleep, [LONG_S], 1),
     "a race": in_a_race,
     "a reference": lambda _: Reference([sleep], 0.0, 0.0).check({}),
@@ -139,6 +151,8 @@ WAITS: dict[str, Callable[[Path], object]] = {
         RecordStore(root, folder="tuning")._own.changing,
         lambda: RecordStore(root, folder="tuning").merge(record_key("gemm"), [timing({"n": 1})]),
     ),
+    "the compiler's library": lambda _: for_a_library("nvrtc"),
+    "the linker's library": lambda _: for_a_library("nvJitLink"),
     "a remote answer": for_a_remote_answer,
     "an epilogue": with_an_epilogue,
 }

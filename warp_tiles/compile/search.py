@@ -15,6 +15,7 @@ from typing import Any
 
 from warp_tiles.compile import packages
 from warp_tiles.errors import ToolchainError
+from warp_tiles.util.signals import raise_if_signalled
 
 Version = tuple[int, int]
 
@@ -179,6 +180,7 @@ def _find_nvrtc() -> tuple[Path, Version, tuple[int, ...]]:
     try:
         path = load_nvidia_dynamic_lib("nvrtc").abs_path
     except (DynamicLibNotFoundError, RuntimeError) as error:
+        raise_if_signalled(error)
         raise _missing("NVRTC (libnvrtc)", packages.LIBRARIES["nvrtc"].wheel) from error
     _, major, minor = nvrtc.nvrtcVersion()
     _, count = nvrtc.nvrtcGetNumSupportedArchs()
@@ -194,7 +196,8 @@ def _find_nvjitlink() -> tuple[Path | None, Version | None]:
         packages.load_library("nvJitLink")
         path = load_nvidia_dynamic_lib("nvJitLink").abs_path
         major, minor = nvjitlink.version()
-    except (DynamicLibNotFoundError, RuntimeError):
+    except (DynamicLibNotFoundError, RuntimeError) as error:
+        raise_if_signalled(error)
         return None, None
     return Path(str(path)), (int(major), int(minor))
 
