@@ -48,7 +48,7 @@ def flops_of(entry: Entry, part: Part) -> int:
     """Floating-point operations of one launch. An adjoint counts as three products, as Warp replays the first."""
     cell = entry.ours
     products = 3 if cell.backward else 1
-    if cell.form == "loop":
+    if cell.form != "resident":
         return int(products * 2 * part.size**3)
     return products * 2 * cell.m * cell.n * cell.k * part.calls * part.blocks
 

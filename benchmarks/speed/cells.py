@@ -10,7 +10,7 @@ from typing import Literal
 
 from benchmarks.speed.builds import Build
 
-Form = Literal["resident", "loop", "loads"]
+Form = Literal["resident", "loop", "loads", "update"]
 Side = Literal["tiles", "warp", "scalar"]
 Types = Literal["fp16", "bf16", "tf32", "fp32", "fp64"]
 
@@ -39,12 +39,14 @@ _RESIDENT = """    i = wp.tid()
     wp.tile_store(C[i], c)
 """
 _LOOP = """    i, j = wp.tid()
-    c = wp.tile_zeros(shape=({m}, {n}), dtype=wp.{c}, storage="shared")
+    c = {start}
     for step in range(A.shape[1] // {k}):
         a = wp.tile_load(A, shape=({m}, {k}), offset=(i * {m}, step * {k}), storage="shared")
         b = wp.tile_load(B, shape=({k}, {n}), offset=(step * {k}, j * {n}), storage="shared")
 {product}    wp.tile_store(C, c, offset=(i * {m}, j * {n}))
 """
+_ZEROS = 'wp.tile_zeros(shape=({m}, {n}), dtype=wp.{c}, storage="shared")'
+_LOADED = 'wp.tile_load(C, shape=({m}, {n}), offset=(i * {m}, j * {n}), storage="shared")'
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class Cell:
 
     Attributes:
         form: ``resident``: A and B stay in shared memory and are multiplied ``calls`` times; ``loop``: tiles of two
-            large matrices are loaded and multiplied; ``loads``: the same without the product.
+            large matrices are loaded and multiplied; ``loads``: the same without the product; ``update``: the loop of a
+            blocked factorization, which loads a tile of C and subtracts the products.
         a, b, c: Dtypes.
         m, n, k: Sizes of the tiles.
         threads: Threads of a block.
@@ -90,8 +93,10 @@ class Cell:
         if self.form == "resident":
             parameters.append("calls: int")
         precision = ', precision="tf32"' if self.tf32 else ""
-        product = f"        wp.tile_matmul(a, b, c{precision})\n" if self.form == "loop" else ""
+        products = {"loop": f"wp.tile_matmul(a, b, c{precision})", "update": "c -= wp.tile_matmul(a, b)"}
+        product = f"        {products[self.form]}\n" if self.form in products else ""
         body = _RESIDENT if self.form == "resident" else _LOOP
+        body = body.replace("{start}", _LOADED if self.form == "update" else _ZEROS)
         return _HEADER.format(options=options, parameters=", ".join(parameters)) + body.format(
             m=self.m, n=self.n, k=self.k, c=self.c, precision=precision, product=product
         )
@@ -239,6 +244,8 @@ _LOOP_SHAPES: dict[Types, tuple[tuple[int, int, int, int], ...]] = {
     ),
 }
 _LOOP_SHAPES["bf16"] = _LOOP_SHAPES["fp16"]
+# blocks of solvers
+_UPDATE_SHAPES = ((16, 16, 16), (32, 32, 32), (64, 64, 32))
 _LOOP_BACKWARD_SHAPES: dict[Types, tuple[tuple[int, int, int, int], ...]] = {
     "fp16": ((64, 64, 64, 128), (64, 64, 32, 128), (128, 64, 32, 128), (128, 128, 64, 256)),
     "bf16": ((64, 64, 64, 128), (64, 64, 32, 128), (128, 64, 32, 128), (128, 128, 64, 256)),
@@ -278,6 +285,11 @@ def _loop(shapes: dict[Types, tuple[tuple[int, int, int, int], ...]], backward: 
             yield _entry(types, _cell("loop", types, m, n, k, threads, backward), "warp", floor=not backward)
 
 
+def _update() -> Iterator[Entry]:
+    for types, (m, n, k), threads in itertools.product(_SMALL_TYPES, _UPDATE_SHAPES, (64, 128, 256)):
+        yield _entry(types, _cell("update", types, m, n, k, threads), "warp", "scalar")
+
+
 PARTS: dict[str, Part] = {
     part.name: part
     for part in (
@@ -296,6 +308,7 @@ PARTS: dict[str, Part] = {
             tuple(_deep()),
         ),
         Part("loop", "4096 x 4096 x 4096: load, load, multiply", tuple(_loop(_LOOP_SHAPES, False))),
+        Part("update", "2048 x 2048 x 2048: load, load, subtract the product", tuple(_update()), size=2048),
         Part("backward_resident", "64 products and their adjoints, replayed by Warp", tuple(_resident(True))),
         Part(
             "backward_small",

@@ -90,7 +90,7 @@ class Side:
         shape_a, shape_b, shape_c = self._shapes(cell, part)
         self.a = _operand(shape_a, 1, exact, cell.a, device)
         self.b = _operand(shape_b, 2, exact, cell.b, device)
-        self.c = wp.empty(shape_c, dtype=getattr(wp, cell.c), device=device)
+        self.c = wp.zeros(shape_c, dtype=getattr(wp, cell.c), device=device)
         if cell.backward:
             self.a, self.b = wp.clone(self.a), wp.clone(self.b)
             for array in (self.a, self.b):
@@ -152,7 +152,7 @@ class Side:
     def results(self, calls: int) -> dict[str, Matrix]:
         """The results of ``calls`` products: a sample of C, or of the gradients of A and B."""
         if not self.cell.backward:
-            self.c.fill_(float("nan"))
+            self.c.fill_(1.0 if self.cell.form == "update" else float("nan"))
             self.command(calls, False).launch()
             return {"c": sample(self.c)}
         self.a.grad.zero_()
@@ -172,7 +172,7 @@ def _unit(side: Computed, name: str) -> float:
     cell, part = side.cell, side.part
     reduced = {"c": cell.k, "grad_a": cell.n, "grad_b": cell.m}[name]
     stored = {"c": cell.c, "grad_a": cell.a, "grad_b": cell.b}[name]
-    if cell.form == "loop":
+    if cell.form != "resident":
         stores = part.size / reduced  # tiles, or blocks that add to a gradient
         reduced = part.size
     else:
