@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,34 @@ def test_each_public_name_is_documented(name: str) -> None:
     value = getattr(warp_tiles, name)
     if callable(value):
         assert inspect.getdoc(value), f"{name} has no docstring"
+
+
+# What a user's kernel takes may be anything; other objects are made by a function of the package.
+UNTYPED = {"RecordedLaunch.set: value", "TunedKernel.launch: named"}
+MADE_BY_FUNCTIONS = {"RecordedLaunch.__init__", "TunedKernel.__init__"}
+
+
+def public_functions() -> Iterator[tuple[str, Callable[..., object]]]:
+    """Public functions, and the methods, properties and constructors of public classes."""
+    for name in warp_tiles.__all__:
+        value = getattr(warp_tiles, name)
+        if inspect.isfunction(value):
+            yield name, value
+        for member, given in vars(value).items() if inspect.isclass(value) else ():
+            function = given.fget if isinstance(given, property) else getattr(given, "__func__", given)
+            if inspect.isfunction(function) and (member == "__init__" or not member.startswith("_")):
+                yield f"{name}.{member}", function
+
+
+def test_an_editor_knows_the_types_of_the_public_functions() -> None:
+    untyped = {
+        f"{name}: {argument}"
+        for name, function in public_functions()
+        if name not in MADE_BY_FUNCTIONS
+        for argument, kind in function.__annotations__.items()
+        if kind in ("Any", "object")
+    }
+    assert untyped == UNTYPED
 
 
 def test_every_error_is_public() -> None:

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import warp_tiles.plan  # noqa: F401  a folder takes its name at its first import, so it comes before the function
@@ -141,6 +142,9 @@ def plan(
 ) -> ModulePlan:
     """Plan a Warp module without building anything.
 
+    Of a generic kernel (with ``Any`` in its arguments), its instances are planned. A launch or ``wp.overload()`` makes
+    one; the plan names the kernels that have none yet (``uninstantiated``).
+
     Args:
         module: A Warp module, a Python module, the name of one, or a kernel.
         arch: Compute capability, e.g. ``90``; None plans for the CPU.
@@ -152,13 +156,13 @@ def plan(
     hooks = require_hooks("plan()")
     warp_module = _warp_module(module)
     found = hooks.plan_module(warp_module, arch, block_dim)
-    if found is not None:
-        return found
-    from warp_tiles.plan.planning import ModulePlan
+    if found is None:
+        from warp_tiles.plan.planning import ModulePlan
 
-    resolved = current(warp_module.options, warp_module.name)
-    threads = block_dim or int(warp_module.options["block_dim"])
-    return ModulePlan(warp_module.name, arch, threads, tuple(warp_module.kernels), (), resolved)
+        resolved = current(warp_module.options, warp_module.name)
+        threads = block_dim or int(warp_module.options["block_dim"])
+        found = ModulePlan(warp_module.name, arch, threads, tuple(warp_module.kernels), (), resolved)
+    return replace(found, uninstantiated=hooks.uninstantiated(warp_module))
 
 
 def _warp_module(module: Any) -> Any:

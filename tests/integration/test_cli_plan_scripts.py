@@ -152,6 +152,12 @@ def test_a_helper_that_makes_the_module_compile_again_is_named(folder: Path) -> 
     assert f"{message} is launched with 256 threads: launch it with block_dim=64" in shown
     assert message in page.read_text()
     assert "2 functions not needed: kernel 'gemm' has enable_backward=False" in shown, "in one line"
+    key = folder / "key.pem"
+    command("keys", "new", "-o", key)
+    for name in ("compile", "bundle"):
+        written = ("-o", folder / name, folder / "helper.py", folder)
+        done = command(name, *written, as_json=False, WARP_TILES_SIGNING_KEY=str(key))
+        assert f"{message} is launched with 256 threads: launch it with block_dim=64" in done.stdout, done.stderr
     (folder / "helper.py").write_text(text.format(", block_dim=64"))
     assert "compiled once more" not in command("plan", folder / "helper.py", folder, as_json=False).stdout
 
@@ -161,6 +167,44 @@ def test_a_script_without_tile_functions_has_no_table(folder: Path, other: Path)
     done = command("plan", folder / "plain.py", as_json=False)
     assert done.stdout.splitlines()[-1] == "2 modules without tile functions, which Warp builds as always"
     assert "module " not in done.stdout.replace("modules without", "")
+
+
+GENERIC = """
+@wp.func
+def multiplied(a: Any, b: Any):
+    return wp.tile_matmul(a, b)
+
+
+@wp.kernel
+def generic(A: wp.array2d(dtype=Any), B: wp.array2d(dtype=Any), C: wp.array2d(dtype=Any)):
+    wp.tile_store(C, multiplied(wp.tile_load(A, shape=(16, 16)), wp.tile_load(B, shape=(16, 16))))
+
+
+@wp.kernel
+def without_tiles(A: wp.array(dtype=Any)):
+    A[0] = A[1]
+"""
+
+
+def test_a_generic_kernel_without_an_instance_is_named(folder: Path) -> None:
+    script, page = folder / "generic.py", folder / "plan.html"
+    script.write_text(f"from typing import Any\nimport warp as wp\n{GENERIC}")
+    title, shown = command("plan", "--html", page, script, as_json=False).stdout.splitlines()[-2:]
+    assert title.startswith("module __main__, ")
+    assert shown.startswith("generic kernels without an instance: generic; their functions depend on the types")
+    assert "launch them, or name the types with wp.overload()" in shown
+    assert shown in page.read_text()
+    (module,) = json_of(command("plan", script))["modules"]
+    assert (module["uninstantiated"], module["uninstantiated_reason"]) == (["generic"], shown)
+    script.write_text(f"{script.read_text()}\nwp.overload(generic, [wp.array2d(dtype=float)] * 3)\n")
+    (module,) = json_of(command("plan", script))["modules"]
+    assert (module["uninstantiated"], len(module["variants"])) == ([], 3)
+
+
+def test_the_text_of_a_plan_names_a_generic_kernel_without_an_instance() -> None:
+    with warp_tiles.enabled():
+        found = warp_tiles.plan(load(f"from typing import Any\n{GENERIC}"), arch=90)
+    assert "problem: generic kernels without an instance: generic; " in str(found)
 
 
 def test_a_module_that_is_left_to_warp_is_shown(folder: Path) -> None:

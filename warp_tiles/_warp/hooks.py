@@ -386,6 +386,17 @@ class Hooks:
         state = self.sites.existing_state(builder)
         return state.build.plan if state is not None and state.build is not None else None
 
+    def uninstantiated(self, module: Any) -> tuple[str, ...]:
+        """Keys of the generic kernels that contain products or solvers, and that have no instance yet."""
+        found = []
+        for kernel in module.kernels.values():
+            if kernel.is_generic and not kernel.overloads:
+                hasher = find("context.ModuleHasher")((), {})  # a module's hash leaves such kernels out
+                hasher.hash_adjoint(kernel.adj)
+                if hasher.warp_tiles_has_calls:
+                    found.append(kernel.key)
+        return tuple(found)
+
     def plan_loaded_modules(self) -> None:
         """Plans the modules that Warp loaded from its kernel cache. Their code was not generated in this process."""
         for module in user_modules().values():

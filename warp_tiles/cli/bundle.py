@@ -10,6 +10,7 @@ import click
 from rich.filesize import decimal
 
 from warp_tiles.cli.output import (
+    echo,
     interrupted_by_signals,
     json_option,
     note,
@@ -27,6 +28,7 @@ from warp_tiles.cli.scripts import (
     target_options,
 )
 from warp_tiles.launch.script import Script
+from warp_tiles.reports.functions import compiled_again
 from warp_tiles.util.threads import side_by_side
 
 if TYPE_CHECKING:
@@ -77,7 +79,8 @@ def bundle(
             objects = _signed(signer)
         write_bundle(file, sorted(objects))
     held = {key for _, key, _ in objects}
-    rows = [_row(record, held) for record in report()["modules"] if "output" in record]
+    built = found.with_launched(report()["modules"])
+    rows = [_row(record, held) for record in built if "output" in record]
     rows.sort(key=lambda row: (row["module"], row["arch"], row["block_dim"]))  # modules are recorded as they end
     for row in rows:
         if not row["bundled"]:
@@ -87,6 +90,8 @@ def bundle(
     else:
         table = [(row["module"], f"sm_{row['arch']}", row["block_dim"], decimal(row["cubin_bytes"])) for row in rows]
         print_table(str(file), ("module", "target", "threads", "cubin"), table)
+        for text in compiled_again(built):
+            echo(text)
     require_complete(script, found.stopped, allow_incomplete)
 
 

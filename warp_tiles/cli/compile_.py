@@ -16,6 +16,7 @@ from warp_tiles.cli.cluster import connected, require_same_installation, schedul
 from warp_tiles.cli.depfile import write_depfile
 from warp_tiles.cli.output import (
     bundle_option,
+    echo,
     interrupted_by_signals,
     json_option,
     output_errors,
@@ -34,7 +35,8 @@ from warp_tiles.cli.scripts import (
     target_options,
 )
 from warp_tiles.errors import BuildError
-from warp_tiles.launch.script import Script, Target
+from warp_tiles.launch.script import Discovery, Script, Target
+from warp_tiles.reports.functions import compiled_again
 from warp_tiles.util.files import has_digests, matches
 from warp_tiles.util.threads import side_by_side
 from warp_tiles.util.warn import warn
@@ -77,11 +79,10 @@ def compile_(
     require_folders({"the report": report_file, "the trace": trace_file, "the depfile": depends})
     title = f"Build of {script.title} for {', '.join(f'sm_{arch}' for arch in archs)}"
     built: list[dict[str, Any]] = []
-    stopped = ""
+    found = Discovery((), "", {}, ())  # of a script that fails
     with script_output_to_stderr(as_json), interrupted_by_signals(), _enabled(scheduler):
         try:
             found = discovered(script, archs, block_dim)
-            stopped = found.stopped
             folders = {arch: folder / f"sm_{arch}" if len(archs) > 1 else folder for arch in archs}
             with output_errors(folder):
                 for each in folders.values():
@@ -100,8 +101,9 @@ def compile_(
             if depends is not None:
                 write_depfile(depends, file)
         finally:
-            record = _with_kept(report(), built)  # a cluster's builds end with it
-            facts = facts_of(script, sys.exc_info()[1] or stopped)
+            record = report()  # a cluster's builds end with it
+            record["modules"] = found.with_launched([*record["modules"], *_kept(built)])
+            facts = facts_of(script, sys.exc_info()[1] or found.stopped)
             write_records(report_file, trace_file, record, title, facts)
     records = {each.get("output"): each for each in record["modules"]}
     rows = [_with_record(row, records) for row in built]
@@ -109,9 +111,11 @@ def compile_(
         print_json({"modules": rows})
     else:
         _print_rows(rows)
+        for text in compiled_again(record["modules"]):
+            echo(text)
     if problems := [problem for row in rows for problem in row["launch_problems"]]:
         raise BuildError("; ".join(problems))
-    require_complete(script, stopped, allow_incomplete)
+    require_complete(script, found.stopped, allow_incomplete)
 
 
 def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -186,15 +190,14 @@ def _warn_of_other_archs(cubin: Path) -> None:
             )
 
 
-def _with_kept(report: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Add the modules whose files of an earlier call were kept. They have no record of a build."""
-    kept = [
+def _kept(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Records of the modules whose files of an earlier call were kept. They have none of a build."""
+    return [
         {name: row[name] for name in ("name", "arch", "block_dim", "cubin_bytes", "up_to_date")}
         | {"output": Path(row["cubin"]).name}
         for row in rows
         if row["up_to_date"]
     ]
-    return {**report, "modules": [*report["modules"], *kept]}
 
 
 def _with_record(row: dict[str, Any], records: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:

@@ -70,12 +70,12 @@ def plan(
         found = discovered(script, archs, block_dim)
         with kernel_errors(script):
             plans = [
-                (plan(each.module, arch=arch, block_dim=each.block_dim), each.launched)
+                plan(each.module, arch=arch, block_dim=each.block_dim).to_json()
                 for arch in archs
                 for each in found.targets
             ]
     document = {
-        "modules": [{**item.to_json(), "launched": list(launched)} for item, launched in plans],
+        "modules": found.with_launched(plans),
         "matmul": [product.to_json() for product in found.products],
     }
     if page_file is not None:
@@ -115,11 +115,9 @@ def print_plan(module: Mapping[str, Any]) -> None:
         if each.state != SKIPPED
     ]
     skipped = Counter(each.reason for each in found if each.state == SKIPPED)
-    print_table(
-        f"module {module_title(module)}, kernels: {', '.join(module['kernels'])}",
-        ("function", "dtypes", "kernels", "state", "provider, tile", "reason", "key"),
-        rows,
-    )
+    echo(f"module {module_title(module)}, kernels: {', '.join(module['kernels'])}")
+    if rows:
+        print_table("", ("function", "dtypes", "kernels", "state", "provider, tile", "reason", "key"), rows)
     for reason, count in skipped.items():
         echo(f"{count} function{'s' * (count > 1)} {reason}")
     if loops := loop_rows(module):

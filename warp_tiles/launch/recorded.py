@@ -33,7 +33,7 @@ class RecordingTarget:
         tiled: True to launch as ``wp.launch_tiled`` does.
     """
 
-    kernel: Any
+    kernel: wp.Kernel
     dim: int | Sequence[int]
     block_dim: int | None = None
     tiled: bool = False
@@ -234,7 +234,7 @@ class RecordedLaunch:
         self._runtime = runtime
 
     @property
-    def kernel(self) -> Any:
+    def kernel(self) -> wp.Kernel:
         """Warp's kernel."""
         return self._packed.kernel
 
@@ -319,7 +319,7 @@ class _MarkedLaunch(RecordedLaunch):
 class Recordable(Protocol):
     """An object that can be recorded like a kernel."""
 
-    def recording_target(self, args: Sequence[Any], device: Any, outputs: int) -> RecordingTarget:
+    def recording_target(self, args: Sequence[Any], device: wp.DeviceLike, outputs: int) -> RecordingTarget:
         """The launch for some arguments, of which the last ``outputs`` are outputs."""
 
 

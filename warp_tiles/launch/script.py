@@ -9,7 +9,7 @@ import runpy
 import sys
 import traceback
 import warnings
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -49,6 +49,11 @@ class Discovery:
     substituted: Mapping[str, str]
     products: tuple[MatmulAnswer, ...]
     launches: tuple[NotedLaunch, ...] = ()
+
+    def with_launched(self, modules: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Plans or records of modules, each with the names of the kernels that its block size is launched for."""
+        launched = {(target.module.name, target.block_dim): list(target.launched) for target in self.targets}
+        return [{**module, "launched": launched.get((module["name"], module["block_dim"]), [])} for module in modules]
 
 
 _collections: list[dict[MatmulAnswer, None]] = []  # global, because every thread of a script must see it

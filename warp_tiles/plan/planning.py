@@ -206,6 +206,7 @@ class ModulePlan:
             link has none.
         register_limit_reason: The reason for this limit; empty without one.
         memory: The shared memory of each kernel, forward and backward.
+        uninstantiated: Keys of the generic kernels that multiply or solve tiles, and that have no instance yet.
     """
 
     name: str
@@ -222,6 +223,7 @@ class ModulePlan:
     register_limit: int | None = None
     register_limit_reason: str = ""
     memory: tuple[KernelMemory, ...] = ()
+    uninstantiated: tuple[str, ...] = ()
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         """What is needed or done, and why: each function, each loop, and launches that fail."""
@@ -230,7 +232,7 @@ class ModulePlan:
             yield f"{each.role.value} {size}, {', '.join(each.kernels)}", each.reason
         for loop in self.loops:
             yield f"loop in {loop.file}:{loop.line}, {loop.kernel}", f"{loop.describe()}: {loop.explanation}"
-        for problem in self.launch_problems:
+        for problem in (*self.launch_problems, *filter(None, [self.uninstantiated_reason])):
             yield "problem", problem
 
     @property
@@ -250,6 +252,16 @@ class ModulePlan:
         """Why launches fail for lack of shared memory, with the remedies. Those of forward passes come first."""
         found = sorted(self.memory, key=lambda memory: memory.direction == "backward")
         return tuple(memory.problem for memory in found if memory.problem)
+
+    @property
+    def uninstantiated_reason(self) -> str:
+        """Why generic kernels are not part of the plan, and the remedy; empty if each has an instance."""
+        if not self.uninstantiated:
+            return ""
+        return (
+            f"generic kernels without an instance: {', '.join(self.uninstantiated)}; their functions depend on the "
+            "types of the arguments, so launch them, or name the types with wp.overload()"
+        )
 
     @property
     def needed(self) -> tuple[PlannedVariant, ...]:
@@ -290,6 +302,8 @@ class ModulePlan:
             "register_limit": self.register_limit,
             "register_limit_reason": self.register_limit_reason,
             "memory": [memory.to_json() for memory in self.memory],
+            "uninstantiated": list(self.uninstantiated),
+            "uninstantiated_reason": self.uninstantiated_reason,
         }
 
 

@@ -103,7 +103,8 @@ def with_tiles(modules: Iterable[Json]) -> tuple[list[Json], str]:
     shown: list[Json] = []
     names: dict[str, None] = {}
     for module in modules:
-        if module.get("variants") or module.get("policy") == "off" or module.get("up_to_date"):
+        known = module.get("variants") or module.get("uninstantiated")
+        if known or module.get("policy") == "off" or module.get("up_to_date"):
             shown.append(module)
         else:
             names[module["name"]] = None
@@ -116,16 +117,16 @@ def compiled_again(modules: Iterable[Json]) -> list[str]:
     """Block sizes for which a module with tile functions is compiled, although no kernel launched with them has any.
 
     Args:
-        modules: Modules. Those of a plan have ``launched``, the names of the kernels that their block size is for.
+        modules: Modules. Those of a planned script have ``launched``, the names of the kernels of their block size.
     """
     found, planned = [], [module for module in modules if "launched" in module]
     for module in planned:
-        tiled = {kernel for variant in module["variants"] for kernel in variant["kernels"]}
+        tiled = {kernel for variant in module.get("variants", ()) for kernel in variant["kernels"]}
         others = [m for m in planned if (m["name"], m["arch"]) == (module["name"], module["arch"]) and m is not module]
         useful = next((m["block_dim"] for m in others if tiled & set(m["launched"])), None)
         if useful is None or not module["launched"] or tiled & set(module["launched"]):
             continue
-        count = sum(function.state in (TO_BUILD, IN_CACHE, BY_WARP) for function in functions(module))
+        count = sum(function.state not in (SKIPPED, SCALAR, STAGED) for function in functions(module))
         found.append(
             f"module {module['name']} is compiled once more, with {count} function{'s' * (count != 1)}, only because "
             f"{', '.join(module['launched'])} without tile functions is launched with {module['block_dim']} threads: "
@@ -193,6 +194,8 @@ def module_notes(module: Json) -> list[str]:
     if module["policy"] != "auto" or module["provider"] != "auto":
         found.append(f"policy {module['policy']}, provider {module['provider']}")
     found += [memory["problem"] for memory in module["memory"] if memory["problem"]]
+    if module["uninstantiated"]:
+        found.append(module["uninstantiated_reason"])
     if module["loops_reason"]:
         found.append(f"loops stay as Warp generates them: {module['loops_reason']}")
     if module["register_limit"]:

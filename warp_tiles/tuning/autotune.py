@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from warp_tiles.errors import TuningError
 from warp_tiles.settings import Settings
@@ -17,6 +17,9 @@ from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.record import Config
 from warp_tiles.tuning.space import Space, Strategy, checked_configs, strategy_of
 from warp_tiles.tuning.store import RecordStore
+
+if TYPE_CHECKING:
+    import warp as wp
 
 
 def autotune(
@@ -37,7 +40,7 @@ def autotune(
     wait: bool = True,
     jobs: int = 0,
     effort: Effort | None = None,
-    devices: Any = (),
+    devices: wp.DeviceLike | Sequence[wp.DeviceLike] = (),
     store: Callable[[Settings], RecordStore] | None = None,
 ) -> Callable[[Callable[..., Any]], TunedKernel]:
     """Turn a function that makes a kernel from a configuration into a tuned kernel.

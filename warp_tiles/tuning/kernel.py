@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warp_tiles._warp import is_enabled
 from warp_tiles._warp.intercept import is_planning
@@ -34,6 +34,10 @@ from warp_tiles.tuning.source import source_digest
 from warp_tiles.tuning.space import Strategy, checked_configs, modules_first
 from warp_tiles.tuning.store import RecordStore, open_store
 
+if TYPE_CHECKING:
+    import warp as wp
+
+Arguments = Sequence[Any] | Mapping[str, Any] | SimpleNamespace  # in order or by name
 log = logging.getLogger("warp_tiles")
 UNTUNED = ("off", "scalar", "fast")  # policies without look-ups and measurements
 _MOST_KEYS = 4096  # whose choices are kept in the process
@@ -173,8 +177,8 @@ class TunedKernel:
         *,
         inputs: Sequence[Any] = (),
         outputs: Sequence[Any] = (),
-        device: Any = None,
-        stream: Any = None,
+        device: wp.DeviceLike = None,
+        stream: wp.Stream | None = None,
         max_blocks: int = 0,
         record_tape: bool = True,
         **named: Any,
@@ -227,7 +231,7 @@ class TunedKernel:
             block_dim=chosen.block_dim,
         )
 
-    def recording_target(self, args: Any, device: Any = None, outputs: int = 0) -> RecordingTarget:
+    def recording_target(self, args: Arguments, device: wp.DeviceLike = None, outputs: int = 0) -> RecordingTarget:
         """Returns kernel, dimensions and block for these arguments, for ``warp_tiles.record``. It may search first.
 
         Args:
@@ -241,7 +245,7 @@ class TunedKernel:
         kernel, dim, block_dim = self.launch_of(chosen.config, values)
         return RecordingTarget(kernel=kernel, dim=dim, block_dim=block_dim, tiled=self._measurement.tiled)
 
-    def launch_of(self, config: Config, args: Any) -> tuple[Any, Any, int | None]:
+    def launch_of(self, config: Config, args: Arguments) -> tuple[wp.Kernel, int | Sequence[int], int | None]:
         """Returns kernel, dimensions and threads per block of a configuration, for a manual launch.
 
         Args:
@@ -258,7 +262,7 @@ class TunedKernel:
 
     # ---- records
 
-    def key(self, args: Any, device: Any = None) -> TuningKey:
+    def key(self, args: Arguments, device: wp.DeviceLike = None) -> TuningKey:
         """The key of these arguments.
 
         Args:
@@ -270,18 +274,23 @@ class TunedKernel:
         """
         return self._ask(args, device).key
 
-    def record(self, args: Any, device: Any = None) -> Record | None:
+    def record(self, args: Arguments, device: wp.DeviceLike = None) -> Record | None:
         """The record for these arguments, or None. Nothing is measured."""
         question = self._ask(args, device)
         return question.store.load(question.key)
 
-    def best(self, args: Any, device: Any = None) -> Timing | None:
+    def best(self, args: Arguments, device: wp.DeviceLike = None) -> Timing | None:
         """The winner among the configurations, or None. Nothing is measured."""
         found = self.record(args, device)
         return found.among({identity(config) for config in self.configs(device)}).winner() if found else None
 
     def tune(
-        self, args: Any, device: Any = None, *, configs: Sequence[Config] | None = None, again: bool = False
+        self,
+        args: Arguments,
+        device: wp.DeviceLike = None,
+        *,
+        configs: Sequence[Config] | None = None,
+        again: bool = False,
     ) -> Record:
         """Measure the candidates that the record lacks, under any policy. No array of the user changes.
 
@@ -318,7 +327,7 @@ class TunedKernel:
             raise self._all_failed(question, found)
         return found
 
-    def configs(self, device: Any = None) -> tuple[Config, ...]:
+    def configs(self, device: wp.DeviceLike = None) -> tuple[Config, ...]:
         """The configurations; of a space, those that fulfil its constraints on a device."""
         return self._factory.configs(limits_of(device))
 
@@ -344,7 +353,7 @@ class TunedKernel:
             self._wp = wp
         return wp
 
-    def _listed(self, args: Any) -> list[Any]:
+    def _listed(self, args: Arguments) -> list[Any]:
         if self._wp is None:
             self._prepare()
         named = vars(args) if isinstance(args, SimpleNamespace) else args if isinstance(args, Mapping) else None
@@ -365,7 +374,7 @@ class TunedKernel:
                 parts.append(hashable(value))
         return tuple(parts)
 
-    def _ask(self, args: Any, device: Any, configs: Sequence[Config] | None = None) -> Question:
+    def _ask(self, args: Arguments, device: Any, configs: Sequence[Config] | None = None) -> Question:
         """The question of a launch, about some configurations or those that a search measures."""
         values, now = self._listed(args), current()
         device = self._wp.get_device(device)

@@ -19,7 +19,7 @@ from warp_tiles.tuning.record import Config
 from warp_tiles.tuning.search import SearchDevice
 from warp_tiles.util.signals import raise_if_signalled
 
-Dim = Callable[[Config, SimpleNamespace], Any]
+Dim = Callable[[Config, SimpleNamespace], int | Sequence[int]]
 
 
 @dataclass(frozen=True)
