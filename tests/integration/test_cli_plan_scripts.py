@@ -153,7 +153,7 @@ def test_a_helper_that_makes_the_module_compile_again_is_named(folder: Path) -> 
     assert message in page.read_text()
     assert "2 functions not needed: kernel 'gemm' has enable_backward=False" in shown, "in one line"
     key = folder / "key.pem"
-    command("keys", "new", "-o", key)
+    command("keys", "new", "-o", key, as_json=False)
     for name in ("compile", "bundle"):
         written = ("-o", folder / name, folder / "helper.py", folder)
         done = command(name, *written, as_json=False, WARP_TILES_SIGNING_KEY=str(key))
