@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,7 @@ import warp as wp
 
 from warp_tiles.array_products import workspace as module
 from warp_tiles.array_products.workspace import KEPT_BYTES, workspace
+from warp_tiles.errors import MatmulError
 
 
 @dataclass(frozen=True)
@@ -86,10 +89,41 @@ def test_a_dropped_workspace_lives_as_long_as_it_is_used(device: Any) -> None:
     assert array() is None
 
 
+class Driver:
+    """The calls of a stream's memory, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failing: str = "") -> None:
+        driver = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings has no wheel for this system")
+        self.calls: list[tuple[Any, ...]] = []
+
+        def call(name: str, *arguments: Any) -> tuple[Any, ...]:
+            self.calls.append((name, *arguments))
+            errors = driver.CUresult
+            error = errors.CUDA_ERROR_OUT_OF_MEMORY if name == failing else errors.CUDA_SUCCESS
+            return (error, 4096 * len(self.calls)) if name == "cuMemAllocAsync" else (error,)
+
+        for name in ("cuMemAllocAsync", "cuMemsetD32Async", "cuMemFreeAsync"):
+            monkeypatch.setattr(driver, name, partial(call, name))
+        monkeypatch.setattr(wp, "ScopedDevice", nullcontext)
+
+
+def test_a_graph_of_another_library_frees_its_memory_on_its_stream(device: Any, monkeypatch: Any) -> None:
+    driver = Driver(monkeypatch)
+    device.is_capturing = True
+    with workspace(1001, 4, device) as memory:
+        assert driver.calls == [("cuMemAllocAsync", 1020, 1), ("cuMemsetD32Async", 4096 + 1004, 0, 4, 1)]
+    assert (memory.start, memory.arrived) == (4096, 4096 + 1004)
+    assert driver.calls[2:] == [("cuMemFreeAsync", 4096, 1)]
+    Driver(monkeypatch, failing="cuMemAllocAsync")
+    with pytest.raises(MatmulError, match="CUDA_ERROR_OUT_OF_MEMORY"), workspace(1000, 4, device):
+        pass
+
+
 @pytest.mark.parametrize("captures", [False, True], ids=["another library", "Warp"])
-def test_each_captured_graph_gets_memory_of_its_own(device: Any, captures: bool) -> None:
+def test_each_captured_graph_gets_memory_of_its_own(device: Any, captures: bool, monkeypatch: Any) -> None:
     with workspace(1000, 4, device) as kept:
         pass
+    Driver(monkeypatch)
     device.is_capturing, device.captures = True, captures
     found = []
     for _ in range(2):

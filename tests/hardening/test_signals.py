@@ -161,6 +161,7 @@ WAITS: dict[str, Callable[[Path], object]] = {
 ATTEMPTS = 3  # Python itself loses what a handler raises in a destructor; and a busy machine may be late
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the lost attempts
 @pytest.mark.parametrize("kind", CLASSES)
 @pytest.mark.parametrize("wait", WAITS)
 def test_a_wait_passes_the_exception_on(wait: str, kind: type[Exception], tmp_path: Path) -> None:

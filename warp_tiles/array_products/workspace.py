@@ -12,6 +12,8 @@ from typing import Any
 
 import warp as wp
 
+from warp_tiles.errors import MatmulError
+
 KEPT_BYTES = 256 << 20  # of all streams of a device; larger workspaces are freed after each use
 COUNTERS = 1 << 16  # of one stream, for tiles whose slices several blocks compute
 
@@ -108,6 +110,37 @@ def _drop_others(kept: _Kept, device: Any) -> None:
 
 @contextmanager
 def _temporary(size_bytes: int, counters: int, device: Any) -> Iterator[Workspace]:
+    if device.is_cuda and device.is_capturing and not device.captures:
+        with _of_a_graph(size_bytes, counters, device) as memory:
+            yield memory
+        return
     array = wp.empty(size_bytes, dtype=wp.uint8, device=device)
     arrived = wp.zeros(counters, dtype=wp.int32, device=device)
     yield Workspace(array.ptr, arrived.ptr or 0)
+    if device.is_cuda and not device.is_capturing:
+        device.null_stream.wait_stream(device.stream)  # where Warp frees the arrays
+
+
+@contextmanager
+def _of_a_graph(size_bytes: int, counters: int, device: Any) -> Iterator[Workspace]:
+    """Memory that a graph of another library allocates and frees. Warp would free it on the null stream, which ends
+    the capture of a blocking stream.
+    """
+    from cuda.bindings import driver
+
+    def value_of(result: tuple[Any, ...]) -> Any:
+        error, *values = result
+        if error != driver.CUresult.CUDA_SUCCESS:
+            raise MatmulError(
+                f"the graph that {device} captures cannot allocate a workspace: {error.name}",
+                remedy="capture the graph with Warp, or give matmul() fewer slices of K",
+            )
+        return values[0] if values else None
+
+    offset, counters = -(-size_bytes // 4) * 4, max(1, counters)
+    with wp.ScopedDevice(device):
+        stream = device.stream.cuda_stream
+        start = value_of(driver.cuMemAllocAsync(offset + 4 * counters, stream))
+        value_of(driver.cuMemsetD32Async(int(start) + offset, 0, counters, stream))
+    yield Workspace(int(start), int(start) + offset)
+    value_of(driver.cuMemFreeAsync(start, stream))
