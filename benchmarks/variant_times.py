@@ -45,7 +45,7 @@ def _rows() -> Iterator[dict[str, Any]]:
                 for role, variant in found.variants.items():
                     row = {"types": types, "size": size, "role": role.value}
                     try:
-                        request = provider.request(variant)
+                        request = provider.request(provider.recipes(variant)[0])
                         if warm:  # the first loads the compiler
                             compile_to_ltoir(request)
                             warm = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +9,8 @@ import pytest
 
 from tests.bench import deep_variant
 from tests.emulator.gemm import operand
-from warp_tiles.errors import SettingError
 from warp_tiles.gemm.choose import choose
-from warp_tiles.gemm.limits import check
+from warp_tiles.gemm.limits import problem_of
 from warp_tiles.gemm.problem import GemmProblem
 
 ROWS, COLUMNS = operand("float16", True, 64, 16), operand("float16", False, 64, 16)
@@ -23,7 +21,7 @@ DEEP, SHORT = deep_variant(16, 96, "float16", 128), deep_variant(16, 96, "float1
 
 @pytest.mark.parametrize("variant", [HALF, FLOAT, replace(HALF, c=COLUMNS), replace(HALF, a=COLUMNS, b=COLUMNS)])
 def test_the_chosen_configuration_is_accepted(variant: GemmProblem) -> None:
-    check(variant, choose(variant))
+    assert not problem_of(variant, choose(variant))
 
 
 @pytest.mark.parametrize(
@@ -32,8 +30,6 @@ def test_the_chosen_configuration_is_accepted(variant: GemmProblem) -> None:
         (HALF, {"instruction": "mma_m8n8k4"}, "instruction is 'mma_m8n8k4', but the operands allow mma_m16n8k16, fma"),
         (HALF, {"tile_m": 0}, "tile_m is 0, not a positive number"),
         (HALF, {"tile_n": 8, "swizzle_b": 1, "swizzle_c": 4}, "swizzle_c is 4, which does not divide the 1 vectors"),
-        (HALF, {"transposed": "no"}, "transposed is 'no', not a bool"),
-        (HALF, {"c_first": 1}, "c_first is 1, not a bool"),
         (HALF, {"k_vector": 3}, "k_vector is 3, not a power of two"),
         (HALF, {"k_vector": 16}, "k_vector is 16, more than 8"),
         (HALF, {"swizzle_c": 8}, "swizzle_c is 8, more than 4"),
@@ -56,15 +52,14 @@ def test_the_chosen_configuration_is_accepted(variant: GemmProblem) -> None:
     ],
 )
 def test_an_unfit_configuration_is_refused(variant: GemmProblem, changes: dict[str, Any], problem: str) -> None:
-    with pytest.raises(SettingError, match=re.escape(problem)):
-        check(variant, replace(choose(variant), **changes))
+    assert problem in problem_of(variant, replace(choose(variant), **changes))
 
 
 def test_the_swizzle_must_divide_the_reads_of_a_lane() -> None:
     narrow = replace(HALF, b=operand("float16", True, 8, 4), n=8, threads=32)
     config = replace(choose(narrow), tile_n=8, k_vector=4, swizzle_a=1)
-    check(narrow, replace(config, swizzle_b=4))
+    assert not problem_of(narrow, replace(config, swizzle_b=4))
     thin = replace(narrow, b=operand("float64", True, 8, 8), a=operand("float64", True, 64, 8), arch=80)
     wide = replace(choose(thin), tile_n=8, k_vector=1, swizzle_a=1)
-    with pytest.raises(SettingError, match="swizzle_b is 2, which does not divide the reads of a lane in a block of K"):
-        check(thin, replace(wide, swizzle_b=2))
+    problem = problem_of(thin, replace(wide, swizzle_b=2))
+    assert problem == "swizzle_b is 2, which does not divide the reads of a lane in a block of K"

@@ -93,7 +93,7 @@ def forward_variant(case: Case, arch: int) -> GemmProblem:
 def linked_ptx(name: str, variant: GemmProblem, source_arch: int | None = None) -> str:
     """PTX of a kernel that calls a provider's function. The function's source is that for ``source_arch``."""
     recipe = provider(name).recipes(replace(variant, arch=source_arch or variant.arch))[0]
-    request = provider(name).request(recipe.variant, recipe.tile_config)
+    request = provider(name).request(recipe)
     request = replace(request, flags=(f"-arch=sm_{variant.arch}", *request.flags[1:]))
     product = compile_to_ltoir(request).payload
     caller = f"""
@@ -172,5 +172,5 @@ def test_shapes_off_the_grid_of_the_instructions(name: str, case: Case) -> None:
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(gemm_variants())
 def test_functions_of_all_dtypes_have_less_than_40_kb(variant: GemmProblem) -> None:
-    request = provider("mma").request(variant)
+    request = provider("mma").request(provider("mma").recipes(variant)[0])
     assert len(compile_to_ltoir(request).payload) <= 40 * 1024

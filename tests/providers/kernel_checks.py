@@ -18,6 +18,7 @@ from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
 from warp_tiles.gemm.problem import Arrangement, GemmProblem, Operand, Precision
 from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.providers.mma import MmaProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
@@ -165,7 +166,7 @@ _SOLVER_CHECKS: tuple[_SolverCheck, ...] = (
 class Check:
     """One function of the kernel check, with its tile configuration if the provider has any."""
 
-    provider: type[NvrtcProvider[Any, Any]]
+    provider: type[NvrtcProvider[Any]]
     variant: Variant
     tile_config: Config | None = None
 
@@ -200,9 +201,8 @@ def compile_checks() -> tuple[int, int]:
         known = nvrtc.nvrtcGetSupportedArchs()[1]
 
         def is_unchanged(check: Check) -> bool:
-            provider, of = check.provider(context.store), (check.variant, check.tile_config)
-            request, info = provider.request(*of), lambda compiled: provider.manifest(of[0], compiled, of[1])
-            return context.get_or_compile(provider.key(*of), request, info)[1]
+            recipe = Recipe("", check.variant, check.variant.symbol, check.tile_config)
+            return check.provider(context.store).build(recipe, context).hit
 
         try:
             hits = side_by_side(is_unchanged, [each for each in all_checks() if each.variant.arch in known], _THREADS)

@@ -16,20 +16,20 @@ from warp_tiles.compile import toolchain as store_module
 from warp_tiles.compile.compiler import Compiled
 from warp_tiles.compile.search import Toolchain
 from warp_tiles.compile.toolchain import ToolchainStore
-from warp_tiles.errors import SettingError, ToolchainError, UnsupportedVariant
-from warp_tiles.gemm import limits as tile_limits
+from warp_tiles.errors import ToolchainError, UnsupportedVariant
 from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.providers import cublasdx, mma
+from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.cublasdx import CublasdxProvider, promised, source_text
 from warp_tiles.providers.mma import MmaProvider, translation_unit
 from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.store.explain import explain
-from warp_tiles.store.key import KeyField
+from warp_tiles.store.key import CacheKey, KeyField
 
 PROVIDERS: dict[str, type[NvrtcProvider]] = {"mma": MmaProvider, "cublasdx": CublasdxProvider}
-FLAGS = {name: provider(ToolchainStore(Path("unused"))).flags(BASE) for name, provider in PROVIDERS.items()}
+FLAGS = {name: provider(ToolchainStore(Path("unused"))).flags(90) for name, provider in PROVIDERS.items()}
 both_providers = pytest.mark.parametrize("name", PROVIDERS)
 
 
@@ -65,6 +65,10 @@ class FakeInstallation:
         """A new provider, as in a new process."""
         return PROVIDERS[name](ToolchainStore(self.folder / "memo"))
 
+    def key(self, name: str, variant: GemmProblem | None = None, config: TileConfig | None = None) -> CacheKey:
+        """The cache key of a recipe."""
+        return self.provider(name).key_of(recipe(name, variant, config))
+
 
 @pytest.fixture
 def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeInstallation:
@@ -75,6 +79,12 @@ def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeInstall
 
 
 FMA = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
+
+
+def recipe(name: str, variant: GemmProblem | None = None, config: TileConfig | None = None) -> Recipe:
+    """A recipe of a provider. The default configuration fits every variant, while the chosen one would change."""
+    variant = variant or BASE
+    return Recipe("", variant, variant.symbol, (config or FMA) if name == "mma" else None)
 
 
 def differing(before: Any, after: Any) -> set[str]:
@@ -105,9 +115,7 @@ LABELS = {
 @both_providers
 @pytest.mark.parametrize("field", CHANGED)
 def test_every_field_of_the_variant_is_in_the_key(field: str, name: str, installation: FakeInstallation) -> None:
-    provider = installation.provider(name)
-    config = FMA if name == "mma" else None  # fits every variant, while the chosen configuration would change
-    labels = differing(provider.key(BASE, config), provider.key(CHANGED[field], config))
+    labels = differing(installation.key(name), installation.key(name, CHANGED[field]))
     assert labels == LABELS[field] | {"translation_unit"}
 
 
@@ -115,41 +123,30 @@ def test_every_field_of_the_variant_is_in_the_key(field: str, name: str, install
 def test_every_field_of_the_tile_configuration_is_in_the_key(
     field: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tile_limits, "check", lambda variant, config: None)  # it need not be buildable
-    monkeypatch.setattr(mma, "register_accumulators", lambda variant, symbol, config: None)
+    monkeypatch.setattr(mma, "register_accumulators", lambda variant, symbol, config: "")  # it need not be buildable
     value = getattr(FMA, field)
     other = {str: "mma_m16n8k8", bool: not value, int: 2 * value}[type(value)]
     changed = replace(FMA, **{field: other})
-    provider = installation.provider("mma")
-    assert differing(provider.key(BASE, FMA), provider.key(BASE, changed)) == {
-        f"tile_config.{field}",
-        "translation_unit",
-    }
+    found = differing(installation.key("mma"), installation.key("mma", BASE, changed))
+    assert found == {f"tile_config.{field}", "translation_unit"}
 
 
-def test_the_default_tile_configuration_is_the_chosen_one(installation: FakeInstallation) -> None:
-    provider = installation.provider("mma")
-    assert provider.key(BASE) == provider.key(BASE, choose(BASE))
-    assert provider.key(BASE) != provider.key(BASE, FMA)
-    assert provider.request(BASE) == provider.request(BASE, choose(BASE))
+def test_the_recipe_has_the_chosen_tile_configuration(installation: FakeInstallation) -> None:
+    assert [found.tile_config for found in installation.provider("mma").recipes(BASE)] == [choose(BASE)]
 
 
-def test_a_tile_configuration_that_cannot_be_built_has_no_key(installation: FakeInstallation) -> None:
-    with pytest.raises(SettingError, match="lanes_m"):
-        installation.provider("mma").key(BASE, replace(FMA, lanes_m=1))
+def test_a_variant_that_cannot_be_built_has_no_recipe(installation: FakeInstallation) -> None:
     with pytest.raises(UnsupportedVariant, match="threads=48"):
-        installation.provider("mma").key(replace(BASE, threads=48))
+        installation.provider("mma").recipes(replace(BASE, threads=48))
 
 
 @both_providers
 def test_equal_inputs_give_equal_keys(name: str, installation: FakeInstallation) -> None:
-    assert installation.provider(name).key(BASE) == installation.provider(name).key(replace(BASE))
+    assert installation.key(name) == installation.key(name, replace(BASE))
 
 
 def test_keys_of_providers_differ(installation: FakeInstallation) -> None:
-    assert {"provider", "source"} < differing(
-        installation.provider("mma").key(BASE), installation.provider("cublasdx").key(BASE)
-    )
+    assert {"provider", "source"} < differing(installation.key("mma"), installation.key("cublasdx"))
 
 
 @pytest.mark.parametrize(
@@ -158,10 +155,10 @@ def test_keys_of_providers_differ(installation: FakeInstallation) -> None:
 def test_every_flag_is_in_the_key(
     name: str, place: int, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, flags = installation.provider(name).key(BASE), FLAGS[name]
+    before, flags = installation.key(name), FLAGS[name]
     changed = (*flags[:place], "--use_fast_math", *flags[place + 1 :])
-    monkeypatch.setattr(PROVIDERS[name], "flags", lambda provider, variant: changed)
-    assert differing(before, installation.provider(name).key(BASE)) == {"flags"}
+    monkeypatch.setattr(PROVIDERS[name], "flags", lambda provider, arch: changed)
+    assert differing(before, installation.key(name)) == {"flags"}
 
 
 @pytest.mark.parametrize(
@@ -181,57 +178,57 @@ def test_every_flag_is_in_the_key(
 def test_every_file_of_the_toolchain_is_in_the_key(
     name: str, part: str, label: str, installation: FakeInstallation
 ) -> None:
-    before = installation.provider(name).key(BASE)
+    before = installation.key(name)
     own = {"source": installation.sources[name], "own_header": installation.own_headers[name]}
     path: Path = own[part] if part in own else getattr(installation, part)
     path.write_text(path.read_text() + " ")
-    assert differing(before, installation.provider(name).key(BASE)) == {label}
+    assert differing(before, installation.key(name)) == {label}
 
 
 @both_providers
 def test_a_header_that_is_not_included_is_not_in_the_key(name: str, installation: FakeInstallation) -> None:
-    before = installation.provider(name).key(BASE)
+    before = installation.key(name)
     other = "mma" if name == "cublasdx" else "cublasdx"
     for path in (installation.unused, installation.sources[other], *([installation.header] if name == "mma" else [])):
         path.write_text("// changed\n")
-    assert installation.provider(name).key(BASE) == before
+    assert installation.key(name) == before
 
 
 @both_providers
 def test_the_path_of_the_toolchain_is_not_in_the_key(
     name: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = installation.provider(name).key(BASE)
+    before = installation.key(name)
     moved = FakeInstallation(installation.folder / "elsewhere")
     monkeypatch.setattr(store_module, "find_toolchain", moved.toolchain)
     monkeypatch.setattr(sources, "kernels_folder", lambda: moved.folder / "kernels")
-    assert moved.provider(name).key(BASE) == before  # so a bundle of one machine hits on another
+    assert moved.key(name) == before  # so a bundle of one machine hits on another
 
 
 @both_providers
 def test_the_schema_of_the_source_is_in_the_key(
     name: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = installation.provider(name).key(BASE)
+    before = installation.key(name)
     monkeypatch.setattr(PROVIDERS[name], "schema", 99)
-    assert differing(before, installation.provider(name).key(BASE)) == {"provider"}
+    assert differing(before, installation.key(name)) == {"provider"}
 
 
 @both_providers
 def test_the_translation_unit_is_in_the_key(
     name: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = installation.provider(name).key(BASE)
+    before = installation.key(name)
     monkeypatch.setattr(cublasdx, "source_text", lambda variant: source_text(variant) + "\n")
     monkeypatch.setattr(mma, "translation_unit", lambda *arguments: translation_unit(*arguments) + "\n")
-    assert differing(before, installation.provider(name).key(BASE)) == {"translation_unit"}
+    assert differing(before, installation.key(name)) == {"translation_unit"}
 
 
 @both_providers
 def test_the_compile_request_agrees_with_the_key(name: str, installation: FakeInstallation) -> None:
     provider = installation.provider(name)
-    request = provider.request(BASE)
-    found = {field.label: field for field in provider.key(BASE).fields}
+    request = provider.request(recipe(name))
+    found = {field.label: field for field in installation.key(name).fields}
     assert found["translation_unit"] == KeyField.of("translation_unit", request.source)
     folders = request.include_dirs  # paths are not in the key; "source" has the content of the headers
     if name == "mma":
@@ -253,37 +250,37 @@ def test_without_a_compiler_there_is_no_key(
 
     monkeypatch.setattr(store_module, "find_toolchain", fail)
     with pytest.raises(ToolchainError, match="no NVRTC"):
-        installation.provider(name).key(BASE)
+        installation.key(name)
 
 
 def test_without_headers_mma_builds_and_cublasdx_raises(
     installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = installation.provider("mma").key(BASE)
+    before = installation.key("mma")
     found = replace(installation.toolchain(), include_dirs=(), missing_headers=("no cublasdx.hpp", "pip install it"))
     monkeypatch.setattr(store_module, "find_toolchain", lambda: found)
     shutil.rmtree(installation.folder / "memo")
-    assert installation.provider("mma").key(BASE) == before
-    assert installation.provider("mma").request(BASE).source
-    functions: tuple[Callable[[GemmProblem], object], ...] = (
-        installation.provider("cublasdx").key,
+    assert installation.key("mma") == before
+    assert installation.provider("mma").request(recipe("mma")).source
+    functions: tuple[Callable[[Recipe], object], ...] = (
+        installation.provider("cublasdx").key_of,
         installation.provider("cublasdx").request,
     )
     for function in functions:
         with pytest.raises(ToolchainError, match=r"no cublasdx\.hpp") as caught:
-            function(BASE)
+            function(recipe("cublasdx"))
         assert caught.value.remedy == "pip install it"
 
 
 def test_the_cache_stores_the_tile_configuration(installation: FakeInstallation) -> None:
-    info = installation.provider("mma").manifest(BASE, Compiled(b"", 1.25, "", "NVRTC 12.9"))
+    info = installation.provider("mma").manifest(recipe("mma"), Compiled(b"", 1.25, "", "NVRTC 12.9"))
     assert info == {
         "symbol": BASE.symbol,
         "variant": BASE.to_json(),
         "provider": "mma",
         "build_seconds": 1.25,
         "compiler": "NVRTC 12.9",
-        "tile_config": choose(BASE).to_json(),
+        "tile_config": FMA.to_json(),
     }
 
 

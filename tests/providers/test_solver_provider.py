@@ -17,6 +17,7 @@ from warp_tiles.compile.compiler import Compiled
 from warp_tiles.compile.search import Toolchain
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import UnsupportedVariant
+from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.solver import SOURCE, SolverProvider, header_of, solver_translation_unit
 from warp_tiles.solver.choose import choose
 from warp_tiles.solver.variant import OPERANDS, Function, SolverConfig, SolverVariant
@@ -45,6 +46,16 @@ def provider(kernels: Path) -> SolverProvider:
     return SolverProvider(ToolchainStore(kernels.parent / "memo"))
 
 
+def recipe(variant: SolverVariant = BASE, config: SolverConfig = LANES) -> Recipe:
+    """A recipe with a given configuration."""
+    return Recipe("", variant, variant.symbol, config)
+
+
+def key(kernels: Path, variant: SolverVariant = BASE, config: SolverConfig = LANES) -> CacheKey:
+    """The cache key of a recipe."""
+    return provider(kernels).key_of(recipe(variant, config))
+
+
 def any_variant(function: Function) -> SolverVariant:
     """A small variant of a function."""
     return SolverVariant(function, 24, 24, (L,) * len(OPERANDS[function]), False, 64, 90)
@@ -61,10 +72,8 @@ def differing(before: CacheKey, after: CacheKey) -> set[str]:
 @pytest.mark.parametrize("function", get_args(Function))
 def test_there_is_one_recipe_with_the_chosen_configuration(function: Function, kernels: Path) -> None:
     variant = any_variant(function)
-    (recipe,) = provider(kernels).recipes(variant)
-    assert (recipe.variant, recipe.symbol, recipe.tile_config) == (variant, variant.symbol, choose(variant))
-    key = provider(kernels).key_of(recipe)
-    assert key == provider(kernels).key(variant) == provider(kernels).key(variant, choose(variant))
+    (found,) = provider(kernels).recipes(variant)
+    assert (found.variant, found.symbol, found.tile_config) == (variant, variant.symbol, choose(variant))
 
 
 @pytest.mark.parametrize(
@@ -95,26 +104,26 @@ LABELS = {
 
 @pytest.mark.parametrize("field", CHANGED)
 def test_every_field_of_the_variant_is_in_the_key(field: str, kernels: Path) -> None:
-    found = differing(provider(kernels).key(BASE, LANES), provider(kernels).key(CHANGED[field], LANES))
+    found = differing(key(kernels), key(kernels, CHANGED[field]))
     assert found == LABELS.get(field, {f"variant.{field}"}) | {"translation_unit"}
 
 
 @pytest.mark.parametrize("field", [item.name for item in fields(SolverConfig)])
 def test_every_field_of_the_configuration_is_in_the_key(field: str, kernels: Path) -> None:
     changed = replace(LANES, **{field: 2 * getattr(LANES, field)})
-    found = differing(provider(kernels).key(BASE, LANES), provider(kernels).key(BASE, changed))
+    found = differing(key(kernels), key(kernels, BASE, changed))
     assert found == {f"tile_config.{field}", "translation_unit"}
 
 
 def test_the_schema_is_in_the_key(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = provider(kernels).key(BASE)
+    before = key(kernels)
     monkeypatch.setattr(SolverProvider, "schema", 99)
-    assert differing(before, provider(kernels).key(BASE)) == {"provider"}
+    assert differing(before, key(kernels)) == {"provider"}
 
 
 def test_the_compile_request_agrees_with_the_key(kernels: Path) -> None:
-    request = provider(kernels).request(BASE, LANES)
-    found = {field.label: field for field in provider(kernels).key(BASE, LANES).fields}
+    request = provider(kernels).request(recipe())
+    found = {field.label: field for field in key(kernels).fields}
     assert found["translation_unit"] == KeyField.of("translation_unit", request.source)
     assert (request.flags, request.include_dirs) == (("-arch=sm_90", "--std=c++17"), (str(kernels),))
     assert request.name == f"{BASE.symbol}_mma.cu"
@@ -122,7 +131,7 @@ def test_the_compile_request_agrees_with_the_key(kernels: Path) -> None:
 
 
 def test_the_cache_stores_the_configuration(kernels: Path) -> None:
-    info = provider(kernels).manifest(BASE, Compiled(b"", 1.25, "", "NVRTC 12.9"), LANES)
+    info = provider(kernels).manifest(recipe(), Compiled(b"", 1.25, "", "NVRTC 12.9"))
     assert info == {
         "symbol": BASE.symbol,
         "variant": BASE.to_json(),
@@ -146,16 +155,16 @@ def test_the_source_includes_every_solver_header(kernels: Path) -> None:
 
 @pytest.mark.parametrize("name", SOLVER_HEADERS)
 def test_every_solver_header_is_in_the_key(name: str, kernels: Path) -> None:
-    before = provider(kernels).key(BASE)
+    before = key(kernels)
     with (kernels / "solver" / name).open("a") as file:
         file.write("\n")
-    assert differing(before, provider(kernels).key(BASE)) == {"source"}
+    assert differing(before, key(kernels)) == {"source"}
 
 
 def test_sources_of_products_are_not_in_the_key(kernels: Path) -> None:
-    before = provider(kernels).key(BASE)
+    before = key(kernels)
     (kernels / "gemm/block_gemm.cuh").write_text("// changed\n")
-    assert provider(kernels).key(BASE) == before
+    assert key(kernels) == before
 
 
 # ---- translation units

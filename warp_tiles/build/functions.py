@@ -8,9 +8,20 @@ from dataclasses import replace
 from warp_tiles.build.records import Artifact, ModuleRecord
 from warp_tiles.codegen.module import DeviceFunction, Functions, GeneratedModule
 from warp_tiles.gemm.hardware import has_wgmma
+from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planning import STAGES, ModulePlan, PlannedVariant
-from warp_tiles.providers.mma import device_function
-from warp_tiles.solver.variant import Variant
+from warp_tiles.providers.mma import register_accumulators
+from warp_tiles.solver.variant import Config, SolverVariant, Variant
+
+
+def _device_function(variant: Variant, symbol: str, provider: str, config: Config | None) -> DeviceFunction:
+    """The device function of a variant. Only functions of ``mma`` have a configuration."""
+    if isinstance(variant, SolverVariant):
+        return DeviceFunction(symbol, "a solver function has no accumulators")
+    if not isinstance(config, TileConfig):
+        reason = f"functions of {provider} keep no accumulators in registers: set the provider to 'auto'"
+        return DeviceFunction(symbol, reason)
+    return DeviceFunction(symbol, register_accumulators(variant, symbol, config))
 
 
 def planned_function(planned: PlannedVariant) -> DeviceFunction | None:
@@ -18,7 +29,7 @@ def planned_function(planned: PlannedVariant) -> DeviceFunction | None:
     variant = planned.variant
     if variant is None or planned.provider == "scalar":
         return None
-    return device_function(variant, planned.symbol or variant.symbol, planned.provider, planned.tile_config)
+    return _device_function(variant, planned.symbol or variant.symbol, planned.provider, planned.tile_config)
 
 
 def planned_functions(plan: ModulePlan) -> dict[Variant, DeviceFunction]:
@@ -28,7 +39,7 @@ def planned_functions(plan: ModulePlan) -> dict[Variant, DeviceFunction]:
 
 def built_functions(built: Sequence[Artifact]) -> dict[Variant, DeviceFunction]:
     """The functions that were built, by variant."""
-    return {a.variant: device_function(a.variant, a.symbol, a.provider, a.tile_config) for a in built if a.payload}
+    return {a.variant: _device_function(a.variant, a.symbol, a.provider, a.tile_config) for a in built if a.payload}
 
 
 def decided(bare: ModulePlan, generated: GeneratedModule, functions: Functions) -> ModulePlan:

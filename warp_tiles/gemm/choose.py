@@ -11,7 +11,6 @@ from warp_tiles.gemm.hardware import BANK_LINE_BYTES, LANES
 from warp_tiles.gemm.limits import (
     INSTRUCTION_MNK,
     Side,
-    blocks_of,
     computes_in_double,
     instructions,
     line_bytes,
@@ -20,7 +19,6 @@ from warp_tiles.gemm.limits import (
     require_supported,
     result_vectors,
     sides,
-    slots_of,
     steps_over_k,
     transposed,
 )
@@ -99,7 +97,7 @@ def mma_candidates(view: GemmProblem, instruction: Instruction) -> Iterator[Tile
     sizes_m, sizes_n = _tile_sizes(view.m, rows, 64, in_double), _tile_sizes(view.n, 8, 128, in_double)
     for tile_m, tile_n in product(sizes_m, sizes_n):
         config = with_swizzle(view, TileConfig(instruction, tile_m, tile_n, k_vector=vector))
-        blocks = max(map(blocks_of, sides(view, config)))
+        blocks = max(side.blocks for side in sides(view, config))
         steps = steps_over_k(view, config)
         most = max(1, _UNROLLED_PRODUCTS // (tile_m * tile_n * vector * blocks))
         c_first = replace(config, k_unroll=min(steps, most), c_first=True)
@@ -132,8 +130,7 @@ def _operand_swizzle(side: Side, k: int, vector: int) -> int:
     if vector * line % BANK_LINE_BYTES:
         return 1
     # the four rows that lanes q = 0 to 3 read conflict
-    size, groups = DTYPE_BYTES[operand.dtype], side.tile // 8
-    slots = slots_of(operand, side.extent, groups, vector)
+    size, groups, slots = DTYPE_BYTES[operand.dtype], side.tile // 8, side.slots(vector)
     unpadded = operand.leading_dimension == side.tile and line < BANK_LINE_BYTES
     distinct = slots if unpadded else slots // vector
     return _power_of_two_in(slots, min(2 if size == 8 and groups % 4 else 4, distinct))

@@ -1,25 +1,30 @@
-"""The cost model: estimated cycles of one multiprocessor for one call with a tile configuration."""
+"""The cost model: estimated cycles of one multiprocessor for one call with a tile configuration.
+
+It counts accesses to shared memory, at the addresses that ``kernels/tile`` computes. A lane has g = lane // 4 and
+q = lane % 4; see ``kernels/tile/operand.cuh`` and ``accumulator.cuh``.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
-from warp_tiles.gemm.accesses import accesses
-from warp_tiles.gemm.hardware import LANES
+from warp_tiles.gemm.hardware import BANK_BYTES, BANK_LINE_BYTES, BANKS, LANES
 from warp_tiles.gemm.limits import (
     INSTRUCTION_MNK,
+    Side,
     computes_in_double,
     line_bytes,
     registers,
     sides,
     warp_tile_count,
 )
-from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
 from warp_tiles.gemm.resources import resident_blocks, static_shared_bytes
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
-from warp_tiles.gemm.wavefronts import wavefronts_of
 
+_Placement = Literal["single", "spread", "pairs_across", "pairs_along", "pairs_spread"]
 _FEW_BLOCKS = 5
 _MMA_CYCLES: dict[Instruction, int] = {"mma_m16n8k16": 6, "mma_m16n8k8": 6, "mma_m8n8k4": 16}
 
@@ -57,6 +62,139 @@ _DOUBLE_WEIGHTS = _Weights(
     busy=1.5, start=150, wavefront=0.3, select=3, cycle=0.8, registers=1, result=0, idle=0.2, handover=60, addition=5
 )
 _FMA_WEIGHTS = _Weights(busy=1.1, start=270, wavefront=1.1, select=1, cycle=0.35, registers=1.2, handover=25)
+
+
+# ---- accesses to shared memory
+
+
+class Access(NamedTuple):
+    """The accesses of a warp to one operand of one warp tile. They all have the same pattern.
+
+    Attributes:
+        ideal: The wavefronts of the same bytes without bank conflicts, at 128 bytes each.
+    """
+
+    wavefronts: float
+    ideal: float
+
+    @staticmethod
+    def of(elements: int, width: int, size: int, addresses: list[int]) -> Access:
+        """The accesses to some elements of ``size`` bytes, ``width`` of them at each of the lanes' addresses."""
+        count = elements / (LANES * width)
+        wavefronts = count * wavefronts_of(tuple(addresses), width * size)
+        return Access(wavefronts, count * width * size * LANES / BANK_LINE_BYTES)
+
+
+@lru_cache(maxsize=4096)
+def wavefronts_of(addresses: tuple[int, ...], size_bytes: int) -> int:
+    """Wavefronts of one access of all lanes. A wavefront moves 128 bytes of shared memory.
+
+    The hardware serves lanes in groups of up to 128 bytes: all 32 lanes with up to 4 bytes each, half of them with 8
+    bytes, a quarter with 16. A group has twice as many lanes if every lane shares its address with the lane next to it
+    or the next but one. It takes as many wavefronts as its busiest bank has distinct words. Measured on an H200
+    (docs/templates.md).
+
+    Args:
+        addresses: Byte offset of each of the 32 lanes.
+        size_bytes: Bytes that each lane accesses, at most 16.
+    """
+    group = min(LANES, LANES * BANK_BYTES // max(size_bytes, BANK_BYTES))
+    shared = any(all(addresses[i] == addresses[i ^ other] for i in range(LANES)) for other in (1, 2))
+    if shared and group < LANES:
+        group *= 2
+    total = 0
+    for start in range(0, LANES, group):
+        words: dict[int, set[int]] = {}
+        for address in addresses[start : start + group]:
+            for word in range(address // BANK_BYTES, (address + size_bytes - 1) // BANK_BYTES + 1):
+                words.setdefault(word % BANKS, set()).add(word)
+        total += max(len(found) for found in words.values())
+    return total
+
+
+def _position(placement: _Placement, group: int, member: int) -> int:
+    """Row or column of member 0 to 7 of a group of eight, as in ``kernels/tile/placement.cuh``."""
+    pair = group // 2
+    if placement == "single":
+        return 8 * group + member
+    if placement == "spread":
+        return 8 * group + (member ^ 4 * (pair & 1))
+    if placement == "pairs_across":
+        return 16 * pair + 4 * (member // 2) + 2 * (group % 2) + member % 2
+    if placement == "pairs_along":
+        return 16 * pair + 2 * member + group % 2
+    return 16 * pair + 2 * (member ^ 4 * (pair // 2 & 1)) + group % 2
+
+
+def _placement_of(side: Side, vector: int, wide: bool) -> _Placement:
+    """The placement of the rows of A or the columns of B."""
+    if side.k_major:
+        return "pairs_across" if wide and side.tile % 16 == 0 else "single"
+    size = DTYPE_BYTES[side.operand.dtype]
+    if side.reads_pairs(vector):
+        return "pairs_along" if size == 2 else "pairs_spread"
+    return "spread" if size == 8 and side.tile % 32 == 0 else "single"
+
+
+def _operand_access(side: Side, k: int, vector: int, placement: _Placement) -> Access:
+    """The reads of A or B for all of K. A row-major A and a column-major B are K-major."""
+    size, line, ways = DTYPE_BYTES[side.operand.dtype], line_bytes(side.operand), side.swizzle
+    lanes = [divmod(lane, 4) for lane in range(LANES)]
+    if side.k_major:
+        width = min(vector, max(1, side.operand.alignment // size))
+        blocks = [(g >> _swizzle_shift(line)) & (ways - 1) for g, _ in lanes]
+        addresses = [
+            _position(placement, 0, g) * line + (4 * vector * block + vector * q) * size
+            for (g, q), block in zip(lanes, blocks)
+        ]
+    else:
+        width = 2 if side.reads_pairs(vector) else 1
+        slots = side.slots(vector) // vector
+        sources = [q & (ways - 1) for _, q in lanes]
+        addresses = [
+            (vector * q + source // slots) * line + _position(placement, source % slots * width, g) * size
+            for (g, q), source in zip(lanes, sources)
+        ]
+    return Access.of(side.tile * max(k, 4 * vector), width, size, addresses)
+
+
+def _result_access(operand: Operand, rows: _Placement, columns: _Placement, config: TileConfig, n: int) -> Access:
+    """One pass over a row-major C, its reads or its writes."""
+    size, line = DTYPE_BYTES[operand.dtype], line_bytes(operand)
+    paired = columns not in ("single", "spread")
+    elements = 4 if paired else 2
+    vectors = config.tile_n // (4 * elements)
+    ways = config.swizzle_c if vectors % config.swizzle_c == 0 else 1
+    distance = 2 if rows in ("pairs_along", "pairs_spread") else 1
+    width = min(elements, max(1, min(16, operand.alignment) // size), n & -n)
+    addresses = []
+    for lane in range(LANES):
+        g, q = divmod(lane, 4)
+        vector = (g >> _swizzle_shift(distance * line)) & (ways - 1)
+        if paired:
+            swizzled = q ^ 2 * (vector // 2 & 1) if columns == "pairs_spread" else q
+            column = 16 * vector + 4 * swizzled
+        else:
+            column = 8 * vector + (2 * q ^ 4 * (vector // 2 & 1) if columns == "spread" else 2 * q)
+        addresses.append(_position(rows, 0, g) * line + column * size)
+    return Access.of(config.tile_m * config.tile_n, width, size, addresses)
+
+
+def accesses(view: GemmProblem, config: TileConfig) -> tuple[Access, Access, Access]:
+    """The reads of A, B and C for one warp tile on tensor cores and a row-major C. Writes of C equal its reads."""
+    a, b = sides(view, config)
+    rows = _placement_of(a, config.k_vector, not a.k_major)
+    columns = _placement_of(b, config.k_vector, not b.k_major or DTYPE_BYTES[view.c.dtype] <= 4)
+    read_a, read_b = (_operand_access(side, view.k, config.k_vector, at) for side, at in ((a, rows), (b, columns)))
+    return read_a, read_b, _result_access(view.c, rows, columns, config, view.n)
+
+
+def _swizzle_shift(line: int) -> int:
+    """The number of low bits of a row index that the swizzle skips, as in ``kernels/tile/swizzle.cuh``."""
+    return 0 if line % 128 == 0 else 1 if line % 64 == 0 else 2 if line % 32 == 0 else 3
+
+
+# ---- estimated cycles
 
 
 def _resident_blocks(view: GemmProblem, registers_used: float) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from warp_tiles.errors import SettingError, UnsupportedVariant
+from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.hardware import (
     BLOCK_THREADS,
     LANES,
@@ -38,6 +38,11 @@ def transposed(variant: GemmProblem) -> GemmProblem:
     )
 
 
+def view_of(variant: GemmProblem, config: TileConfig) -> GemmProblem:
+    """The problem that a configuration computes: the variant or its transpose, with a row-major C."""
+    return transposed(variant) if config.transposed else variant
+
+
 class Side(NamedTuple):
     """A or B, as the templates read it for a row-major C.
 
@@ -54,6 +59,22 @@ class Side(NamedTuple):
     tile: int
     swizzle: int
 
+    @property
+    def blocks(self) -> int:
+        """Blocks of K that are read at a time. The swizzle of a K-major operand permutes blocks."""
+        return self.swizzle if self.k_major else 1
+
+    def reads_pairs(self, vector: int) -> bool:
+        """True if lanes read two neighbours along M or N at once, as in ``kernels/tile/operand.cuh``."""
+        size = DTYPE_BYTES[self.operand.dtype]
+        enough = vector % 2 == 0 if size == 2 else size == 4
+        even = self.tile % 16 == 0 and self.extent % 2 == 0 and self.operand.leading_dimension % 2 == 0
+        return enough and even and self.operand.alignment >= 2 * size
+
+    def slots(self, vector: int) -> int:
+        """Reads of a lane in a block of K, if the operand is not K-major."""
+        return vector * (self.tile // 8) // (2 if self.reads_pairs(vector) else 1)
+
 
 def sides(view: GemmProblem, config: TileConfig) -> tuple[Side, Side]:
     """A and B of a variant with a row-major C."""
@@ -61,11 +82,6 @@ def sides(view: GemmProblem, config: TileConfig) -> tuple[Side, Side]:
         Side(view.a, view.a.arrangement == "row_major", view.m, config.tile_m, config.swizzle_a),
         Side(view.b, view.b.arrangement == "col_major", view.n, config.tile_n, config.swizzle_b),
     )
-
-
-def blocks_of(side: Side) -> int:
-    """Blocks of K that are read at a time. The swizzle of a K-major operand permutes blocks."""
-    return side.swizzle if side.k_major else 1
 
 
 def computes_in_double(variant: GemmProblem) -> bool:
@@ -113,19 +129,6 @@ def line_bytes(operand: Operand) -> int:
     return operand.leading_dimension * DTYPE_BYTES[operand.dtype]
 
 
-def reads_pairs(operand: Operand, extent: int, groups: int, vector: int) -> bool:
-    """True if lanes read two neighbours along M or N at once, as in ``kernels/tile/operand.cuh``."""
-    size = DTYPE_BYTES[operand.dtype]
-    enough = vector % 2 == 0 if size == 2 else size == 4
-    even = groups % 2 == 0 and extent % 2 == 0 and operand.leading_dimension % 2 == 0
-    return enough and even and operand.alignment >= 2 * size
-
-
-def slots_of(operand: Operand, extent: int, groups: int, vector: int) -> int:
-    """Reads of a lane in a block of K, if the operand is not K-major."""
-    return vector * groups // (2 if reads_pairs(operand, extent, groups, vector) else 1)
-
-
 def registers(variant: GemmProblem, config: TileConfig) -> int:
     """Estimated registers per thread: accumulators, fragments, C and addresses."""
     word = 2 if computes_in_double(variant) else 1
@@ -134,9 +137,9 @@ def registers(variant: GemmProblem, config: TileConfig) -> int:
     if config.instruction == "fma":
         rows, cols = config.tile_m // config.lanes_m, config.tile_n // config.lanes_n
         return accumulators + (rows + cols) * config.k_vector * word + 24
-    view = transposed(variant) if config.transposed else variant
+    view = view_of(variant, config)
     held_c = config.tile_m * config.tile_n * max(1, DTYPE_BYTES[view.c.dtype] // 4) // lanes if config.c_first else 0
-    blocks = max(map(blocks_of, sides(view, config)))
+    blocks = max(side.blocks for side in sides(view, config))
     halves = 1 if config.instruction == "mma_m16n8k16" else 2
     # not all fragments are live at once
     fragments = 3 * (config.tile_m + config.tile_n) // 8 * config.k_vector * blocks * halves // 8 * word
@@ -153,13 +156,13 @@ def steps_over_k(view: GemmProblem, config: TileConfig) -> int:
     if config.instruction == "fma":
         step = config.k_vector * config.lanes_k * max(config.swizzle_a, config.swizzle_b)
     else:
-        step = 4 * config.k_vector * max(map(blocks_of, sides(view, config)))
+        step = 4 * config.k_vector * max(side.blocks for side in sides(view, config))
     return -(-view.k // step)
 
 
 def accumulators_per_thread(variant: GemmProblem, config: TileConfig) -> int:
     """Accumulators that a thread holds over a loop, of all its warp tiles; 0 if the registers cannot hold them."""
-    view = transposed(variant) if config.transposed else variant
+    view = view_of(variant, config)
     iterations = -(-warp_tile_count(view, config) // (variant.threads // LANES))
     accumulators = config.tile_m * config.tile_n * config.lanes_k // LANES
     word = 2 if computes_in_double(variant) else 1
@@ -171,22 +174,6 @@ def accumulators_per_thread(variant: GemmProblem, config: TileConfig) -> int:
     return iterations * accumulators if needed <= min(THREAD_REGISTERS, limit) else 0
 
 
-def check(variant: GemmProblem, config: TileConfig) -> None:
-    """Refuse a configuration that cannot be built.
-
-    Raises:
-        UnsupportedVariant: The templates cannot compute the variant at all.
-        SettingError: The configuration does not fit the variant. The message names the field.
-    """
-    require_supported(variant)
-    problem = problem_of(variant, config)
-    if problem:
-        raise SettingError(
-            f"tile configuration {config.describe()} of {variant.describe()}: {problem}",
-            remedy="change that field, or leave the choice to warp_tiles.gemm.choose.choose()",
-        )
-
-
 def problem_of(variant: GemmProblem, config: TileConfig) -> str:
     """The reason why a configuration cannot be built, or an empty text."""
     allowed = instructions(variant)
@@ -195,21 +182,15 @@ def problem_of(variant: GemmProblem, config: TileConfig) -> str:
     powers = ("lanes_m", "lanes_n", "lanes_k", "warps_k", "k_vector", "swizzle_a", "swizzle_b", "swizzle_c")
     for name in ("tile_m", "tile_n", "k_unroll", *powers):
         value = getattr(config, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if value < 1:
             return f"{name} is {value!r}, not a positive number"
         if name in powers and value & (value - 1):
             return f"{name} is {value}, not a power of two"
-    for name in ("transposed", "c_first"):
-        if not isinstance(getattr(config, name), bool):
-            return f"{name} is {getattr(config, name)!r}, not a bool"
-    if config.k_vector > 8:
-        return f"k_vector is {config.k_vector}, more than 8"
-    for name in ("swizzle_a", "swizzle_b", "swizzle_c"):
-        if getattr(config, name) > 4:
-            return f"{name} is {getattr(config, name)}, more than 4"
+    for name, most in {"k_vector": 8, "swizzle_a": 4, "swizzle_b": 4, "swizzle_c": 4}.items():
+        if getattr(config, name) > most:
+            return f"{name} is {getattr(config, name)}, more than {most}"
     problem = _fma_problem(variant, config) if config.instruction == "fma" else _mma_problem(variant, config)
-    problem = problem or _split_problem(variant, config)
-    if problem:
+    if problem or (problem := _split_problem(variant, config)):
         return problem
     limit = min(255, REGISTERS // variant.threads)
     needed = registers(variant, config)
@@ -237,7 +218,7 @@ def _fma_problem(variant: GemmProblem, config: TileConfig) -> str:
 def _split_problem(variant: GemmProblem, config: TileConfig) -> str:
     if config.warps_k == 1:
         return ""
-    view = transposed(variant) if config.transposed else variant
+    view = view_of(variant, config)
     split, warps = config.warps_k, variant.threads // LANES
     if warps % split:
         return f"warps_k is {split}, which does not divide the {warps} warps of the block"
@@ -261,7 +242,7 @@ def result_vectors(operand: Operand, tile_n: int) -> int:
 
 
 def _mma_problem(variant: GemmProblem, config: TileConfig) -> str:
-    view = transposed(variant) if config.transposed else variant
+    view = view_of(variant, config)
     m, n, k = INSTRUCTION_MNK[config.instruction]
     if (config.lanes_m, config.lanes_n, config.lanes_k) != (1, 1, 1):
         return "only the instruction fma takes lanes_m, lanes_n and lanes_k"
@@ -271,12 +252,12 @@ def _mma_problem(variant: GemmProblem, config: TileConfig) -> str:
         return f"four lanes of k_vector {config.k_vector} do not fill an instruction's {k} elements of K"
     both = sides(view, config)
     for name, side in zip(("swizzle_a", "swizzle_b"), both):
-        if not side.k_major and slots_of(side.operand, side.extent, side.tile // 8, config.k_vector) % side.swizzle:
+        if not side.k_major and side.slots(config.k_vector) % side.swizzle:
             return f"{name} is {side.swizzle}, which does not divide the reads of a lane in a block of K"
     vectors = result_vectors(view.c, config.tile_n)
     if vectors % config.swizzle_c:
         return f"swizzle_c is {config.swizzle_c}, which does not divide the {vectors} vectors of a lane's row of C"
-    blocks = [blocks_of(side) for side in both]
+    blocks = [side.blocks for side in both]
     if max(blocks) % min(blocks):
         return "one of swizzle_a and swizzle_b does not divide the other"
     return ""

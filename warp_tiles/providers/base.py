@@ -63,9 +63,6 @@ class ProviderContext(Protocol):
             ToolchainError: There is no toolchain, or the linker does not fit it.
         """
 
-    def is_cached(self, key: CacheKey) -> bool:
-        """Returns True if the cache holds a key."""
-
     def get_or_compile(
         self, key: CacheKey, request: CompileRequest, info: Callable[[Compiled], dict[str, object]]
     ) -> tuple[bytes, bool]:

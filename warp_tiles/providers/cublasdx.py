@@ -9,7 +9,6 @@ from warp_tiles.compile.sources import DeviceSource
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
 from warp_tiles.gemm.hardware import LANES, MIN_ARCH
 from warp_tiles.gemm.problem import GemmProblem, Operand
-from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.providers.base import Recipe, refusal
 from warp_tiles.providers.nvrtc import NvrtcProvider
 
@@ -71,7 +70,7 @@ def source_text(variant: GemmProblem) -> str:
     return "\n".join(["#include <cuda_fp16.h>", "#include <cuda_bf16.h>", *lines, '#include "gemm.cuh"', ""])
 
 
-class CublasdxProvider(NvrtcProvider[GemmProblem, TileConfig]):
+class CublasdxProvider(NvrtcProvider[GemmProblem]):
     """Builds variants from the cuBLASDx headers.
 
     Args:
@@ -86,19 +85,20 @@ class CublasdxProvider(NvrtcProvider[GemmProblem, TileConfig]):
         folder = sources.kernels_folder() / "cublasdx"
         return DeviceSource(folder / "gemm.cuh", folder, (folder, *self._store.toolchain().require_headers()))
 
-    def text(self, variant: GemmProblem, config: TileConfig | None) -> str:
+    def text(self, recipe: Recipe) -> str:
         """See :class:`NvrtcProvider`."""
-        return source_text(variant)
+        assert isinstance(recipe.variant, GemmProblem)
+        return source_text(recipe.variant)
 
-    def flags(self, variant: GemmProblem) -> tuple[str, ...]:
+    def flags(self, arch: int) -> tuple[str, ...]:
         """See :class:`NvrtcProvider`.
 
         ``--gen-opt-lto`` runs the optimizer once, when the variant is built, instead of at every link. It reduces the
         LTO-IR to a third.
         """
-        return (f"-arch=sm_{variant.arch}", "--std=c++17", "--device-as-default-execution-space", "--gen-opt-lto")
+        return (f"-arch=sm_{arch}", "--std=c++17", "--device-as-default-execution-space", "--gen-opt-lto")
 
-    def details(self, config: TileConfig | None) -> dict[str, object]:
+    def details(self, recipe: Recipe) -> dict[str, object]:
         """See :class:`NvrtcProvider`."""
         return {"mathdx": self._store.toolchain().mathdx_version}
 
@@ -106,8 +106,7 @@ class CublasdxProvider(NvrtcProvider[GemmProblem, TileConfig]):
         """See :meth:`Provider.recipes`. The first recipe has the promised alignments, the second promises none."""
         require_served(self.name, variant)
         first = promised(variant)
-        weaker = first.without_alignment()
         found = [Recipe("cuBLASDx", first, first.symbol)]
-        if weaker != first:
+        if (weaker := first.without_alignment()) != first:
             found.append(Recipe("cuBLASDx without alignment", weaker, weaker.symbol))
         return tuple(found)

@@ -16,11 +16,9 @@ from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.providers.base import Recipe, Tuned
 from warp_tiles.providers.nvrtc import OwnProvider, constants, unique_name
-from warp_tiles.solver.variant import Config, SolverVariant, Variant
 
 if TYPE_CHECKING:
     from warp_tiles.codegen.answers import LoopAccumulators
-    from warp_tiles.codegen.module import DeviceFunction
 
 SOURCE = "gemm/block_gemm.cuh"  # below kernels/
 
@@ -82,7 +80,7 @@ extern "C" __device__ void {variant.symbol}(void* alpha, void* a, void* b, void*
 
 
 def _loop_functions(variant: GemmProblem, config: TileConfig, unique: str) -> str:
-    if register_accumulators(variant, variant.symbol, config) is None:
+    if isinstance(register_accumulators(variant, variant.symbol, config), str):
         return ""
     # must be inlined, or the compiler keeps the accumulators, an array of the caller, in local memory
     return f"""
@@ -98,45 +96,17 @@ extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_finis
 """
 
 
-def register_accumulators(variant: GemmProblem, symbol: str, config: TileConfig) -> LoopAccumulators | None:
-    """The accumulators that a loop keeps in registers; None if C would round them or registers cannot hold them."""
+def register_accumulators(variant: GemmProblem, symbol: str, config: TileConfig) -> LoopAccumulators | str:
+    """The accumulators that a loop keeps in registers, or the reason why there are none."""
     from warp_tiles.codegen.answers import LoopAccumulators
     from warp_tiles.gemm import limits as tile_limits
 
     if DTYPE_BYTES[variant.c.dtype] < 4:
-        return None
-    count = tile_limits.accumulators_per_thread(variant, config)
-    if not count:
-        return None
+        return f"each product is rounded to {variant.c.dtype}, the dtype of C: use a C of float32"
+    if not (count := tile_limits.accumulators_per_thread(variant, config)):
+        return "registers do not hold the accumulators of its tile: use smaller tiles or more threads"
     accumulators = DTYPES["float64" if tile_limits.computes_in_double(variant) else "float32"]
     return LoopAccumulators(symbol, accumulators.warp_type, count)
-
-
-def device_function(variant: Variant, symbol: str, provider: str, config: Config | None) -> DeviceFunction:
-    """The device function of a built variant, for generated code.
-
-    Args:
-        symbol: Name of its function.
-        provider: Name of the provider that built it.
-        config: The tile configuration of ``mma``; None for other providers.
-    """
-    from warp_tiles.codegen.module import DeviceFunction
-
-    if isinstance(variant, SolverVariant):
-        return DeviceFunction(symbol, "a solver function has no accumulators")
-    if not isinstance(config, TileConfig):
-        return DeviceFunction(
-            symbol, f"functions of {provider} keep no accumulators in registers: set the provider to 'auto'"
-        )
-    if (accumulators := register_accumulators(variant, symbol, config)) is not None:
-        return DeviceFunction(symbol, accumulators)
-    if DTYPE_BYTES[variant.c.dtype] < 4:
-        return DeviceFunction(
-            symbol, f"each product is rounded to {variant.c.dtype}, the dtype of C: use a C of float32"
-        )
-    return DeviceFunction(
-        symbol, "registers do not hold the accumulators of its tile: use smaller tiles or more threads"
-    )
 
 
 @functools.lru_cache(maxsize=4096)
@@ -146,10 +116,8 @@ def _chosen(variant: GemmProblem) -> TileConfig:
     return choose(variant)
 
 
-class MmaProvider(OwnProvider[GemmProblem, TileConfig]):
+class MmaProvider(OwnProvider[GemmProblem]):
     """Builds GEMM variants from the templates in ``kernels/gemm``.
-
-    Where a method takes a tile configuration, None means the result of :func:`warp_tiles.gemm.choose.choose`.
 
     Args:
         store: Finds the compiler and digests files.
@@ -163,24 +131,11 @@ class MmaProvider(OwnProvider[GemmProblem, TileConfig]):
         super().__init__(store)
         self._tuned = tuned
 
-    def text(self, variant: GemmProblem, config: TileConfig | None) -> str:
+    def text(self, recipe: Recipe) -> str:
         """See :class:`NvrtcProvider`."""
-        assert config is not None
-        return translation_unit(variant, config)
-
-    def resolved_config(self, variant: GemmProblem, config: TileConfig | None) -> TileConfig:
-        """See :class:`NvrtcProvider`.
-
-        Raises:
-            UnsupportedVariant: The templates cannot compute the variant.
-            SettingError: The given configuration does not fit the variant.
-        """
-        from warp_tiles.gemm import limits as tile_limits
-
-        if config is None:
-            return _chosen(variant)
-        tile_limits.check(variant, config)
-        return config
+        assert isinstance(recipe.variant, GemmProblem)
+        assert isinstance(recipe.tile_config, TileConfig)
+        return translation_unit(recipe.variant, recipe.tile_config)
 
     def recipes(self, variant: GemmProblem) -> tuple[Recipe, ...]:
         """See :meth:`Provider.recipes`. The first recipe is the fastest measured one, the second the chooser's."""
@@ -188,12 +143,8 @@ class MmaProvider(OwnProvider[GemmProblem, TileConfig]):
             config = _chosen(variant)
         except UnsupportedVariant as error:
             raise UnsupportedVariant(f"{self.name} cannot serve {error.message}") from error
-        chosen = self.recipe(variant, config)
+        chosen = Recipe("the provider mma", variant, variant.symbol, config)
         tuned = self._tuned.best(variant, (self.name,)) if self._tuned else None
         if tuned is None or tuned.tile_config == config:
             return (chosen,)
         return (replace(chosen, title="the provider mma as tuned", tile_config=tuned.tile_config), chosen)
-
-    def recipe(self, variant: GemmProblem, config: TileConfig) -> Recipe:
-        """The recipe for a variant with a tile configuration."""
-        return Recipe("the provider mma", variant, variant.symbol, config)

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import os
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
 from warp_tiles.compile import sources
 from warp_tiles.compile.search import require_arch
 from warp_tiles.compile.sources import DeviceSource
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.providers.base import Built, Provider, ProviderContext, Recipe, V
-from warp_tiles.solver.variant import Config
 
 if TYPE_CHECKING:
     from warp_tiles.compile.compiler import Compiled, CompileRequest
     from warp_tiles.store.key import CacheKey, KeyValue
 
-C = TypeVar("C", bound=Config)
 
-
-class NvrtcProvider(Provider[V], Generic[V, C]):
+class NvrtcProvider(Provider[V]):
     """Builds variants with NVRTC.
 
     Args:
@@ -51,38 +49,33 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
         """
 
     @abstractmethod
-    def text(self, variant: V, config: C | None) -> str:
-        """The translation unit of a variant."""
+    def text(self, recipe: Recipe) -> str:
+        """The translation unit of a recipe."""
 
     @abstractmethod
-    def flags(self, variant: V) -> tuple[str, ...]:
+    def flags(self, arch: int) -> tuple[str, ...]:
         """The flags of the compiler that affect the code."""
 
-    def resolved_config(self, variant: V, config: C | None) -> C | None:
-        """The tile configuration to use: ``config``, or the default for None. None if the provider has none."""
-        return None
-
-    def details(self, config: C | None) -> dict[str, object]:
+    @abstractmethod
+    def details(self, recipe: Recipe) -> dict[str, object]:
         """Facts of this provider that the cache stores with LTO-IR."""
-        return {}
 
     # ---- shared by all
 
-    def request(self, variant: V, config: C | None = None) -> CompileRequest:
-        """The compile request of a variant.
+    def request(self, recipe: Recipe) -> CompileRequest:
+        """The compile request of a recipe.
 
         Raises:
             ToolchainError: There is no toolchain.
         """
         from warp_tiles.compile.compiler import CompileRequest
 
-        config = self.resolved_config(variant, config)
         return CompileRequest(
-            f"{variant.symbol}_{self.name}.cu",
-            self.text(variant, config),
-            self.flags(variant),
+            f"{recipe.symbol}_{self.name}.cu",
+            self.text(recipe),
+            self.flags(recipe.variant.arch),
             tuple(map(os.fspath, self.source().include_dirs)),
-            f"the {self.name} function {variant.describe()}",
+            f"the {self.name} function {recipe.variant.describe()}",
         )
 
     def fingerprint(self) -> dict[str, str]:
@@ -99,33 +92,16 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
             }
         return self._identity
 
-    def manifest(self, variant: V, compiled: Compiled, config: C | None = None) -> dict[str, object]:
-        """Facts that the cache stores with a variant's LTO-IR."""
+    def manifest(self, recipe: Recipe, compiled: Compiled) -> dict[str, object]:
+        """Facts that the cache stores with LTO-IR."""
         return {
-            "symbol": variant.symbol,
-            "variant": variant.to_json(),
+            "symbol": recipe.symbol,
+            "variant": recipe.variant.to_json(),
             "provider": self.name,
             "build_seconds": round(compiled.seconds, 3),
             "compiler": compiled.compiler,
-            **self.details(self.resolved_config(variant, config)),
+            **self.details(recipe),
         }
-
-    def key(self, variant: V, config: C | None = None) -> CacheKey:
-        """The cache key of a variant's LTO-IR.
-
-        Raises:
-            ToolchainError: There is no toolchain.
-        """
-        from warp_tiles.store.key import CacheKey
-
-        config = self.resolved_config(variant, config)
-        fields: dict[str, KeyValue] = dict(self.fingerprint())
-        fields.update({f"variant.{name}": str(value) for name, value in variant.to_json().items()})
-        if config is not None:
-            fields.update({f"tile_config.{name}": str(value) for name, value in config.to_json().items()})
-        fields["flags"] = self.flags(variant)
-        fields["translation_unit"] = self.text(variant, config)
-        return CacheKey.of(fields)
 
     def require(self, variant: V, context: ProviderContext) -> None:
         """See :meth:`Provider.require`."""
@@ -133,20 +109,30 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
         self.fingerprint()
 
     def key_of(self, recipe: Recipe) -> CacheKey:
-        """See :meth:`Provider.key_of`."""
-        return self.key(cast(V, recipe.variant), cast("C | None", recipe.tile_config))
+        """See :meth:`Provider.key_of`.
+
+        Raises:
+            ToolchainError: There is no toolchain.
+        """
+        from warp_tiles.store.key import CacheKey
+
+        fields: dict[str, KeyValue] = dict(self.fingerprint())
+        fields.update({f"variant.{name}": str(value) for name, value in recipe.variant.to_json().items()})
+        if recipe.tile_config is not None:
+            fields.update({f"tile_config.{name}": str(value) for name, value in recipe.tile_config.to_json().items()})
+        fields["flags"] = self.flags(recipe.variant.arch)
+        fields["translation_unit"] = self.text(recipe)
+        return CacheKey.of(fields)
 
     def build(self, recipe: Recipe, context: ProviderContext) -> Built:
         """See :meth:`Provider.build`."""
-        variant, config = cast(V, recipe.variant), cast("C | None", recipe.tile_config)
-        key = self.key(variant, config)
-        payload, hit = context.get_or_compile(
-            key, self.request(variant, config), lambda compiled: self.manifest(variant, compiled, config)
-        )
+        key = self.key_of(recipe)
+        manifest = functools.partial(self.manifest, recipe)
+        payload, hit = context.get_or_compile(key, self.request(recipe), manifest)
         return Built(recipe.symbol, payload, key.digest, hit)
 
 
-class OwnProvider(NvrtcProvider[V, C]):
+class OwnProvider(NvrtcProvider[V]):
     """Builds variants from templates in ``kernels/``, which include only their own headers.
 
     Attributes:
@@ -161,16 +147,16 @@ class OwnProvider(NvrtcProvider[V, C]):
         kernels = sources.kernels_folder()
         return DeviceSource(kernels / self.header, kernels, (kernels,))
 
-    def flags(self, variant: V) -> tuple[str, ...]:
+    def flags(self, arch: int) -> tuple[str, ...]:
         """See :class:`NvrtcProvider`.
 
         ``gen_opt_lto`` is not set: the optimizer runs at the link, and an earlier run would take longer than it saves.
         """
-        return (f"-arch=sm_{variant.arch}", "--std=c++17")
+        return (f"-arch=sm_{arch}", "--std=c++17")
 
-    def details(self, config: C | None) -> dict[str, object]:
+    def details(self, recipe: Recipe) -> dict[str, object]:
         """See :class:`NvrtcProvider`."""
-        return {"tile_config": config.to_json() if config else None}
+        return {"tile_config": recipe.tile_config.to_json() if recipe.tile_config else None}
 
 
 def constants(kind: str, values: Mapping[str, object]) -> str:

@@ -63,7 +63,7 @@ extern "C" __device__ void {variant.symbol}({", ".join(f"void* {name}" for name 
 """
 
 
-class SolverProvider(OwnProvider[SolverVariant, SolverConfig]):
+class SolverProvider(OwnProvider[SolverVariant]):
     """Builds solver variants from the templates in ``kernels/solver``.
 
     It belongs to the setting's value ``mma``: the project's own device code.
@@ -73,13 +73,11 @@ class SolverProvider(OwnProvider[SolverVariant, SolverConfig]):
     header = SOURCE
     serves: ClassVar[tuple[type, ...]] = (SolverVariant,)
 
-    def text(self, variant: SolverVariant, config: SolverConfig | None) -> str:
+    def text(self, recipe: Recipe) -> str:
         """See :class:`NvrtcProvider`."""
-        return solver_translation_unit(variant, config or choose(variant))
-
-    def resolved_config(self, variant: SolverVariant, config: SolverConfig | None) -> SolverConfig:
-        """See :class:`NvrtcProvider`."""
-        return config or choose(variant)
+        assert isinstance(recipe.variant, SolverVariant)
+        assert isinstance(recipe.tile_config, SolverConfig)
+        return solver_translation_unit(recipe.variant, recipe.tile_config)
 
     def recipes(self, variant: SolverVariant) -> tuple[Recipe, ...]:
         """See :meth:`Provider.recipes`."""

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.choose import choose, ranked
-from warp_tiles.gemm.limits import problem_of, steps_over_k, transposed
+from warp_tiles.gemm.limits import problem_of, steps_over_k, view_of
 from warp_tiles.gemm.loop_question import LoopAnswer, LoopQuestion
 from warp_tiles.gemm.pipeline import AUTO, LEAST_STAGES, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
@@ -172,7 +172,7 @@ def tile_configs(variant: GemmProblem, limit: int = FUNCTIONS) -> tuple[TileConf
         return ()
     near = [replace(config, c_first=not config.c_first) for config in every[:_SEEDS]]
     for config in every[:_SEEDS]:
-        steps = steps_over_k(transposed(variant) if config.transposed else variant, config)
+        steps = steps_over_k(view_of(variant, config), config)
         unrolls = (2 * config.k_unroll, config.k_unroll // 2, 1)
         near += [replace(config, k_unroll=unroll) for unroll in unrolls if 1 <= unroll <= steps]
     near = [config for config in near if not problem_of(variant, config)]
