@@ -25,40 +25,34 @@ AccumulatorsOf = Callable[[int], LoopAccumulators | str]
 """The device functions that keep the accumulators of a site's product, or the reason why there are none."""
 
 
-def rejection_of_accumulators(
-    module: ModuleTrace,
-    function: FunctionTrace,
-    loop: Loop,
-    operation: Operation,
-    accumulators: AccumulatorsOf,
-) -> str:
-    """Returns the reason why a product cannot keep its accumulators in registers over a loop; empty if it can.
+def kept_accumulators(
+    module: ModuleTrace, function: FunctionTrace, loop: Loop, operation: Operation, accumulators: AccumulatorsOf
+) -> LoopAccumulators | str:
+    """The functions that keep a product's accumulators in registers over a loop, or the reason why they cannot stay.
 
     ``accumulators`` finds the device functions of a site.
     """
-    problem = _problem_of_product(module, function, operation, accumulators)
-    if problem:
-        return problem
-    product = operation.product
-    assert product is not None
-    functions = accumulators(product.site)
-    assert isinstance(functions, LoopAccumulators)  # without accumulators in stages, count is that of a function
-    if any(other.effect is Effect.LEAVES for other in operations(loop.nodes)):
-        line = next(other.line for other in operations(loop.nodes) if other.effect is Effect.LEAVES)
-        return f"line {line} returns from within the loop: let it return behind the loop"
+    functions = _functions_of(module, function, operation, accumulators)
+    if isinstance(functions, str):
+        return functions
+    inside = list(operations(loop.nodes))
+    leaving = next((other for other in inside if other.effect is Effect.LEAVES), None)
+    if leaving is not None:
+        return f"line {leaving.line} returns from within the loop: let it return behind the loop"
     if operation.results:
-        return _problem_of_new_tile(module, function, loop, operation)
+        return _problem_of_new_tile(module, function, loop, operation) or functions
     c = operation.matrices[2]
-    for other in operations(loop.nodes):
+    for other in inside:
         if other.product is not None and not other.results and other.matrices[2].memory == c.memory:
-            problem = _problem_of_product(module, function, other, accumulators)
-            if problem:
-                return f"line {other.line}: {problem}"
-            if other.product.alpha != product.alpha and functions.count:
+            found = _functions_of(module, function, other, accumulators)
+            if isinstance(found, str):
+                return f"line {other.line}: {found}"
+            # without accumulators in stages, count is that of a function
+            if other.alpha != operation.alpha and functions.count:
                 return f"line {other.line}: it has another alpha, which needs accumulators of its own: use one alpha"
         elif any(module.may_overlap(function, c, tile) for tile in other.tiles):
             return f"line {other.line}: {other.name} uses C in the loop: move it behind the loop"
-    return ""
+    return functions
 
 
 def addition_of(function: FunctionTrace, operation: Operation) -> Operation | None:
@@ -99,9 +93,9 @@ def _touches(module: ModuleTrace, function: FunctionTrace, one: Tile, other: Til
     return one.name == other.name or module.may_overlap(function, one, other)
 
 
-def _problem_of_product(
+def _functions_of(
     module: ModuleTrace, function: FunctionTrace, operation: Operation, accumulators: AccumulatorsOf
-) -> str:
+) -> LoopAccumulators | str:
     product = operation.product
     assert product is not None
     if product.alpha is None or not math.isfinite(product.alpha):
@@ -111,5 +105,4 @@ def _problem_of_product(
     a, b, c = operation.matrices
     if module.may_overlap(function, a, c) or module.may_overlap(function, b, c):
         return "C may share memory with A or B: use tiles of their own"
-    functions = accumulators(product.site)
-    return "" if isinstance(functions, LoopAccumulators) else functions
+    return accumulators(product.site)

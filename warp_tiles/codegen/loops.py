@@ -7,8 +7,9 @@ pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
-from warp_tiles.codegen.accumulators import AccumulatorsOf, addition_of, rejection_of_accumulators
+from warp_tiles.codegen.accumulators import AccumulatorsOf, addition_of, kept_accumulators
 from warp_tiles.codegen.answers import (
     Accumulation,
     AccumulatorStore,
@@ -18,8 +19,9 @@ from warp_tiles.codegen.answers import (
     ReverseRing,
     Ring,
 )
+from warp_tiles.codegen.hooks import hook_of
 from warp_tiles.codegen.operations import Operation
-from warp_tiles.codegen.pipelines import Body, aligned, body_of, plan_pipeline
+from warp_tiles.codegen.pipelines import aligned, body_of, plan_pipeline
 from warp_tiles.codegen.reverse import plan_reverse
 from warp_tiles.codegen.stages import ASYNC_COPIES_OFF, LoopTarget, plan_ring
 from warp_tiles.codegen.stores import plan_accumulator_store
@@ -57,103 +59,101 @@ def _products(loop: Loop) -> list[Operation]:
     return [operation for operation in own_operations(loop) if operation.product is not None]
 
 
+_Arrays = dict[tuple[LoopAccumulators, int, str, float], int]
+"""The number of the array of each accumulation. Equal products that add to one C share it."""
+
+
+@dataclass(frozen=True)
 class _Decider:
     """Decides about the loops of one function."""
 
-    def __init__(
-        self,
-        module: ModuleTrace,
-        function: FunctionTrace,
-        accumulators: AccumulatorsOf,
-        ahead: bool,
-        target: LoopTarget,
-    ) -> None:
-        self._module = module
-        self._function = function
-        self._accumulators = accumulators
-        self._ahead = ahead
-        self._target = target
-        self._arrays: dict[tuple[LoopAccumulators, int, str, float], int] = {}
+    module: ModuleTrace
+    function: FunctionTrace
+    accumulators: AccumulatorsOf
+    ahead: bool
+    target: LoopTarget
+    arrays: _Arrays = field(default_factory=dict)
 
     def decision(self, loop: Loop, around: tuple[Loop, ...], products: Sequence[Operation]) -> LoopDecision:
         """The decision about one loop with its products."""
-        target, cost = self._target, ""
+        target, cost, ring = self.target, "", None
         pipeline: Pipeline | None
+        store: AccumulatorStore | str = ""
         staged = self._staged(loop, around, products)
-        if isinstance(staged, Pipeline) and target.forbidden:
-            assert staged.ring is not None
-            cost = _cost(staged.ring.loop.instruction, target.forbidden)
-            staged = target.forbidden
-        accumulator_store: AccumulatorStore | str = ""
-        if isinstance(staged, Pipeline):
-            assert staged.ring is not None
-            pipeline, accumulations, reason = staged, staged.products, _reason(staged.ring, target.rejection)
-            accumulator_store = plan_accumulator_store(self._function, loop, accumulations, staged.ring)
-        else:
-            accumulations, rejections = self._accumulations(loop, around, products, self._accumulators, self._arrays)
+        if not isinstance(staged, str) and target.forbidden:
+            cost, staged = _cost(staged[1].loop.instruction, target.forbidden), target.forbidden
+        if isinstance(staged, str):
+            accumulations, rejections = self._accumulations(loop, around, products, self.accumulators, self.arrays)
             pipeline, reasons = self._pipeline(loop, accumulations, rejections)
             # without a function, the reason against accumulators in registers already is the reason
-            has_functions = all(product.product.site in target.variants for product in products if product.product)
+            has_functions = all(product.site in target.variants for product in products)
             if loop.kind != "unrolled" and staged and (pipeline or (has_functions and staged not in reasons)):
                 reasons.append(f"{'not more' if pipeline else 'no'} stages: {staged}")
             reason = "; ".join(dict.fromkeys(reasons))
+        else:
+            pipeline, ring = staged
+            accumulations, reason = pipeline.products, _reason(ring, target.rejection)
+            store = plan_accumulator_store(self.function, loop, accumulations, ring)
         reverse = self._reverse(loop, accumulations, len(products), reason)
-        reverse_ring = reverse if isinstance(reverse, ReverseRing) else None
-        ring = pipeline.ring if pipeline else None
+        reverse_ring = None if isinstance(reverse, str) else reverse
         planned = PlannedLoop(
             "",
-            self._function.file,
+            self.function.file,
             loop.line,
             len(products),
             "pipelined" if pipeline else "register_accumulators" if accumulations else "as_warp",
-            1 if pipeline is None else ring.loop.stages if ring else 2,
+            1 if pipeline is None else 2,
             reason,
-            ring.loop.instruction if ring else "",
-            _accumulators(accumulations, ring, reverse_ring),
+            accumulators=_accumulators(accumulations, ring, reverse_ring),
             reverse=_reverse_reason(reverse),
             reverse_instructions=reverse_ring.answer.instructions if reverse_ring else (),
-            store=_store_reason(accumulator_store),
-            operands=max((product.operands for product in ring.products), default=0) if ring else 0,
-            loads=_load_reason(ring) if ring else "",
+            store=_store_reason(store),
             cost=cost,
-            shared_bytes=ring.loop.shared_bytes if ring else 0,
-            registers=ring.loop.registers if ring else 0,
-            resident_blocks=ring.loop.blocks if ring else 0,
         )
+        if ring is not None:
+            planned = replace(
+                planned,
+                stages=ring.loop.stages,
+                instruction=ring.loop.instruction,
+                operands=max(product.operands for product in ring.products),
+                loads=_load_reason(ring),
+                shared_bytes=ring.loop.shared_bytes,
+                registers=ring.loop.registers,
+                resident_blocks=ring.loop.blocks,
+            )
         return LoopDecision(
-            self._function.label,
+            self.function.label,
             loop.hook,
             loop.kind == "unrolled",
             planned,
             accumulations,
             pipeline,
             reverse_ring,
-            accumulator_store if isinstance(accumulator_store, AccumulatorStore) else None,
+            None if isinstance(store, str) else store,
         )
 
-    def _staged(self, loop: Loop, around: tuple[Loop, ...], products: Sequence[Operation]) -> Pipeline | str:
+    def _staged(
+        self, loop: Loop, around: tuple[Loop, ...], products: Sequence[Operation]
+    ) -> tuple[Pipeline, Ring] | str:
         """Returns the pipeline of a loop that loads into stages, or the reason why it does not."""
-        target = self._target
-        if not target.families or not self._ahead or loop.kind == "unrolled":
+        target = self.target
+        if not target.families or not self.ahead or loop.kind == "unrolled":
             return target.rejection
 
-        # equal products that add to one C share their accumulators
         def accumulators_of(site: int) -> LoopAccumulators | str:
             variant = target.variants.get(site)
-            return (
-                LoopAccumulators(f"staged_{variant.symbol}", "float", 0)
-                if variant
-                else "no function was planned for it"
-            )
+            if variant is None:
+                return "no function was planned for it"
+            return LoopAccumulators(f"staged_{variant.symbol}", "float", 0)
 
         accumulations, rejections = self._accumulations(loop, around, products, accumulators_of, {})
         if rejections:
             return rejections[0]
-        body = body_of(self._function, loop, accumulations)
-        if not isinstance(body, Body):
+        body = body_of(self.function, loop, accumulations)
+        if isinstance(body, str):
             return body
-        ring = plan_ring(self._module, self._function, loop, body.block, body.loads, accumulations, target)
-        return Pipeline((), accumulations, body.loads, ring) if isinstance(ring, Ring) else ring
+        ring = plan_ring(self.module, self.function, loop, body, accumulations, target)
+        return ring if isinstance(ring, str) else (Pipeline((), accumulations, body.loads, ring), ring)
 
     def _accumulations(
         self,
@@ -161,30 +161,26 @@ class _Decider:
         around: tuple[Loop, ...],
         products: Sequence[Operation],
         accumulators: AccumulatorsOf,
-        arrays: dict[tuple[LoopAccumulators, int, str, float], int],
+        arrays: _Arrays,
     ) -> tuple[tuple[Accumulation, ...], list[str]]:
         """Returns the products whose accumulators stay in registers, and the rejections of the others."""
         accumulations: list[Accumulation] = []
         rejections: list[str] = []
-        for operation in products:
-            rejection = rejection_of_accumulators(self._module, self._function, loop, operation, accumulators)
-            if rejection:
-                rejections.append(f"line {operation.line}: {rejection}" if len(products) > 1 else rejection)
+        for product in products:
+            functions = kept_accumulators(self.module, self.function, loop, product, accumulators)
+            if isinstance(functions, str):
+                rejections.append(f"line {product.line}: {functions}" if len(products) > 1 else functions)
                 continue
             home = loop.hook
             for outer in reversed(around):
-                if rejection_of_accumulators(self._module, self._function, outer, operation, accumulators):
+                if isinstance(kept_accumulators(self.module, self.function, outer, product, accumulators), str):
                     break
                 home = outer.hook
-            assert operation.product is not None
-            assert operation.hook is not None
-            functions = accumulators(operation.product.site)
-            assert isinstance(functions, LoopAccumulators)
-            alpha = operation.product.alpha
+            alpha = product.alpha
             assert alpha is not None
-            array = arrays.setdefault((functions, home, operation.matrices[2].name, alpha), operation.hook)
-            addition = addition_of(self._function, operation)
-            accumulations.append(Accumulation(operation, functions, home, array, alpha, addition))
+            array = arrays.setdefault((functions, home, product.matrices[2].name, alpha), hook_of(product))
+            addition = addition_of(self.function, product)
+            accumulations.append(Accumulation(product, functions, home, array, alpha, addition))
         return tuple(accumulations), rejections
 
     def _pipeline(
@@ -195,10 +191,10 @@ class _Decider:
             return None, [*rejections]
         if rejections:
             return None, [*rejections, "the other products keep their accumulators in registers"]
-        if not self._ahead:
+        if not self.ahead:
             return None, [ASYNC_COPIES_OFF]
-        pipeline = plan_pipeline(self._module, self._function, loop, accumulations)
-        if not isinstance(pipeline, Pipeline):
+        pipeline = plan_pipeline(self.module, self.function, loop, accumulations)
+        if isinstance(pipeline, str):
             return None, [pipeline]
         if loop.kind == "unrolled":
             return pipeline, ["Warp unrolls the loop, so that each iteration has tiles of its own"]
@@ -209,16 +205,15 @@ class _Decider:
         self, loop: Loop, accumulations: tuple[Accumulation, ...], products: int, reason: str
     ) -> ReverseRing | str:
         """The stages of a loop's reverse pass, or the reason why it has none; empty without an adjoint."""
-        if self._function.label not in self._module.reversed:
+        if self.function.label not in self.module.reversed:
             return ""
-        if not self._ahead:
+        if not self.ahead:
             return ASYNC_COPIES_OFF
-        if self._target.forbidden:
-            return self._target.forbidden
+        if self.target.forbidden:
+            return self.target.forbidden
         if len(accumulations) < products:
             return reason
-        body = body_of(self._function, loop, accumulations)
-        return plan_reverse(self._module, self._function, loop, body, accumulations, self._target)
+        return plan_reverse(self.module, self.function, loop, accumulations, self.target)
 
 
 def _cost(instruction: str, forbidden: str) -> str:

@@ -218,6 +218,12 @@ class Operation:
         return self.product.site
 
     @property
+    def alpha(self) -> float | None:
+        """The factor of A B of a product; None if it is not constant."""
+        assert self.product is not None
+        return self.product.alpha
+
+    @property
     def matrices(self) -> tuple[Tile, Tile, Tile]:
         """The tiles A, B and C of a product."""
         a, b, c = self.tiles

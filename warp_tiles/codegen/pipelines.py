@@ -32,6 +32,11 @@ class Body:
     block: tuple[Node, ...]
     loads: tuple[Operation, ...]
 
+    @property
+    def tiles(self) -> dict[str, Tile]:
+        """The tiles that it loads, by name."""
+        return {tile.name: tile for load in self.loads for tile in load.tiles}
+
 
 def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation]) -> Body | str:
     """Returns the statements of a loop that can load ahead, or the reason why it cannot."""
@@ -41,22 +46,20 @@ def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation
     if block is None:
         return "its products lie in different branches: move them to one"
     inside = list(operations(loop.nodes))
-    loads = [operation for operation in inside if operation.name == LOAD]
-    loaded = {tile.name for load in loads for tile in load.results if isinstance(tile, Tile)}
+    body = Body(block, tuple(operation for operation in inside if operation.name == LOAD))
+    loaded = set(body.tiles)
     used = {name for product in products for tile in (product.a, product.b) for name in tile.memory}
     if not used & loaded:
         return "the loop loads no operand of its products: load one in the loop"
     for operation in inside:
-        problem = "" if operation in (*multiplied, *additions) else _problem_of_operation(operation, loaded)
-        if problem:
+        if operation not in (*multiplied, *additions) and (problem := _problem_of_operation(operation, loaded)):
             return f"line {operation.line}: {problem}"
-    for load in loads:
-        problem = _problem_of_load(function, load, block, multiplied, inside, used)
-        if problem:
+    for load in body.loads:
+        if problem := _problem_of_load(function, load, block, multiplied, inside, used):
             return f"line {load.line}: {problem}"
     if loop.kind == "unrolled" and block is not loop.nodes:
         return "Warp unrolls the loop around a condition: give its range a variable bound"
-    return Body(block, tuple(loads))
+    return body
 
 
 def plan_pipeline(
@@ -64,11 +67,11 @@ def plan_pipeline(
 ) -> Pipeline | str:
     """Returns the pipeline of a loop with two buffers, or the reason why the loop cannot load ahead."""
     body = body_of(function, loop, products)
-    if not isinstance(body, Body):
+    if isinstance(body, str):
         return body
     if loop.kind == "unrolled":
-        return _unrolled_pipeline(body.block, body.loads, products)
-    return _double_buffered_pipeline(module, function, body.loads, products)
+        return _unrolled_pipeline(body, products)
+    return _double_buffered_pipeline(module, function, body, products)
 
 
 def _block_of(nodes: tuple[Node, ...], wanted: Sequence[Operation]) -> tuple[Node, ...] | None:
@@ -106,7 +109,7 @@ def _problem_of_load(
     used: set[str],
 ) -> str:
     """Returns the reason why a load cannot run ahead; empty if it can."""
-    (tile,) = (value for value in load.results if isinstance(value, Tile))
+    (tile,) = load.tiles
     if load not in block:
         return "the tile is not loaded in the branch that multiplies it: load it there"
     if not tile.owner:
@@ -122,19 +125,18 @@ def _problem_of_load(
     return ""
 
 
-def _unrolled_pipeline(
-    block: tuple[Node, ...], loads: Sequence[Operation], products: Sequence[Accumulation]
-) -> Pipeline | str:
+def _unrolled_pipeline(body: Body, products: Sequence[Accumulation]) -> Pipeline | str:
     """Returns a pipeline of unrolled iterations. It loads the operands of each product after the product before."""
-    positions = [block.index(product.operation) for product in products]
-    groups = [sum(position < index for position in positions) for index, node in enumerate(block) if node in loads]
+    positions = [body.block.index(product.operation) for product in products]
+    loads = [body.block.index(load) for load in body.loads]
+    groups = [sum(position < index for position in positions) for index in loads]
     if set(groups) != set(range(len(products))):
         return "its iterations do not each load what they multiply: load A and B in each"
-    return Pipeline((), tuple(products), tuple(loads))
+    return Pipeline((), tuple(products), body.loads)
 
 
 def _double_buffered_pipeline(
-    module: ModuleTrace, function: FunctionTrace, loads: Sequence[Operation], products: Sequence[Accumulation]
+    module: ModuleTrace, function: FunctionTrace, body: Body, products: Sequence[Accumulation]
 ) -> Pipeline | str:
     """Places a second buffer for each loaded tile in the memory of each C that holds zeros before its loop."""
     free: dict[str, tuple[int, Tile]] = {}  # by name of C: bytes in use, and C
@@ -147,7 +149,7 @@ def _double_buffered_pipeline(
     if not free:
         return "C has a start value, so double buffers have no room in it: begin with wp.tile_zeros()"
     places: dict[str, tuple[Tile, int]] = {}
-    loaded = [(value, load) for load in loads for value in load.results if isinstance(value, Tile)]
+    loaded = [(tile, load) for load in body.loads for tile in load.tiles]
     for tile, _ in sorted(loaded, key=lambda pair: -pair[0].size_bytes):
         name = next((name for name, (used, c) in free.items() if used + tile.size_bytes <= c.size_bytes), None)
         if name is None:
@@ -158,7 +160,7 @@ def _double_buffered_pipeline(
         places[tile.name] = c, used
         free[name] = used + aligned(tile.size_bytes), c
     buffers = tuple(Buffer(tile, load, *places[tile.name]) for tile, load in loaded)
-    return Pipeline(buffers, tuple(products), tuple(loads))
+    return Pipeline(buffers, tuple(products), body.loads)
 
 
 def aligned(size_bytes: int) -> int:

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from warp_tiles.codegen.adjoints import sites_without_replay
 from warp_tiles.codegen.answers import Accumulation, ReverseRing, TileGradient
 from warp_tiles.codegen.effects import JUMPS, TRANSPOSE, Effect
-from warp_tiles.codegen.operations import Array, Operation, Tile
-from warp_tiles.codegen.pipelines import Body
+from warp_tiles.codegen.operations import Operation
+from warp_tiles.codegen.pipelines import Body, body_of
 from warp_tiles.codegen.stages import (
     ASYNC_COPIES_OFF,
     LoopTarget,
@@ -36,16 +36,13 @@ def plan_reverse(
     module: ModuleTrace,
     function: FunctionTrace,
     loop: Loop,
-    body: Body | str,
     products: Sequence[Accumulation],
     target: LoopTarget,
 ) -> ReverseRing | str:
-    """Returns the stages of a loop's reverse pass, or the reason why it has none.
-
-    ``body`` has its statements, or the reason why it cannot load ahead.
-    """
+    """Returns the stages of a loop's reverse pass, or the reason why it has none."""
     if not target.families:
         return target.rejection or ASYNC_COPIES_OFF
+    body = body_of(function, loop, products)
     if isinstance(body, str):
         return body
     if loop.kind != "range" or not loop.reverses:
@@ -56,25 +53,21 @@ def plan_reverse(
     (product,) = products
     if problem := _problem_of_product(module, function, loop, body, product):
         return problem
-    assert product.operation.product is not None
-    site = product.operation.product.site
-    variant = target.variants.get(site)
+    variant = target.variants.get(product.operation.site)
     if variant is None:
         return "the product has no function"
-    loads = {tile: load for load in body.loads for tile in load.results if isinstance(tile, Tile)}
-    operands = loaded_operands(function, product, variant, {tile.name: tile for tile in loads})
+    operands = loaded_operands(function, product, variant, body)
     if isinstance(operands, str):
         return operands
     a, b = operands
+    loads = {tile: load for load in body.loads for tile in load.tiles}
     if a.name == b.name or len(loads) != 2:
         return "an operand is used twice, or the loop loads other tiles too: load one tile for A and one for B"
-    load_a, load_b = loads[a], loads[b]
-    constant = constant_arrays(function, loop)
-    array_a, array_b = (next((v for v in load.operands if isinstance(v, Array)), None) for load in (load_a, load_b))
-    if array_a is None or array_b is None or not {array_a.name, array_b.name} <= constant:
+    buffers, stage_bytes = stage_buffers(body.loads, constant=constant_arrays(function, loop))
+    array_a, array_b = buffers[a.name].array, buffers[b.name].array
+    if array_a is None or array_b is None:
         return "the loop changes the arrays that it loads from: choose them before the loop"
-    buffers, stage_bytes = stage_buffers(body.loads)
-    idle, _ = idle_tiles(module, function, loop, body.loads, products, keeps_starts=True)
+    idle, _ = idle_tiles(module, function, loop, body, products, keeps_starts=True)
     run, at_end = longest_run(function, idle)
     sizes = dict(function.frame)  # a tile's gradient lies right behind it
     tile_bytes, idle_bytes = 2 * sum(sizes.values()), 2 * sum(sizes[name] for name in run)
@@ -84,8 +77,8 @@ def plan_reverse(
         return answer
     first = idle[run[0]] if run and (at_end or not answer.extra_bytes) else None
     gradients = (
-        TileGradient(a, load_a, array_a, b, answer.of_a),
-        TileGradient(b, load_b, array_b, a, answer.of_b),
+        TileGradient(a, loads[a], array_a, b, answer.of_a),
+        TileGradient(b, loads[b], array_b, a, answer.of_b),
     )
     views = tuple(operation for operation in operations(loop.nodes) if _is_view(operation))
     return ReverseRing(answer, variant, product.operation, product.c, first, buffers, stage_bytes, gradients, views)
@@ -104,8 +97,7 @@ def _problem_of_product(
         return "the accumulators stay in registers over an outer loop: merge the loops"
     if not c.owner:
         return "C has no memory of its own: use a tile and no view"
-    assert operation.product is not None
-    if operation.product.site not in sites_without_replay(module):
+    if operation.site not in sites_without_replay(module):
         return "the reverse pass reads C: let nothing else in the kernel use it before its store"
     for other in operations(loop.nodes):
         if other.name in JUMPS:  # Warp repeats it before the adjoint of the product
@@ -116,7 +108,7 @@ def _problem_of_product(
         return "its loads and its product lie in a branch: move the condition out of the loop"
     if not operation.reverses or not all(load.reverses and load.zeroes for load in body.loads):
         return "Warp wrote other adjoints, e.g. deterministic ones: leave the module option deterministic as it is"
-    return problem_of_order(body.block, body.loads, [product])
+    return problem_of_order(body, [product])
 
 
 def _is_view(operation: Operation) -> bool:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from warp_tiles.codegen.answers import Accumulation, Ring, StageBuffer
 from warp_tiles.codegen.effects import JUMPS, TRANSPOSE
 from warp_tiles.codegen.operations import UNKNOWN_MEMORY, Array, Operation, Tile
-from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Node, operations, path_to
+from warp_tiles.codegen.pipelines import Body
+from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, operations, path_to
 from warp_tiles.codegen.zeros import fill_before, holds_zeros
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
 from warp_tiles.gemm.loop_question import PipelineRecords, loop_question, transpositions
@@ -58,36 +59,26 @@ def plan_ring(
     module: ModuleTrace,
     function: FunctionTrace,
     loop: Loop,
-    block: tuple[Node, ...],
-    loads: Sequence[Operation],
+    body: Body,
     products: Sequence[Accumulation],
     target: LoopTarget,
 ) -> Ring | str:
-    """Returns the stages of a loop that can load ahead, or the reason why it has none.
-
-    ``block`` has the statements that contain its loads and products.
-    """
-    if not target.families:
-        return target.rejection
-    if problem := problem_of_order(block, loads, products):
+    """Returns the stages of a loop that can load ahead, or the reason why it has none."""
+    if problem := problem_of_order(body, products):
         return problem
     asked: list[tuple[GemmProblem, tuple[str, str]]] = []
-    roots = {tile.name: tile for load in loads for tile in load.results if isinstance(tile, Tile)}
     for product in products:
-        assert product.operation.product is not None
-        variant = target.variants.get(product.operation.product.site)
-        if variant is None:
-            return "the product has no function"
+        variant = target.variants[product.operation.site]
         if product.home != loop.hook:
             return "the accumulators stay in registers over an outer loop: merge the loops"
-        operands = loaded_operands(function, product, variant, roots)
+        operands = loaded_operands(function, product, variant, body)
         if isinstance(operands, str):
             return operands
         asked.append((variant, (operands[0].name, operands[1].name)))
-    _, stage_bytes = stage_buffers(loads)
+    _, stage_bytes = stage_buffers(body.loads)
     overlapping = _overlapping(module, function, products) | _scaled(module, function, loop, products)
     idle, starts = idle_tiles(
-        module, function, loop, loads, products, keeps_starts=bool(overlapping), overlapping=overlapping
+        module, function, loop, body, products, keeps_starts=bool(overlapping), overlapping=overlapping
     )
     run, at_end = longest_run(function, idle)
     around = module.bytes_around(function.label)
@@ -107,7 +98,7 @@ def plan_ring(
     answered = question.answer(target.choice if measured is None else measured.overrides)
     if isinstance(answered, str):
         return answered if measured is None else f"{answered}, {measured.reason}"
-    buffers, _ = stage_buffers(loads, transpositions(asked)[answered.form], constant_arrays(function, loop))
+    buffers, _ = stage_buffers(body.loads, transpositions(asked)[answered.form], constant_arrays(function, loop))
     in_tiles = run and (at_end or not answered.loop.extra_bytes)
     first = idle[run[0]] if in_tiles else None
     summed = {product.c.name: product.c for product, start in zip(products, starts) if not (start or product.addition)}
@@ -136,32 +127,29 @@ def constant_arrays(function: FunctionTrace, loop: Loop) -> frozenset[str]:
     )
 
 
-def problem_of_order(block: tuple[Node, ...], loads: Sequence[Operation], products: Sequence[Accumulation]) -> str:
+def problem_of_order(body: Body, products: Sequence[Accumulation]) -> str:
     """Returns the reason why loads and products do not follow each other without jumps; empty if they do."""
-    positions = [block.index(load) for load in loads]
-    ends = [block.index(product.operation) for product in products]
+    positions = [body.block.index(load) for load in body.loads]
+    ends = [body.block.index(product.operation) for product in products]
     if max(positions) > min(ends):
         return "it loads tiles after a product: load them before the first one"
-    between = block[min(positions) : max(ends) + 1]
+    between = body.block[min(positions) : max(ends) + 1]
     if not all(isinstance(node, Operation) and node.name not in JUMPS for node in between):
         return "a branch, loop or jump lies between its loads and its products: move it away"
     return ""
 
 
 def loaded_operands(
-    function: FunctionTrace, product: Accumulation, variant: GemmProblem, roots: Mapping[str, Tile]
+    function: FunctionTrace, product: Accumulation, variant: GemmProblem, body: Body
 ) -> tuple[Tile, Tile] | str:
-    """Returns the loaded tiles that A and B are, or are the transposes of, or the reason why they are none.
-
-    ``roots`` has the tiles that the loop loads, by their names.
-    """
+    """Returns the loaded tiles that A and B are, or are the transposes of, or the reason why they are none."""
     found = []
     for tile, operand, shape in (
         (product.a, variant.a, (variant.m, variant.k)),
         (product.b, variant.b, (variant.k, variant.n)),
     ):
         stored = shape if operand.arrangement == "row_major" else shape[::-1]
-        root = _whole_root(function, tile, roots)
+        root = _whole_root(function, tile, body.tiles)
         if root is None or root.shape != stored:
             return (
                 f"an operand of line {product.operation.line} is not a whole tile that the loop loads: load it as one"
@@ -177,8 +165,7 @@ def _whole_root(function: FunctionTrace, tile: Tile, roots: Mapping[str, Tile]) 
         return roots[tile.name]
     for operation in function.operations():
         if operation.name == TRANSPOSE and tile in operation.results:
-            (source,) = (value for value in operation.operands if isinstance(value, Tile))
-            return roots.get(source.name)
+            return roots.get(operation.tiles[0].name)
     return None
 
 
@@ -196,10 +183,9 @@ def stage_buffers(
     offset = 0
     for load in loads:
         array = next((value for value in load.operands if isinstance(value, Array) and value.name in constant), None)
-        for tile in load.results:
-            if isinstance(tile, Tile):
-                buffers[tile.name] = StageBuffer(load, offset, tile.name in transposed, array)
-                offset += -(-tile.size_bytes // STAGE_ALIGNMENT) * STAGE_ALIGNMENT
+        (tile,) = load.tiles
+        buffers[tile.name] = StageBuffer(load, offset, tile.name in transposed, array)
+        offset += -(-tile.size_bytes // STAGE_ALIGNMENT) * STAGE_ALIGNMENT
     return buffers, offset
 
 
@@ -207,7 +193,7 @@ def idle_tiles(
     module: ModuleTrace,
     function: FunctionTrace,
     loop: Loop,
-    loads: Sequence[Operation],
+    body: Body,
     products: Sequence[Accumulation],
     *,
     keeps_starts: bool = False,
@@ -217,11 +203,11 @@ def idle_tiles(
 
     Args:
         module, function, loop: The loop, in its function and module.
-        loads, products: Its loads and products.
+        body, products: Its loads and products.
         keeps_starts: True if a C with a start value is not idle: the loop adds to it, or its gradient is needed.
         overlapping: The names of Cs that count as Cs with a start value: several products are added to their memory.
     """
-    idle = {tile.name: tile for load in loads for tile in load.results if isinstance(tile, Tile)}
+    idle = body.tiles
     starts = []
     for product in products:
         zero = product.addition is not None or holds_zeros(module, function, loop, product.c)
