@@ -80,7 +80,7 @@ def test_storage_of_tiles_that_is_frozen(newer: list[str], monkeypatch: pytest.M
     monkeypatch.setattr(find("types.tile"), "storage", frozen, raising=False)
     assert enable_and_plan().variants == ()
     assert "products and solvers are left to Warp 1.20.0" in left_to_warp(newer)
-    assert "float32 16x16 register" in left_to_warp(newer)
+    assert "('float32', (16, 16), 'register'" in left_to_warp(newer)
 
 
 @needs_mathdx
@@ -104,23 +104,23 @@ def test_tiles_with_padded_rows(newer: list[str], monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(find("types.tile"), "__init__", padded)
     assert enable_and_plan().variants == ()
-    assert "row_major 24" in left_to_warp(newer)
+    assert "leading_dimension=24" in left_to_warp(newer)
 
 
 @needs_mathdx
 def test_adjoints_that_are_written_elsewhere(newer: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hooks, "_codegen_func_reverse", lambda self, original, *args, **named: original(*args, **named))
     assert enable_and_plan().variants == ()
-    assert "with an adjoint: False" in left_to_warp(newer)
+    assert "('with an adjoint', False)" in left_to_warp(newer)
 
 
 @needs_mathdx
 def test_another_trace_leaves_only_loops_to_warp(newer: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "TRACE", (*probe.TRACE[:-1], "tile_store: another way"))
+    monkeypatch.setattr(probe, "TRACE", (*probe.TRACE[:-1], ("tile_store", "another way")))
     plan = enable_and_plan()
     assert "loops of products are left as Warp generates them" in left_to_warp(newer)
     assert plan.loops == ()
-    assert "expected 'tile_store: another way'" in plan.loops_reason
+    assert "expected ('tile_store', 'another way')" in plan.loops_reason
     assert {item.provider for item in plan.needed} == {"mma"}
 
 

@@ -33,7 +33,6 @@ from warp_tiles.codegen.prelude import (
     SCALAR_FUNCTION,
     declaration,
     loop_declarations,
-    pointers,
     waiting_function,
 )
 from warp_tiles.codegen.stages import LoopTarget
@@ -145,7 +144,7 @@ def test_the_second_adjoint_of_operands_that_may_share_memory_waits() -> None:
     assert "_waiting" not in text_of(distinct, built)
     text = text_of(shared, built)
     assert names_of(text, 0) == [BIG[C].symbol, BIG[A].symbol, f"{BIG[B].symbol}_waiting"]
-    assert text.count(waiting_function(BIG[B].symbol, pointers(BIG[B]))) == 1
+    assert text.count(waiting_function(BIG[B], BIG[B].symbol)) == 1
     assert text.index(f"void {BIG[B].symbol}(") < text.index(f"static void {BIG[B].symbol}_waiting")
     assert "_waiting" not in text_of(shared, {})
     assert "_waiting" not in text_of(generated(sites, trace=product_of("a", "a")), built), "no adjoint is called"

@@ -7,6 +7,7 @@ The comparison notices a change of meaning. The check of Warp's members notices 
 # Warp reads annotations as values, so they are not types, and the file does not import them from __future__
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
@@ -17,6 +18,7 @@ from warp_tiles._warp.searches import forget_modules
 from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.codegen.operations import Array, Operation, Tile, Value
 from warp_tiles.codegen.trace import Loop, Node
+from warp_tiles.gemm import dispatch
 from warp_tiles.gemm.problem import GemmProblem
 
 ARCH, THREADS = 90, 64
@@ -33,26 +35,20 @@ def _multiply(A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float16), 
     wp.tile_store(C, c, offset=(i * _T, j * _T))
 
 
+_HALF = dispatch.Tile("float16", (_T, _T), (_T, 1), "row_major", False)
+_FLOAT = replace(_HALF, dtype="float32")
+_A, _C = ("float16", (_T, _T), "shared", True, True), ("float32", (_T, _T), "shared", True, True)
+_PLACE = ("array", (0, _T), (0, _T))
+_LOAD = ("tile_load", "TILES", True, True, _PLACE, (_A,))
+_MATMUL = ("tile_matmul", "TILES", True, True, (_A, _A, _C), ())
+_FOUND = dispatch.products(_HALF, _HALF, _FLOAT, precision="default", target=dispatch.Target(ARCH, THREADS))
 #: What tested versions of Warp make of the kernel: its product, and what is traced.
-PRODUCT = (
-    "tile_matmul: forward, adjoint_a, adjoint_b",
-    "forward: 16x16x16 float16 x float16 -> float32, 64 threads, sm_90",
-    "row_major 16, row_major 16, row_major 16",
-    "adjoint_a: 16x16x16 float32 x float16 -> float16, 64 threads, sm_90",
-    "row_major 16, col_major 16, row_major 16",
-    "adjoint_b: 16x16x16 float16 x float32 -> float16, 64 threads, sm_90",
-    "col_major 16, row_major 16, row_major 16",
-    "tile_matmul: hooked, reversed, TILES: float16 16x16 shared, float16 16x16 shared, float32 16x16 shared -> ",
-    "called: True, with an adjoint: True",
-)
+PRODUCT = (*_FOUND.variants.items(), _MATMUL, ("called", True), ("with an adjoint", True))
 TRACE = (
-    "tile_zeros: hooked, TILES:  -> float32 16x16 shared",
-    "shape: NONE: array -> ",
-    "range loop:",
-    "  tile_load: hooked, reversed, TILES: array, [0, 16], [0, 16] -> float16 16x16 shared",
-    "  tile_load: hooked, reversed, TILES: array, [0, 16], [0, 16] -> float16 16x16 shared",
-    "  tile_matmul: hooked, reversed, TILES: float16 16x16 shared, float16 16x16 shared, float32 16x16 shared -> ",
-    "tile_store: hooked, reversed, WRITES: array, float32 16x16 shared, [0, 16], [0, 16] -> ",
+    ("tile_zeros", "TILES", True, False, (), (_C,)),
+    ("shape", "NONE", False, False, ("array",), ()),
+    ("range", _LOAD, _LOAD, _MATMUL),
+    ("tile_store", "WRITES", True, True, ("array", _C, (0, _T), (0, _T)), ()),
 )
 
 
@@ -69,50 +65,40 @@ def generated(hooks: Any, name: str = "warp_tiles_probe") -> GeneratedModule:
         forget_modules([name])
 
 
-def product_of(made: GeneratedModule) -> tuple[str, ...]:
-    """The sites of a module as text."""
-    lines = []
-    for site in made.session.sites:
-        lines.append(f"{site.call}: {', '.join(role.value for role in site.variants)}")
-        for role, variant in site.variants.items():
-            lines.append(f"{role.value}: {variant.describe()}")
-            if isinstance(variant, GemmProblem):
-                operands = (variant.a, variant.b, variant.c)
-                lines.append(", ".join(f"{operand.arrangement} {operand.leading_dimension}" for operand in operands))
-    for operation in (one for function in made.trace.functions.values() for one in function.operations()):
-        if operation.product is not None:
-            lines += _lines([operation])
-    is_called = "wt_site0_forward" in made.source
-    return (*lines, f"called: {is_called}, with an adjoint: {made.called == {0}}")
+def product_of(made: GeneratedModule) -> tuple[Any, ...]:
+    """The sites of a module. Alignments are left out, because a Warp that tells less of them is served."""
+    found = (pair for site in made.session.sites for pair in site.variants.items())
+    variants = [(role, v.without_alignment() if isinstance(v, GemmProblem) else v) for role, v in found]
+    operations = (operation for function in made.trace.functions.values() for operation in function.operations())
+    calls = _facts(tuple(operation for operation in operations if operation.product is not None))
+    return (*variants, *calls, ("called", "wt_site0_forward" in made.source), ("with an adjoint", made.called == {0}))
 
 
-def trace_of(made: GeneratedModule) -> tuple[str, ...]:
-    """The trace of a module as text, without the names of variables."""
-    return tuple(line for function in made.trace.functions.values() for line in _lines(function.nodes))
+def trace_of(made: GeneratedModule) -> tuple[Any, ...]:
+    """The trace of a module, without the names of variables."""
+    return tuple(fact for function in made.trace.functions.values() for fact in _facts(function.nodes))
 
 
-def _lines(nodes: Sequence[Node]) -> Iterator[str]:
+def _facts(nodes: tuple[Node, ...]) -> Iterator[tuple[Any, ...]]:
+    """Name, effect, hook, adjoint's hook, operands and results of each operation with a tile or an array."""
     for node in nodes:
         if not isinstance(node, Operation):
-            yield f"{node.kind} loop:" if isinstance(node, Loop) else "branch:"
-            yield from (f"  {line}" for line in _lines(node.nodes))
-        elif any(isinstance(value, (Tile, Array)) for value in (*node.operands, *node.results)):
-            hooked = "hooked, " * (node.hook is not None) + "reversed, " * node.reverses
-            values = (", ".join(filter(None, map(_text, side))) for side in (node.operands, node.results))
-            yield f"{node.name}: {hooked}{node.effect.name}: {' -> '.join(values)}"
+            yield node.kind if isinstance(node, Loop) else "branch", *_facts(node.nodes)
+        elif any(isinstance(value, (Tile, Array)) for value in node.values):
+            operands, results = (tuple(filter(None, map(_fact, side))) for side in (node.operands, node.results))
+            yield node.name, node.effect.name, node.hook is not None, node.reverses, operands, results
 
 
-def _text(value: Value) -> str:
-    """A tile, an array or an affine offset without its names; empty for another scalar."""
+def _fact(value: Value) -> Any:
+    """A tile, an array or an affine offset without its names; None for another scalar."""
     if isinstance(value, Tile):
-        facts = "" if value.memory == {value.name} else " alias", "" if value.dense else " padded"
-        return f"{value.dtype} {'x'.join(map(str, value.shape))} {value.storage}{''.join(facts)}"
+        return value.dtype, value.shape, value.storage, value.memory == {value.name}, value.dense
     if isinstance(value, Array):
         return "array"
-    return "" if value.offset is None else str([value.offset.constant, *(factor for _, factor in value.offset.terms)])
+    return None if value.offset is None else (value.offset.constant, *(factor for _, factor in value.offset.terms))
 
 
-def difference(expected: Sequence[str], found: Sequence[str]) -> str:
-    """The first line that differs; empty if none does."""
-    pairs = zip_longest(expected, found, fillvalue="")
-    return next((f"expected '{line}', and got '{other}'" for line, other in pairs if line != other), "")
+def difference(expected: Sequence[Any], found: Sequence[Any]) -> str:
+    """The first values that differ; empty if none do."""
+    pairs = zip_longest(expected, found)
+    return next((f"expected {one}, and got {other}" for one, other in pairs if one != other), "")

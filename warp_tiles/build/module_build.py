@@ -23,6 +23,7 @@ from warp_tiles.build.module_cache import module_flight
 from warp_tiles.build.phases import COMPILE, LINK, WAIT, WARP_LINK, WRITE, Phases, now_s
 from warp_tiles.build.records import Artifact, ModuleRecord
 from warp_tiles.codegen.module import GeneratedModule
+from warp_tiles.codegen.prelude import prefix_of
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.module import ModuleSource, module_flags, warp_link_reason
 from warp_tiles.compile.pool import result_of
@@ -232,7 +233,7 @@ class ModuleBuild:
     def _compile(self, module: ModuleSource, source_path: Path, *, precompiles: bool = True) -> Future[Compiled]:
         text, flags = source_path.read_text("utf-8"), module_flags(module, self._context.toolchain().nvrtc_version)
         request = CompileRequest(module.name, text, flags, module.include_dirs, f"module {self.plan.name}")
-        prefix = len(self._generated.prefix) if precompiles else 0
+        prefix = len(prefix_of(self._generated.source)) if precompiles else 0
         return self._phases.of_process(COMPILE, self._context.compile_module(request, module.native_dir, prefix))
 
     def _link(

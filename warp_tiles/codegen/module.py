@@ -10,7 +10,7 @@ from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
 from warp_tiles.codegen.answers import FunctionCall, LoopAccumulators, LoopDecision, ModuleAnswer
 from warp_tiles.codegen.loads import plan_loads
 from warp_tiles.codegen.loops import decide
-from warp_tiles.codegen.prelude import finished_source, prefix_of
+from warp_tiles.codegen.prelude import finished_source
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.stores import computed_stores, reversed_stores
 from warp_tiles.codegen.trace import ModuleTrace
@@ -101,11 +101,6 @@ class GeneratedModule:
     _decisions: list[tuple[Settings, bool, ModuleDecision]] = field(
         default_factory=list, init=False, repr=False, compare=False
     )
-
-    @property
-    def prefix(self) -> str:
-        """The source up to the declarations: Warp's headers and macros, which many modules have in common."""
-        return prefix_of(self.source)
 
     def decide(self, functions: Functions, settings: Settings, *, suffix: bool = True) -> ModuleDecision:
         """Returns what computes each product. Only functions that may be called are asked for.

@@ -7,8 +7,6 @@ one of them. The prelude replaces it: declarations, the device functions of ``ke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-
 from warp_tiles.codegen.answers import LoopAccumulators, ModuleAnswer
 from warp_tiles.codegen.emit_loops import (
     emit_loads,
@@ -56,11 +54,28 @@ def finished_source(source: str, answer: ModuleAnswer) -> str:
         elif variant is not None:
             declarations[name] = declaration(variant, name)
             if call.waits:
-                declarations[f"{name}_waiting"] = waiting_function(name, pointers(variant))
+                declarations[f"{name}_waiting"] = waiting_function(variant, name)
                 name = f"{name}_waiting"
         names[call.placeholder] = name
     for product, accumulators in answer.summed:
         declarations[f"{accumulators.symbol}_add"] = loop_declarations(product, accumulators)
+    lines = [declarations[name] for name in sorted(declarations)] + ['}  // extern "C"']
+    if answer.moves:  # adjoints of loads then add vectors
+        staged = [text for loop in answer.loops for text in staged_types(loop)]
+        reversed_loops = [text for loop in answer.loops for text in reversed_types(loop)]
+        found = REVERSED_HEADER if reversed_loops else STAGED_HEADER if staged else MODULE_HEADER
+        kernels = sources.kernels_folder()
+        lines += [flatten(kernels / found, kernels), *staged, *reversed_loops]
+    if solvers:
+        lines.append((sources.kernels_folder() / SOLVER_HEADER).read_text("utf-8"))
+        lines += [solvers[symbol] for symbol in sorted(solvers)]
+    lines += [f"#define {name} {value}" for name, value in names.items()]
+    lines += [*_macros(answer).definitions(answer.hooks), 'extern "C" {']
+    return source.replace(PLACEHOLDER, "\n".join(lines), 1)
+
+
+def _macros(answer: ModuleAnswer) -> Macros:
+    """The macros of a module's hooks."""
     macros = Macros()
     emit_loops(macros, answer.loops)
     for loop in answer.loops:
@@ -73,55 +88,7 @@ def finished_source(source: str, answer: ModuleAnswer) -> str:
     skip_replays(macros, answer.skipped)
     for loop in answer.loops:
         emit_reverse(macros, loop)
-    return with_prelude(
-        source,
-        [declarations[name] for name in sorted(declarations)],
-        names,
-        macros.definitions(answer.hooks),
-        header=answer.moves,
-        staged=[text for loop in answer.loops for text in staged_types(loop)],
-        reversed_loops=[text for loop in answer.loops for text in reversed_types(loop)],
-        solvers=[solvers[symbol] for symbol in sorted(solvers)],
-    )
-
-
-def with_prelude(
-    source: str,
-    declarations: Iterable[str],
-    names: Mapping[str, str],
-    macros: Iterable[str],
-    *,
-    header: bool,
-    solvers: Sequence[str] = (),
-    staged: Sequence[str] = (),
-    reversed_loops: Sequence[str] = (),
-) -> str:
-    """Returns the source with its prelude.
-
-    Args:
-        source: The source that Warp generated, with the placeholder.
-        declarations: C++ declarations of linked functions.
-        names: The value of each placeholder of a site.
-        macros: Definitions of the hooks.
-        header: True to include the functions of ``kernels/module``. Adjoints of loads then add vectors.
-        staged: C++ of the types of products in stages; the device functions of stages are included with them.
-        reversed_loops: The same for reverse passes.
-        solvers: C++ of the types that stand for solver functions; the overloads that take them are included with them.
-
-    Raises:
-        ToolchainError: The device sources are missing.
-    """
-    lines = [*declarations, '}  // extern "C"']
-    if header:
-        kernels = sources.kernels_folder()
-        found = REVERSED_HEADER if reversed_loops else STAGED_HEADER if staged else MODULE_HEADER
-        lines.append(flatten(kernels / found, kernels))
-        lines += [*staged, *reversed_loops]
-    if solvers:
-        lines += [(sources.kernels_folder() / SOLVER_HEADER).read_text("utf-8"), *solvers]
-    lines += [f"#define {name} {value}" for name, value in names.items()]
-    lines += [*macros, 'extern "C" {']
-    return source.replace(PLACEHOLDER, "\n".join(lines), 1)
+    return macros
 
 
 def prefix_of(source: str) -> str:
@@ -170,13 +137,8 @@ def loop_declarations(variant: GemmProblem, accumulators: LoopAccumulators) -> s
     return f"{add}\nvoid {accumulators.symbol}_finish({accumulators.ctype}*, {c}*);"
 
 
-def waiting_function(symbol: str, types: Iterable[str]) -> str:
-    """Returns the C++ of a function that waits for all threads of the block and then calls another function.
-
-    Args:
-        symbol: Name of the other function.
-        types: C++ types of its parameters alpha, A, B, beta and C.
-    """
+def waiting_function(variant: GemmProblem, symbol: str) -> str:
+    """Returns the C++ of a function that waits for all threads of the block and then calls a variant's function."""
     names = ("alpha", "a", "b", "beta", "c")
-    parameters = ", ".join(f"{kind} {name}" for kind, name in zip(types, names))
+    parameters = ", ".join(f"{kind} {name}" for kind, name in zip(pointers(variant), names))
     return f"static void {symbol}_waiting({parameters}) {{ WP_TILE_SYNC(); {symbol}({', '.join(names)}); }}"
