@@ -74,7 +74,7 @@ def make_kernel() -> Any:
 def launch(kernel: Any, device: Any) -> Product:
     product = Product(device, (SIZE, SIZE, SIZE))
     arrays = [product.x, product.y, product.out]
-    wp.launch_tiled(kernel, (SIZE // TILE, SIZE // TILE), inputs=arrays, block_dim=64, device=device)
+    wp.launch_tiled(kernel, dim=(SIZE // TILE,) * 2, inputs=arrays, block_dim=64, device=device)
     return product
 
 
