@@ -145,7 +145,7 @@ def measure(
                 row[found]["tflops"] = round(flops[found] / times.median_us / 1e6, 3)
     add_ratios(row, peers)
     cublas.add_ratio(row)
-    if "median_us" in row["tiles"]:
+    if "median_us" in row["tiles"] and cell.form != "update":  # its sums stay in registers, and its loads count
         multiprocessors = wp.get_device(device).sm_count
         built = (store.record(entry.builds["tiles"]) or {}).get("builds", [])
         row["bound"] = bound_of(entry, built, rates, multiprocessors, row["tiles"]["clock_ghz"])

@@ -221,6 +221,8 @@ def products() -> dict[str, str]:
              ["small products, 39 forms, against the faster of Warp's paths; least ratio",
               *cells("small", *both, types=wide)],
              ["... with both adjoints; least ratio", *cells("backward_small", *both, types=wide)],
+             ["loop of a blocked solver, which subtracts its products from C, 9 forms, one H100; least ratio",
+              *cells("update", *both, types=wide)],
              [f"M, N and K of 4, 6, 8, 12, 16, 24 or 32 with 32, 64 or 128 threads, all {every:,}; least ratio",
               *cells("every_small", *both, types=wide, source="gemm_every_small")],
              ["loop over 4096 x 4096 x 4096, the best form of each side", *cells("loop", "best_ratio")],

@@ -19,7 +19,7 @@ from warp_tiles import record
 pytestmark = pytest.mark.gpu
 
 SPLIT = 64, 64, 8192  # one tile, so K is split and the slices meet in a workspace
-TILE, SIZE = 32, 256
+SIZE = 256
 
 
 @pytest.fixture(autouse=True)
@@ -55,26 +55,26 @@ class Product:
         np.testing.assert_array_equal(self.out.numpy(), self.a @ self.b)
 
 
-def make_kernel() -> Any:
-    """A kernel with a loop over K, in a module of its own."""
+def make_kernel(tile: int) -> Any:
+    """A kernel with a loop over K. Each size of a tile has a module of its own."""
 
     @wp.kernel(module="unique")
     def multiply(a: wp.array2d(dtype=wp.float16), b: wp.array2d(dtype=wp.float16), c: wp.array2d(dtype=wp.float32)):
         i, j = wp.tid()
-        out = wp.tile_zeros(shape=(TILE, TILE), dtype=wp.float32)
-        for step in range(a.shape[1] // TILE):
-            x = wp.tile_load(a, shape=(TILE, TILE), offset=(i * TILE, step * TILE))
-            y = wp.tile_load(b, shape=(TILE, TILE), offset=(step * TILE, j * TILE))
+        out = wp.tile_zeros(shape=(tile, tile), dtype=wp.float32)
+        for step in range(a.shape[1] // tile):
+            x = wp.tile_load(a, shape=(tile, tile), offset=(i * tile, step * tile))
+            y = wp.tile_load(b, shape=(tile, tile), offset=(step * tile, j * tile))
             wp.tile_matmul(x, y, out)
-        wp.tile_store(c, out, offset=(i * TILE, j * TILE))
+        wp.tile_store(c, out, offset=(i * tile, j * tile))
 
     return multiply
 
 
-def launch(kernel: Any, device: Any) -> Product:
+def launch(kernel: Any, device: Any, tile: int) -> Product:
     product = Product(device, (SIZE, SIZE, SIZE))
     arrays = [product.x, product.y, product.out]
-    wp.launch_tiled(kernel, dim=(SIZE // TILE,) * 2, inputs=arrays, block_dim=64, device=device)
+    wp.launch_tiled(kernel, dim=(SIZE // tile,) * 2, inputs=arrays, block_dim=64, device=device)
     return product
 
 
@@ -108,7 +108,7 @@ def test_graphs_of_both_gpus_at_once(gpus: tuple[Any, Any]) -> None:
 
 
 def test_a_thread_for_each_gpu(gpus: tuple[Any, Any]) -> None:
-    kernel, failures = make_kernel(), []
+    kernel, failures = make_kernel(32), []
 
     def work(device: Any, seed: int) -> None:
         try:
@@ -118,7 +118,7 @@ def test_a_thread_for_each_gpu(gpus: tuple[Any, Any]) -> None:
                     product.out.zero_()
                     product.run()
                     product.check()
-                launch(kernel, device).check()  # both threads may load the module
+                launch(kernel, device, 32).check()  # both threads may load the module
         except BaseException as error:
             failures.append(error)
 
@@ -131,9 +131,9 @@ def test_a_thread_for_each_gpu(gpus: tuple[Any, Any]) -> None:
 
 
 def test_a_module_is_built_once_for_both(gpus: tuple[Any, Any]) -> None:
-    kernel = make_kernel()
+    kernel = make_kernel(64)
     for device in gpus:
-        launch(kernel, device).check()
+        launch(kernel, device, 64).check()
     rows = [row for row in warp_tiles.report()["modules"] if row["name"] == kernel.module.name and "linker" in row]
     assert len({row["arch"] for row in rows}) == len({device.arch for device in gpus})
     assert len(rows) == len({device.arch for device in gpus})
@@ -143,9 +143,9 @@ def test_gpus_of_different_architectures(gpus: tuple[Any, Any], monkeypatch: pyt
     """The second one poses as an A100, so it gets PTX for ``sm_80``, which newer GPUs run too."""
     monkeypatch.setattr(gpus[1], "arch", 80)
     monkeypatch.setattr(gpus[1], "is_cubin_supported", False)
-    kernel = make_kernel()
+    kernel = make_kernel(16)
     for device in gpus:
-        launch(kernel, device).check()
+        launch(kernel, device, 16).check()
     rows = [row for row in warp_tiles.report()["modules"] if row["name"] == kernel.module.name and "linker" in row]
     assert {(row["arch"], row["output"].rpartition(".")[2]) for row in rows} == {(gpus[0].arch, "cubin"), (80, "ptx")}
     for device in gpus:
