@@ -12,13 +12,15 @@ import errno
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from warp_tiles.errors import TuningError, WorkerError
 from warp_tiles.util.signals import raise_if_signalled
 
+T = TypeVar("T")
 HOPELESS = 1.5  # times the leader's median; a candidate is dropped if even its best run takes longer
 L2_SCRATCH_BYTES = 256 * 1024**2  # larger than the L2 cache of any GPU
 _CUSHION_FILLS = 4  # of the scratch buffer: about 250 us on an H200, in which the host queues the runs
@@ -126,6 +128,7 @@ class Runner:
         reason: Reason why it was dropped or failed.
         spent_s: Time that its runs took.
         unfinished: True if the race ended before it had all its runs.
+        watched: Enters a block around everything that launches the candidate.
     """
 
     name: str
@@ -135,6 +138,7 @@ class Runner:
     reason: str = ""
     spent_s: float = 0.0
     unfinished: bool = False
+    watched: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def statistics(self) -> Statistics:
         """See :func:`statistics`."""
@@ -160,9 +164,7 @@ def race(
     effort: Effort | None = None,
     *,
     deadline: float = math.inf,
-    drop: bool = True,
     on_measured: Callable[[Runner], None] = lambda runner: None,
-    now: Callable[[], float] = time.monotonic,
 ) -> None:
     """Measure runners against each other, and set their status.
 
@@ -172,38 +174,35 @@ def race(
         runners: The candidates, in the order in which they run.
         clock: Takes the times.
         effort: Amount of measurement; None for the default.
-        deadline: When to stop, by ``now``. A runner without a sample then stays ``running``. One that needs more
-            samples is ``unfinished``.
-        drop: Drop runners that cannot win.
+        deadline: When to stop, by ``time.monotonic``. A runner without a sample then stays ``running``. One that needs
+            more samples is ``unfinished``.
         on_measured: Called with a runner after each of its measurements.
-        now: Returns the time in seconds, monotonic.
     """
     effort = effort or Effort()
     in_time = True
     for runner in runners:
-        if now() >= deadline:
+        if time.monotonic() >= deadline:
             return
         if not runner.samples_us and runner.status == "running":
-            _attempt(runner, runner.candidate.prepare, now)
+            _attempt(runner, runner.candidate.prepare)
             runner.spent_s = 0.0
             if effort.warmup and runner.status == "running":
-                _attempt(runner, partial(clock.sample_us, runner.candidate, effort.warmup), now)
+                _attempt(runner, partial(clock.sample_us, runner.candidate, effort.warmup))
     for iteration in range(effort.iterations):
         live = [runner for runner in runners if runner.status in ("running", "ok")]
         offset = iteration % len(live) if live else 0  # so that no runner always follows the same one
         for runner in (*live[offset:], *live[:offset]):
             if _has_enough(runner, effort):
                 continue
-            if now() >= deadline:
+            if time.monotonic() >= deadline:
                 in_time = False
                 continue
-            _attempt(runner, partial(_sample, runner, clock, effort), now)
+            runner.samples_us += _attempt(runner, partial(clock.sample_us, runner.candidate, effort.runs)) or ()
             on_measured(runner)
-        if drop:
-            _drop(runners)
-        if drop and _is_decided(runners, effort):
+        _drop(runners)
+        if _is_decided(runners, effort):
             break
-        if now() >= deadline:
+        if time.monotonic() >= deadline:
             in_time = in_time and iteration + 1 == effort.iterations
             break
     for runner in runners:
@@ -212,18 +211,18 @@ def race(
             runner.unfinished = not in_time and not _has_enough(runner, effort)
 
 
-def _sample(runner: Runner, clock: Clock, effort: Effort) -> None:
-    runner.samples_us += clock.sample_us(runner.candidate, effort.runs)
-
-
-def _attempt(runner: Runner, action: Callable[[], Any], now: Callable[[], float]) -> None:
-    start = now()
+def _attempt(runner: Runner, action: Callable[[], T]) -> T | None:
+    """The result of a call; None if it fails, which is then the failure of the candidate."""
+    start = time.monotonic()
     try:
-        action()
-    except Exception as error:  # any exception is recorded as the candidate's failure
+        with runner.watched():
+            return action()
+    except Exception as error:  # of any class
         raise_if_signalled(error)
         runner.status, runner.reason = "failed", describe_error(error)
-    runner.spent_s += now() - start
+    finally:
+        runner.spent_s += time.monotonic() - start
+    return None
 
 
 def _has_enough(runner: Runner, effort: Effort) -> bool:

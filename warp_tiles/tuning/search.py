@@ -13,15 +13,19 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from warp_tiles.build.progress import is_enabled, new_bar
 from warp_tiles.errors import RefusedWorkerError, ToolchainError
 from warp_tiles.tuning.measure import Candidate, Clock, Effort, Runner, describe_error, is_transient, race
 from warp_tiles.tuning.record import Config, Timing, identity
-from warp_tiles.tuning.search_progress import SearchProgress
 from warp_tiles.tuning.space import Strategy
-from warp_tiles.util.threads import DaemonThreads, available_cores, wait_all, wait_result
+from warp_tiles.util.threads import DaemonThreads, available_cores, held, wait_all, wait_result
 from warp_tiles.util.warn import warn
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 _BATCH = 32  # built, measured and stored together; cores are idle only at the end of a batch
 _BATCH_ON_BUDGET = 16  # smaller, so that something is measured before the time is over
@@ -106,9 +110,13 @@ def search(
     Raises:
         ToolchainError: The last device was lost.
     """
-    with SearchProgress(what, len(configs)) as progress:
+    bar = new_bar(f"tuning {what}")
+    # a terminal has one bar; searches beside each other, on a cluster, have none
+    is_shown = is_enabled() and threading.current_thread() is threading.main_thread()
+    with bar if is_shown else contextlib.nullcontext():
         deadline = time.monotonic() + budget_s if budget_s else math.inf
-        given = (effort or Effort(), jobs or available_cores(), deadline, soft, progress, finished)
+        task = bar.add_task("", total=len(configs))
+        given = (effort or Effort(), jobs or available_cores(), deadline, soft, bar, task, finished)
         return _Search([_Guard(device) for device in devices], *given).run(configs, strategy or Strategy(), default)
 
 
@@ -139,36 +147,12 @@ class _Guard:
                 self.lost_to, self.cause = name, error if isinstance(error, ToolchainError) else None
             raise
 
-    def build(self, config: Config) -> _Watched:
-        name = identity(config)
-        with self.watched(name):
-            built = self.device.build(config)
-            return _Watched(self, name, built, shared_bytes=built.shared_bytes)
+    def build(self, config: Config) -> Candidate:
+        with self.watched(identity(config)):
+            return self.device.build(config)
 
-    def sample_us(self, candidate: Any, runs: int) -> list[float]:
-        """See :class:`warp_tiles.tuning.measure.Clock`."""
-        with self.watched(candidate.name):
-            return self.device.clock.sample_us(candidate.built, runs)
-
-
-@dataclass(frozen=True)
-class _Watched(Candidate):
-    """A candidate on a guarded device."""
-
-    guard: _Guard
-    name: str
-    built: Candidate
-    shared_bytes: int = 0
-
-    def prepare(self) -> None:
-        with self.guard.watched(self.name):
-            self.built.prepare()
-
-    def run(self) -> None:
-        self.built.run()
-
-    def restore(self) -> None:
-        self.built.restore()
+    def runner(self, name: str, candidate: Candidate) -> Runner:
+        return Runner(name, candidate, watched=partial(self.watched, name))
 
 
 @dataclass
@@ -178,7 +162,8 @@ class _Search:
     jobs: int
     deadline: float
     soft: Mapping[str, Any] | None
-    progress: SearchProgress
+    bar: Progress
+    task: TaskID
     finished: Callable[[Sequence[Timing]], object]
     config_of: dict[str, Config] = field(default_factory=dict)
     guard_of: dict[str, _Guard] = field(default_factory=dict)
@@ -188,6 +173,7 @@ class _Search:
     builds: int = 0
     build_s: float = 0.0
     measure_s: float = 0.0
+    best_us: float = math.inf
 
     @property
     def has_time(self) -> bool:
@@ -228,12 +214,12 @@ class _Search:
 
     def _build(self, builder: DaemonThreads, names: Sequence[str]) -> list[Runner]:
         start = time.monotonic()
-        self.progress.say(f"building {len(names)}")
+        self.bar.update(self.task, description=f"building {len(names)}")
         self.guard_of |= {name: self.guards[number % len(self.guards)] for number, name in enumerate(names)}
         futures = {name: builder.submit(self.guard_of[name].build, self.config_of[name]) for name in names}
         left_s = None if self.deadline == math.inf else max(0.0, self.deadline - time.monotonic())
         for future in futures.values():
-            future.add_done_callback(lambda done: self.progress.built() if not done.cancelled() else None)
+            future.add_done_callback(lambda done: None if done.cancelled() else self.bar.advance(self.task))
         wait_all(futures.values(), left_s)
         self.build_s += time.monotonic() - start
         runners: list[Runner] = []
@@ -245,7 +231,7 @@ class _Search:
             self.builds += 1
             error = future.exception()
             if error is None:
-                runners.append(Runner(name, future.result()))
+                runners.append(self.guard_of[name].runner(name, future.result()))
             elif isinstance(error, RefusedWorkerError) or not isinstance(error, Exception):
                 raise error
             elif not self.guard_of[name].lost_to:
@@ -285,8 +271,8 @@ class _Search:
         ]
 
         def measure(guard: _Guard, part: list[Runner]) -> None:
-            with _measuring[guard.device.name]:  # two searches at once would measure each other
-                race(part, guard, effort, deadline=self.deadline, on_measured=self._show)
+            with held(_measuring[guard.device.name]):  # two searches at once would measure each other
+                race(part, guard.device.clock, effort, deadline=self.deadline, on_measured=self._show)
 
         start = time.monotonic()
         for runner in runners:
@@ -303,8 +289,9 @@ class _Search:
         self.measure_s += time.monotonic() - start
 
     def _show(self, runner: Runner) -> None:
-        if runner.samples_us:
-            self.progress.measured(runner.name, runner.statistics().median_us)
+        if runner.samples_us and (median_us := runner.statistics().median_us) < self.best_us:
+            self.best_us = median_us
+            self.bar.update(self.task, description=f"best {median_us:.1f} us {runner.name}")
 
     def _leaders(self, runners: Sequence[Runner]) -> list[Runner]:
         """Returns the fastest candidate of each device. The next batch is measured against it."""
@@ -323,11 +310,9 @@ class _Search:
         first = self.guards[0]
         built = {runner.name: runner.candidate for runner in self.runners if self.guard_of[runner.name] is first}
         self.guard_of |= dict.fromkeys(names, first)
-        futures = [builder.submit(first.build, self.config_of[name]) for name in names if name not in built]
-        for future in futures:
-            candidate = wait_result(future)
-            built[candidate.name] = candidate
-        finals = [Runner(name, built[name]) for name in names]
+        futures = {name: builder.submit(first.build, self.config_of[name]) for name in names if name not in built}
+        built |= {name: wait_result(future) for name, future in futures.items()}
+        finals = [first.runner(name, built[name]) for name in names]
         self.runners += finals
         self._race(finals, replace(self.effort, iterations=_FINAL_ITERATIONS * self.effort.iterations))
         self._lost(())

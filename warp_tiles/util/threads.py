@@ -10,16 +10,36 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future, wait
-from typing import Any, TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from warp_tiles.util.signals import raise_if_signalled
+
+if TYPE_CHECKING:
+    AnyLock = threading.Lock | threading.RLock
 
 A = TypeVar("A")
 T = TypeVar("T")
 _Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 _WAKE_UP_S = 0.2
+
+
+def acquire(lock: AnyLock) -> None:
+    """Wait for a lock of this process, and take it."""
+    while not lock.acquire(timeout=_WAKE_UP_S):
+        pass
+
+
+@contextmanager
+def held(lock: AnyLock) -> Iterator[None]:
+    """Hold a lock of this process for the block."""
+    acquire(lock)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def wait_result(future: Future[T]) -> T:
