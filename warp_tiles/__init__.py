@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from warp_tiles.gemm.problem import GemmProblem, Operand, Role
     from warp_tiles.launch.recorded import RecordedLaunch, RecordingTarget, record
     from warp_tiles.plan.planning import ModulePlan, PlannedVariant
-    from warp_tiles.tuning.autotune import autotune
-    from warp_tiles.tuning.kernel import TunedKernel
+    from warp_tiles.tuning.kernel import TunedKernel, autotune
     from warp_tiles.tuning.measure import Effort
     from warp_tiles.tuning.space import Halving, Random, Space
 
@@ -65,7 +64,7 @@ _LAZY_NAMES = {
     "Role": "gemm.problem",
     "Space": "tuning.space",
     "TunedKernel": "tuning.kernel",
-    "autotune": "tuning.autotune",
+    "autotune": "tuning.kernel",
     "matmul": "array_products.matmul",
     "record": "launch.recorded",
 }

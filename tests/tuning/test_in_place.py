@@ -85,9 +85,10 @@ def test_timings_of_another_driver_are_measured_again_if_they_do_not_count(tuner
     tuner.store.merge(key, [timing(config, 100.0, soft=old) for config in PLACE.configs])
     assert tuner.tune(placed(PLACE)).measured == 0
     strict = replace(tuner, reuse_stale=False)
-    assert len(strict.missing(PLACE, strict.record(PLACE))) == len(PLACE.configs)
+    again = strict.question(PLACE)
+    assert len(again.pending(again.record())) == len(PLACE.configs)
     strict.tune(placed(PLACE))
-    assert {item.soft["driver"] for item in strict.record(PLACE).timings if item.soft} == {"13.0"}
+    assert {item.soft["driver"] for item in again.record().timings if item.soft} == {"13.0"}
 
 
 def test_an_interruption_keeps_what_was_measured(tuner: Tuner, machine: Machine) -> None:
@@ -96,7 +97,7 @@ def test_an_interruption_keeps_what_was_measured(tuner: Tuner, machine: Machine)
 
     with pytest.raises(KeyboardInterrupt):
         tuner.tune(placed(PLACE), progress=interrupt)
-    assert tuner.record(PLACE).timings
+    assert tuner.question(PLACE).record().timings
     assert tuner.tune(placed(PLACE)).winner is not None
 
 
@@ -127,7 +128,7 @@ def test_an_answer_that_breaks_the_gpu_has_failed_and_the_rest_is_kept(tuner: Tu
     machine.broken_by = identity(PLACE.configs[5])
     with pytest.raises(ToolchainError, match="cuda:7 cannot be used any more since it ran"):
         tuner.tune(placed(PLACE))
-    record = tuner.record(PLACE)
+    record = tuner.question(PLACE).record()
     failed = [item.identity for item in record.timings if item.status == "failed"]
     assert failed == [machine.broken_by]
     healed = Machine()

@@ -251,7 +251,7 @@ def test_a_small_budget_continues_with_unmeasured_candidates_and_ends(store: Mem
     cut = replace(first, unfinished=True)
     store.records[record.key.digest] = Record(record.key, (cut, second))
     add = tuned(store)
-    pending = add._ask(args, "cpu").pending(store.records[record.key.digest])
+    pending = add._ask(add._listed(args), "cpu").pending(store.records[record.key.digest])
     assert [dict(config) for config in pending][-1] == dict(first.config)
     assert len(pending) == 2
     with settings.override(tune_budget_s=100.0):

@@ -86,7 +86,7 @@ def test_every_configuration_gets_a_timing_and_failures_their_reason() -> None:
     assert best.shared_bytes == 1011
     assert {timing.soft["driver"] for timing in found.timings if timing.soft} == {"13.0"}
     assert by_number[0].status == "dropped"
-    assert (found.builds, found.measured, found.out_of_time) == (20, 18, False)
+    assert (found.builds, found.measurements, found.out_of_time) == (20, 18, False)
 
 
 @pytest.mark.parametrize("jobs", [1, 4])

@@ -9,6 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
+import numpy as np
+import warp as wp
+
+from warp_tiles._warp.launch import pack_launch
+from warp_tiles._warp.searches import scalar_and_shape, share_precompiled_headers
 from warp_tiles.errors import TuningError
 from warp_tiles.tuning.arguments import is_array, is_struct
 from warp_tiles.tuning.factory import TunedLaunch
@@ -75,8 +80,6 @@ class Workspace:
 
     def _duplicated(self, name: str, value: Any, is_written: bool) -> tuple[Any, Any]:
         """Returns a value that holds the user's data, and the value that launches get instead."""
-        import warp as wp
-
         if is_struct(value):
             structs = value._cls(), value._cls()
             for member in value._cls.vars:
@@ -120,8 +123,6 @@ class Workspace:
 
     def restore(self) -> None:
         """Restore the user's values in every copy that launches change."""
-        import warp as wp
-
         for found in self._copies.values():
             if found.is_restored:
                 wp.copy(found.copy, found.source)
@@ -133,8 +134,6 @@ class Workspace:
             run: Launches once. It is called at most once, and only if there are undeclared arrays. Later calls of this
                 method only restore their copies.
         """
-        import warp as wp
-
         undeclared = [
             found for found in self._copies.values() if not found.is_restored and found.copy is not found.source
         ]
@@ -191,8 +190,6 @@ class Workspace:
 
 def _is_same(array: Any, other: Any) -> bool:
     """Compare NumPy arrays bit by bit, field by field; padding between fields is ignored."""
-    import numpy as np
-
     if array.dtype.names:
         return all(_is_same(array[name], other[name]) for name in array.dtype.names)
     first, second = (np.ascontiguousarray(values).view(np.uint8) for values in (array, other))
@@ -201,8 +198,6 @@ def _is_same(array: Any, other: Any) -> bool:
 
 def _copy_of(array: Any, device: Any) -> Any:
     """Returns a copy with the same strides, because timings depend on them."""
-    import warp as wp
-
     if array.is_contiguous:
         return wp.clone(array, device=device, requires_grad=False)
     steps = [(extent - 1) * stride for extent, stride in zip(array.shape, array.strides)]
@@ -217,11 +212,6 @@ def _copy_of(array: Any, device: Any) -> Any:
 
 def _nonzero_input(name: str, array: Any, level: int) -> Any:
     """Returns an input, or random numbers if it is all zeros. Zeros would draw less power and run faster."""
-    import numpy as np
-    import warp as wp
-
-    from warp_tiles._warp.searches import scalar_and_shape
-
     scalar, shape = scalar_and_shape(array.dtype)
     if not array.size or scalar not in (wp.float16, wp.float32, wp.float64, getattr(wp, "bfloat16", None)):
         return array
@@ -236,8 +226,6 @@ def _nonzero_input(name: str, array: Any, level: int) -> Any:
 
 def _gradient_of(value: Any, device: Any) -> Any:
     """Returns an array for the gradient of an argument, a struct of those of its arrays, or None."""
-    import warp as wp
-
     if is_struct(value):
         gradients = value._cls()
         for member in value._cls.vars:
@@ -251,8 +239,6 @@ def _gradient_of(value: Any, device: Any) -> Any:
 
 
 def _numpy(value: Any) -> Any:
-    import numpy as np
-
     return np.array(value.numpy() if hasattr(value, "numpy") else value)
 
 
@@ -280,8 +266,6 @@ class Reference:
         Raises:
             TuningError: A result is outside the tolerances; the message has its name and the largest difference.
         """
-        import numpy as np
-
         with self._lock:
             while self._expected is None and (source := next(self._sources, None)) is not None:
                 try:
@@ -335,9 +319,6 @@ class KernelCandidate(Candidate):
             TuningError: It needs more shared memory than the device has, or the launch is empty.
             Exception: Any error of Warp.
         """
-        from warp_tiles._warp.launch import pack_launch
-        from warp_tiles._warp.searches import share_precompiled_headers
-
         if 0 in self._dim:
             raise TuningError(f"{dict(self._launch.config)} launches nothing, dim is {self._dim}")
         device, gradients = self._workspace.device, self._workspace.gradients

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import warp as wp
+
 from warp_tiles.errors import TuningError
 from warp_tiles.settings import OPTION_PREFIX, from_options
 from warp_tiles.tuning.record import Config, identity
@@ -172,8 +174,6 @@ class KernelFactory:
             return self._made[name]
 
     def _kernel_of(self, config: Config) -> Any:
-        import warp as wp
-
         called = self.function.__qualname__
         values = {name: value for name, value in config.items() if self._takes_any or name in self._parameters}
         try:
@@ -192,8 +192,6 @@ def _in_own_module(kernel: Any, options: Mapping[str, Any]) -> Any:
 
     A kernel of a shared module is made again, because each candidate would also build the other kernels of the module.
     """
-    import warp as wp
-
     changed = dict(options)
     original = kernel
     if original.module.name in sys.modules:

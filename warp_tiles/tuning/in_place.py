@@ -17,9 +17,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from warp_tiles._warp import require_hooks
+from warp_tiles._warp.intercept import NotedLaunch
+from warp_tiles._warp.modules import name_of
+from warp_tiles._warp.searches import copied_kernel, forget_modules, launching
 from warp_tiles.errors import ToolchainError, WarpTilesError
 from warp_tiles.gemm.loop_question import LoopQuestion
 from warp_tiles.gemm.problem import GemmProblem, Role
@@ -32,13 +35,13 @@ from warp_tiles.tuning.key import Environment
 from warp_tiles.tuning.launches import KernelLaunches, Measurement
 from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.places import Place, function_place, loop_place
-from warp_tiles.tuning.record import Config, Record, Timing, identity, settled
-from warp_tiles.tuning.search import SearchDevice, search
+from warp_tiles.tuning.question import Question
+from warp_tiles.tuning.record import Config, Record, Timing, identity
+from warp_tiles.tuning.search import SearchDevice
 from warp_tiles.tuning.store import RecordStore, open_store
 from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
-    from warp_tiles._warp.intercept import NotedLaunch
     from warp_tiles.build.engine import Engine
 
 log = logging.getLogger("warp_tiles")
@@ -57,8 +60,6 @@ class PlacedLaunch:
     @property
     def kernel(self) -> str:
         """The kernel's name."""
-        from warp_tiles._warp.modules import name_of
-
         return name_of(self.launch.kernel)
 
 
@@ -139,21 +140,9 @@ class Tuner:
             changed=engine.records_changed,
         )
 
-    def record(self, place: Place) -> Record:
-        """The record of a place; empty if there is none."""
-        key = place.key(self.source, self.environment)
-        return self.store.load(key) or Record(key)
-
-    def missing(self, place: Place, record: Record) -> list[Config]:
-        """Answers without a usable timing; those that were never measured come first."""
-        known = {
-            timing.identity
-            for timing in record.timings
-            if not timing.unfinished and (self.reuse_stale or dict(timing.soft or {}) == self.environment.soft())
-        }
-        measured = {timing.identity for timing in record.timings}
-        missing = [config for config in place.configs if identity(config) not in known]
-        return sorted(missing, key=lambda config: identity(config) in measured)
+    def question(self, place: Place) -> Question:
+        """The question of a place."""
+        return Question.of(place.key(self.source, self.environment), self.store, place.configs, self.reuse_stale)
 
     def tune(self, placed: PlacedLaunch, budget_s: float = 0.0, progress: Progress = silent) -> TunedPlace:
         """Measure the answers without a usable timing. Each batch is stored as soon as it is measured.
@@ -168,37 +157,26 @@ class Tuner:
         Raises:
             ToolchainError: Nothing can be built or measured here.
         """
-        place, soft = placed.place, self.environment.soft()
-        key = place.key(self.source, self.environment)
+        place, question = placed.place, self.question(placed.place)
         measured: set[str] = set()
         start, error = time.monotonic(), ""
-        with self.store.single_flight(key, budget_s or None) as may_search:
-            record = self.record(place)
-            missing = self.missing(place, record)
+
+        def finished(timings: Sequence[Timing], record: Record) -> None:
+            measured.update(timing.identity for timing in timings)
+            progress(place, record)
+
+        with self.store.single_flight(question.key, budget_s or None) as may_search:
+            record = question.record()
+            missing = question.pending(record)
             left_s = budget_s - (time.monotonic() - start) if budget_s else 0.0
             if may_search and missing and (left_s > 0 or not budget_s):
                 best = record.winner()
                 wanted = [place.configs[0], *([best.config] if best else []), *missing]
                 configs = list({identity(config): config for config in wanted}.values())
-
-                def finished(timings: Sequence[Timing]) -> None:
-                    known = self.store.merge(key, settled(timings, record.timings))
-                    measured.update(timing.identity for timing in timings)
-                    progress(place, known)
-
                 try:
                     with self.devices(placed, configs) as devices:
-                        search(
-                            configs,
-                            devices,
-                            effort=self.effort,
-                            jobs=self.jobs * len(devices),
-                            budget_s=left_s,
-                            soft=soft,
-                            finished=finished,
-                            what=placed.kernel,
-                            default=configs[0],
-                        )
+                        options = {"effort": self.effort, "jobs": self.jobs * len(devices), "default": configs[0]}
+                        question.search(configs, devices, left_s, finished, what=placed.kernel, **options)
                 except ToolchainError:
                     raise
                 except WarpTilesError as failure:  # this launch cannot be repeated; others may
@@ -206,7 +184,7 @@ class Tuner:
                 if measured:
                     self.changed()
         new = measured - {timing.identity for timing in record.timings if not timing.unfinished}
-        return TunedPlace(place, placed.kernel, self.record(place), len(new), error)
+        return TunedPlace(place, placed.kernel, question.record(), len(new), error)
 
     def tune_all(
         self, places: Iterable[PlacedLaunch], budget_s: float = 0.0, progress: Progress = silent
@@ -227,7 +205,7 @@ class Tuner:
         for number, placed in enumerate(wanted):
             left_s = end - time.monotonic()
             if left_s <= 0:
-                found.append(TunedPlace(placed.place, placed.kernel, self.record(placed.place), 0))
+                found.append(TunedPlace(placed.place, placed.kernel, self.question(placed.place).record(), 0))
             else:
                 share_s = 0.0 if left_s == math.inf else left_s / (len(wanted) - number)
                 found.append(self.tune(placed, share_s, progress))
@@ -261,19 +239,21 @@ def local_devices(
         configs: The answers.
     """
     copies, launch, (device, *others) = Copies(placed), placed.launch, devices
-    names = copies.arguments()
+    names = argument_names(launch.kernel)
     launches = KernelLaunches(
-        copies,
+        launch.kernel.func,
+        names,
+        copies.launch_of,
         launch.values,
         frozenset(names[len(names) - launch.outputs :]),
         lambda config, arguments: launch.dim,
         replace(_MEASUREMENT, devices=tuple(others)),
-        first=placed.place.configs[:1],
-        adjoint=placed.place.adjoint,
-        is_planned=True,
+        device,
+        placed.place.configs[:1],
+        {"adjoint": placed.place.adjoint, "is_planned": True},
     )
     try:
-        with launches.devices(device, configs) as found:
+        with launches.devices(configs) as found:
             yield found
     finally:
         copies.forget()
@@ -286,16 +266,6 @@ class Copies:
         self._placed = placed
         self._made: dict[str, TunedLaunch] = {}
         self._lock = threading.Lock()
-
-    @property
-    def function(self) -> FunctionType:
-        """The user's function."""
-        found: FunctionType = self._placed.launch.kernel.func
-        return found
-
-    def arguments(self) -> tuple[str, ...]:
-        """Names of the kernel's arguments."""
-        return argument_names(self._placed.launch.kernel)
 
     def launch_of(self, config: Config) -> TunedLaunch:
         """Returns the copy with an answer."""
@@ -310,14 +280,10 @@ class Copies:
 
     def forget(self) -> None:
         """Remove the modules of the copies from Warp."""
-        from warp_tiles._warp.searches import forget_modules
-
         forget_modules(made.kernel.module.name for made in self._made.values())
 
 
 def _copy(launch: NotedLaunch, answers: str) -> Any:
-    from warp_tiles._warp.searches import copied_kernel
-
     module = launch.kernel.module.name
     digest = hashlib.sha256(f"{launch.kernel.key} {launch.block_dim} {answers}".encode()).hexdigest()[:16]
     copy = copied_kernel(launch.kernel, f"{module}_tuned_{digest}", {ANSWERS: answers})
@@ -355,9 +321,6 @@ def places_of(engine: Engine, launches: Iterable[NotedLaunch], arch: int) -> lis
 
 def _places_of(engine: Engine, launch: NotedLaunch, arch: int) -> list[Place]:
     """The places of a kernel: what the plan of a copy asks."""
-    from warp_tiles._warp import require_hooks
-    from warp_tiles._warp.searches import forget_modules
-
     copy = _copy(launch, "{}")
     try:
         plan = require_hooks("tuning").plan_module(copy.module, arch, launch.block_dim)
@@ -412,8 +375,6 @@ def tune_launch(engine: Engine, now: Settings) -> None:
     Nothing happens without a launch on a GPU. A missing toolchain causes a warning, and the build continues with the
     known records.
     """
-    from warp_tiles._warp.searches import launching
-
     launch = launching()
     if launch is None or launch.device.is_cpu:
         return

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
+
+import warp as wp
 
 from warp_tiles._warp import is_enabled
 from warp_tiles._warp.intercept import is_planning
@@ -29,13 +33,13 @@ from warp_tiles.tuning.environment import environment_of, limits_of
 from warp_tiles.tuning.factory import KernelFactory, TunedLaunch
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.launches import Dim, KernelLaunches, Measurement
-from warp_tiles.tuning.record import Config, Record, Timing, identity, settled
+from warp_tiles.tuning.measure import Effort
+from warp_tiles.tuning.question import Question
+from warp_tiles.tuning.record import Config, Record, Timing, identity
 from warp_tiles.tuning.source import source_digest
-from warp_tiles.tuning.space import Strategy, checked_configs, modules_first
+from warp_tiles.tuning.space import Space, Strategy, checked_configs, modules_first, strategy_of
 from warp_tiles.tuning.store import RecordStore, open_store
-
-if TYPE_CHECKING:
-    import warp as wp
+from warp_tiles.util.threads import held
 
 Arguments = Sequence[Any] | Mapping[str, Any] | SimpleNamespace  # in order or by name
 log = logging.getLogger("warp_tiles")
@@ -70,61 +74,6 @@ class Counters:
     measure_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class Question:
-    """The question of a launch: which of its configurations is the fastest?
-
-    Attributes:
-        values: Arguments, in order.
-        device: Warp's device.
-        key, store: The key of its record, and the store.
-        wanted: The configurations that count, by identity.
-    """
-
-    values: Sequence[Any]
-    device: Any
-    now: Settings
-    key: TuningKey
-    store: RecordStore
-    wanted: Mapping[str, Config]
-
-    def __str__(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in self.key.values)
-
-    def record(self) -> Record:
-        """The stored record; empty if there is none."""
-        return self.store.load(self.key) or Record(self.key)
-
-    def winner(self, record: Record) -> Timing | None:
-        """The fastest of the configurations that count."""
-        return record.among(self.wanted).winner()
-
-    def pending(self, record: Record) -> tuple[Config, ...]:
-        """Returns configurations without a timing, then those whose timing cannot be used now.
-
-        A timing cannot be used if it is outdated or unfinished. The timing of a dropped candidate cannot be used if the
-        candidate may have lost to one that does not count now.
-        """
-        known = {timing.identity: timing for timing in record.timings}
-        best, winner, soft = record.winner(), self.winner(record), self.key.environment.soft()
-
-        def is_known(timing: Timing | None) -> bool:
-            if timing is None or timing.unfinished:
-                return False
-            if self.now.record_driver_mismatch == "retune" and dict(timing.soft or {}) != soft:
-                return False
-            if timing.status != "dropped":
-                return True
-            if best is None or winner is None:
-                return False
-            return best.identity in self.wanted or timing.median_us >= winner.median_us
-
-        missing = [name for name in self.wanted if not is_known(known.get(name))]
-        new = [self.wanted[name] for name in missing if name not in known]
-        again = [self.wanted[name] for name in missing if name in known]
-        return (*modules_first(new), *modules_first(again))
-
-
 class TunedKernel:
     """A tuned kernel, as :func:`autotune` returns it. Thread-safe. ``__wrapped__`` makes its kernels."""
 
@@ -151,12 +100,11 @@ class TunedKernel:
         self._names: tuple[str, ...] = ()
         self._positions: tuple[int, ...] = ()
         self._source = ""
-        self._candidates: dict[str, dict[str, Config]] = {}  # by device
+        self._candidates: dict[str, tuple[Config, ...]] = {}  # by device
         self._chosen: dict[Any, TunedLaunch] = {}
         self._retry_at: dict[Any, float] = {}
         self._lock = threading.RLock()
         self._searching: dict[Any, threading.RLock] = {}  # held during the search for a key of this process
-        self._wp: Any = None
         #: Counts of this kernel's operations in this process.
         self.counters = Counters()
         self.__wrapped__ = factory.function
@@ -200,7 +148,8 @@ class TunedKernel:
                 is captured.
             LockedError: The policy is ``locked``, and there is no record.
         """
-        wp = self._wp or self._prepare()
+        if not self._names:
+            self._prepare()
         device = stream.device if stream is not None else wp.get_device(device)
         if named:
             values = in_order(self._names, inputs, outputs, named)
@@ -241,7 +190,7 @@ class TunedKernel:
         """
         values = self._listed(args)
         written = frozenset(self._names[len(values) - outputs :]) if outputs else None
-        chosen = self._launch_for(None, values, self._wp.get_device(device), written, None)
+        chosen = self._launch_for(None, values, wp.get_device(device), written, None)
         kernel, dim, block_dim = self.launch_of(chosen.config, values)
         return RecordingTarget(kernel=kernel, dim=dim, block_dim=block_dim, tiled=self._measurement.tiled)
 
@@ -272,11 +221,11 @@ class TunedKernel:
         Raises:
             TuningError: A value that the factory refers to, or an argument that the key names, has no stable text.
         """
-        return self._ask(args, device).key
+        return self._ask(self._listed(args), device).key
 
     def record(self, args: Arguments, device: wp.DeviceLike = None) -> Record | None:
         """The record for these arguments, or None. Nothing is measured."""
-        question = self._ask(args, device)
+        question = self._ask(self._listed(args), device)
         return question.store.load(question.key)
 
     def best(self, args: Arguments, device: wp.DeviceLike = None) -> Timing | None:
@@ -305,7 +254,8 @@ class TunedKernel:
         """
         for config in () if configs is None else checked_configs(configs):
             self._factory.check(config)
-        question = self._ask(args, device, configs)
+        values, device = self._listed(args), wp.get_device(device)
+        question = self._ask(values, device, configs)
         if is_planning():
             raise TuningError(
                 f"{self!r} cannot be tuned while the script is planned, because nothing is launched",
@@ -318,7 +268,7 @@ class TunedKernel:
                     tuple(modules_first(question.wanted.values())) if again else question.pending(question.record())
                 )
                 if pending and (may_search or configs is not None or again):
-                    unstored = self._search(question, pending)
+                    unstored = self._search(question, self._launches(values, device, None), pending)
             found = unstored.merged(question.record().timings)
         finally:
             with self._lock:
@@ -338,23 +288,21 @@ class TunedKernel:
 
     # ---- the question of a launch
 
-    def _prepare(self) -> Any:
-        """Read the names of the kernel's arguments. Returns Warp."""
-        import warp as wp
-
+    def _prepare(self) -> None:
+        """Read the names of the kernel's arguments."""
         with self._lock:
             wp.init()
-            self._names = self._factory.arguments()
+            names = self._factory.arguments()
             if not callable(self._key):
-                refuse_unknown(self._key, self._names, "the key")
-                self._positions = tuple(self._names.index(name) for name in self._key)
+                refuse_unknown(self._key, names, "the key")
+                self._positions = tuple(names.index(name) for name in self._key)
             if self._restore is not None:
-                refuse_unknown(self._restore, self._names, "restore")
-            self._wp = wp
-        return wp
+                refuse_unknown(self._restore, names, "restore")
+            self._names = names
 
     def _listed(self, args: Arguments) -> list[Any]:
-        if self._wp is None:
+        """The values of arguments, which are given by name or in order."""
+        if not self._names:
             self._prepare()
         named = vars(args) if isinstance(args, SimpleNamespace) else args if isinstance(args, Mapping) else None
         return in_order(self._names, tuple(args) if named is None else (), (), named or {})
@@ -374,23 +322,21 @@ class TunedKernel:
                 parts.append(hashable(value))
         return tuple(parts)
 
-    def _ask(self, args: Arguments, device: Any, configs: Sequence[Config] | None = None) -> Question:
+    def _ask(self, values: Sequence[Any], device: Any, configs: Sequence[Config] | None = None) -> Question:
         """The question of a launch, about some configurations or those that a search measures."""
-        values, now = self._listed(args), current()
-        device = self._wp.get_device(device)
+        device, now = wp.get_device(device), current()
         if not self._source:
             self._source = source_digest(self.__wrapped__, self._dim)
         found = key_values(self._key, self._names, values)
-        found |= {"build.products": now.provider if is_enabled() else "warp", "build.mode": str(self._wp.config.mode)}
+        found |= {"build.products": now.provider if is_enabled() else "warp", "build.mode": str(wp.config.mode)}
         found |= {} if self._factory.block_dim is None else {"launch.block_dim": self._factory.block_dim}
         found |= self._measurement.key_values()
         subject = f"kernel:{_module_name(self.__wrapped__)}.{self.__wrapped__.__qualname__}"
         key = TuningKey.of(subject, found, self._source, environment_of(device))
         if configs is None and device.alias not in self._candidates:
-            candidates = self._strategy.candidates(self.configs(device))
-            self._candidates[device.alias] = {identity(config): config for config in candidates}
-        wanted = self._candidates[device.alias] if configs is None else {identity(config): config for config in configs}
-        return Question(values, device, now, key, self._open(now), wanted)
+            self._candidates[device.alias] = self._strategy.candidates(self.configs(device))
+        wanted = self._candidates[device.alias] if configs is None else configs
+        return Question.of(key, self._open(now), wanted, now.record_driver_mismatch == "reuse")
 
     # ---- the choice
 
@@ -402,7 +348,7 @@ class TunedKernel:
                 self._searching = {}
                 self.forget()
             searching = self._searching.setdefault(choice_key, threading.RLock())
-        with searching:
+        with held(searching):
             chosen_by_key, retry_at = self._chosen, self._retry_at  # forget() replaces them, also during this search
             if choice_key is not None:
                 known = chosen_by_key.get(choice_key)
@@ -410,7 +356,7 @@ class TunedKernel:
                     return known
                 if time.monotonic() < retry_at.get(choice_key, 0.0):
                     return self._factory.launch_of(self._factory.default)
-            with self._wp.ScopedStream(stream) if stream is not None else contextlib.nullcontext():
+            with wp.ScopedStream(stream) if stream is not None else contextlib.nullcontext():
                 config = self._choose(self._listed(values), device, written)
             chosen = self._factory.launch_of(config if config is not None else self._factory.default)
             if choice_key is not None:
@@ -427,20 +373,20 @@ class TunedKernel:
             TuningError: No configuration works, or a search is needed while a graph is captured.
             LockedError: The policy is ``locked``, and there is no record.
         """
-        default = self._factory.default
-        if current().policy in UNTUNED:
+        default, policy = self._factory.default, current().policy
+        if policy in UNTUNED:
             return default
         question = self._ask(values, device)
         self.counters.lookups += 1
         record = question.record()
         winner, pending = question.winner(record), question.pending(record)
-        if pending and question.now.policy != "locked":
+        if pending and policy != "locked":
             if is_planning():
                 return default if winner is None else winner.config
             if 0 in dimensions(self._dim(default, namespace(self._names, values))):
                 return None
             if not device.is_capturing:
-                return self._search_or_wait(question, written)
+                return self._search_or_wait(question, self._launches(values, device, written))
         if winner is None:
             raise self._without_winner(question, record, pending)
         soft = question.key.environment.soft()
@@ -455,9 +401,10 @@ class TunedKernel:
 
     def _without_winner(self, question: Question, record: Record, pending: Sequence[Config]) -> Exception:
         """The error of a launch without a winner that must not search."""
-        if question.now.policy == "locked":
+        now = current()
+        if now.policy == "locked":
             return LockedError(
-                f"{self!r} has no tuning record for {question}; {question.now.named('policy')} is 'locked', "
+                f"{self!r} has no tuning record for {question}; {now.named('policy')} is 'locked', "
                 f"the key is {question.key.digest}",
                 remedy="tune where the policy is not locked, and ship the record (record_paths)",
             )
@@ -477,14 +424,14 @@ class TunedKernel:
             log="\n".join(f"{dict(timing.config)}: {timing.reason}" for timing in failed),
         )
 
-    def _search_or_wait(self, question: Question, written: frozenset[str] | None) -> Config | None:
+    def _search_or_wait(self, question: Question, launches: KernelLaunches) -> Config | None:
         """Returns the winner after a search, here or in another process; None if there is none yet."""
         while True:
             with question.store.single_flight(question.key, None if self._wait else 0.0) as may_search:
                 record = question.record()
                 pending = question.pending(record)
                 if may_search and pending:
-                    record = self._search(question, pending, written).merged(question.record().timings)
+                    record = self._search(question, launches, pending).merged(question.record().timings)
             if may_search or not pending:
                 break
             if not self._wait:
@@ -493,56 +440,155 @@ class TunedKernel:
         if winner is not None:
             return winner.config
         if not question.wanted.keys() <= {timing.identity for timing in record.timings}:
-            log.warning("tuning %r: the budget of %g s ended before a measurement", self, question.now.tune_budget_s)
+            log.warning("tuning %r: the budget of %g s ended before a measurement", self, current().tune_budget_s)
             return None
         raise self._all_failed(question, record)
 
-    def _search(self, question: Question, pending: Sequence[Config], written: frozenset[str] | None = None) -> Record:
-        """Build and measure configurations, and store each timing when it is final.
+    def _launches(self, values: Sequence[Any], device: Any, written: frozenset[str] | None) -> KernelLaunches:
+        return KernelLaunches(
+            self.__wrapped__,
+            self._names,
+            self._factory.launch_of,
+            values,
+            written if self._restore is None else frozenset(self._restore),
+            self._dim,
+            self._measurement,
+            device,
+            self.configs(device),
+            {"writes_only_named": self._restore is not None},
+        )
 
-        Args:
-            question: The question.
-            pending: The configurations.
-            written: Names of arrays that the launch writes; None if they are not known.
+    def _search(self, question: Question, launches: KernelLaunches, pending: Sequence[Config]) -> Record:
+        """Build and measure configurations.
 
         Returns:
             Timings of builds that failed for a transient cause. They are not stored, and the next search tries these
             builds again.
         """
-        from warp_tiles.tuning.search import search
-
-        options, key, budget_s = self._measurement, question.key, question.now.tune_budget_s
         self.counters.searches += 1
-        # without this, a small budget would never be enough
-        before = question.record().timings if budget_s else ()
-        launches = KernelLaunches(
-            self._factory,
-            question.values,
-            written if self._restore is None else frozenset(self._restore),
-            self._dim,
-            options,
-            writes_only_named=self._restore is not None,
-            first=self.configs(question.device),
-        )
-        with launches.devices(question.device, pending) as devices:
-            found = search(
+        options, budget_s = self._measurement, current().tune_budget_s
+        with launches.devices(pending) as devices:
+            found = question.search(
                 pending,
                 devices,
+                budget_s,
                 strategy=self._strategy,
                 effort=options.effort,
                 jobs=options.jobs,
-                budget_s=budget_s,
-                soft=key.environment.soft(),
-                finished=lambda timings: question.store.merge(key, settled(timings, before)),
                 what=self.__name__,
             )
-        self.counters.builds += found.builds
-        self.counters.measurements += found.measured
-        self.counters.build_s += found.build_s
-        self.counters.measure_s += found.measure_s
+        for name in ("builds", "measurements", "build_s", "measure_s"):
+            setattr(self.counters, name, getattr(self.counters, name) + getattr(found, name))
         for timing in found.transient:
             log.warning("tuning %r: %s is left out until the next search: %s", self, dict(timing.config), timing.reason)
-        return Record(key, found.transient)
+        return Record(question.key, found.transient)
+
+
+def autotune(
+    configs: Sequence[Config] | None = None,
+    *,
+    key: Sequence[str] | str | Callable[[SimpleNamespace], Mapping[str, Any]],
+    dim: Dim,
+    space: Space | None = None,
+    search: Literal["all"] | Strategy = "all",
+    default: int | Config | None = None,
+    tiled: bool = False,
+    block_dim: int | None = None,
+    restore: Sequence[str] | None = None,
+    reference: Callable[..., Any] | str | None = None,
+    rtol: float = 1e-2,
+    atol: float = 1e-3,
+    flush_l2: bool = False,
+    wait: bool = True,
+    jobs: int = 0,
+    effort: Effort | None = None,
+    devices: wp.DeviceLike | Sequence[wp.DeviceLike] = (),
+    store: Callable[[Settings], RecordStore] | None = None,
+) -> Callable[[Callable[..., Any]], TunedKernel]:
+    """Turn a function that makes a kernel from a configuration into a tuned kernel.
+
+        @warp_tiles.autotune(configs, key=("a", "b"), tiled=True,
+                             dim=lambda c, args: (args.c.shape[0] // c["tile_m"], args.c.shape[1] // c["tile_n"]))
+        def gemm(tile_m, tile_n):
+            @wp.kernel(module="unique")
+            def kernel(a: wp.array2d(dtype=float), b: wp.array2d(dtype=float), c: wp.array2d(dtype=float)):
+                ...
+            return kernel
+
+        gemm.launch(inputs=[a, b], outputs=[c])
+
+    Args:
+        configs: Dictionaries of arguments for the function. ``block_dim`` also goes to the launch. A name that begins
+            with ``warp_tiles_`` and that the function does not take is an option of the kernel's Warp module.
+        key: Names of the kernel arguments that decide which configuration is best. An array counts by shape, dtype and
+            layout, a scalar by value. Or a function of the arguments that returns values by name.
+        dim: Function of a configuration and of the arguments, as attributes, that returns the launch dimensions.
+        space: Combinations of values, in place of ``configs``.
+        search: ``"all"``, ``Random(n)`` or ``Halving(n)``.
+        default: The configuration, or its index, to launch where tuning is not allowed.
+        tiled: Launch as ``wp.launch_tiled`` does.
+        block_dim: Threads per block for configurations without ``block_dim``.
+        restore: Names of the arrays that the kernel writes. They are restored before each run. None stands for the
+            outputs of the launch, or for all arrays if it has no outputs. A search works on copies and never changes
+            your arrays. If names are given, only those arrays are copied, and the kernel must not write to any other.
+        reference: The check of results. ``"first"`` compares with the first configuration that works. A function
+            gets the arguments and returns the expected results. A configuration with a wrong result has failed.
+        rtol: Relative tolerance of results, as in ``numpy.allclose``; finite and not negative.
+        atol: Absolute tolerance, likewise.
+        flush_l2: Measure with inputs that are not in the L2 cache of the GPU.
+        wait: True waits while another process tunes the same key. False launches the default meanwhile.
+        jobs: Number of parallel builds; 0 for one per core.
+        effort: Amount of measurement; None for the default.
+        devices: Further GPUs that share the work, one or a list. GPUs unlike the launch's own are left out.
+        store: Function that returns the record store for given settings; None for the store that the settings name.
+
+    Raises:
+        TuningError: An argument has a wrong type or value, there are no configurations, one occurs twice, or the
+            function cannot be called with one.
+    """
+    if (configs is None) == (space is None):
+        raise TuningError("autotune() takes configs or space", remedy="give one of them")
+    if configs is not None and not isinstance(configs, Iterable):
+        raise TuningError(f"configs is {configs!r}", remedy="give a list of dictionaries")
+    if space is not None and not isinstance(space, Space):
+        raise TuningError(f"space is {space!r}", remedy="give a Space, or a list of dictionaries as configs")
+    if not callable(dim):
+        raise TuningError(f"dim is {dim!r}", remedy="give a function of a configuration and the arguments")
+    if reference is not None and reference != "first" and not callable(reference):
+        raise TuningError(f"reference is {reference!r}", remedy='give a function, "first" or None')
+    if effort is not None and not isinstance(effort, Effort):
+        raise TuningError(f"effort is {effort!r}", remedy="give an Effort or None")
+    if type(jobs) is not int or jobs < 0:
+        raise TuningError(f"jobs is {jobs!r}", remedy="give a whole number of builds, 0 for one per core")
+    rtol, atol = _tolerance("rtol", rtol), _tolerance("atol", atol)
+    chosen: tuple[Config, ...] | Space = space if space is not None else checked_configs(configs or ())
+    strategy = strategy_of(search)
+    further = () if devices is None else _as_tuple(devices)
+    measurement = Measurement(tiled, reference, rtol, atol, flush_l2, jobs, effort, further)
+    names = None if restore is None else _as_tuple(restore)
+    if not all(isinstance(name, str) for name in names or ()):
+        raise TuningError(f"restore is {restore!r}", remedy="name arguments of the kernel that are arrays")
+
+    def decorate(function: Callable[..., Any]) -> TunedKernel:
+        factory = KernelFactory(function, chosen, default, block_dim, needs_block_dim=tiled)
+        return TunedKernel(factory, key, dim, strategy, measurement, restore=names, wait=wait, store=store)
+
+    return decorate
+
+
+def _tolerance(name: str, value: Any) -> float:
+    try:
+        found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # a whole number may have more digits than Python prints
+        found = value = math.inf
+    if not 0 <= found < math.inf:
+        raise TuningError(f"{name} is {value!r}", remedy="give a finite number that is not negative")
+    return found
+
+
+def _as_tuple(values: Any) -> tuple[Any, ...]:
+    """Returns the values as a tuple; a single value or a string makes a tuple of one."""
+    return tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else (values,)
 
 
 def _module_name(function: Callable[..., Any]) -> str:

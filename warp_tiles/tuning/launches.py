@@ -7,14 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
+import warp as wp
+
+from warp_tiles._warp.launch import check_arguments
+from warp_tiles._warp.searches import without_tape
 from warp_tiles.errors import RecordingError, ToolchainError, TuningError
 from warp_tiles.tuning.arguments import namespace
 from warp_tiles.tuning.candidate import KernelCandidate, Reference, Workspace
 from warp_tiles.tuning.environment import alike
 from warp_tiles.tuning.factory import TunedLaunch
-from warp_tiles.tuning.measure import Effort, clock_for, describe_error
+from warp_tiles.tuning.measure import Clock, Effort, clock_for, describe_error
 from warp_tiles.tuning.record import Config
 from warp_tiles.tuning.search import SearchDevice
 from warp_tiles.util.signals import raise_if_signalled
@@ -54,68 +58,46 @@ class Measurement:
         return found
 
 
-class Kernels(Protocol):
-    """The kernels of configurations; all of them have the same arguments."""
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        """The user's function, for messages."""
-
-    def arguments(self) -> tuple[str, ...]:
-        """Names of the kernels' arguments."""
-
-    def launch_of(self, config: Config) -> TunedLaunch:
-        """Returns the launch of a configuration."""
-
-
 @dataclass(frozen=True)
 class KernelLaunches:
     """The launches of a search. No array of the user changes.
 
     Attributes:
-        kernels: The kernels of the configurations.
+        function: The user's function, for messages.
+        names: Names of the kernels' arguments.
+        launch_of: Returns the launch of a configuration.
         written: Names of arrays that launches write; None if they are not known.
         dim: Launch dimensions, from a configuration and the arguments.
-        writes_only_named: True if launches write no array besides ``written``. If False, other arrays are copied too.
+        device: Warp's device; those of ``measurement`` that are like it share the work.
+        options: Options of :class:`Workspace`.
         first: With ``reference="first"``, the first of these configurations that works gives the expected results.
-        adjoint: Launch the adjoint kernels, with gradients of their own.
-        is_planned: True if the values of the arrays are not those of a run, so that replacing them is worth no warning.
     """
 
-    kernels: Kernels
+    function: Callable[..., Any]
+    names: Sequence[str]
+    launch_of: Callable[[Config], TunedLaunch]
     values: Sequence[Any]
     written: frozenset[str] | None
     dim: Dim
     measurement: Measurement
-    writes_only_named: bool = False
-    first: Sequence[Config] = ()
-    adjoint: bool = False
-    is_planned: bool = False
+    device: Any
+    first: Sequence[Config]
+    options: dict[str, bool]
 
     @contextlib.contextmanager
-    def devices(self, device: Any, configs: Sequence[Config]) -> Iterator[list[SearchDevice]]:
-        """Enter a block with the devices of a search: a device of Warp, and those of ``measurement`` that are like it.
+    def devices(self, configs: Sequence[Config]) -> Iterator[list[SearchDevice]]:
+        """Enter a block with the devices of a search for configurations.
 
         Raises:
             TuningError: The kernels do not accept an argument, the reference does not fit, or an argument cannot be
                 copied.
             ToolchainError: A device has not enough memory to measure.
         """
-        from warp_tiles._warp.searches import without_tape
-
-        self._require_arguments(configs, device)
+        self._require_arguments(configs)
         with without_tape():
             spaces = [
-                Workspace(
-                    self.kernels.arguments(),
-                    self.values,
-                    self.written,
-                    each,
-                    writes_only_named=self.writes_only_named,
-                    adjoint=self.adjoint,
-                    is_planned=self.is_planned,
-                )
-                for each in _devices(device, self.measurement.devices)
+                Workspace(self.names, self.values, self.written, each, **self.options)
+                for each in _devices(self.device, self.measurement.devices)
             ]
             reference = self._reference(spaces[0])
             yield [
@@ -129,8 +111,7 @@ class KernelLaunches:
             ]
 
     def _built(self, space: Workspace, reference: Reference | None, config: Config) -> KernelCandidate:
-        launch = self.kernels.launch_of(config)
-        dim = self.dim(config, namespace(space.names, space.pristine))
+        launch, dim = self.launch_of(config), self.dim(config, namespace(space.names, space.pristine))
         return KernelCandidate(launch, dim, self.measurement.tiled, space, reference).build()
 
     def _results(self, space: Workspace, config: Config) -> dict[str, Any]:
@@ -138,40 +119,39 @@ class KernelLaunches:
 
     def _reference(self, space: Workspace) -> Reference | None:
         options = self.measurement
-        tolerances = options.rtol, options.atol, options.is_scaled
-        if options.reference == "first":
-            return Reference([partial(self._results, space, config) for config in self.first], *tolerances)
         if options.reference is None:
             return None
-        found = space.expected(options.reference(namespace(space.names, space.pristine)))
-        return Reference([lambda: found], *tolerances)
+        if options.reference == "first":
+            sources = [partial(self._results, space, config) for config in self.first]
+        else:
+            found = space.expected(options.reference(namespace(space.names, space.pristine)))
+            sources = [partial(dict, found)]
+        return Reference(sources, options.rtol, options.atol, options.is_scaled)
 
-    def _require_arguments(self, configs: Sequence[Config], device: Any) -> None:
+    def _require_arguments(self, configs: Sequence[Config]) -> None:
         """Raise if no kernel accepts the arguments. A search would record a failure of every configuration.
 
         Raises:
             TuningError: The error of the first kernel.
         """
-        from warp_tiles._warp.launch import check_arguments
-
         refused: RecordingError | None = None
         for config in configs:
             with contextlib.suppress(TuningError):  # the search records why
-                kernel = self.kernels.launch_of(config).kernel
+                kernel = self.launch_of(config).kernel
                 try:
-                    check_arguments(kernel, self.values, device)
+                    check_arguments(kernel, self.values, self.device)
                 except RecordingError as error:
                     refused = refused or error
                 else:
                     return
         if refused is not None:
             raise TuningError(
-                f"{self.kernels.function.__qualname__}: {refused.message}",
-                remedy=f"its arguments are {', '.join(self.kernels.arguments())}",
+                f"{self.function.__qualname__}: {refused.message}",
+                remedy=f"its arguments are {', '.join(self.names)}",
             ) from refused
 
 
-def _ready_clock(device: Any, flush_l2: bool) -> Any:
+def _ready_clock(device: Any, flush_l2: bool) -> Clock:
     """The clock of a device with its memory, so that no candidate is blamed for the lack of it.
 
     Raises:
@@ -189,8 +169,6 @@ def _ready_clock(device: Any, flush_l2: bool) -> Any:
 
 def is_usable(device: Any) -> bool:
     """True if a device still computes. A kernel that reads wrong addresses breaks a GPU for the whole process."""
-    import warp as wp
-
     try:
         return bool(wp.ones(1, dtype=wp.int32, device=device).numpy()[0] == 1)
     except Exception as error:  # of any class; the candidate's own error is reported
@@ -200,8 +178,6 @@ def is_usable(device: Any) -> bool:
 
 def _devices(device: Any, others: Sequence[Any]) -> list[Any]:
     """The launch's own device and those of the others that are like it."""
-    import warp as wp
-
     wp.synchronize_device(device)
     try:
         found = [wp.get_device(other) for other in others]

@@ -58,7 +58,7 @@ class SearchResult:
     Attributes:
         timings: One per configuration that was measured, dropped or failed.
         builds: Number of builds, failed ones included.
-        measured: Number of candidates with at least one timed run.
+        measurements: Number of candidates with at least one timed run.
         out_of_time: True if the budget ended the search.
         build_s, measure_s: Time in which it waited for builds, and in which it measured.
         transient: Those of ``timings`` that failed for a transient cause. ``finished`` does not get them.
@@ -66,7 +66,7 @@ class SearchResult:
 
     timings: tuple[Timing, ...]
     builds: int
-    measured: int
+    measurements: int
     out_of_time: bool
     build_s: float = 0.0
     measure_s: float = 0.0
