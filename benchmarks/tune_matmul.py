@@ -26,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from warp_tiles.gemm.dtypes import DType
 from warp_tiles.gemm.matmul import candidates, choose_matmul, cost_us
 from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
-from warp_tiles.tuning.encoding import encode_records
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.measure import Candidate, Clock, EventClock
-from warp_tiles.tuning.record import DEFAULTS, Config, Record
-from warp_tiles.tuning.search import SearchDevice, search
+from warp_tiles.tuning.question import Question
+from warp_tiles.tuning.record import DEFAULTS, Config, Record, encode_records
+from warp_tiles.tuning.search import SearchDevice
 from warp_tiles.tuning.store import RecordStore
 
 MEASURED = 12  # candidates of a bucket
@@ -146,19 +146,13 @@ def tuned(bench: Any, store: RecordStore, key: TuningKey, configs: Sequence[Matm
 
 
 def _measured(bench: Any, store: RecordStore, key: TuningKey, configs: Sequence[Config], clock: Clock) -> Record:
-    record = store.load(key) or Record(key)
-    missing = [config for config in configs if record.timing(config) is None]
-    if not missing:
-        return record
-    bench.prefetch([DEFAULT, *missing])
-    found = search(
-        [DEFAULT, *missing],
-        [SearchDevice(bench.build, clock)],
-        jobs=1,
-        soft=key.environment.soft(),
-        default=DEFAULT,
-    )
-    return store.merge(key, found.timings)
+    question = Question.of(key, store, [DEFAULT, *configs], reuse_stale=True)
+    known = question.record()
+    missing = [config for config in configs if known.timing(config) is None]
+    if missing:
+        bench.prefetch([DEFAULT, *missing])
+        question.search([DEFAULT, *missing], [SearchDevice(bench.build, clock)], 0.0, jobs=1, default=DEFAULT)
+    return question.record()
 
 
 def shipped(records: Sequence[Record]) -> list[Record]:

@@ -16,9 +16,8 @@ from tests.tuning.place_fakes import Machine
 from warp_tiles.array_products.answers import key_of, winners
 from warp_tiles.gemm.matmul import choose_matmul
 from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
-from warp_tiles.tuning.encoding import decode_records, encode_records
 from warp_tiles.tuning.key import Environment
-from warp_tiles.tuning.record import Record, identity
+from warp_tiles.tuning.record import Record, decode_records, encode_records, identity
 from warp_tiles.tuning.store import RecordStore
 
 CONFIG = MatmulConfig(64, 64, 64, 128)

@@ -11,8 +11,8 @@ import warp as wp
 import warp_tiles
 from tests.tuning.fake_stores import MemoryStore
 from warp_tiles import TuningError
-from warp_tiles.tuning.candidate import KernelCandidate, Workspace
 from warp_tiles.tuning.factory import TunedLaunch
+from warp_tiles.tuning.launches import KernelCandidate, Workspace
 from warp_tiles.tuning.measure import EventClock, statistics
 
 pytestmark = pytest.mark.gpu

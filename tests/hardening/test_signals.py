@@ -31,8 +31,8 @@ from warp_tiles.compile.pool import result_of
 from warp_tiles.compile.search import find_toolchain
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.connection import Connection
-from warp_tiles.tuning.candidate import Reference
 from warp_tiles.tuning.factory import KernelFactory
+from warp_tiles.tuning.launches import Reference
 from warp_tiles.tuning.measure import Effort, Runner, race
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.threads import DaemonThreads, side_by_side, wait_result

@@ -19,7 +19,7 @@ from warp_tiles._warp.intercept import NotedLaunch, intercepted
 from warp_tiles._warp.modules import hash_all_again
 from warp_tiles.tuning import answers
 from warp_tiles.tuning.answers import source_of
-from warp_tiles.tuning.in_place import Copies, PlacedLaunch, places_of
+from warp_tiles.tuning.in_place import PlacedLaunch, copy_of, local_devices, places_of
 from warp_tiles.tuning.places import Place, pipeline_of
 from warp_tiles.tuning.record import DEFAULTS
 from warp_tiles.tuning.store import open_store
@@ -99,11 +99,10 @@ def test_the_largest_launch_of_a_place_is_measured(module: Any) -> None:
 
 def test_a_copy_has_the_forced_answer_and_the_user_s_kernel_stays(module: Any) -> None:
     (placed,) = places(launch_of(module.gemm))
-    copies = Copies(placed)
     usual = next(loop for loop in plan_of(module.gemm)["loops"] if loop["kernel"] == module.gemm.key)
     seen = set()
     for config in placed.place.configs:
-        (loop,) = plan_of(copies.launch_of(config).kernel)["loops"]
+        (loop,) = plan_of(copy_of(placed, config).kernel)["loops"]
         overrides = pipeline_of(config)
         seen.add((loop["instruction"], loop["stages"], loop["state"]))
         if overrides.family == "double_buffered":
@@ -113,8 +112,18 @@ def test_a_copy_has_the_forced_answer_and_the_user_s_kernel_stays(module: Any) -
         if config == DEFAULTS["loop"]:
             assert (loop["instruction"], loop["stages"]) == (usual["instruction"], usual["stages"])
     assert {instruction for instruction, *_ in seen} >= {"wgmma", "mma_m16n8k16"}
-    copies.forget()
-    assert not [name for name in searches.find("context.user_modules") if "_tuned_" in name]
+    searches.forget_modules([name for name in searches.find("context.user_modules") if "_tuned_" in name])
+
+
+def test_copies_are_forgotten_after_a_search(module: Any) -> None:
+    def copies() -> list[str]:
+        return [name for name in searches.find("context.user_modules") if "_tuned_" in name]
+
+    (placed,) = places(launch_of(module.gemm))
+    before = copies()
+    with local_devices([wp.get_device("cpu")], placed, placed.place.configs[:2]):
+        assert copies() != before
+    assert copies() == before
 
 
 def test_a_record_of_a_loop_is_in_the_plan_and_in_the_hash(module: Any) -> None:

@@ -12,9 +12,9 @@ import warp as wp
 import warp_tiles
 from tests.tuning.fake_stores import MemoryStore
 from warp_tiles import TuningError
-from warp_tiles.tuning import candidate
-from warp_tiles.tuning.candidate import KernelCandidate, Reference, Workspace
+from warp_tiles.tuning import launches
 from warp_tiles.tuning.factory import TunedLaunch
+from warp_tiles.tuning.launches import KernelCandidate, Reference, Workspace
 from warp_tiles.tuning.measure import Effort
 
 SIZE = 8
@@ -235,9 +235,9 @@ def test_candidates_share_the_lock_of_their_module_and_device() -> None:
     """Two builds of one module at a time would both compile it."""
     kernel, other = add(1), add(2)
     cpu, gpu = wp.get_device("cpu"), SimpleNamespace(is_cpu=False)
-    lock = candidate._lock_of(TunedLaunch({}, kernel, 64), cpu)
-    assert candidate._lock_of(TunedLaunch({}, kernel, 128), cpu) is lock, "the CPU has one build for all block sizes"
-    assert candidate._lock_of(TunedLaunch({}, kernel, 64), gpu) is not lock
-    of_128 = candidate._lock_of(TunedLaunch({}, kernel, 128), gpu)
-    assert candidate._lock_of(TunedLaunch({}, kernel, 64), gpu) is not of_128
-    assert kernel.module.name == other.module.name or candidate._lock_of(TunedLaunch({}, other, 64), cpu) is not lock
+    lock = launches._lock_of(TunedLaunch({}, kernel, 64), cpu)
+    assert launches._lock_of(TunedLaunch({}, kernel, 128), cpu) is lock, "the CPU has one build for all block sizes"
+    assert launches._lock_of(TunedLaunch({}, kernel, 64), gpu) is not lock
+    of_128 = launches._lock_of(TunedLaunch({}, kernel, 128), gpu)
+    assert launches._lock_of(TunedLaunch({}, kernel, 64), gpu) is not of_128
+    assert kernel.module.name == other.module.name or launches._lock_of(TunedLaunch({}, other, 64), cpu) is not lock

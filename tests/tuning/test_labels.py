@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from warp_tiles.tuning.labels import label, microseconds
+from warp_tiles.cli.tune import label, microseconds
 
 
 def test_a_dot_joins_nested_names_and_an_x_joins_sizes() -> None:

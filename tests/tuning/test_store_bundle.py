@@ -12,9 +12,8 @@ from tests.tuning.store_files import A, B, C
 from tests.tuning.tuning_records import key, timing
 from warp_tiles.errors import RecordError
 from warp_tiles.store import RECORDS, object_name
-from warp_tiles.tuning.encoding import encode_record
 from warp_tiles.tuning.folder import RecordFolder
-from warp_tiles.tuning.record import Record
+from warp_tiles.tuning.record import Record, encode_record
 from warp_tiles.tuning.store import RecordStore
 
 

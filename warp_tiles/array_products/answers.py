@@ -13,9 +13,8 @@ from warp_tiles.gemm.matmul import answer_of, choose_matmul
 from warp_tiles.gemm.matmul_question import MatmulAnswer, MatmulConfig, MatmulProblem, ShapeBucket
 from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.settings import DEFAULT, current
-from warp_tiles.tuning.encoding import decode_records
 from warp_tiles.tuning.key import Environment, TuningKey
-from warp_tiles.tuning.record import Record
+from warp_tiles.tuning.record import Record, decode_records
 
 # the GPU of plans on a machine without one: its compute capability and multiprocessors, and its name if the setting
 # target_gpu is empty

@@ -10,9 +10,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from warp_tiles.store.paths import is_digest
-from warp_tiles.tuning.encoding import decode_record, encode_record
 from warp_tiles.tuning.key import TuningKey
-from warp_tiles.tuning.record import FutureSchemaError, Record
+from warp_tiles.tuning.record import FutureSchemaError, Record, decode_record, encode_record
 from warp_tiles.util.files import FileTooLargeError, read_whole
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
 from warp_tiles.util.warn import WarnedTexts, warn

@@ -238,12 +238,20 @@ def local_devices(
         devices: Warp's devices: a GPU, then others like it.
         configs: The answers.
     """
-    copies, launch, (device, *others) = Copies(placed), placed.launch, devices
+    launch, (device, *others) = placed.launch, devices
     names = argument_names(launch.kernel)
+    copies, lock = dict[str, TunedLaunch](), threading.Lock()
+
+    def launch_of(config: Config) -> TunedLaunch:
+        with lock:
+            if (name := identity(config)) not in copies:
+                copies[name] = copy_of(placed, config)
+            return copies[name]
+
     launches = KernelLaunches(
         launch.kernel.func,
         names,
-        copies.launch_of,
+        launch_of,
         launch.values,
         frozenset(names[len(names) - launch.outputs :]),
         lambda config, arguments: launch.dim,
@@ -256,31 +264,13 @@ def local_devices(
         with launches.devices(configs) as found:
             yield found
     finally:
-        copies.forget()
+        forget_modules(copy.kernel.module.name for copy in copies.values())
 
 
-class Copies:
-    """The copies of a launched kernel, one for each answer. Thread-safe."""
-
-    def __init__(self, placed: PlacedLaunch) -> None:
-        self._placed = placed
-        self._made: dict[str, TunedLaunch] = {}
-        self._lock = threading.Lock()
-
-    def launch_of(self, config: Config) -> TunedLaunch:
-        """Returns the copy with an answer."""
-        name = identity(config)
-        with self._lock:
-            if name not in self._made:
-                answers = json.dumps({self._placed.place.digest: config}, sort_keys=True)
-                self._made[name] = TunedLaunch(
-                    config, _copy(self._placed.launch, answers), self._placed.launch.block_dim
-                )
-            return self._made[name]
-
-    def forget(self) -> None:
-        """Remove the modules of the copies from Warp."""
-        forget_modules(made.kernel.module.name for made in self._made.values())
+def copy_of(placed: PlacedLaunch, config: Config) -> TunedLaunch:
+    """The launch of a copy of the kernel, in which the place has an answer."""
+    answers = json.dumps({placed.place.digest: config}, sort_keys=True)
+    return TunedLaunch(config, _copy(placed.launch, answers), placed.launch.block_dim)
 
 
 def _copy(launch: NotedLaunch, answers: str) -> Any:

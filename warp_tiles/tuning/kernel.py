@@ -28,11 +28,10 @@ from warp_tiles.errors import LockedError, SettingError, TuningError
 from warp_tiles.launch.recorded import RecordingTarget
 from warp_tiles.settings import Settings, current, on_change, project_file
 from warp_tiles.tuning.arguments import checked_key, hashable, in_order, key_values, namespace, refuse_unknown
-from warp_tiles.tuning.candidate import dimensions
 from warp_tiles.tuning.environment import environment_of, limits_of
 from warp_tiles.tuning.factory import KernelFactory, TunedLaunch
 from warp_tiles.tuning.key import TuningKey
-from warp_tiles.tuning.launches import Dim, KernelLaunches, Measurement
+from warp_tiles.tuning.launches import Dim, KernelLaunches, Measurement, dimensions
 from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.question import Question
 from warp_tiles.tuning.record import Config, Record, Timing, identity

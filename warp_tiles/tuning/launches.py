@@ -1,29 +1,400 @@
-"""The launches of a search: kernels on copies of their arguments, on one or several devices."""
+"""The launches of a search: kernels on copies of their arguments, checked and restored, on one or several devices."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakValueDictionary
 
+import numpy as np
 import warp as wp
 
-from warp_tiles._warp.launch import check_arguments
-from warp_tiles._warp.searches import without_tape
+from warp_tiles._warp.launch import check_arguments, pack_launch
+from warp_tiles._warp.searches import scalar_and_shape, share_precompiled_headers, without_tape
 from warp_tiles.errors import RecordingError, ToolchainError, TuningError
-from warp_tiles.tuning.arguments import namespace
-from warp_tiles.tuning.candidate import KernelCandidate, Reference, Workspace
+from warp_tiles.tuning.arguments import is_array, is_struct, namespace
 from warp_tiles.tuning.environment import alike
 from warp_tiles.tuning.factory import TunedLaunch
-from warp_tiles.tuning.measure import Clock, Effort, clock_for, describe_error
+from warp_tiles.tuning.measure import Candidate, Clock, Effort, clock_for, describe_error, is_transient
 from warp_tiles.tuning.record import Config
 from warp_tiles.tuning.search import SearchDevice
 from warp_tiles.util.signals import raise_if_signalled
+from warp_tiles.util.threads import held
 
 Dim = Callable[[Config, SimpleNamespace], int | Sequence[int]]
+
+log = logging.getLogger("warp_tiles")
+_SEED = 4
+
+
+@dataclass(eq=False)
+class _Copy:
+    """An array of the user, the values that it had, and the array that launches get in its place.
+
+    Attributes:
+        is_restored: True if the values are restored before each run.
+    """
+
+    name: str
+    original: Any  # kept alive, because its id is used
+    source: Any
+    copy: Any
+    is_restored: bool
+
+
+class Workspace:
+    """Arguments of a search on one device. Arrays that a launch may write are copies, so the user's stay unchanged.
+
+    Args:
+        written: Names of the arrays that launches write. They are restored before each run. None for all arrays.
+        device: Warp's device; arrays on another device are copied there.
+        writes_only_named: True if launches write no other array. If False, the others are copied too, and those that
+            the first launch changes are restored from then on.
+        adjoint: True for launches of the adjoint kernel, which get gradients of their own.
+        is_planned: True if the values are not those of a run.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        values: Sequence[Any],
+        written: frozenset[str] | None,
+        device: Any,
+        *,
+        writes_only_named: bool = False,
+        adjoint: bool = False,
+        is_planned: bool = False,
+    ) -> None:
+        self._is_planned = is_planned
+        self._level = logging.INFO if is_planned else logging.WARNING
+        self.names = tuple(names)
+        self.device = device
+        self._writes_only_named = writes_only_named
+        self._copies: dict[int, _Copy] = {}  # by the id of the user's array
+        self._results: dict[str, Any] = {}
+        self._is_probed = False
+        pairs = [
+            self._duplicated(name, value, written is None or name in written) for name, value in zip(names, values)
+        ]
+        self.pristine = [pristine for pristine, _ in pairs]  # in the order of the arguments
+        self.values = [own for _, own in pairs]
+        self.written = tuple(self._results)
+        self.gradients = [_gradient_of(value, device) for value in self.values] if adjoint else None
+
+    def _duplicated(self, name: str, value: Any, is_written: bool) -> tuple[Any, Any]:
+        """Returns a value that holds the user's data, and the value that launches get instead."""
+        if is_struct(value):
+            structs = value._cls(), value._cls()
+            for member in value._cls.vars:
+                pair = self._duplicated(f"{name}.{member}", getattr(value, member), is_written)
+                for struct, found in zip(structs, pair):
+                    setattr(struct, member, found)
+            return structs
+        if isinstance(value, wp.indexedarray):
+            found = value.indices[: value.ndim]
+            indices = [index if index is None else wp.clone(index, device=self.device) for index in found]
+            pristine, own = self._duplicated(name, value.data, is_written)
+            return wp.indexedarray(pristine, indices), wp.indexedarray(own, indices)
+        if not is_array(value):
+            return value, value
+        if not isinstance(value, wp.array):
+            raise TuningError(
+                f"the argument {name} is a {type(value).__name__}", remedy="tune with Warp arrays; wrap it first"
+            )
+        known = self._copies.get(id(value))
+        if known is None or (is_written and known.copy is known.source):  # an input that is written under another name
+            source = value if value.device == self.device or not value.size else self._copy_of(name, value)
+            source = source if is_written else _nonzero_input(name, source, self._level)
+            copy = source if self._writes_only_named and not is_written else self._copy_of(name, source)
+            known = self._copies[id(value)] = _Copy(name, value, source, copy, False)
+        if is_written:
+            known.is_restored = True
+            self._results[name] = known.copy
+        return known.source, known.copy
+
+    def _copy_of(self, name: str, array: Any) -> Any:
+        try:
+            return _copy_of(array, self.device)
+        except (RuntimeError, MemoryError) as error:
+            raise_if_signalled(error)
+            raise TuningError(
+                f"the argument {name} of shape {array.shape} cannot be copied on {self.device}: {error}",
+                remedy="tune with smaller arrays"
+                if self._writes_only_named
+                else "name the arrays that the kernel writes, restore=[...]; the others are not copied then",
+            ) from error
+
+    def restore(self) -> None:
+        """Restore the user's values in every copy that launches change."""
+        for found in self._copies.values():
+            if found.is_restored:
+                wp.copy(found.copy, found.source)
+
+    def find_written(self, run: Callable[[], None]) -> None:
+        """Launch once to find arrays that the kernel writes without a declaration. They are restored from then on.
+
+        Args:
+            run: Launches once. It is called at most once, and only if there are undeclared arrays. Later calls of this
+                method only restore their copies.
+        """
+        undeclared = [
+            found for found in self._copies.values() if not found.is_restored and found.copy is not found.source
+        ]
+        if not undeclared:
+            return
+        if self._is_probed:
+            for found in undeclared:
+                wp.copy(found.copy, found.source)
+            return
+        self.restore()
+        run()
+        self._is_probed = True
+        for found in undeclared:
+            if not _is_same(found.copy.numpy(), found.source.numpy()):
+                log.log(
+                    self._level,
+                    "tuning: launches write %s; a copy is restored before each run, and yours does not change. "
+                    "Name the arrays that the kernel writes with outputs= or autotune(restore=...)",
+                    found.name,
+                )
+                found.is_restored = True
+                if self._is_planned:  # the launch declares no outputs, and these are its results
+                    self._results[found.name] = found.copy
+        self.restore()
+
+    def results(self) -> dict[str, Any]:
+        """Returns the results of the last launch as NumPy arrays by name; a struct member is ``argument.member``."""
+        return {name: array.numpy().copy() for name, array in self._results.items()}
+
+    def expected(self, given: Any) -> dict[str, Any]:
+        """The results that a reference function gives, by name: one, several in order, or several by name.
+
+        Raises:
+            TuningError: They do not fit the arrays that the kernel writes.
+        """
+        written = ", ".join(self.written)
+        if not isinstance(given, Mapping):
+            results = list(given) if isinstance(given, (tuple, list)) else [given]
+            if len(results) != len(self.written):
+                raise TuningError(
+                    f"the reference gives {len(results)} results for {written or 'nothing'}",
+                    remedy="return one for each written array, or a dictionary by name; for a launch without outputs, "
+                    "name the written arrays with autotune(restore=[...])",
+                )
+            given = dict(zip(self.written, results))
+        unknown = [name for name in given if name not in self.written]
+        if unknown:
+            raise TuningError(
+                f"the reference gives {', '.join(unknown)}, which is not written",
+                remedy=f"the written arrays are {written or 'none'}",
+            )
+        return {name: _numpy(value) for name, value in given.items()}
+
+
+def _is_same(array: Any, other: Any) -> bool:
+    """Compare NumPy arrays bit by bit, field by field; padding between fields is ignored."""
+    if array.dtype.names:
+        return all(_is_same(array[name], other[name]) for name in array.dtype.names)
+    first, second = (np.ascontiguousarray(values).view(np.uint8) for values in (array, other))
+    return bool(np.array_equal(first, second))
+
+
+def _copy_of(array: Any, device: Any) -> Any:
+    """Returns a copy with the same strides, because timings depend on them."""
+    if array.is_contiguous:
+        return wp.clone(array, device=device, requires_grad=False)
+    steps = [(extent - 1) * stride for extent, stride in zip(array.shape, array.strides)]
+    first, last = sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
+    buffer = wp.empty(last - first + wp.types.type_size_in_bytes(array.dtype), dtype=wp.uint8, device=device)
+    start = buffer.ptr - first
+    copy = wp.array(ptr=start, dtype=array.dtype, shape=array.shape, strides=array.strides, device=device)
+    copy.warp_tiles_buffer = buffer  # keeps the memory alive as long as the array
+    wp.copy(copy, array)
+    return copy
+
+
+def _nonzero_input(name: str, array: Any, level: int) -> Any:
+    """Returns an input, or random numbers if it is all zeros. Zeros would draw less power and run faster."""
+    scalar, shape = scalar_and_shape(array.dtype)
+    if not array.size or scalar not in (wp.float16, wp.float32, wp.float64, getattr(wp, "bfloat16", None)):
+        return array
+    if np.any(array.numpy()):
+        return array
+    log.log(level, "tuning: the input %s is all zeros; random numbers are measured in its place", name)
+    random = np.random.default_rng(_SEED).uniform(-1, 1, (*array.shape, *shape))
+    copy = _copy_of(array, array.device)
+    copy.assign(random.astype(np.float32) if scalar is not wp.float64 else random)
+    return copy
+
+
+def _gradient_of(value: Any, device: Any) -> Any:
+    """Returns an array for the gradient of an argument, a struct of those of its arrays, or None."""
+    if is_struct(value):
+        gradients = value._cls()
+        for member in value._cls.vars:
+            gradient = _gradient_of(getattr(value, member), device)
+            if gradient is not None:
+                setattr(gradients, member, gradient)
+        return gradients
+    if not isinstance(value, wp.array) or not value.size:
+        return None
+    return _nonzero_input("gradient", wp.zeros(value.shape, dtype=value.dtype, device=device), logging.DEBUG)
+
+
+def _numpy(value: Any) -> Any:
+    return np.array(value.numpy() if hasattr(value, "numpy") else value)
+
+
+@dataclass(eq=False)
+class Reference:
+    """The expected results, with tolerances.
+
+    Attributes:
+        sources: Functions that return NumPy arrays by name. The first one that works is called, at the first
+            comparison. If none does, every result passes.
+        rtol, atol: Tolerances, as in ``numpy.allclose``.
+        is_scaled: True if ``atol`` is a share of the largest expected element of an array.
+    """
+
+    sources: Sequence[Callable[[], Mapping[str, Any]]]
+    rtol: float
+    atol: float
+    is_scaled: bool = False
+    _expected: Mapping[str, Any] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def _first(self) -> Mapping[str, Any]:
+        for source in self.sources:
+            try:
+                return source()
+            except Exception as error:  # the search records why
+                raise_if_signalled(error)
+        return {}
+
+    def check(self, results: Mapping[str, Any]) -> None:
+        """Compare results with the expected ones.
+
+        Raises:
+            TuningError: A result is outside the tolerances; the message has its name and the largest difference.
+        """
+        with self._lock:
+            if self._expected is None:
+                self._expected = self._first()
+        for name, expected in self._expected.items():
+            actual = np.asarray(results[name], dtype=np.float64)
+            wanted = np.asarray(expected, dtype=np.float64)
+            if actual.shape != wanted.shape:
+                raise TuningError(f"wrong result: {name} has the shape {actual.shape}, the reference {wanted.shape}")
+            atol = self.atol
+            if self.is_scaled and wanted.size:
+                atol *= float(np.max(np.abs(np.where(np.isfinite(wanted), wanted, 0.0))))
+            if not np.allclose(actual, wanted, rtol=self.rtol, atol=atol, equal_nan=True):
+                worst = np.nanmax(np.abs(actual - wanted))
+                raise TuningError(
+                    f"wrong result: {name} differs by up to {worst:.3g} (rtol {self.rtol:g}, atol {atol:g})"
+                )
+
+
+def dimensions(dim: Any) -> tuple[int, ...]:
+    """Launch dimensions as Warp takes them: a number, or several."""
+    return tuple(dim) if isinstance(dim, Sequence) else (dim,)
+
+
+@dataclass(eq=False)
+class KernelCandidate(Candidate):
+    """A configuration's kernel on a workspace.
+
+    Attributes:
+        tiled: True to launch as ``wp.launch_tiled`` does.
+        workspace: The arguments.
+        reference: Checks the result; None for no check.
+        shared_bytes: Dynamic shared memory of a block, once it is built.
+    """
+
+    launch: TunedLaunch
+    dim: Any
+    tiled: bool
+    workspace: Workspace
+    reference: Reference | None = None
+    shared_bytes: int = 0
+    _packed: Any = None
+
+    def build(self) -> KernelCandidate:
+        """Build and load the kernel, and pack its arguments.
+
+        Raises:
+            TuningError: It needs more shared memory than the device has, or the launch is empty.
+            Exception: Any error of Warp.
+        """
+        dim, device, gradients = dimensions(self.dim), self.workspace.device, self.workspace.gradients
+        if 0 in dim:
+            raise TuningError(f"{dict(self.launch.config)} launches nothing, dim is {dim}")
+        if device.is_cpu:
+            share_precompiled_headers()
+        with held(_lock_of(self.launch, device)):
+            try:
+                self._packed = pack_launch(
+                    self.launch.kernel,
+                    self.workspace.values,
+                    gradients,
+                    dim=dim,
+                    block_dim=self.launch.block_dim,
+                    tiled=self.tiled,
+                    device=device,
+                )
+            except Exception as error:
+                if is_transient(error):
+                    self.launch.kernel.module.mark_modified()  # otherwise Warp raises it again without a build
+                raise
+        hooks, direction = self._packed.launch.hooks, "forward" if gradients is None else "backward"
+        self.shared_bytes = int(getattr(hooks, f"{direction}_smem_bytes", 0))
+        if shortfall := getattr(hooks, f"{direction}_smem_shortfall", None):
+            raise TuningError(f"{self.shared_bytes} bytes of shared memory are needed, {shortfall}")
+        return self
+
+    def prepare(self) -> None:
+        """Find the arrays that launches write, and check the result if there is a reference.
+
+        Raises:
+            TuningError: The result is wrong.
+        """
+        self.workspace.find_written(self.run)
+        if self.reference is not None:
+            self.reference.check(self.results())
+
+    def results(self) -> dict[str, Any]:
+        """Launch once and return the results as NumPy arrays by name."""
+        self.restore()
+        self.run()
+        return self.workspace.results()
+
+    def run(self) -> None:
+        """Launch once."""
+        self._packed.run()
+
+    def restore(self) -> None:
+        """Restore the user's values in every written array."""
+        self.workspace.restore()
+
+
+_locks: WeakValueDictionary[tuple[str, str, int | None], threading.Lock] = WeakValueDictionary()  # those in use
+_locks_guard = threading.Lock()
+
+
+def _lock_of(launch: TunedLaunch, device: Any) -> threading.Lock:
+    """The lock of a module: candidates that share one build in turn, and the second finds the first one's build."""
+    name = (launch.kernel.module.name, str(device), None if device.is_cpu else launch.block_dim)
+    with _locks_guard:
+        return _locks.setdefault(name, threading.Lock())
+
+
+# ---- the devices of a search
 
 
 @dataclass(frozen=True)

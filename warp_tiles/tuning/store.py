@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,19 +23,25 @@ from typing import TYPE_CHECKING
 from warp_tiles.errors import BundleError, RecordError, RemoteError
 from warp_tiles.settings import Settings, current
 from warp_tiles.store import ANY_TOOLCHAIN, RECORDS, SIGNED_BY
+from warp_tiles.store.key import CacheKey
+from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import absolute, cache_root
-from warp_tiles.tuning.encoding import decode_records, encode_record, encode_records
 from warp_tiles.tuning.folder import DAMAGED_SUFFIX, RecordFolder, lock_name, reason_of, warn_once
 from warp_tiles.tuning.key import TuningKey
-from warp_tiles.tuning.record import FutureSchemaError, Record, Timing
+from warp_tiles.tuning.record import (
+    FutureSchemaError,
+    Record,
+    Timing,
+    decode_records,
+    encode_record,
+    encode_records,
+)
 from warp_tiles.util.files import open_input, read_whole
 from warp_tiles.util.signals import raise_if_signalled
 from warp_tiles.util.single_flight import single_flight
 
 if TYPE_CHECKING:
-    from warp_tiles.store.key import CacheKey
     from warp_tiles.store.keys import PublicKey, SigningKey
-    from warp_tiles.store.manifest import Entry
     from warp_tiles.store.remote import RemoteStore
     from warp_tiles.store.transfer import Transfer
 
@@ -125,8 +131,7 @@ class RecordStore:
             )
         return self.load(key) or Record(key).merged(timings)
 
-    @contextmanager
-    def single_flight(self, key: TuningKey, timeout_s: float | None = None) -> Iterator[bool]:
+    def single_flight(self, key: TuningKey, timeout_s: float | None = None) -> AbstractContextManager[bool]:
         """Let one thread of one process search for a key, while others wait.
 
         Load the record again in the block in either case: another search may have just ended.
@@ -134,9 +139,9 @@ class RecordStore:
         Args:
             timeout_s: Seconds to wait for another search; None for no limit, 0 to not wait.
 
-        Yields:
-            True if this thread may search, also after a search that was killed or raised an error. False if another
-            search has ended meanwhile or still runs, or if this thread itself is searching for the key already.
+        Returns:
+            A block, with True if this thread may search, also after a search that was killed or raised an error.
+            False if another search has ended meanwhile or still runs, or if this thread is searching for the key.
         """
 
         def unusable(error: OSError) -> None:
@@ -144,8 +149,7 @@ class RecordStore:
                 f"searches are not coordinated between processes: {self.root} cannot be used ({reason_of(error)})"
             )
 
-        with single_flight(self._own.trusted, lock_name(key.digest), timeout_s, unusable) as may_search:
-            yield may_search
+        return single_flight(self._own.trusted, lock_name(key.digest), timeout_s, unusable)
 
     def records(self, subject_prefix: str = "") -> list[StoredRecord]:
         """Every stored record whose subject begins with a prefix, folder by folder in lookup order."""
@@ -170,13 +174,11 @@ class RecordStore:
         Raises:
             RecordError: No key or several keys begin with them; the message names the keys.
         """
-        found: dict[str, StoredRecord] = {}
         everything = self.records()
-        for stored in everything:
-            if digest_prefix and stored.record.key.digest.startswith(digest_prefix):
-                found.setdefault(stored.record.key.digest, stored)
+        fitting = [one for one in everything if digest_prefix and one.record.key.digest.startswith(digest_prefix)]
+        found = {one.record.key.digest: one for one in reversed(fitting)}
         if len(found) == 1:
-            return next(iter(found.values()))
+            return fitting[0]
         if found:
             raise RecordError(
                 f"{len(found)} tuning records begin with {digest_prefix!r}: {_named(found.values())}",
@@ -199,19 +201,19 @@ class RecordStore:
         Raises:
             RecordError: The folder cannot be changed.
         """
-        wanted = None if digests is None else set(digests)
-        removed = {path for path in _unwritten if path.is_relative_to(self.root) and _is_in(path, wanted)}
+        own, wanted = self._own, None if digests is None else set(digests)
+        removed = {path for path in _unwritten if path.is_relative_to(self.root)}
+        removed = {path for path in removed if wanted is None or path.stem in wanted}
         for path in removed:
             del _unwritten[path]
         if not os.path.isdir(self.root):
             return len(removed)
         try:
-            with self._own.changing():
-                for path in [path for path in self._own.files() if _is_in(path, wanted)]:
-                    self._own.trusted.remove(self._own.name(path))
-                    removed.add(path)
-                for path in list(self._own.files(suffix=DAMAGED_SUFFIX)) if wanted is None else ():
-                    self._own.trusted.remove(self._own.name(path))
+            with own.changing():
+                stored = [path for path in own.files() if wanted is None or path.stem in wanted]
+                removed.update(stored)
+                for path in (*stored, *(own.files(suffix=DAMAGED_SUFFIX) if wanted is None else ())):
+                    own.trusted.remove(own.name(path))
         except OSError as error:
             raise RecordError(
                 f"tuning records in {self.root} cannot be removed: {reason_of(error)}",
@@ -254,8 +256,6 @@ class RecordStore:
         Raises:
             RecordError: They are more than an import reads.
         """
-        from warp_tiles.store.manifest import Entry, Manifest
-
         chosen = list(self._all() if records is None else records)
         data = encode_records(chosen)
         if len(data) > MAX_EXPORT_BYTES:
@@ -436,8 +436,6 @@ def _bundled_records(bundle: Path, given: tuple[str, ...]) -> RecordStore:
 
 def records_key(data: bytes, signer: str) -> CacheKey:
     """The key of some records, as bytes, of a signer; of unsigned ones if it is empty."""
-    from warp_tiles.store.key import CacheKey
-
     return CacheKey.of({"kind": "tuning records", "signer": signer, "records": hashlib.sha256(data).hexdigest()})
 
 
@@ -455,10 +453,6 @@ def _united(key: TuningKey, records: Sequence[Record]) -> Record:
         first = best.get(timing.identity, timing)
         best[timing.identity] = max(first, timing, key=lambda one: (one.soft == present, not one.unfinished))
     return Record(key, tuple(best.values()))
-
-
-def _is_in(path: Path, digests: set[str] | None) -> bool:
-    return digests is None or path.stem in digests
 
 
 def _named(records: Iterable[StoredRecord], limit: int = 8) -> str:
