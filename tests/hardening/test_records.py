@@ -24,7 +24,7 @@ from warp_tiles.store.sealed import dump_json
 from warp_tiles.tuning.answers import Answers
 from warp_tiles.tuning.folder import MAX_BYTES
 from warp_tiles.tuning.key import TuningKey
-from warp_tiles.tuning.places import FUNCTION, digest_of, function_values
+from warp_tiles.tuning.places import FUNCTION, digest_of, values_of
 from warp_tiles.tuning.record import DEFAULTS, Record, decode_record, encode_record
 from warp_tiles.tuning.store import MAX_EXPORT_BYTES, RecordStore, records_key
 
@@ -171,7 +171,7 @@ def test_texts_of_a_record_cannot_drive_a_terminal(tmp_path: Path) -> None:
 def test_a_record_cannot_choose_a_provider_that_no_search_measures(provider: object) -> None:
     row = Operand("float32", "row_major", 32, 16)
     wanted = GemmProblem(32, 32, 32, row, row, row, "default", 128, 90)
-    key = TuningKey(FUNCTION, function_values(wanted), "5" * 64, ENVIRONMENT)
+    key = TuningKey(FUNCTION, values_of(wanted), "5" * 64, ENVIRONMENT)
     record = Record(key, (timing(DEFAULTS[FUNCTION]), timing({"provider": provider, "tile_config": None}, 1.0)))
     tuned = Answers({digest_of(FUNCTION, key.values): record})
     assert tuned.best(wanted, ("mma", "cublasdx", "libmathdx", "scalar")) is None

@@ -144,7 +144,9 @@ class TestSnapshot:
 
     @staticmethod
     def take(store: RecordStore, environments: Any = (H200,), **changes: Any) -> Answers | None:
-        return snapshot(store, None, replace(settings.current(), **changes), environments)  # type: ignore[arg-type]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "present_environments", lambda: environments)
+            return snapshot(store, None, replace(settings.current(), **changes))  # type: ignore[arg-type]
 
     def test_records_of_this_gpu_and_source_count(self, store: RecordStore) -> None:
         assert self.take(store) is None

@@ -21,12 +21,11 @@ from warp_tiles.tuning.places import (
     digest_of,
     function_config,
     function_place,
-    function_values,
     loop_place,
-    loop_values,
     pipeline_of,
     tile_config_of,
     tile_configs,
+    values_of,
 )
 from warp_tiles.tuning.record import DEFAULTS
 
@@ -86,12 +85,12 @@ class TestLoops:
     )  # fmt: skip
     def test_everything_that_decides_is_in_the_key(self, field: str, value: object) -> None:
         changed = replace(question(), **{field: value})
-        assert digest_of("loop", loop_values(changed)) != digest_of("loop", loop_values(question()))
+        assert digest_of("loop", values_of(changed)) != digest_of("loop", values_of(question()))
 
     def test_the_registers_of_the_module_are_not_in_the_key(self) -> None:
         """They follow from the answers of all kernels of a module, and the copy of a kernel is alone in its own."""
         changed = replace(question(), registers=128, double_buffers_reason="few accumulators")
-        assert loop_values(changed) == loop_values(question())
+        assert values_of(changed) == values_of(question())
 
     def test_a_pipeline_that_is_none_is_refused(self) -> None:
         for config in ({}, {"pipeline": 3}, {"pipeline": "stages=99"}):
@@ -141,4 +140,4 @@ class TestFunctions:
             replace(asked, arch=80), replace(asked, precision="tf32"), replace(asked, a=replace(asked.a, alignment=2)),
             replace(asked, b=asked.b.transposed()), replace(asked, c=replace(asked.c, leading_dimension=72)),
         ]  # fmt: skip
-        assert len({digest_of("function", function_values(one)) for one in (asked, *others)}) == 10
+        assert len({digest_of("function", values_of(one)) for one in (asked, *others)}) == 10

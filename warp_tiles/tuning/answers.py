@@ -24,10 +24,9 @@ from warp_tiles.tuning.places import (
     LOOP,
     MEASURED,
     digest_of,
-    function_values,
-    loop_values,
     pipeline_of,
     tile_config_of,
+    values_of,
 )
 from warp_tiles.tuning.record import Config, Record, Timing
 from warp_tiles.util.version import __version__
@@ -75,18 +74,14 @@ class Answers:
 
         A record that is not valid causes one warning and is ignored.
         """
-        digest = digest_of(LOOP, loop_values(question))
+        digest = digest_of(LOOP, values_of(question))
         self.asked[digest] = question
-        if digest in self.forced:
-            return MeasuredPipeline(pipeline_of(self.forced[digest]), "a search forces it")
-        record = self.records.get(digest)
-        chosen = self._chosen(record) if record is not None else None
-        if record is None or chosen is None:
+        if (found := self._choice(digest, MEASURED)) is None:
             return None
         try:
-            return MeasuredPipeline(pipeline_of(chosen.config), self._reason(record, chosen))
+            return MeasuredPipeline(pipeline_of(found[0]), found[1])
         except ValueError as error:
-            _warn_of(record, question.describe(), str(error))
+            _warn_of(self.records[digest], question.describe(), str(error))
             return None
 
     def best(self, variant: GemmProblem, providers: Sequence[str]) -> TunedChoice | None:
@@ -94,26 +89,28 @@ class Answers:
 
         A record that does not fit the variant causes one warning and is ignored.
         """
-        digest = digest_of(FUNCTION, function_values(variant))
-        if digest in self.forced:
-            config = self.forced[digest]
-            is_ours = config["provider"] in providers
-            return TunedChoice(config["provider"], tile_config_of(config), "a search forces it") if is_ours else None
-        record = self.records.get(digest)
-        chosen = self._chosen(record, providers) if record is not None else None
-        if record is None or chosen is None:
+        digest = digest_of(FUNCTION, values_of(variant))
+        if (found := self._choice(digest, providers)) is None:
             return None
         try:
-            tile_config = tile_config_of(chosen.config)
+            tile_config = tile_config_of(found[0])
             problem = problem_of(variant, tile_config) if tile_config else ""
         except ValueError as error:
             tile_config, problem = None, str(error)
         if problem:
-            _warn_of(record, variant.describe(), problem)
+            _warn_of(self.records[digest], variant.describe(), problem)
             return None
-        return TunedChoice(str(chosen.config["provider"]), tile_config, self._reason(record, chosen))
+        return TunedChoice(str(found[0]["provider"]), tile_config, found[1])
 
-    def _chosen(self, record: Record, providers: Sequence[str] = MEASURED) -> Timing | None:
+    def _choice(self, digest: str, providers: Sequence[str]) -> tuple[Config, str] | None:
+        """The configuration that counts in place of the default, and the reason; None if the default counts."""
+        if (forced := self.forced.get(digest)) is not None:
+            return (forced, "a search forces it") if forced.get("provider") in (None, *providers) else None
+        record = self.records.get(digest)
+        chosen = self._chosen(record, providers) if record is not None else None
+        return None if record is None or chosen is None else (chosen.config, self._reason(record, chosen))
+
+    def _chosen(self, record: Record, providers: Sequence[str]) -> Timing | None:
         """The configuration that a record puts in place of the default; None if the default is faster.
 
         A provider that no search measures must not choose its slow build.
@@ -172,22 +169,16 @@ def present_environments() -> tuple[Environment, ...]:
     return tuple(dict.fromkeys(environment_of(device) for device in wp.get_cuda_devices()))
 
 
-def snapshot(
-    records: RecordStore,
-    toolchain: ToolchainStore,
-    now: Settings,
-    environments: Sequence[Environment] | None = None,
-) -> Answers | None:
+def snapshot(records: RecordStore, toolchain: ToolchainStore, now: Settings) -> Answers | None:
     """Returns the records that apply to this machine and these settings, and the answers that a search forces.
 
     Args:
         toolchain: Digests the inputs of answers.
-        environments: The GPUs of this machine; None takes those that Warp finds.
 
     Returns:
         None if nothing applies, or if nothing can be built here.
     """
-    present = present_environments() if environments is None else tuple(environments)
+    present = present_environments()
     forced = json.loads(now.answers) if now.answers else {}
     found = _applicable(records, toolchain, now, present)
     if not found and not now.answers:

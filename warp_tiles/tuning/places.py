@@ -67,14 +67,9 @@ def digest_of(subject: str, values: _Values) -> str:
     return CacheKey.of({"subject": subject, **{f"value {name}": json.dumps(value) for name, value in values}}).digest
 
 
-def loop_values(question: LoopQuestion) -> _Values:
-    """The values of a loop's question. Its products have one name for each field: ``products.0.m``."""
+def values_of(question: LoopQuestion | GemmProblem) -> _Values:
+    """The values of the question of a loop or a function. A field in another has both names: ``products.0.m``."""
     return tuple(sorted(_flat(question.to_json())))
-
-
-def function_values(variant: GemmProblem) -> _Values:
-    """The values of a function's question; A, B and C have separate fields."""
-    return tuple(sorted(_flat(variant.to_json())))
 
 
 def _flat(data: Any, prefix: str = "") -> Iterator[tuple[str, Scalar]]:
@@ -99,7 +94,8 @@ def loop_place(question: LoopQuestion) -> Place:
             found.setdefault(answer.code, overrides)
     if isinstance(default, LoopAnswer):
         found["double buffers"] = PipelineOverrides("double_buffered")
-    return Place(LOOP, loop_values(question), question.describe(), tuple(map(pipeline_config, found.values())))
+    configs = tuple({"pipeline": overrides.text} for overrides in found.values())
+    return Place(LOOP, values_of(question), question.describe(), configs)
 
 
 def _pipelines() -> Iterator[PipelineOverrides]:
@@ -110,11 +106,6 @@ def _pipelines() -> Iterator[PipelineOverrides]:
             yield PipelineOverrides(family, stages, in_flight, per_barrier)
         for warps_m in (1, 2, 4, 8, 16):
             yield PipelineOverrides(family, warps_m=warps_m)
-
-
-def pipeline_config(overrides: PipelineOverrides) -> dict[str, Any]:
-    """Returns overrides as a record holds them: ``auto`` or the setting ``main_loop``."""
-    return {"pipeline": overrides.text}
 
 
 def pipeline_of(config: Config) -> PipelineOverrides:
@@ -143,7 +134,7 @@ def function_place(variant: GemmProblem, adjoint: bool = False) -> Place | None:
         require_served("cublasdx", variant)
         found.append(function_config("cublasdx"))
     configs = (DEFAULTS[FUNCTION], *found)
-    return Place(FUNCTION, function_values(variant), variant.describe(), configs, adjoint) if found else None
+    return Place(FUNCTION, values_of(variant), variant.describe(), configs, adjoint) if found else None
 
 
 def function_config(provider: str, tile_config: TileConfig | None = None) -> dict[str, Any]:
@@ -160,7 +151,7 @@ def tile_config_of(config: Config) -> TileConfig | None:
     return TileConfig.from_json(config.get("tile_config")) if config.get("provider") == "mma" else None
 
 
-def tile_configs(variant: GemmProblem, limit: int = FUNCTIONS) -> tuple[TileConfig, ...]:
+def tile_configs(variant: GemmProblem) -> tuple[TileConfig, ...]:
     """Returns tile configurations that fit: the chooser's pick first, then its next ones by estimate.
 
     The estimate does not model how ``k_unroll`` and ``c_first`` interact with the compiler's scheduling. So the best
@@ -176,4 +167,4 @@ def tile_configs(variant: GemmProblem, limit: int = FUNCTIONS) -> tuple[TileConf
         unrolls = (2 * config.k_unroll, config.k_unroll // 2, 1)
         near += [replace(config, k_unroll=unroll) for unroll in unrolls if 1 <= unroll <= steps]
     near = [config for config in near if not problem_of(variant, config)]
-    return tuple(dict.fromkeys([*every[: max(1, limit // 2)], *near, *every]))[:limit]
+    return tuple(dict.fromkeys([*every[: FUNCTIONS // 2], *near, *every]))[:FUNCTIONS]
