@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from warp_tiles.errors import RefusedWorkerError, ToolchainError
 from warp_tiles.tuning.measure import Candidate, Clock, Effort, Runner, describe_error, is_transient, race
 from warp_tiles.tuning.record import Config, Timing, identity
 from warp_tiles.tuning.space import Strategy
-from warp_tiles.util.threads import DaemonThreads, available_cores, held, wait_all, wait_result
+from warp_tiles.util.threads import DaemonThreads, available_cores, held, side_by_side, wait_all, wait_result
 from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ class SearchResult:
         timings: One per configuration that was measured, dropped or failed.
         builds: Number of builds, failed ones included.
         measurements: Number of candidates with at least one timed run.
-        out_of_time: True if the budget ended the search.
         build_s, measure_s: Time in which it waited for builds, and in which it measured.
         transient: Those of ``timings`` that failed for a transient cause. ``finished`` does not get them.
     """
@@ -67,7 +66,6 @@ class SearchResult:
     timings: tuple[Timing, ...]
     builds: int
     measurements: int
-    out_of_time: bool
     build_s: float = 0.0
     measure_s: float = 0.0
     transient: tuple[Timing, ...] = ()
@@ -194,8 +192,8 @@ class _Search:
                 self._race(batch, effort)
                 waiting.extendleft(reversed(self._lost(names)))
                 if not steps:
-                    batch = [runner for runner in batch if not self.guard_of[runner.name].lost_to]
-                    leaders = self._leaders(batch)
+                    batch = self._here(batch)  # the next one is measured against the fastest of each device
+                    leaders = list({self.guard_of[one.name]: one for one in reversed(_fastest(batch))}.values())
                     self._finish(batch)
             if steps:
                 self._narrow(strategy)
@@ -208,9 +206,8 @@ class _Search:
         finally:  # builds that exceed the budget end in the background; their results are ignored
             builder.shutdown(wait=False, cancel_futures=True)
         measured = len({runner.name for runner in self.runners if runner.samples_us})
-        out_of_time = len(self.timings) < len(configs)
         timings, transient = tuple(self.timings.values()), tuple(self.transient)
-        return SearchResult(timings, self.builds, measured, out_of_time, self.build_s, self.measure_s, transient)
+        return SearchResult(timings, self.builds, measured, self.build_s, self.measure_s, transient)
 
     def _build(self, builder: DaemonThreads, names: Sequence[str]) -> list[Runner]:
         start = time.monotonic()
@@ -279,26 +276,14 @@ class _Search:
             runner.spent_s = 0.0
         if len(parts) == 1:
             measure(*parts[0])
-        elif parts:
-            threads = DaemonThreads(len(parts), "warp_tiles_measure")
-            try:
-                for future in [threads.submit(measure, guard, part) for guard, part in parts]:
-                    wait_result(future)
-            finally:
-                threads.shutdown(wait=False)
+        else:
+            side_by_side(lambda part: measure(*part), parts, len(parts))
         self.measure_s += time.monotonic() - start
 
     def _show(self, runner: Runner) -> None:
         if runner.samples_us and (median_us := runner.statistics().median_us) < self.best_us:
             self.best_us = median_us
             self.bar.update(self.task, description=f"best {median_us:.1f} us {runner.name}")
-
-    def _leaders(self, runners: Sequence[Runner]) -> list[Runner]:
-        """Returns the fastest candidate of each device. The next batch is measured against it."""
-        best: dict[_Guard, Runner] = {}
-        for runner in _fastest(runners):
-            best.setdefault(self.guard_of[runner.name], runner)
-        return list(best.values())
 
     def _finals(self, builder: DaemonThreads, default: str | None) -> None:
         """Measure the fastest candidates and the default once more, on the first device."""
@@ -316,7 +301,7 @@ class _Search:
         self.runners += finals
         self._race(finals, replace(self.effort, iterations=_FINAL_ITERATIONS * self.effort.iterations))
         self._lost(())
-        self._finish([runner for runner in finals if not first.lost_to])
+        self._finish(self._here(finals))
 
     def _narrow(self, strategy: Strategy) -> None:
         """Run the steps after the first one, and drop candidates at each."""
@@ -330,7 +315,7 @@ class _Search:
             live, step = live[:count], step + 1
             self._race(live, replace(self.effort, iterations=strategy.iterations(step, self.effort.iterations)))
             self._lost(())
-            live = [runner for runner in _fastest(live) if not self.guard_of[runner.name].lost_to]
+            live = self._here(_fastest(live))
         if len(live) > 1 and 0 < strategy.keep(step, len(live)) < len(live):  # the time is over
             for runner in live:
                 runner.unfinished = True
@@ -338,8 +323,7 @@ class _Search:
 
     def _finish_interrupted(self) -> None:
         """Report the timings of candidates that are not final."""
-        undecided = [runner for runner in self.runners if runner.name not in self.timings]
-        undecided = [runner for runner in undecided if not self.guard_of[runner.name].lost_to]
+        undecided = [runner for runner in self._here(self.runners) if runner.name not in self.timings]
         for runner in undecided:
             if runner.samples_us and runner.status in ("running", "ok"):
                 runner.status, runner.unfinished = "ok", True
@@ -350,25 +334,14 @@ class _Search:
         self._record([self._timing(runner) for runner in built])
 
     def _timing(self, runner: Runner) -> Timing:
-        timing = Timing(
-            self.config_of[runner.name],
-            "failed",
-            shared_bytes=runner.candidate.shared_bytes,
-            reason=runner.reason,
-            soft=self.soft,
-        )
-        if runner.status == "failed":
-            return timing
-        found = runner.statistics()
-        return replace(
-            timing,
-            status="ok" if runner.status == "ok" else "dropped",
-            median_us=found.median_us,
-            low_us=found.low_us,
-            high_us=found.high_us,
-            samples=found.samples,
-            unfinished=runner.unfinished,
-        )
+        assert runner.status != "running"
+        measured = {} if runner.status == "failed" else {**vars(runner.statistics()), "unfinished": runner.unfinished}
+        given = {"shared_bytes": runner.candidate.shared_bytes, "reason": runner.reason, "soft": self.soft, **measured}
+        return Timing(self.config_of[runner.name], runner.status, **given)
+
+    def _here(self, runners: Iterable[Runner]) -> list[Runner]:
+        """The candidates whose device was not lost."""
+        return [runner for runner in runners if not self.guard_of[runner.name].lost_to]
 
     def _record(self, timings: Sequence[Timing]) -> None:
         self.timings |= {timing.identity: timing for timing in timings}
