@@ -16,8 +16,7 @@ import pytest
 from tests.tuning.store_files import A, B, file_of, future, quiet, unwritable, write
 from tests.tuning.tuning_records import key, timing
 from warp_tiles.errors import RecordError
-from warp_tiles.tuning import encoding
-from warp_tiles.tuning.record import Record
+from warp_tiles.tuning.record import Record, encode_record
 from warp_tiles.tuning.store import RecordStore
 
 
@@ -43,9 +42,9 @@ class TestDamage:
         ids=lambda value: repr(value)[:24],
     )
     def damaged(self, request: pytest.FixtureRequest) -> bytes:
-        whole = encoding.encode_record(Record(key(), (A,)))
+        whole = encode_record(Record(key(), (A,)))
         contents = {
-            "another key": encoding.encode_record(Record(key(m=1), (A,))),
+            "another key": encode_record(Record(key(m=1), (A,))),
             "a cut": whole[: len(whole) // 2],
             "a pickle": pickle.dumps(Exploding()),
             "a number beyond floats": whole.replace(b'"x": 1', b'"x": 1e999'),

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from warp_tiles.util.threads import side_by_side, wait_all, wait_result
+from warp_tiles.util.threads import acquire, held, side_by_side, wait_all, wait_result
 
 WORK_S = 5.0
 
@@ -36,6 +36,13 @@ def late() -> Iterator[Future[int]]:
     signal.signal(signal.SIGINT, handler)
 
 
+def locked_until(late: Future[int]) -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    late.add_done_callback(lambda _: lock.release())
+    return lock
+
+
 @pytest.mark.parametrize(
     "wait",
     [
@@ -43,8 +50,10 @@ def late() -> Iterator[Future[int]]:
         lambda late: wait_all([late]),
         lambda late: wait_all([late], 60.0),
         lambda late: side_by_side(lambda future: future.result(), [late], 1),
+        lambda late: acquire(locked_until(late)),
+        lambda late: held(locked_until(late)).__enter__(),
     ],
-    ids=["result", "all", "all with a limit", "side by side"],
+    ids=["result", "all", "all with a limit", "side by side", "lock", "lock of a block"],
 )
 def test_an_interrupt_of_another_thread_ends_a_wait(wait: Callable[[Future[int]], object], late: Future[int]) -> None:
     start = time.monotonic()

@@ -13,6 +13,7 @@ from typing import Any
 import warp as wp
 
 from warp_tiles.errors import MatmulError
+from warp_tiles.util.threads import acquire, held
 
 KEPT_BYTES = 256 << 20  # of all streams of a device; larger workspaces are freed after each use
 COUNTERS = 1 << 16  # of one stream, for tiles whose slices several blocks compute
@@ -48,7 +49,7 @@ class _Kept:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __enter__(self) -> Workspace:
-        self.lock.acquire()
+        acquire(self.lock)
         return self.memory
 
     def __exit__(self, *error: object) -> None:
@@ -56,7 +57,7 @@ class _Kept:
 
     def grow(self, size_bytes: int, device: Any) -> None:
         """Makes the memory at least this large."""
-        with self.lock:
+        with held(self.lock):
             if self.size_bytes < size_bytes:
                 size = min(KEPT_BYTES, 1 << (size_bytes - 1).bit_length())
                 self.free()
@@ -89,7 +90,7 @@ def workspace(size_bytes: int, counters: int, device: Any) -> AbstractContextMan
     stream = (device.alias, device.stream.cuda_stream)
     kept = _kept.get(stream)
     if kept is None or kept.size_bytes < size_bytes:
-        with _growing:
+        with held(_growing):
             kept = _kept.get(stream) or _Kept(wp.zeros(COUNTERS, dtype=wp.int32, device=device), device.stream)
             kept.grow(size_bytes, device)
             _kept[stream] = kept

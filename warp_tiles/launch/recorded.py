@@ -80,7 +80,7 @@ class _Packed:
         )
         self.has_adjoint = warp_launch.has_adjoint(kernel)
         self._shapes = [self._shapes_of(index, value) for index, value in enumerate(self._kept)]
-        adjoints = [self._gradient(index) for index in range(len(self._kept))] if self.has_adjoint else None
+        adjoints = list(map(self._gradient, range(len(self._kept)), self.gradients)) if self.has_adjoint else None
         forward = adjoint = block_dim = None
         if math.prod(config.dim):
             forward = warp_launch.pack_launch(kernel, self._kept, **vars(config))
@@ -97,9 +97,8 @@ class _Packed:
         structure = warp_launch.pack(self._concrete, index, value, self.config.device, adjoint=adjoint)
         return warp_launch.array_shapes(self._concrete, index, value, structure)
 
-    def _gradient(self, index: int) -> Any:
-        """Returns the gradient of an argument. A gradient that the user passed is checked."""
-        given = self.gradients[index]
+    def _gradient(self, index: int, given: Any) -> Any:
+        """Returns the gradient of an argument: its own, or the given one, which is checked."""
         if given is None:
             return warp_launch.own_gradient(self._kept[index])
         found = self._shapes_of(index, given, adjoint=True)
@@ -168,13 +167,9 @@ class _Packed:
         if not self._definition.is_current():
             self.record_again()
         self.require_adjoint()
-        before = self.gradients[index]
-        self.gradients[index] = warp_launch.snapshot(self._concrete, index, value)
-        try:
-            gradient = self._gradient(index)
-        except RecordingError:
-            self.gradients[index] = before
-            raise
+        given = warp_launch.snapshot(self._concrete, index, value)
+        gradient = self._gradient(index, given)
+        self.gradients[index] = given
         if self._adjoint is not None:
             self._adjoint.set(index, gradient, adjoint=True)
 

@@ -21,7 +21,7 @@ import sys
 import sysconfig
 import textwrap
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from warp_tiles.errors import TuningError
@@ -123,24 +123,18 @@ class _Walk:
 
     def value(self, path: str, value: Any) -> None:
         wrapped = _python_of(value)
-        if isinstance(value, _SCALARS) and not isinstance(value, enum.Enum):
-            self.found[path] = f"{type(value).__name__} {value!r}"
-        elif isinstance(value, enum.Enum):
+        if isinstance(value, enum.Enum):
             self.found[path] = f"{type(value).__qualname__}.{value.name} {value.value!r}"
+        elif isinstance(value, _SCALARS):
+            self.found[path] = f"{type(value).__name__} {value!r}"
         elif isinstance(value, types.ModuleType):
             self.module(path, value, [])
         elif isinstance(value, (tuple, list)):
-            self.found[path] = f"{type(value).__name__} of {len(value)}"
-            for position, item in enumerate(value):
-                self.value(f"{path}[{position}]", item)
+            self._items(path, type(value).__name__, enumerate(value))
         elif isinstance(value, Mapping):
-            self.found[path] = f"mapping of {len(value)}"
-            for key, item in value.items():
-                self.value(f"{path}[{key!r}]", item)
+            self._items(path, "mapping", value.items())
         elif isinstance(value, (set, frozenset)):
-            self.found[path] = f"set of {len(value)}"
-            for position, item in enumerate(sorted(value, key=_order)):
-                self.value(f"{path}[{position}]", item)
+            self._items(path, "set", enumerate(sorted(value, key=_order)))
         elif isinstance(value, types.BuiltinFunctionType) or self._installed(_module_name(value)):
             self._installed_object(path, value)
         elif isinstance(value, types.FunctionType):
@@ -164,6 +158,12 @@ class _Walk:
                     self.value(f"{path}.{item.name}", getattr(value, item.name))
         else:
             self._other(path, value)
+
+    def _items(self, path: str, kind: str, items: Iterable[tuple[Any, Any]]) -> None:
+        found = list(items)
+        self.found[path] = f"{kind} of {len(found)}"
+        for key, item in found:
+            self.value(f"{path}[{key!r}]", item)
 
     def _installed(self, name: str) -> bool:
         top = name.split(".")[0]
