@@ -29,7 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.machine import ROOT, source_digest
 from benchmarks.processes import environment
-from warp_tiles.tuning.environment import processor
+from warp_tiles.tuning.key import processor
 
 ARCH = 90
 SIDES = ("warp", "tiles")

@@ -59,7 +59,7 @@ def cpu_record() -> dict[str, Any]:
     import warp as wp
 
     import warp_tiles
-    from warp_tiles.tuning.environment import processor
+    from warp_tiles.tuning.key import processor
 
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),

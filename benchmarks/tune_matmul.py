@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from warp_tiles.gemm.dtypes import DType
 from warp_tiles.gemm.matmul import candidates, choose_matmul, cost_us
 from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
-from warp_tiles.tuning.key import TuningKey
+from warp_tiles.tuning.key import TuningKey, environment_of
 from warp_tiles.tuning.measure import Candidate, Clock, EventClock
 from warp_tiles.tuning.question import Question
 from warp_tiles.tuning.record import DEFAULTS, Config, Record, encode_records
@@ -178,7 +178,6 @@ def main(arguments: list[str] | None = None) -> int:
     import warp_tiles
     from warp_tiles.array_products import kernels
     from warp_tiles.array_products.answers import key_of
-    from warp_tiles.tuning.environment import environment_of
 
     torch = importlib.import_module("torch")
     wp.config.quiet = True

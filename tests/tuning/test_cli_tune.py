@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from click.testing import CliRunner, Result
 from tests.tuning.tuning_records import failure, key, timing
 from warp_tiles import settings
 from warp_tiles.cli import commands
+from warp_tiles.cli.tune import label, microseconds
 from warp_tiles.errors import RecordError, ScriptError, SettingError
 from warp_tiles.launch.script import Script
 from warp_tiles.tuning.in_place import TunedPlace
@@ -410,3 +412,20 @@ def test_the_group_shows_its_commands() -> None:
         for name in ("SCRIPT", "list", "show", "export", "import", "clear", "--budget", "--devices")
     )
     assert tune().exit_code in (0, 2)
+
+
+# ---- configurations and times as texts
+
+
+def test_a_dot_joins_nested_names_and_an_x_joins_sizes() -> None:
+    config = {"provider": "mma", "tile": {"m": 64, "warps": [2, 4]}, "fast": True, "none": None, "empty": {}}
+    assert label(config) == "provider=mma tile.m=64 tile.warps=2x4 fast=true none=null empty={}"
+    assert label({}) == "-"
+
+
+@pytest.mark.parametrize(
+    ("time_us", "text"),
+    [(1.23456, "1.235 µs"), (999.0, "999 µs"), (12_345.0, "12.35 ms"), (3e6, "3 s"), (math.nan, "-"), (math.inf, "-")],
+)
+def test_times_have_the_unit_that_fits(time_us: float, text: str) -> None:
+    assert microseconds(time_us) == text

@@ -12,7 +12,7 @@ import warp as wp
 
 import warp_tiles
 from tests.tuning.fake_stores import MemoryStore
-from tests.tuning.test_candidate import QUICK, add, array
+from tests.tuning.test_launches import QUICK, add, array
 from warp_tiles import SettingError, TuningError
 
 DEVICE = wp.get_device("cpu")

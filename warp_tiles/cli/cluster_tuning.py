@@ -23,9 +23,8 @@ from warp_tiles.build.executor import executor_error
 from warp_tiles.errors import ToolchainError, TuningError, WarpTilesError
 from warp_tiles.launch.script import Script, discover
 from warp_tiles.settings import Settings
-from warp_tiles.tuning.environment import environment_of
 from warp_tiles.tuning.in_place import PlacedLaunch, Tuner, compile_arch, local_devices, places_of
-from warp_tiles.tuning.key import Environment
+from warp_tiles.tuning.key import Environment, environment_of
 from warp_tiles.tuning.measure import Candidate
 from warp_tiles.tuning.record import Config, identity
 from warp_tiles.tuning.search import SearchDevice

@@ -9,7 +9,6 @@ from warp_tiles.api import enable
 from warp_tiles.build.engine import Engine
 from warp_tiles.launch.script import Script, discover
 from warp_tiles.settings import Settings, current
-from warp_tiles.tuning.environment import sharing_gpus
 from warp_tiles.tuning.in_place import (
     PlacedLaunch,
     Progress,
@@ -19,6 +18,7 @@ from warp_tiles.tuning.in_place import (
     places_of,
     silent,
 )
+from warp_tiles.tuning.key import sharing_gpus
 from warp_tiles.util.threads import side_by_side
 
 

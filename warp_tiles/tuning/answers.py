@@ -16,9 +16,8 @@ from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.providers.base import TunedChoice
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.providers.mma import MmaProvider
-from warp_tiles.tuning.environment import environment_of
 from warp_tiles.tuning.folder import warn_once
-from warp_tiles.tuning.key import Environment, Scalar
+from warp_tiles.tuning.key import Environment, Scalar, environment_of
 from warp_tiles.tuning.places import (
     FUNCTION,
     LOOP,

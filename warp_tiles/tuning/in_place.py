@@ -29,9 +29,8 @@ from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.settings import Settings
 from warp_tiles.settings.layers import ANSWERS
 from warp_tiles.tuning.answers import Answers, source_of
-from warp_tiles.tuning.environment import environment_of
 from warp_tiles.tuning.factory import TunedLaunch, argument_names
-from warp_tiles.tuning.key import Environment
+from warp_tiles.tuning.key import Environment, environment_of
 from warp_tiles.tuning.launches import KernelLaunches, Measurement
 from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.places import Place, function_place, loop_place

@@ -28,15 +28,14 @@ from warp_tiles.errors import LockedError, SettingError, TuningError
 from warp_tiles.launch.recorded import RecordingTarget
 from warp_tiles.settings import Settings, current, on_change, project_file
 from warp_tiles.tuning.arguments import checked_key, hashable, in_order, key_values, namespace, refuse_unknown
-from warp_tiles.tuning.environment import environment_of, limits_of
 from warp_tiles.tuning.factory import KernelFactory, TunedLaunch
-from warp_tiles.tuning.key import TuningKey
+from warp_tiles.tuning.key import TuningKey, environment_of
 from warp_tiles.tuning.launches import Dim, KernelLaunches, Measurement, dimensions
 from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.question import Question
 from warp_tiles.tuning.record import Config, Record, Timing, identity
 from warp_tiles.tuning.source import source_digest
-from warp_tiles.tuning.space import Space, Strategy, checked_configs, modules_first, strategy_of
+from warp_tiles.tuning.space import Limits, Space, Strategy, checked_configs, modules_first, strategy_of
 from warp_tiles.tuning.store import RecordStore, open_store
 from warp_tiles.util.threads import held
 
@@ -278,7 +277,7 @@ class TunedKernel:
 
     def configs(self, device: wp.DeviceLike = None) -> tuple[Config, ...]:
         """The configurations; of a space, those that fulfil its constraints on a device."""
-        return self._factory.configs(limits_of(device))
+        return self._factory.configs(Limits.of(device))
 
     def forget(self) -> None:
         """Look records up again at the next launch."""

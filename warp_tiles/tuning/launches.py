@@ -19,8 +19,8 @@ from warp_tiles._warp.launch import check_arguments, pack_launch
 from warp_tiles._warp.searches import scalar_and_shape, share_precompiled_headers, without_tape
 from warp_tiles.errors import RecordingError, ToolchainError, TuningError
 from warp_tiles.tuning.arguments import is_array, is_struct, namespace
-from warp_tiles.tuning.environment import alike
 from warp_tiles.tuning.factory import TunedLaunch
+from warp_tiles.tuning.key import alike
 from warp_tiles.tuning.measure import Candidate, Clock, Effort, clock_for, describe_error, is_transient
 from warp_tiles.tuning.record import Config
 from warp_tiles.tuning.search import SearchDevice

@@ -30,6 +30,14 @@ class Limits:
     registers: int = REGISTERS
     threads: int = BLOCK_THREADS
 
+    @classmethod
+    def of(cls, device: Any) -> Limits:
+        """The limits on a Warp device, which may be given by name."""
+        import warp as wp
+
+        found = wp.get_device(device)
+        return CPU_LIMITS if found.is_cpu else cls(shared_bytes=found.max_shared_memory_per_block)
+
 
 # the CPU device has no such limits; https://docs.nvidia.com/cuda/cuda-c-programming-guide/ (compute capabilities)
 CPU_LIMITS = Limits(shared_bytes=2**62, registers=2**62)

@@ -8,7 +8,7 @@ import pytest
 import warp as wp
 
 from warp_tiles.errors import ToolchainError
-from warp_tiles.tuning.environment import alike, sharing_gpus
+from warp_tiles.tuning.key import alike, sharing_gpus
 
 
 @dataclass(frozen=True)
