@@ -28,7 +28,7 @@ from warp_tiles.gemm.matmul import candidates, choose_matmul, cost_us
 from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
 from warp_tiles.tuning.key import TuningKey, environment_of
 from warp_tiles.tuning.measure import Candidate, Clock, EventClock
-from warp_tiles.tuning.question import Question
+from warp_tiles.tuning.question import Question, by_identity
 from warp_tiles.tuning.record import DEFAULTS, Config, Record, encode_records
 from warp_tiles.tuning.search import SearchDevice
 from warp_tiles.tuning.store import RecordStore
@@ -146,7 +146,7 @@ def tuned(bench: Any, store: RecordStore, key: TuningKey, configs: Sequence[Matm
 
 
 def _measured(bench: Any, store: RecordStore, key: TuningKey, configs: Sequence[Config], clock: Clock) -> Record:
-    question = Question.of(key, store, [DEFAULT, *configs], reuse_stale=True)
+    question = Question(key, store, by_identity([DEFAULT, *configs]), reuse_stale=True)
     known = question.record()
     missing = [config for config in configs if known.timing(config) is None]
     if missing:

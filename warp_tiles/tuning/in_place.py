@@ -34,7 +34,7 @@ from warp_tiles.tuning.key import Environment, environment_of
 from warp_tiles.tuning.launches import KernelLaunches, Measurement
 from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.places import Place, function_place, loop_place
-from warp_tiles.tuning.question import Question
+from warp_tiles.tuning.question import Question, by_identity
 from warp_tiles.tuning.record import Config, Record, Timing, identity
 from warp_tiles.tuning.search import SearchDevice
 from warp_tiles.tuning.store import RecordStore, open_store
@@ -141,7 +141,8 @@ class Tuner:
 
     def question(self, place: Place) -> Question:
         """The question of a place."""
-        return Question.of(place.key(self.source, self.environment), self.store, place.configs, self.reuse_stale)
+        key = place.key(self.source, self.environment)
+        return Question(key, self.store, by_identity(place.configs), self.reuse_stale)
 
     def tune(self, placed: PlacedLaunch, budget_s: float = 0.0, progress: Progress = silent) -> TunedPlace:
         """Measure the answers without a usable timing. Each batch is stored as soon as it is measured.
@@ -171,7 +172,7 @@ class Tuner:
             if may_search and missing and (left_s > 0 or not budget_s):
                 best = record.winner()
                 wanted = [place.configs[0], *([best.config] if best else []), *missing]
-                configs = list({identity(config): config for config in wanted}.values())
+                configs = list(by_identity(wanted).values())
                 try:
                     with self.devices(placed, configs) as devices:
                         options = {"effort": self.effort, "jobs": self.jobs * len(devices), "default": configs[0]}

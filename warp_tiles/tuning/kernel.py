@@ -32,8 +32,8 @@ from warp_tiles.tuning.factory import KernelFactory, TunedLaunch
 from warp_tiles.tuning.key import TuningKey, environment_of
 from warp_tiles.tuning.launches import Dim, KernelLaunches, Measurement, dimensions
 from warp_tiles.tuning.measure import Effort
-from warp_tiles.tuning.question import Question
-from warp_tiles.tuning.record import Config, Record, Timing, identity
+from warp_tiles.tuning.question import Question, by_identity
+from warp_tiles.tuning.record import Config, Record, Timing
 from warp_tiles.tuning.source import source_digest
 from warp_tiles.tuning.space import Limits, Space, Strategy, checked_configs, modules_first, strategy_of
 from warp_tiles.tuning.store import RecordStore, open_store
@@ -98,7 +98,7 @@ class TunedKernel:
         self._names: tuple[str, ...] = ()
         self._positions: tuple[int, ...] = ()
         self._source = ""
-        self._candidates: dict[str, tuple[Config, ...]] = {}  # by device
+        self._candidates: dict[str, dict[str, Config]] = {}  # by device
         self._chosen: dict[Any, TunedLaunch] = {}
         self._retry_at: dict[Any, float] = {}
         self._lock = threading.RLock()
@@ -229,7 +229,7 @@ class TunedKernel:
     def best(self, args: Arguments, device: wp.DeviceLike = None) -> Timing | None:
         """The winner among the configurations, or None. Nothing is measured."""
         found = self.record(args, device)
-        return found.among({identity(config) for config in self.configs(device)}).winner() if found else None
+        return found.among(by_identity(self.configs(device))).winner() if found else None
 
     def tune(
         self,
@@ -332,9 +332,9 @@ class TunedKernel:
         subject = f"kernel:{_module_name(self.__wrapped__)}.{self.__wrapped__.__qualname__}"
         key = TuningKey.of(subject, found, self._source, environment_of(device))
         if configs is None and device.alias not in self._candidates:
-            self._candidates[device.alias] = self._strategy.candidates(self.configs(device))
-        wanted = self._candidates[device.alias] if configs is None else configs
-        return Question.of(key, self._open(now), wanted, now.record_driver_mismatch == "reuse")
+            self._candidates[device.alias] = by_identity(self._strategy.candidates(self.configs(device)))
+        wanted = self._candidates[device.alias] if configs is None else by_identity(configs)
+        return Question(key, self._open(now), wanted, now.record_driver_mismatch == "reuse")
 
     # ---- the choice
 
@@ -475,8 +475,10 @@ class TunedKernel:
                 jobs=options.jobs,
                 what=self.__name__,
             )
-        for name in ("builds", "measurements", "build_s", "measure_s"):
-            setattr(self.counters, name, getattr(self.counters, name) + getattr(found, name))
+        self.counters.builds += found.builds
+        self.counters.measurements += found.measurements
+        self.counters.build_s += found.build_s
+        self.counters.measure_s += found.measure_s
         for timing in found.transient:
             log.warning("tuning %r: %s is left out until the next search: %s", self, dict(timing.config), timing.reason)
         return Record(question.key, found.transient)

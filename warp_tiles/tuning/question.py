@@ -13,6 +13,11 @@ from warp_tiles.tuning.space import modules_first
 from warp_tiles.tuning.store import RecordStore
 
 
+def by_identity(configs: Iterable[Config]) -> dict[str, Config]:
+    """Configurations by their identities, each once."""
+    return {identity(config): config for config in configs}
+
+
 @dataclass(frozen=True)
 class Question:
     """Configurations, and the record with their timings.
@@ -26,11 +31,6 @@ class Question:
     store: RecordStore
     wanted: Mapping[str, Config]
     reuse_stale: bool
-
-    @classmethod
-    def of(cls, key: TuningKey, store: RecordStore, configs: Iterable[Config], reuse_stale: bool) -> Question:
-        """The question about some configurations."""
-        return cls(key, store, {identity(config): config for config in configs}, reuse_stale)
 
     def __str__(self) -> str:
         return ", ".join(f"{name}={value}" for name, value in self.key.values)
