@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import warp as wp
 
 from warp_tiles.array_products.call import Bias, MatmulCall, are_distinct, contiguous, operand_views, view_of
+from warp_tiles.array_products.prepared import PreparedMatmul
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.dtypes import DTYPES, DType
 
@@ -30,16 +32,19 @@ def factor(name: str, value: Any) -> float:
     return float(value)
 
 
-class CheckedCall(NamedTuple):
+@dataclass
+class CheckedCall:
     """A call whose arguments fit each other.
 
     Attributes:
         spans: First and last bytes of out, a, b and bias, relative to their pointers; empty for a new result.
+        product: Its prepared product; None if there is none yet, or if C is empty.
     """
 
     call: MatmulCall
     shape: tuple[int, ...]
     spans: tuple[tuple[int, int], ...]
+    product: PreparedMatmul | None = None
 
 
 def checked(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import warp as wp
@@ -12,18 +11,10 @@ import warp as wp
 from warp_tiles._warp.intercept import is_planning
 from warp_tiles._warp.launch import runtime
 from warp_tiles.array_products import arguments
-from warp_tiles.array_products.prepared import PreparedMatmul, prepared
+from warp_tiles.array_products.prepared import prepared
 from warp_tiles.gemm.matmul_question import ALIGNED
 
 _MOST_CALLS = 1024  # that are remembered
-
-
-@dataclass
-class _Known:
-    """A call whose arguments were checked, and its prepared product; None if C is empty."""
-
-    checked: arguments.CheckedCall
-    product: PreparedMatmul | None
 
 
 class _Repeat(NamedTuple):
@@ -37,10 +28,10 @@ class _Repeat(NamedTuple):
     arrays: tuple[Any, Any, Any]
     memory: tuple[int | None, int | None, int]
     options: tuple[bool, bool, Any, str]
-    known: _Known
+    known: arguments.CheckedCall
 
 
-_known: dict[Any, _Known] = {}
+_known: dict[Any, arguments.CheckedCall] = {}
 _repeats: dict[tuple[int, int, int], _Repeat] = {}  # by the identities of a, b and out
 
 
@@ -106,13 +97,12 @@ def matmul(
     key = _key(a, b, out, bias, options) if is_kept else None
     known = None if key is None else _known.get(key)
     if known is None:
-        known = _Known(arguments.checked(a, b, out, alpha, beta, bias, epilogue, precision), None)
-    checked = known.checked
-    call = checked.call
+        known = arguments.checked(a, b, out, alpha, beta, bias, epilogue, precision)
+    call = known.call
     is_new = out is None
     if out is None:
         needs_gradient = tape is not None and any(getattr(array, "requires_grad", False) for array in (a, b, bias))
-        out = wp.empty(checked.shape, dtype=a.dtype, device=a.device, requires_grad=needs_gradient)
+        out = wp.empty(known.shape, dtype=a.dtype, device=a.device, requires_grad=needs_gradient)
     if not call.is_empty and (known.product is None or not known.product.is_current()):
         known.product = prepared(call, out.device)
     if key is not None:
@@ -121,7 +111,7 @@ def matmul(
     if product is None:
         return out
     if not is_new:
-        _check_memory(checked.spans, a, b, bias, out)
+        _check_memory(known.spans, a, b, bias, out)
     if is_repeatable:
         references = (weakref.ref(a), weakref.ref(b), weakref.ref(out))
         _remember(_repeats, arrays, _Repeat(references, (a.ptr, b.ptr, out.ptr), options, known))
@@ -150,7 +140,7 @@ def _key(a: Any, b: Any, out: Any, bias: Any, options: tuple[Any, ...]) -> Any:
     return key
 
 
-def _remember(calls: dict[Any, Any], key: Any, call: _Known | _Repeat) -> None:
+def _remember(calls: dict[Any, Any], key: Any, call: arguments.CheckedCall | _Repeat) -> None:
     if len(calls) >= _MOST_CALLS and key not in calls:
         calls.clear()
     calls[key] = call
