@@ -61,6 +61,7 @@ LONGEST_FIRST = (
     "tests/integration/test_build_providers.py",
     "tests/emulator/test_templates.py",
     "tests/integration/test_cli_plan_scripts.py",
+    "tests/test_printed_commands.py",
     "tests/integration/test_device_code.py",
     "tests/integration/test_loop_builds.py",
     "tests/integration/test_cli_plan.py",

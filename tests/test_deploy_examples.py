@@ -1,4 +1,7 @@
-"""The workflow and the Dockerfile of examples/deploy, as far as they can be checked without GitHub and Docker."""
+"""The workflow and the Dockerfile of examples/deploy, as far as they can be checked without GitHub and Docker.
+
+test_printed_commands.py runs their commands.
+"""
 
 from __future__ import annotations
 
@@ -6,55 +9,15 @@ import re
 import shlex
 from pathlib import Path
 
-import click
 import pytest
 from packaging.requirements import Requirement
 
 from tools.project import pyproject
 from warp_tiles import settings
-from warp_tiles.cli import CONTEXT, commands
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "deployment.md"
 FOLDER = Path(__file__).resolve().parents[1] / "examples" / "deploy"
 TEXTS = {path.name: path.read_text() for path in FOLDER.iterdir()}
-# the words after warp-tiles, up to the end of the line
-COMMAND = re.compile(r"(?<![\w-])warp-tiles ((?:[a-z]+ )+.*)$", re.MULTILINE)
-
-
-def shell_commands(text: str) -> list[list[str]]:
-    """Commands of warp-tiles outside comments."""
-    lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    return [shlex.split(match[1]) for match in COMMAND.finditer(lines) if "install" not in match[0]]
-
-
-def parse(words: list[str]) -> click.Context:
-    """Parse a command line as click does."""
-    command: click.Command = commands
-    while isinstance(command, click.Group) and words[0] in command.commands:
-        command, words = command.commands[words[0]], words[1:]
-    return command.make_context("warp-tiles", list(words), **CONTEXT)  # click keeps the first help option
-
-
-def test_the_commands_of_the_workflow_parse() -> None:
-    found = shell_commands(TEXTS["workflow.yml"])
-    assert [words[0] for words in found] == ["bundle"]
-    context = parse(found[0])
-    assert context.params["archs"] == (80, 90)
-    assert context.params["file"] == Path("app.bundle")
-
-
-def test_the_command_of_the_image_parses() -> None:
-    (line,) = re.findall(r'^CMD \["warp-tiles", (.*)\]$', TEXTS["Dockerfile"], re.MULTILINE)
-    words = [word.strip().strip('"') for word in line.split(",")]
-    with settings.override(policy="auto"):
-        configured = settings.configured()
-        try:
-            context = parse(words)
-            assert context.params["script"] == "app.py"
-            assert settings.configured()["bundle"] == Path("app.bundle")
-        finally:
-            settings.configure(bundle=None)
-    assert configured == {"policy": "auto"}
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import re
-import runpy
-import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +15,6 @@ from tests.integration.test_cli_examples import COMMANDS
 from tools import settings_table as settings_page
 from tools.notebook import TUTORIAL, as_markdown
 from warp_tiles import settings
-from warp_tiles.cli import CONTEXT, commands
 from warp_tiles.store.connection import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -159,59 +154,3 @@ def test_the_options_of_the_table_exist() -> None:
     named = [(path, flag) for path, text in rows for flag in re.findall(r"--?[a-z][a-z-]*", text)]
     assert len(named) > 8
     assert [(path, flag) for path, flag in named if flag not in options(path)] == []
-
-
-# ---- commands that pages print
-
-_PATTERN = re.compile(r"[\[<|]|\.\.\.|COMMAND")  # a form with choices, and no command
-
-
-def printed_commands() -> list[str]:
-    """Every command of a page, in a text or in a block, without a comment."""
-    found: dict[str, None] = {}
-    for page in (page for page in PAGES if page.name != "CHANGELOG.md"):  # which tells of earlier releases
-        text = as_markdown(page) if page.suffix == ".ipynb" else page.read_text()
-        blocks = "\n".join(re.findall(r"^```(?:sh|console)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
-        for line in [*re.findall(r"`([^`\n]+)`", prose(page)), *re.sub(r"\\\n\s*", " ", blocks).splitlines()]:
-            for part in re.split(r"&&|;| \| ", line.partition(" #")[0]):
-                words = re.sub(r"^(\$ |RUN |\w+=\S* |eval )*", "", part.strip())
-                if re.match(r"warp-tiles [a-z]|python benchmarks/\w+\.py|python -m benchmarks\.", words):
-                    found.setdefault(words)
-    return [words for words in found if not _PATTERN.search(words)]
-
-
-class _Parsed(Exception):  # noqa: N818  it is no error
-    pass
-
-
-@pytest.mark.parametrize("line", [line for line in printed_commands() if line.startswith("warp-tiles")])
-def test_each_printed_command_is_one(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program parses it. What each command does is tested elsewhere."""
-    monkeypatch.setattr("warp_tiles.cli.output.configure_by_option", lambda name, value: None)
-    command: click.Command = commands
-    words = shlex.split(line)[1:]
-    while isinstance(command, click.Group) and words and words[0] in command.commands:
-        command, words = command.commands[words[0]], words[1:]
-    try:
-        with command.make_context("warp-tiles", words, **CONTEXT):
-            pass
-    except click.exceptions.NoArgsIsHelpError:  # the name of a group
-        pass
-    except click.MissingParameter:
-        assert not re.search(r"\.py|SCRIPT", line), "a whole command; others only name an option"
-
-
-@pytest.mark.parametrize("line", [line for line in printed_commands() if line.startswith("python")])
-def test_each_printed_benchmark_has_the_options_that_it_needs(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def parse(parser: argparse.ArgumentParser, *arguments: object) -> None:
-        original(parser, *arguments)  # type: ignore[arg-type]
-        raise _Parsed
-
-    original = argparse.ArgumentParser.parse_args
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
-    _, *words = shlex.split(line)
-    path = ROOT / (f"{words[1].replace('.', '/')}.py" if words[0] == "-m" else words[0])
-    monkeypatch.setattr(sys, "argv", [str(path), *words[2 if words[0] == "-m" else 1 :]])
-    monkeypatch.syspath_prepend(str(ROOT))
-    with pytest.raises(_Parsed):
-        runpy.run_path(str(path), run_name="__main__")

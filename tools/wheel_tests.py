@@ -25,6 +25,7 @@ NEEDS_SOURCES = (
     "tests/test_docs.py",
     "tests/test_examples.py",
     "tests/test_pages.py",
+    "tests/test_printed_commands.py",
     "tests/test_layers.py",
     "tests/test_site.py",
     "tests/test_troubleshooting.py",

@@ -20,7 +20,7 @@ EXAMPLES = {
     "cache clear": "warp-tiles cache clear",
     "cache export": "warp-tiles cache export functions.bundle --key 5d1c0a9f --key 93b7e2d4",
     "cache import": "warp-tiles cache import functions.bundle",
-    "cache push": "WARP_TILES_SIGNING_KEY=$PWD/key.pem warp-tiles cache push",
+    "cache push": "WARP_TILES_REMOTE=s3://bucket/warp WARP_TILES_SIGNING_KEY=$PWD/key.pem warp-tiles cache push",
     "cache pull": "WARP_TILES_REMOTE=s3://bucket/warp warp-tiles cache pull",
     "cache status": "warp-tiles cache status --json",
     "keys": "warp-tiles keys show",

@@ -96,9 +96,10 @@ class _ScriptOrCommand(click.Group):
 def tune(context: click.Context, /, **given: Any) -> None:
     """Tune the kernels of SCRIPT, or manage tuning records.
 
-    The command notes the launches of SCRIPT without computing anything. Then it launches each kernel with products of
-    wp.tile_matmul, once for each pipeline that its loops can have and each function that can serve its products, and
-    keeps what is faster than the default. If a script has the name of a command, give its path, e.g. ./list.
+    The command needs a GPU. It notes the launches of SCRIPT without computing anything. Then it launches each kernel
+    with products of wp.tile_matmul, once for each pipeline that its loops can have and each function that can serve its
+    products, and keeps what is faster than the default. If a script has the name of a command, give its path, e.g.
+    ./list.
     """
     context.default_map = dict.fromkeys(["", *tune.commands], given)
 
