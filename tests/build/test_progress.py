@@ -6,10 +6,11 @@ import io
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
+from tests.waiting import until
 from warp_tiles import settings
 from warp_tiles.build import progress as module
 from warp_tiles.build.progress import BuildProgress
@@ -34,13 +35,6 @@ def shown_soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     until(lambda: set(threading.enumerate()) <= before)
-
-
-def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "timed out"
-        time.sleep(0.005)
 
 
 def output_of_build(monkeypatch: pytest.MonkeyPatch, choice: str, terminal: bool, seconds: float = 0.15) -> str:

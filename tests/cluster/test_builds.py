@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import warp_tiles
 from tests.bench import variant_of
 from tests.cluster.conftest import start_worker
 from tests.integration.helpers import compile_module, gemm, load
+from tests.waiting import until
 from warp_tiles import settings
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.executor import ExecutorPool
@@ -37,14 +38,6 @@ _FUNCTIONS = "\n".join(
     for n in range(9000)
 )
 SLOW = CompileRequest("slow.cu", _FUNCTIONS, FLAGS, (), "9000 functions")  # a second or more
-
-
-def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "timed out"
-        time.sleep(0.01)
-    return found
 
 
 @pytest.fixture(scope="module")

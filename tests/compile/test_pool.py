@@ -10,13 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.pool import CompilerPool, result_of
@@ -49,13 +50,6 @@ def process_of(pool: CompilerPool) -> subprocess.Popen[bytes]:
     (holder,) = pool._processes
     assert holder._process is not None
     return holder._process
-
-
-def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "timed out"
-        time.sleep(0.005)
 
 
 def test_a_function_is_compiled_in_another_process(shared: CompilerPool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +16,7 @@ import warp as wp
 import warp_tiles
 from benchmarks.stand_in import ALIAS, StandIn
 from tests.integration.helpers import gemm, load
+from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.prefetch import Prefetches
@@ -74,10 +74,7 @@ def prefetches() -> Prefetches:
 
 
 def wait_for_all() -> None:
-    end = time.monotonic() + 60
-    while prefetches().pending:
-        assert time.monotonic() < end, "a prefetch did not end"
-        time.sleep(0.01)
+    until(lambda: not prefetches().pending)
 
 
 def plain(value: int = 1, expression: str = "N") -> ModuleType:
@@ -130,10 +127,7 @@ def test_a_launch_does_not_wait_for_modules_before_its_own(device: StandIn, comp
     modules = [plain(value) for value in range(3)]
     compiler.open.clear()
     warp_tiles.prefetch(*modules, device=ALIAS)  # two threads, so the third module has to wait
-    end = time.monotonic() + 60
-    while len(compiler.calls) < 2:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: len(compiler.calls) == 2)
     threading.Timer(0.3, compiler.open.set).start()
     device.load(modules[2].__name__)
     wait_for_all()
@@ -308,10 +302,7 @@ def test_a_launch_waits_for_one_block_size_only(device: StandIn, compiler: Compi
     module = plain()
     compiler.open.clear()
     prefetches().start([(warp_module(module), wp.get_device(ALIAS), threads) for threads in (64, 128, 256)])
-    end = time.monotonic() + 60
-    while not compiler.calls:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: compiler.calls)
     threading.Timer(0.3, compiler.open.set).start()
     device.load(module.__name__, 128)
     assert compiler.ahead == [True, False]
@@ -351,10 +342,7 @@ def test_disable_waits_for_running_compilers_and_cancels_the_rest(device: StandI
     modules = [plain(value) for value in range(4)]
     compiler.open.clear()
     warp_tiles.prefetch(*modules, device=ALIAS)
-    end = time.monotonic() + 60
-    while len(compiler.calls) < 2:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: len(compiler.calls) == 2)
     threading.Timer(0.3, compiler.open.set).start()
     warp_tiles.disable()
     assert compiler.open.is_set(), "it waited"

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.tuning.tuning_records import CONFIGS, key, merge_many, read_damaged, timing, tune
+from tests.waiting import in_threads, until
 from warp_tiles.tuning.folder import slug
 from warp_tiles.tuning.store import RecordStore
 
@@ -57,10 +58,7 @@ def test_another_process_takes_over_from_a_killed_search(records: RecordStore, l
     processes = [SPAWN.Process(target=tune, args=(str(records.root), str(log), 0.0, 0.1)) for _ in range(4)]
     for process in processes:
         process.start()
-    deadline = time.monotonic() + 20
-    while (known := records.load(key())) is None or len(known.timings) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    known = until(lambda: (found := records.load(key())) and len(found.timings) >= 2 and found)
     killed = int(noted(log, "searches")[0].split("-")[1])
     os.kill(killed, signal.SIGKILL)
     for process in processes:
@@ -99,17 +97,6 @@ def test_many_readers_set_a_damaged_record_aside_and_keep_new_ones(records: Reco
     assert record is not None
     assert len(record.timings) == 8
     assert path.with_suffix(".damaged").read_bytes() == b"{"
-
-
-def in_threads(count: int, call: Callable[[], object]) -> list[object]:
-    results: list[object] = []
-    threads = [threading.Thread(target=lambda: results.append(call())) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert not any(thread.is_alive() for thread in threads)
-    return results
 
 
 class TestSingleFlight:
@@ -175,10 +162,7 @@ class TestSingleFlight:
 def test_a_timeout_applies_between_processes_and_a_killed_search_frees_its_key(records: RecordStore, log: Path) -> None:
     process = SPAWN.Process(target=tune, args=(str(records.root), str(log), 0.0, 5.0))
     process.start()
-    deadline = time.monotonic() + 20
-    while not noted(log, "searches"):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: noted(log, "searches"))
     for timeout_s in (0.0, 0.2):
         begin = time.monotonic()
         with records.single_flight(key(), timeout_s) as may_search:
