@@ -55,12 +55,6 @@ def test_code_overrides_the_module_option_which_overrides_the_environment(
     assert [build["provider"] for build in record["builds"]] == ["mma"]
 
 
-def test_an_unknown_module_option(tmp_path: Path) -> None:
-    with pytest.raises(warp_tiles.SettingError, match="option warp_tiles_provider is 'cutlass'") as caught:
-        compile_module(load(TINY, warp_tiles_provider="cutlass"), tmp_path / "out")
-    assert "auto, mma, cublasdx, libmathdx, scalar" in caught.value.remedy
-
-
 def test_a_block_with_a_partial_warp_is_built_by_cublasdx(cold: Path, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -68,15 +62,6 @@ def test_a_block_with_a_partial_warp_is_built_by_cublasdx(cold: Path, tmp_path: 
     assert kernels_in(cubin) == {"gemm_forward"}
     assert [build["provider"] for build in record["builds"]] == ["cublasdx"]
     assert "built by cublasdx (mma cannot serve threads=48" in record["variants"][0]["reason"]
-
-
-def test_a_block_smaller_than_a_warp_takes_the_scalar_path(cold: Path, tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        cubin, record = compile_module(load(TINY, block_dim=16), tmp_path / "out")
-    assert kernels_in(cubin) == {"gemm_forward"}
-    assert [build["provider"] for build in record["builds"]] == ["scalar"]
-    assert "mma cannot serve threads=16" in record["variants"][0]["reason"]
 
 
 BFLOAT16 = [
@@ -196,10 +181,3 @@ def test_a_compile_error_of_the_only_provider(provider: str, broken: Path, cold:
     repaired = run_python(["-m", "warp_tiles.compile.worker", "--reproduce", str(file)])
     assert repaired.returncode == 0, repaired.stderr
     assert "bytes of LTO-IR" in repaired.stdout
-
-
-def test_a_mistake_in_a_kernel_is_warps_error(cold: Path, tmp_path: Path) -> None:
-    module = load(TINY.replace("B, shape=(8, 8)", "B, shape=(16, 8)"))
-    with pytest.raises(ValueError, match="consistent for a matmul"):
-        compile_module(module, tmp_path / "out")
-    assert not list((tmp_path).rglob("*.cubin"))

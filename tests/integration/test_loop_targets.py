@@ -46,6 +46,7 @@ def test_warps_link_has_mma(tmp_path: Path) -> None:
         assert "wgmma needs a cubin for sm_90a that warp_tiles links" in loop.reason
         _, record = compile_module(loop_module(), tmp_path, 90)
     assert (record["linker"], record["target"]) == ("warp", "sm_90")
+    assert (record["builds"], record["register_limit"]) == ([], None)
     assert instruction_of(record, tmp_path) == "mma_m16n8k16"
 
 

@@ -16,8 +16,6 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import REPOSITORY, gemm, load, run_python
-from warp_tiles.compile.compiler import CompileRequest
-from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.store.cache import Cache
 
 FORWARD_ONLY = "@wp.kernel(enable_backward=False)"
@@ -129,32 +127,11 @@ def stored_keys(folder: Path) -> set[str]:
     return {listed.key for listed in Cache(folder).entries()}
 
 
-def test_a_variant_is_compiled_once_for_all_threads(cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    requests: list[str] = []
-    original = CompilerPool.submit
-
-    def count(pool: CompilerPool, request: Any) -> Any:
-        if isinstance(request, CompileRequest) and request.name.startswith("wt_gemm"):
-            requests.append(request.name)
-        return original(pool, request)
-
-    monkeypatch.setattr(CompilerPool, "submit", count)
-    modules = [load(gemm(name, 8, 8, 8, decorator=FORWARD_ONLY)) for name in ("first", "second", "third")]
-
-    def compile_one(number: int) -> None:
-        wp.compile_aot_module(modules[number], arch=90, module_dir=cold / f"out{number}", use_ptx=False)
-
-    with ThreadPoolExecutor(3) as threads:
-        list(threads.map(compile_one, range(3)))
-    assert len(requests) == 1
-
-
-@pytest.mark.parametrize("kind", ["ThreadPoolExecutor", "ProcessPoolExecutor"])
-def test_the_users_executor_compiles(kind: str, tmp_path: Path) -> None:
+def test_the_users_executor_compiles(tmp_path: Path) -> None:
     (tmp_path / "kernels.py").write_text("import warp as wp\n\n" + gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY))
     script = f"""
 import multiprocessing, sys
-from concurrent.futures import {kind}
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -162,8 +139,7 @@ if __name__ == "__main__":
     import warp_tiles
     sys.path.insert(0, {str(tmp_path)!r})
     import kernels
-    extra = {{"mp_context": multiprocessing.get_context("spawn")}} if {kind!r}.startswith("Process") else {{}}
-    with {kind}(1, **extra) as executor:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
         warp_tiles.enable(executor=executor)
         with warp_tiles.override(cache_dir=Path({str(tmp_path / "lto")!r})):
             wp.compile_aot_module(kernels, arch=90, module_dir=Path({str(tmp_path / "out")!r}), use_ptx=False)

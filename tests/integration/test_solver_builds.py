@@ -10,7 +10,6 @@ import warp as wp
 import warp_tiles
 from tests.integration.builds import counts, kernels_in
 from tests.integration.helpers import compile_module, gemm, load
-from tests.integration.plans import FORWARD_ONLY
 from tests.integration.solvers import solver
 from tests.nightly import some
 from warp_tiles.errors import BuildError
@@ -68,12 +67,6 @@ def test_every_builtin_and_adjoint_in_one_kernel(
     assert again.read_bytes() == cubin.read_bytes()
 
 
-def test_a_forward_only_kernel_has_no_adjoint(cold: Path, tmp_path: Path) -> None:
-    cubin, record = compile_module(load(solver("tile_lower_solve", decorator=FORWARD_ONLY)), tmp_path)
-    assert kernels_in(cubin) == {"solver_forward"}
-    assert [build["variant"]["solver"] for build in record["builds"]] == ["lower_solve"]
-
-
 def test_a_product_and_a_solver_in_one_module(cold: Path, tmp_path: Path) -> None:
     cubin, record = compile_module(load(gemm(m=8, n=8, k=8) + solver("tile_cholesky")), tmp_path)
     assert kernels_in(cubin) == {f"{name}_{way}" for name in ("gemm", "solver") for way in ("forward", "backward")}
@@ -100,9 +93,3 @@ def test_a_function_that_does_not_compile_takes_the_scalar_path_alone(
     assert record["linker"] == "warp_tiles"
     with warp_tiles.override(provider="mma"), pytest.raises(BuildError):
         compile_module(load(solver("tile_cholesky")), tmp_path / "named")
-
-
-def test_ptx(cold: Path, tmp_path: Path) -> None:
-    ptx, record = compile_module(load(solver("tile_upper_solve")), tmp_path, 80, use_ptx=True)
-    assert ".extern .func" not in ptx.read_text(), "the solver is linked in"
-    assert record["linker"] == "warp_tiles"
