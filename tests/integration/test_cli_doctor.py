@@ -83,29 +83,18 @@ def test_doctor_without_a_compiler(tmp_path: Path) -> None:
     assert findings["headers"]["state"] == "ok"
 
 
-@pytest.mark.parametrize(
-    "words", [("plan", "x.py"), ("compile", "-o", "out", "x.py"), ("run", "x.py"), ("cache", "info")]
-)
+@pytest.mark.parametrize("words", [("run", "x.py"), ("cache", "info")])
 def test_an_unknown_variable(words: tuple[str, ...], tmp_path: Path) -> None:
     message = usage_error(command(*words, WARP_TILES_FOO="1"))
     assert "WARP_TILES_FOO" in message
     assert "WARP_TILES_PROVIDER" in message, "the valid ones are listed"
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "valid"),
-    [
-        ("WARP_TILES_PROVIDER", "cutlass", "auto, mma, cublasdx, libmathdx, scalar"),
-        ("WARP_TILES_LINKER", "gold", "auto, own, warp"),
-        ("WARP_TILES_CACHE_MAX_BYTES", "lots", "GiB"),
-        ("WARP_TILES_JOBS", "-1", "whole number"),
-    ],
-)
-def test_an_unknown_value(variable: str, value: str, valid: str) -> None:
-    message = usage_error(command("cache", "info", **{variable: value}))
-    assert variable in message
-    assert f"{value!r}, which is invalid" in message
-    assert valid in message
+def test_an_unknown_value() -> None:
+    message = usage_error(command("cache", "info", WARP_TILES_PROVIDER="cutlass"))
+    assert "WARP_TILES_PROVIDER" in message
+    assert "'cutlass', which is invalid" in message
+    assert "auto, mma, cublasdx, libmathdx, scalar" in message
 
 
 def test_doctor_names_an_unknown_variable() -> None:

@@ -54,12 +54,6 @@ def test_plan(folder: Path, name: str) -> None:
     assert json_of(command("cache", "info", cache=folder / "lto"))["entries"] == 0, "nothing was built"
 
 
-def test_plan_for_another_architecture_and_block_size(folder: Path) -> None:
-    document = json_of(command("plan", "--arch", "80", "--block-dim", "256", folder / "main.py", folder))
-    (module,) = document["modules"]
-    assert {(v["arch"], v["threads"]) for v in module["variants"]} == {(80, 256)}
-
-
 def test_options_behind_the_script_belong_to_it_and_are_named(folder: Path) -> None:
     text = WITHOUT_GUARD.replace('block_dim=64, device="cpu"', 'block_dim=64, device="cuda:97"')
     (folder / "words.py").write_text(text + "print(sys.argv[2:])\n")
@@ -141,18 +135,6 @@ def test_plan_of_solvers_on_the_scalar_path(folder: Path) -> None:
         assert "the setting policy (command line) is 'scalar'" in row["reason"]
 
 
-def test_plan_with_another_provider(folder: Path) -> None:
-    done = command("plan", folder / "main.py", folder, WARP_TILES_PROVIDER="cublasdx")
-    (module,) = json_of(done)["modules"]
-    assert module["provider"] == "cublasdx"
-    for variant in module["variants"]:
-        assert (variant["provider"], variant["tile_config"]) == ("cublasdx", None)
-        assert (
-            "built by cublasdx (the setting provider (environment variable WARP_TILES_PROVIDER) asks for it"
-            in variant["reason"]
-        )
-
-
 def test_a_provider_that_cannot_serve_a_plan_is_a_usage_error(folder: Path) -> None:
     done = command("plan", "--block-dim", "48", folder / "main.py", folder, WARP_TILES_PROVIDER="mma")
     message = usage_error(done)
@@ -179,15 +161,6 @@ def test_an_exception_of_warp_is_a_usage_error(folder: Path) -> None:
     (folder / "narrow.py").write_text(text)
     message = usage_error(command("plan", folder / "narrow.py", folder, WARP_TILES_PROVIDER="cublasdx"))
     assert "does not support a bfloat16" in message
-
-
-def test_plan_of_a_kernel_that_is_launched_with_two_block_sizes(folder: Path) -> None:
-    text = WITHOUT_GUARD.replace('    print("sum"', "    wp.launch_tiled(gemm, dim=[1], inputs=[a, a], outputs=[c], "
-                                 'block_dim=128, device="cpu")\n    print("sum"')  # fmt: skip
-    (folder / "twice.py").write_text(text)
-    modules = json_of(command("plan", folder / "twice.py", folder))["modules"]
-    assert sorted(module["block_dim"] for module in modules) == [64, 128]
-    assert {(m["block_dim"], v["threads"]) for m in modules for v in m["variants"]} == {(64, 64), (128, 128)}
 
 
 def test_plan_of_a_generic_kernel_has_the_launched_types(folder: Path) -> None:
@@ -225,13 +198,6 @@ def test_plan_of_a_script_that_ends_before_its_launch(folder: Path) -> None:
 def test_plan_of_a_script_without_kernels(folder: Path) -> None:
     (folder / "empty.py").write_text("print('nothing')\n")
     assert "no kernel was found" in usage_error(command("plan", folder / "empty.py"))
-
-
-def test_plan_of_a_script_with_a_mistake(folder: Path) -> None:
-    (folder / "mistake.py").write_text(MAIN.replace("B, shape=(16, 16)", "B, shape=(8, 16)"))
-    done = command("plan", folder / "mistake.py", folder)
-    assert done.returncode != 0
-    assert "consistent for a matmul" in done.stderr
 
 
 # ---- compile
@@ -341,17 +307,6 @@ def test_a_report_has_the_modules_beside_a_failed_build_and_the_end_of_the_scrip
     assert "no_such_symbol" in done.stderr
     (kept_module,) = json.loads(report.read_text())["modules"]
     assert (kept_module["name"], kept_module["up_to_date"]) == ("good_module", True)
-
-
-def test_compile_writes_the_report_of_a_script_that_fails(folder: Path) -> None:
-    (folder / "fails.py").write_text("raise RuntimeError('on purpose')\n")
-    page, trace = folder / "report.html", folder / "trace.json"
-    options = ("--report", page, "--trace", trace, "-o", folder / "out")
-    done = command("compile", *options, folder / "fails.py", folder, as_json=False)
-    assert done.returncode != 0
-    assert "on purpose" in done.stderr
-    assert "on purpose" in page.read_text()
-    assert "on purpose" in json.loads(trace.read_text())["otherData"]["ended by"]
 
 
 def test_the_package_of_a_module_is_planned_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,11 +104,11 @@ def installed(tmp_path: Path) -> Path:
 
 @needs_ninja
 @pytest.mark.slow
-def test_a_script_becomes_a_bundle_that_leaves_nothing_to_compile(tmp_path: Path, installed: Path) -> None:
-    source = installed / "warp_tiles" / "cmake"
-    project = Project(tmp_path, source, installed)
+def test_a_script_becomes_a_bundle_whose_inputs_are_watched(tmp_path: Path, installed: Path) -> None:
+    project = Project(tmp_path, installed / "warp_tiles" / "cmake", installed)
     project.configure("-DWARP_TILES_SCRIPT=script.py")
     project.build()
+    assert NOTHING_TO_DO in project.build()
     assert project.objects() == ["ltoir", "module"]
     assert len(list(project.bundle.parent.glob("modules/*.cubin"))) == 1
     imported = json.loads(
@@ -120,16 +120,7 @@ def test_a_script_becomes_a_bundle_that_leaves_nothing_to_compile(tmp_path: Path
         "script.py",
     )  # fmt: skip
     (module,) = json.loads((tmp_path / "report.json").read_text())["modules"]
-    assert (module["lto_builds"], module["lto_hits"]) == (0, 1)
-
-
-@needs_ninja
-@pytest.mark.slow
-def test_what_a_script_depends_on_is_watched(tmp_path: Path, installed: Path) -> None:
-    project = Project(tmp_path, installed / "warp_tiles" / "cmake", installed)
-    project.configure("-DWARP_TILES_SCRIPT=script.py")
-    project.build()
-    assert NOTHING_TO_DO in project.build()
+    assert (module["lto_builds"], module["lto_hits"]) == (0, 1), "the bundle leaves nothing to compile"
     package = installed / "warp_tiles"
     inputs = (project.script, project.helper, package / "gemm" / "problem.py", package / "kernels" / "arch" / "mma.cuh")
     for changed in inputs:

@@ -197,25 +197,6 @@ def test_the_module_option_enable_mathdx_gemm() -> None:
     assert {v.provider for v in plan(gemm(), enable_mathdx_gemm=True).variants} == {"mma"}
 
 
-def test_the_provider_scalar() -> None:
-    with warp_tiles.override(provider="scalar"):
-        found = plan(gemm())
-    assert {v.provider for v in found.variants} == {"scalar"}
-    assert all("provider" in v.reason for v in found.variants)
-
-
-def test_an_architecture_that_is_too_old() -> None:
-    found = plan(gemm(), arch=70)
-    assert {v.provider for v in found.variants} == {"scalar"}
-    assert all("mma cannot serve arch=70" in v.reason for v in found.variants)
-    for provider in ("mma", "cublasdx"):
-        with (
-            warp_tiles.override(provider=provider),
-            pytest.raises(warp_tiles.UnsupportedVariant, match=f"{provider} cannot serve arch=70"),
-        ):
-            plan(gemm(), arch=70)
-
-
 def test_the_module_option_warp_tiles_provider() -> None:
     found = plan(gemm(), warp_tiles_provider="cublasdx")
     assert found.settings.provider == "cublasdx"
