@@ -178,8 +178,8 @@ def test_without_headers_the_next_provider_is_used_with_a_warning(bench: Bench) 
 
 def test_the_salt_depends_on_the_providers(bench: Bench) -> None:
     every = bench.engine.fingerprint(AUTO)
-    one = {name: bench.engine.fingerprint(Settings(provider=name)) for name in ("mma", "cublasdx", "scalar")}
-    assert len({every, *one.values()}) == 4
+    one = {name: bench.engine.fingerprint(Settings(provider=name)) for name in PROVIDER_ORDER}
+    assert len({every, *one.values()}) == 5
     assert "block_gemm.cuh" in every
     assert "gemm.cuh" in every
     assert "mma source=" in one["mma"]
@@ -188,6 +188,8 @@ def test_the_salt_depends_on_the_providers(bench: Bench) -> None:
     assert bench.engine.fingerprint(AUTO) != every
     assert bench.engine.fingerprint(Settings(provider="mma")) != one["mma"]
     assert bench.engine.fingerprint(Settings(provider="scalar")) == one["scalar"]
+    bench.store.compiler, bench.store.source = "compiler digest", "another"
+    assert bench.engine.fingerprint(AUTO) != every
 
 
 def test_builds_of_two_providers_are_not_shared(bench: Bench, tmp_path: Path) -> None:

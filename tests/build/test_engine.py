@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.bench import ALIGNED, UNALIGNED, Bench, cublasdx, mma, variant_of
+from tests.waiting import until
 from warp_tiles import settings
 from warp_tiles.build.engine import STARTED_AHEAD, Engine
 from warp_tiles.build.records import Artifact
@@ -83,10 +84,7 @@ def test_an_in_flight_build_is_shared(bench: Bench) -> None:
     assert (built.shared, found.shared) == (False, True)
     assert replace(found, hit=False, shared=False) == built
     assert len(bench.pool.requests) == 1
-    end = time.monotonic() + 10
-    while len(bench.engine._in_flight) and time.monotonic() < end:
-        time.sleep(0.005)
-    assert len(bench.engine._in_flight) == 0  # a finished one is forgotten
+    until(lambda: len(bench.engine._in_flight) == 0)  # a finished one is forgotten
 
 
 class Immediate(Executor):

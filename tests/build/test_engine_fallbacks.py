@@ -22,10 +22,6 @@ from warp_tiles.settings import current
 # ---- fallbacks
 
 
-def test_without_a_failure_there_is_no_warning(bench: Bench) -> None:
-    assert bench.build_with_warnings(ALIGNED)[1] == []
-
-
 def test_cublasdx_is_the_first_fallback(bench: Bench) -> None:
     bench.refuse(mma(ALIGNED))
     artifact, warned = bench.build_with_warnings(ALIGNED)
@@ -87,13 +83,6 @@ def test_the_scalar_path_is_the_last_fallback(bench: Bench) -> None:
     assert "libmathdx error: no" in warned[3]
     assert "using Warp's scalar path" in warned[3]
     assert len(artifact.warnings) == 4
-
-
-def test_without_libmathdx_the_scalar_path_follows_cublasdx(bench: Bench) -> None:
-    bench.refuse(mma(UNALIGNED), cublasdx(UNALIGNED))
-    artifact, warned = bench.build_with_warnings(UNALIGNED)
-    assert artifact.provider == "scalar"
-    assert len(warned) == 2
 
 
 def test_an_equal_warning_is_issued_once(bench: Bench) -> None:

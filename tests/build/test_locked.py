@@ -55,12 +55,6 @@ def test_a_cached_function_is_used(bench: Bench) -> None:
     assert (found.payload, found.hit) == (built.payload, True)
 
 
-def test_a_build_is_refused(bench: Bench) -> None:
-    with settings.override(policy="locked"), pytest.raises(LockedError, match="is not in the cache"):
-        bench.build(ALIGNED)
-    assert bench.pool.requests == []
-
-
 def test_the_weaker_recipe_of_the_same_provider_is_accepted(bench: Bench) -> None:
     half = variant_of(16, "float16", threads=48)
     with settings.override(provider="cublasdx"):

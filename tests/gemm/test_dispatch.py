@@ -19,7 +19,7 @@ from warp_tiles.gemm.dispatch import (
     Tile,
     leading_dimension,
 )
-from warp_tiles.gemm.problem import PRODUCT_ROLES, Arrangement, GemmProblem, Role
+from warp_tiles.gemm.problem import Arrangement, GemmProblem, Role
 
 Matrix = npt.NDArray[np.int64]
 
@@ -174,14 +174,6 @@ def test_a_cpu_target_takes_the_scalar_path() -> None:
     assert found.variants == {}
     assert "CPU" in found.scalar_reason
     assert found.warnings == ()
-
-
-# providers refuse architectures that are too old, see tests/build/test_chain.py
-@pytest.mark.parametrize("arch", [50, 70, 75, 80, 86, 87, 89, 90, 100, 101, 103, 120, 121])
-def test_every_architecture_is_planned(arch: int) -> None:
-    found = product(tile(4, 4), tile(4, 4), tile(4, 4), target=Target(arch, 64))
-    assert found.scalar_reason == ""
-    assert set(found.variants) == set(PRODUCT_ROLES)
 
 
 def test_a_reason_given_by_the_target_is_kept() -> None:

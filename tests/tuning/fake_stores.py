@@ -1,12 +1,10 @@
-"""Fakes of the store of records on disk."""
+"""A fake of the store of records on disk."""
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import Record, Timing
@@ -36,19 +34,3 @@ class MemoryStore:
         finally:
             if free:
                 self.busy.release()
-
-
-class FileStore(MemoryStore):
-    """Records in a file, which another process can read."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.path = path
-        if path.exists():
-            found = [Record.from_json(record) for record in json.loads(path.read_text())]
-            self.records = {record.key.digest: record for record in found}
-
-    def merge(self, key: TuningKey, timings: Sequence[Timing]) -> Record:
-        record = super().merge(key, timings)
-        self.path.write_text(json.dumps([record.to_json() for record in self.records.values()]))
-        return record

@@ -71,10 +71,6 @@ def test_invalid_keys(key: Any) -> None:
         checked_key(key)
 
 
-def test_one_name_is_a_key() -> None:
-    assert checked_key("a") == ("a",)
-
-
 @pytest.mark.parametrize("given", [5, None, {1: 2}, {"a": object()}, {"a": [1]}])
 def test_a_key_function_with_an_invalid_result(given: Any) -> None:
     with pytest.raises(TuningError, match="the key function gives"):

@@ -48,14 +48,6 @@ def test_a_tolerance_is_part_of_the_key_if_results_are_compared() -> None:
     assert loose.digest != strict.digest
 
 
-def test_another_block_dim_is_measured() -> None:
-    store, args = MemoryStore(), {"x": array(1.0), "y": array(2.0)}
-    tuned(store).launch(**args, device="cpu")
-    other = tuned(store, block_dim=64)
-    other.launch(**args, device="cpu")
-    assert other.counters.measurements == 2
-
-
 @pytest.mark.parametrize(
     ("option", "text"),
     [

@@ -53,16 +53,19 @@ def test_locked_needs_a_record(store: MemoryStore) -> None:
     assert add.counters.searches == 1
 
 
-@pytest.mark.parametrize(("choice", "searches"), [("reuse", 0), ("retune", 1)])
+@pytest.mark.parametrize(
+    ("policy", "choice", "searches"), [("auto", "reuse", 0), ("auto", "retune", 1), ("locked", "reuse", 0)]
+)
 def test_timings_of_another_driver(
-    store: MemoryStore, caplog: pytest.LogCaptureFixture, choice: str, searches: int
+    store: MemoryStore, caplog: pytest.LogCaptureFixture, policy: str, choice: str, searches: int
 ) -> None:
     args = arguments()
     record = tuned(store).tune(args, "cpu")
     old = tuple(replace(timing, soft={"driver": "12.0", "warp": "1.19.0"}) for timing in record.timings)
     store.records[record.key.digest] = Record(record.key, old)
     add = tuned(store)
-    with settings.override(record_driver_mismatch=choice), caplog.at_level(logging.WARNING, "warp_tiles"):
+    changes = {"policy": policy, "record_driver_mismatch": choice}
+    with settings.override(**changes), caplog.at_level(logging.WARNING, "warp_tiles"):
         add.launch(**lists(args))
     assert add.counters.searches == searches
     assert ("was measured with" in caplog.text) == (choice == "reuse")
@@ -232,16 +235,6 @@ def test_a_dropped_timing_counts_while_the_faster_candidate_is_wanted(
     add = tuned(store, CONFIGS[1:] if gone else CONFIGS)
     add.launch(**lists(args))
     assert add.counters.searches == searches
-
-
-def test_locked_logs_that_timings_are_of_another_driver(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
-    args = arguments()
-    record = tuned(store).tune(args, "cpu")
-    old = tuple(replace(timing, soft={"driver": "12.0", "warp": "1.19.0"}) for timing in record.timings)
-    store.records[record.key.digest] = Record(record.key, old)
-    with settings.override(policy="locked"), caplog.at_level(logging.WARNING, "warp_tiles"):
-        tuned(store).launch(**lists(args))
-    assert any("was measured with" in entry.message for entry in caplog.records)
 
 
 def test_a_small_budget_continues_with_unmeasured_candidates_and_ends(store: MemoryStore) -> None:

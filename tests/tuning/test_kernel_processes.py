@@ -47,7 +47,7 @@ print(json.dumps({
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", some([4, 16], 1))
+@pytest.mark.parametrize("processes", some([2, 16], 1))
 def test_one_of_many_processes_tunes_and_all_launch_its_winner(tmp_path: Path, processes: int) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     environment = {
@@ -73,35 +73,3 @@ def test_one_of_many_processes_tunes_and_all_launch_its_winner(tmp_path: Path, p
     assert len({one["winner"] for one in found}) == 1
     assert all(one["launched"] == one["winner"] for one in found)
     assert {one["known"] for one in found} == {3}
-
-
-_CHILD = """
-import json, sys
-from pathlib import Path
-from types import SimpleNamespace
-import warp as wp
-wp.config.log_level = wp.LOG_WARNING
-sys.path.insert(0, "examples")
-import autotune_gemm
-from tests.tuning.fake_stores import FileStore
-from warp_tiles.tuning.measure import Effort
-store = FileStore(Path(sys.argv[1]))
-gemm = autotune_gemm.tuned_gemm("fp32", store=lambda now: store, effort=Effort(warmup=1, runs=2, iterations=2))
-args = autotune_gemm.operands((40, 24, 50), "fp32", "cpu")
-gemm.launch(**args, device="cpu")
-print(json.dumps({**vars(gemm.counters), "error": autotune_gemm.error_of(args)}))
-"""
-
-
-@pytest.mark.slow
-def test_a_new_process_with_a_record_builds_and_measures_nothing(tmp_path: Path) -> None:
-    environ = {**os.environ, "PYTHONPATH": PYTHON_PATH}
-    found = []
-    for _ in range(2):
-        command = [sys.executable, "-c", _CHILD, str(tmp_path / "records.json")]
-        run = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, check=True)
-        found.append(json.loads(run.stdout.splitlines()[-1]))
-    assert (found[0]["searches"], found[0]["builds"], found[0]["measurements"]) == (1, 24, 24)
-    assert (found[1]["searches"], found[1]["builds"], found[1]["measurements"]) == (0, 0, 0)
-    assert found[1]["lookups"] == 1
-    assert max(run["error"] for run in found) < 1e-5

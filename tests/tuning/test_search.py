@@ -11,7 +11,7 @@ import pytest
 
 from warp_tiles import WorkerError, settings
 from warp_tiles.errors import ToolchainError
-from warp_tiles.tuning.measure import Effort, WallClock
+from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.record import Config, Timing
 from warp_tiles.tuning.search import SearchDevice, SearchResult, search
 from warp_tiles.tuning.space import Halving
@@ -163,13 +163,9 @@ def test_several_devices_share_the_configurations() -> None:
     assert len(found.timings) == 20
     numbers = [sorted(candidate.config["x"] for candidate in builder.built) for builder in builders]
     finals = {10, 11, 12, 13, 9}  # run once more on the first device
+    assert 11 in numbers[0], "it was built for the second one first"
     assert sorted(set(numbers[0]) - finals) == [number for number in range(0, 20, 2) if number not in finals]
     assert set(numbers[0]) - finals == set(range(20)) - finals - set(numbers[1]) - {7}
-
-
-def test_candidates_of_wall_time() -> None:
-    found = search(CONFIGS[:3], [SearchDevice(Builder(), WallClock())], effort=Effort(iterations=2))
-    assert {timing.status for timing in found.timings} <= {"ok", "dropped"}
 
 
 def test_progress_shows_the_best_so_far_on_a_terminal_only(capsys: pytest.CaptureFixture[str]) -> None:
@@ -330,9 +326,3 @@ def test_the_fastest_run_once_more_beside_the_default() -> None:
     assert final.counts[1] == plain.counts[1]
     by_number = {timing.config["x"]: timing for timing in found.timings}
     assert by_number[0].median_us > by_number[11].median_us
-
-
-def test_the_fastest_of_several_devices_run_once_more_on_the_first() -> None:
-    builders = [Builder(), Builder()]
-    search(CONFIGS, [SearchDevice(builder, Clock()) for builder in builders])
-    assert 11 in [candidate.config["x"] for candidate in builders[0].built], "it was built for the second one first"
