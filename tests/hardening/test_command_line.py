@@ -157,10 +157,8 @@ def python(*words: str, **streams: object) -> subprocess.CompletedProcess[bytes]
 @pytest.mark.parametrize(
     "words",
     [
-        ("settings", "--json"),
         ("settings",),
         ("plan", "--json", "{script}", "{folder}"),
-        ("cache", "info"),
     ],
     ids=" ".join,
 )

@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests.integration.commands import MAIN, command, json_of
+from tests.nightly import some
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
+from tests.waiting import until
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.key import CacheKey
 from warp_tiles.tuning.store import RecordStore
@@ -91,13 +93,6 @@ def workers_of(parent: int) -> list[int]:
     return found
 
 
-def wait_for(condition: object, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "the condition did not become true"
-        time.sleep(0.02)
-
-
 def ended(pids: Sequence[int]) -> bool:
     """True if none of the processes runs; one that was not waited for counts as ended."""
     for pid in pids:
@@ -117,18 +112,18 @@ def compiling(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         WARP_TILES_CACHE_DIR=tmp_path / "cache",
         WARP_TILES_JOBS=1,
     )
-    wait_for(lambda: workers_of(process.pid) and list((tmp_path / "cache/v1/locks").glob("*.holder")))
+    until(lambda: workers_of(process.pid) and list((tmp_path / "cache/v1/locks").glob("*.holder")))
     yield process
     process.kill()
     process.communicate()
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("name", some(["SIGINT", "SIGTERM", "SIGHUP"], 2))
 def test_a_signal_ends_a_compilation_at_once_and_leaves_nothing(
     compiling: subprocess.Popen[str], tmp_path: Path, name: str
 ) -> None:
     workers = workers_of(compiling.pid)
-    wait_for(lambda: [path for path in tmp_path.rglob("*") if "_p" in path.name and path.is_dir()])
+    until(lambda: [path for path in tmp_path.rglob("*") if "_p" in path.name and path.is_dir()])
     assert compiling.pid not in map(os.getpgid, workers), "a terminal would signal the workers too"
     start = time.monotonic()
     os.killpg(compiling.pid, getattr(signal, name))  # as a terminal does, to every process of the group
@@ -138,7 +133,7 @@ def test_a_signal_ends_a_compilation_at_once_and_leaves_nothing(
     assert "Traceback" not in messages
     assert "Broken pipe" not in messages
     assert "interrupted" in messages
-    wait_for(lambda: ended(workers), 5.0)
+    until(lambda: ended(workers), 5.0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "many.py", "out"]
     left = [str(path.relative_to(tmp_path)) for path in (tmp_path / "out").rglob("*") if TEMP_PREFIX in str(path)]
     assert left == []
@@ -173,7 +168,7 @@ time.sleep(60)
     assert workers
     process.kill()
     process.wait()
-    wait_for(lambda: ended(workers), 5.0)
+    until(lambda: ended(workers), 5.0)
     assert process.stderr is not None
     process.stdout.close()
     process.stderr.close()

@@ -1,4 +1,4 @@
-"""Two hundred kills at random points, and ten rounds of 64 processes on a cold cache."""
+"""Kills at random points, and rounds of 64 processes on a cold cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-ROUNDS, PROCESSES, KILLED = 10, 64, 200
+ROUNDS, PROCESSES = 10, 64
 
 
 def run(*words: object) -> str:
@@ -56,10 +56,11 @@ def test_gc_also_collects_the_caches_beside_the_store(tmp_path: Path, number: in
     assert found.payload == payload("kept")
 
 
-def test_two_hundred_kills_leave_the_cache_sound(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", some([60, 200], 1))
+def test_killed_writers_leave_the_cache_sound(tmp_path: Path, killed: int) -> None:
     """Two writers at a time, each of which is killed."""
     root = tmp_path / "cache"
-    run("kill", root, KILLED // 2, 7)
+    run("kill", root, killed // 2, 7)
     cache = Cache(root)
     report = cache.verify()
     assert report.damaged == ()
@@ -75,7 +76,7 @@ def test_two_hundred_kills_leave_the_cache_sound(tmp_path: Path) -> None:
     assert cache.problems == ()
 
 
-@pytest.mark.parametrize("number", some(range(ROUNDS), 2))
+@pytest.mark.parametrize("number", some(range(ROUNDS), 1))
 def test_many_processes_on_a_cold_cache_build_each_key_once(tmp_path: Path, number: int) -> None:
     assert run("crowd", tmp_path, PROCESSES) == f"0 failed, {KEYS} builds\n"
     report = Cache(tmp_path / "cache").verify()

@@ -1,11 +1,9 @@
-"""Helpers of the cache's tests, importable from processes that they spawn."""
+"""Helpers of the cache's tests, importable from processes that they start."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
-import time
 from pathlib import Path
 
 from warp_tiles.store.cache import Cache
@@ -50,34 +48,3 @@ def flip(path: Path, bit: int, *, keep_times: bool) -> None:
     path.write_bytes(data)
     if keep_times:
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-def build_all(root: str, log: str, names: list[str], start_at: float) -> None:
-    """Request every key at the same time as other processes. Each build leaves one file in ``log``."""
-    cache = Cache(Path(root))
-    time.sleep(max(0.0, start_at - time.time()))
-    for name in names:
-
-        def build(name: str = name) -> tuple[bytes, dict[str, object]]:
-            descriptor, _ = tempfile.mkstemp(prefix=f"{name}-", dir=log)
-            os.close(descriptor)
-            time.sleep(0.05)
-            return payload(name), {"pid": os.getpid()}
-
-        entry, _ = cache.get_or_build(key(name), build)
-        if entry.payload != payload(name):
-            raise SystemExit(f"wrong payload for {name}")
-
-
-def write_forever(root: str) -> None:
-    """Store, read and evict until killed."""
-    cache = Cache(Path(root), max_bytes=400_000)
-    print("ready", flush=True)
-    step = 0
-    while True:
-        step += 1
-        name = f"{step % 17}"
-        cache.put(key(name), payload(f"{name}-{step % 3}", 20_000 + step % 1000), {"step": step})
-        cache.get(key(f"{(step + 5) % 17}"))
-        if step % 10 == 0:
-            cache.gc(200_000)
