@@ -170,6 +170,10 @@ FORMS = {
 }  # fmt: skip
 
 
+# those of which a reverse pass is emulated
+LINEAR = {
+    name: case for name, case in FORMS.items() if name not in ("epilogue", "two products") and "alpha" not in name
+}
 # tiles that two warpgroups share by rows and by columns, with each layout
 WIDE = {
     f"{m}x{n}, {'a' * a}{'b' * b}": Case(m, n, 16, m + 8, n - 4, 52, a, b)

@@ -43,7 +43,7 @@ def test_layouts(machine: Machine, tmp_path: Path, cases: dict[str, Case], threa
 
 @pytest.mark.parametrize("threads", some([256, 128], 1))
 def test_bfloat16(machine: Machine, tmp_path: Path, threads: int) -> None:
-    cases = with_type({name: case for name, case in FLAT.items() if case.n == 128}, "bfloat16")
+    cases = with_type({name: case for name, case in FLAT.items() if case.m == 80}, "bfloat16")
     emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, 90, threads)
     assert source.count(SWAPPED) == len(cases)
     for name, case in cases.items():
@@ -70,10 +70,10 @@ def test_tf32(machine: Machine, tmp_path: Path, threads: int, swapped: int) -> N
     some([(128, "stages=6,in_flight=1,per_barrier=2"), (256, "warps_m=2"), (128, "auto"), (256, "auto")], 2),
 )
 def test_forms(machine: Machine, tmp_path: Path, threads: int, main_loop: str) -> None:
-    cases = {name: replace(case, m=32, n=128, columns=2 * case.columns) for name, case in FORMS.items()}
+    forms = {name: case for name, case in FORMS.items() if "transposed" not in name}
+    cases = {name: replace(case, m=32, n=128, columns=2 * case.columns) for name, case in forms.items()}
     emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, 90, threads, main_loop)
-    transposed = 2 if main_loop == "warps_m=2" else 0  # whose panels have 32 rows
-    assert source.count(SWAPPED) == len(cases) + 1 - transposed  # one form has two arrays of accumulators
+    assert source.count(SWAPPED) == len(cases) + 1  # one form has two arrays of accumulators
     check(emulated, kernels, cases)
 
 

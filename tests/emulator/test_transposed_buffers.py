@@ -17,8 +17,6 @@ from tests.staged_cases import HEADER, Case, with_type
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
-LOADER = "= wt_module::TransposingBufferLoader<"
-
 
 @pytest.mark.parametrize(
     ("threads", "m", "n", "steps"),
@@ -128,24 +126,6 @@ def test_one_barrier_for_two_iterations(machine: Machine, tmp_path: Path) -> Non
     emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, 90, 128, "stages=4,per_barrier=2")
     assert ", 2, " in source.partition("wt_module::Ring<")[2].partition(">")[0]
     check(emulated, kernels, cases)
-
-
-FAULTS = {
-    "a copy is not waited for": (
-        "groups<PREFETCH_DISTANCE - PER_BARRIER>",
-        "groups<PREFETCH_DISTANCE - PER_BARRIER + 1>",
-    ),
-    "a stage is missing": ("start + (STAGES - 1) * STAGE_BYTES", "start + (STAGES - 2) * STAGE_BYTES"),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_shorter_pipeline_is_an_error(machine: Machine, tmp_path: Path, fault: str) -> None:
-    case = with_type({"case": Case(64, 64, 16, 64, 64, 96)}, "float32")["case"]
-    edit = replaced(*FAULTS[fault])
-    emulated, kernels, _ = compile_cases(machine, tmp_path / "m", {"case": case}, 90, 128, edit=edit)
-    a, b, e, product = case.arrays(1)
-    assert emulated.forward(kernels["case"], case.grid, [a, b, e, np.zeros_like(product)]).error
 
 
 def test_the_last_products_wait_for_the_end_of_the_loop(machine: Machine, tmp_path: Path) -> None:
