@@ -11,7 +11,7 @@ from tests.codegen.decisions import BUFFERS_IN_C, START_VALUE, A, B, C, D, body,
 from warp_tiles.codegen.answers import LoopDecision
 from warp_tiles.codegen.effects import Effect
 from warp_tiles.codegen.loops import decide
-from warp_tiles.codegen.operations import Array, Operation, Tile
+from warp_tiles.codegen.operations import Array, Tile
 from warp_tiles.codegen.trace import ModuleTrace, Node
 
 # ---- loops with a decision
@@ -72,10 +72,72 @@ def returned(*nodes: Node, target: Tile = D) -> tuple[Node, ...]:
     return (t.load(A), t.load(B), t.fresh_product(A, B, C), t.addition(target, C), *nodes)
 
 
-def test_a_fresh_product_keeps_no_sums() -> None:
-    decision = decide_loop(t.loop(t.load(A), t.load(B), t.fresh_product(A, B, C)))
-    assert outcome(decision) == ("as_warp", NOT_ADDED)
+ALPHA = "alpha is not a constant: write it as a number, or scale C behind the loop"
+BETA = "beta is not the constant 1: scale C before the loop"
+SHARED = "C may share memory with A or B: use tiles of their own"
+USES_C = "line 9: tile_sum uses C in the loop: move it behind the loop"
+USES_NEW = "line 9: tile_sum uses the new tile too: use wp.tile_matmul(a, b, c)"
+FIRST, SECOND, FRESH = t.load(A), t.load(B), t.fresh_product(A, B, C)
+
+
+def uses(tile: Tile) -> Node:
+    return t.operation("tile_sum", tile, line=9)
+
+
+def factors(**fields: Any) -> Node:
+    return t.loop(FIRST, SECOND, t.product(A, B, C, **fields))
+
+
+NEW_TILES: dict[str, tuple[tuple[Node, ...], str]] = {
+    "a fresh product": ((t.loop(FIRST, SECOND, FRESH),), NOT_ADDED),
+    "it is added under a condition": ((t.loop(FIRST, SECOND, FRESH, t.branch(t.addition(D, C))),), NOT_ADDED),
+    "the sum is added to it": ((t.loop(FIRST, SECOND, FRESH, t.addition(C, D)),), NOT_ADDED),
+    "it is added to itself": ((t.loop(FIRST, SECOND, FRESH, t.addition(C, C)),), NOT_ADDED),
+    "an addition without a hook": ((t.loop(FIRST, SECOND, FRESH, t.addition(D, C, hook=None)),), NOT_ADDED),
+    "an addition before it": ((t.loop(FIRST, SECOND, t.addition(D, C), FRESH),), NOT_ADDED),
+    "another use of it in the loop": ((t.loop(*returned(uses(C))),), USES_NEW),
+    "another use of it behind the loop": ((t.loop(*returned()), uses(C)), USES_NEW),
+    "fresh products of an unrolled loop": (
+        (t.loop(*returned(), kind="unrolled"),),
+        "Warp unrolls the loop, and each iteration has a new tile: use wp.tile_matmul(a, b, c)",
+    ),
+}
+ONE_TILE: dict[str, tuple[tuple[Node, ...], str]] = {
+    "a variable alpha": ((factors(alpha=None),), ALPHA),
+    "an infinite alpha": ((factors(alpha=float("inf")),), ALPHA),
+    "beta is 0": ((factors(beta=0.0),), BETA),
+    "a variable beta": ((factors(beta=None),), BETA),
+    "C is A": ((t.loop(t.product(C, B, C)),), SHARED),
+    "C is B": ((t.loop(t.product(A, C, C)),), SHARED),
+    "A is a view of C": ((t.loop(t.product(t.view("v", C), B, C)),), SHARED),
+    "B is a view of C": ((t.loop(t.product(A, t.view("v", C), C)),), SHARED),
+    "a return": (
+        (t.loop(*body(), t.branch(t.operation("return", effect=Effect.LEAVES, line=9))),),
+        "line 9 returns from within the loop: let it return behind the loop",
+    ),
+    "another use of C": ((t.loop(*body(), t.branch(uses(C))),), USES_C),
+    "a use of a view of C": ((t.loop(*body(), t.branch(uses(t.view("v", C)))),), USES_C),
+    "a use of unknown memory": ((t.loop(*body(), t.branch(uses(t.tile("u", memory=frozenset({"?"}))))),), USES_C),
+    "C is a result": (
+        (t.loop(t.zeros(C), *body()),),
+        "line 1: tile_zeros uses C in the loop: move it behind the loop",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*NEW_TILES, *ONE_TILE])
+def test_loops_that_keep_no_sums(name: str) -> None:
+    nodes, reason = {**NEW_TILES, **ONE_TILE}[name]
+    decision = decide_loop(t.zeros(D if name in NEW_TILES else C), *nodes)
+    assert outcome(decision) == ("as_warp", reason)
     assert decision.accumulations == ()
+
+
+@pytest.mark.parametrize("tile", [D, t.view("v", D), t.tile("u", memory=frozenset({"?"}))])
+def test_another_use_of_the_sum_keeps_no_sums(tile: Tile) -> None:
+    decision = decide_loop(t.zeros(D), t.loop(*returned(t.branch(uses(tile)))))
+    assert decision.planned.state == "as_warp"
+    assert "line 9: tile_sum uses the" in decision.planned.reason
 
 
 @pytest.mark.parametrize("target", [D, t.register("r"), t.parameter("p")])
@@ -98,13 +160,6 @@ def test_the_home_of_a_fresh_product_is_the_outermost_loop_that_does_not_use_the
     assert decision.accumulations[0].home == inner.hook
 
 
-@pytest.mark.parametrize("tile", [D, t.view("v", D), t.tile("u", memory=frozenset({"?"}))])
-def test_another_use_of_the_sum_keeps_no_sums(tile: Tile) -> None:
-    decision = decide_loop(t.zeros(D), t.loop(*returned(t.branch(t.operation("tile_sum", tile, line=9)))))
-    assert decision.planned.state == "as_warp"
-    assert "line 9: tile_sum uses the" in decision.planned.reason
-
-
 def test_another_use_of_a_sum_in_registers_keeps_no_sums() -> None:
     r = t.register("r", memory=frozenset())
     other = t.operation("tile_sum", r, line=9)
@@ -113,58 +168,11 @@ def test_another_use_of_a_sum_in_registers_keeps_no_sums() -> None:
     assert decide_loop(t.zeros(r), t.loop(*returned(target=r)), other).planned.state == "pipelined"
 
 
-@pytest.mark.parametrize("inside", [True, False])
-def test_another_use_of_a_fresh_product_keeps_no_sums(inside: bool) -> None:
-    other = t.operation("tile_sum", C, line=9)
-    nodes = [t.zeros(D), t.loop(*returned(*([other] if inside else []))), *([] if inside else [other])]
-    assert outcome(decide_loop(*nodes)) == (
-        "as_warp",
-        "line 9: tile_sum uses the new tile too: use wp.tile_matmul(a, b, c)",
-    )
-
-
-def test_a_fresh_product_that_is_added_under_a_condition_keeps_no_sums() -> None:
-    nodes = (t.load(A), t.load(B), t.fresh_product(A, B, C), t.branch(t.addition(D, C)))
-    assert outcome(decide_loop(t.zeros(D), t.loop(*nodes))) == ("as_warp", NOT_ADDED)
-
-
-@pytest.mark.parametrize("addition", [t.addition(C, D), t.addition(C, C), t.addition(D, C, hook=None)])
-def test_other_additions_keep_no_sums(addition: Operation) -> None:
-    nodes = (t.load(A), t.load(B), t.fresh_product(A, B, C), addition)
-    assert outcome(decide_loop(t.zeros(D), t.loop(*nodes))) == ("as_warp", NOT_ADDED)
-
-
-def test_an_addition_before_the_product_keeps_no_sums() -> None:
-    nodes = (t.load(A), t.load(B), t.addition(D, C), t.fresh_product(A, B, C))
-    assert outcome(decide_loop(t.zeros(D), t.loop(*nodes))) == ("as_warp", NOT_ADDED)
-
-
 @pytest.mark.parametrize("alpha", [2.0, -1.0])
 def test_a_constant_alpha_scales_after_the_loop(alpha: float) -> None:
     nodes = (t.load(A), t.load(B), t.fresh_product(A, B, C, alpha=alpha), t.addition(D, C))
     decision = decide_loop(t.zeros(D), t.loop(*nodes))
     assert [one.alpha for one in decision.accumulations] == [alpha]
-
-
-def test_a_fresh_product_in_an_unrolled_loop_keeps_no_sums() -> None:
-    decision = decide_loop(t.zeros(D), t.loop(*returned(), kind="unrolled"))
-    assert outcome(decision) == (
-        "as_warp",
-        "Warp unrolls the loop, and each iteration has a new tile: use wp.tile_matmul(a, b, c)",
-    )
-
-
-ALPHA = "alpha is not a constant: write it as a number, or scale C behind the loop"
-BETA = "beta is not the constant 1: scale C before the loop"
-
-
-@pytest.mark.parametrize(
-    ("factors", "reason"),
-    [({"alpha": None}, ALPHA), ({"alpha": float("inf")}, ALPHA), ({"beta": 0.0}, BETA), ({"beta": None}, BETA)],
-)
-def test_other_factors_keep_no_sums(factors: dict[str, Any], reason: str) -> None:
-    decision = decide_loop(t.zeros(C), t.loop(t.load(A), t.load(B), t.product(A, B, C, **factors)))
-    assert outcome(decision) == ("as_warp", reason)
 
 
 def test_products_with_other_factors_keep_no_sums_in_functions() -> None:
@@ -175,36 +183,10 @@ def test_products_with_other_factors_keep_no_sums_in_functions() -> None:
     assert "it has another alpha" in decision.planned.reason
 
 
-@pytest.mark.parametrize("operands", [(C, B), (A, C), (t.view("v", C), B), (A, t.view("v", C))])
-def test_c_among_the_operands_keeps_no_sums(operands: tuple[Any, Any]) -> None:
-    decision = decide_loop(t.zeros(C), t.loop(t.product(*operands, C)))
-    assert outcome(decision) == ("as_warp", "C may share memory with A or B: use tiles of their own")
-
-
 def test_without_a_function_its_reason_is_the_loops() -> None:
     loop = t.loop(*body())
     assert outcome(decide_loop(t.zeros(C), loop, accumulators={0: "no provider"})) == ("as_warp", "no provider")
     assert outcome(decide_loop(t.zeros(C), loop, accumulators={})) == ("as_warp", "no function was planned for it")
-
-
-def test_a_return_keeps_no_sums() -> None:
-    leaves = t.operation("return", effect=Effect.LEAVES, line=9)
-    assert outcome(decide_loop(t.zeros(C), t.loop(*body(), t.branch(leaves)))) == (
-        "as_warp",
-        "line 9 returns from within the loop: let it return behind the loop",
-    )
-
-
-@pytest.mark.parametrize("tile", [C, t.view("v", C), t.tile("u", memory=frozenset({"?"}))])
-def test_another_use_of_c_keeps_no_sums(tile: Any) -> None:
-    other = t.operation("tile_sum", tile, line=9)
-    decision = decide_loop(t.zeros(C), t.loop(*body(), t.branch(other)))
-    assert outcome(decision) == ("as_warp", "line 9: tile_sum uses C in the loop: move it behind the loop")
-
-
-def test_an_operation_with_c_as_result_is_a_use_of_c() -> None:
-    decision = decide_loop(t.loop(t.zeros(C), *body()))
-    assert outcome(decision) == ("as_warp", "line 1: tile_zeros uses C in the loop: move it behind the loop")
 
 
 def test_an_operation_on_another_tile_is_not_a_use_of_c() -> None:

@@ -33,26 +33,43 @@ def test_the_setting() -> None:
     assert outcome(decide_loop(t.zeros(C), t.loop(*body()), ahead=False)) == ("register_accumulators", MOVES_OFF)
 
 
-def test_products_in_different_branches() -> None:
-    first, second, product = body()
-    loop = t.loop(first, second, t.branch(product), t.branch(t.product(A, B, C)))
-    assert outcome(decide_loop(t.zeros(C), loop)) == (
-        "register_accumulators",
+FIRST, SECOND, PRODUCT = body()
+LOADS_NOTHING = "the loop loads no operand of its products: load one in the loop"
+IN_REGISTERS = "line 9: the tile lies in registers: load it with storage='shared'"
+OTHER_LOADS = "its iterations do not each load what they multiply: load A and B in each"
+REASONS: dict[str, tuple[Node, str]] = {
+    "products in different branches": (
+        t.loop(FIRST, SECOND, t.branch(PRODUCT), t.branch(t.product(A, B, C))),
         "its products lie in different branches: move them to one",
-    )
+    ),
+    "no load": (t.loop(PRODUCT), LOADS_NOTHING),
+    "a load of another tile": (t.loop(t.load(D), PRODUCT), LOADS_NOTHING),
+    "a load in another branch": (
+        t.loop(FIRST, t.branch(t.load(B, line=9)), PRODUCT),
+        "line 9: the tile is not loaded in the branch that multiplies it: load it there",
+    ),
+    "a tile in registers": (t.loop(FIRST, SECOND, t.load(t.register("r"), line=9), PRODUCT), IN_REGISTERS),
+    "a view": (t.loop(FIRST, SECOND, t.load(t.view("r", D), line=9), PRODUCT), IN_REGISTERS),
+    "a tile that is loaded twice": (
+        t.loop(t.load(A, line=5), t.load(A, line=9), SECOND, PRODUCT),
+        "line 5: line 9 uses the loaded tile too: load a second tile for that",
+    ),
+    "a loaded tile that nothing multiplies": (
+        t.loop(FIRST, SECOND, PRODUCT, t.load(D, line=9)),
+        "line 9: the loaded tile is not an operand of the product: load it outside of the loop",
+    ),
+    "unrolled, a load after the last product": (t.loop(FIRST, PRODUCT, SECOND, kind="unrolled"), OTHER_LOADS),
+    "unrolled, in a branch": (
+        t.loop(t.branch(FIRST, SECOND, PRODUCT), kind="unrolled"),
+        "Warp unrolls the loop around a condition: give its range a variable bound",
+    ),
+}
 
 
-def test_a_loop_that_loads_nothing() -> None:
-    loop = t.loop(t.product(A, B, C))
-    assert outcome(decide_loop(t.zeros(C), loop)) == (
-        "register_accumulators",
-        "the loop loads no operand of its products: load one in the loop",
-    )
-    other = t.loop(t.load(D), t.product(A, B, C))
-    assert outcome(decide_loop(t.zeros(C), other)) == (
-        "register_accumulators",
-        "the loop loads no operand of its products: load one in the loop",
-    )
+@pytest.mark.parametrize("name", REASONS)
+def test_reasons(name: str) -> None:
+    loop, reason = REASONS[name]
+    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_accumulators", reason)
 
 
 def test_one_loaded_operand_is_enough() -> None:
@@ -117,23 +134,8 @@ def test_a_view_that_moves_prevents_a_pipeline() -> None:
     )
 
 
-def test_a_load_in_another_branch() -> None:
-    loop = t.loop(t.load(A), t.branch(t.load(B, line=9)), t.product(A, B, C))
-    reason = "line 9: the tile is not loaded in the branch that multiplies it: load it there"
-    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_accumulators", reason)
-
-
 def test_loads_and_product_in_one_branch() -> None:
     assert decide_loop(t.zeros(C), t.loop(t.branch(t.branch(*body())))).planned.state == "pipelined"
-
-
-@pytest.mark.parametrize("other", [t.register("r"), t.view("r", D)])
-def test_a_tile_in_registers(other: Any) -> None:
-    loop = t.loop(t.load(A), t.load(B), t.load(other, line=9), t.product(A, B, C))
-    assert outcome(decide_loop(t.zeros(C), loop)) == (
-        "register_accumulators",
-        "line 9: the tile lies in registers: load it with storage='shared'",
-    )
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -157,20 +159,6 @@ def test_a_view_of_a_loaded_tile_that_is_used_elsewhere() -> None:
         decide_loop(t.zeros(C), plain, after).planned.reason
         == "line 5: line 9 uses the loaded tile too: load a second tile for that"
     )
-
-
-def test_a_tile_that_is_loaded_twice() -> None:
-    loop = t.loop(t.load(A, line=5), t.load(A, line=9), t.load(B), t.product(A, B, C))
-    assert (
-        decide_loop(t.zeros(C), loop).planned.reason
-        == "line 5: line 9 uses the loaded tile too: load a second tile for that"
-    )
-
-
-def test_a_loaded_tile_that_nothing_multiplies() -> None:
-    loop = t.loop(*body(), t.load(D, line=9))
-    reason = "line 9: the loaded tile is not an operand of the product: load it outside of the loop"
-    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_accumulators", reason)
 
 
 # ---- unrolled loops
@@ -199,29 +187,10 @@ def test_an_unrolled_loop_needs_no_double_buffers(start: str) -> None:
 
 def test_an_unrolled_iteration_without_loads() -> None:
     nodes = unrolled()
-    reason = "its iterations do not each load what they multiply: load A and B in each"
-    assert outcome(decide_loop(t.zeros(C), t.loop(*nodes, t.product(A, B, C), kind="unrolled"))) == (
-        "register_accumulators",
-        reason,
-    )
+    without = t.loop(*nodes, t.product(A, B, C), kind="unrolled")
+    assert outcome(decide_loop(t.zeros(C), without)) == ("register_accumulators", OTHER_LOADS)
     del nodes[3:5]
-    assert outcome(decide_loop(t.zeros(C), t.loop(*nodes, kind="unrolled"))) == ("register_accumulators", reason)
-
-
-def test_a_load_after_the_last_unrolled_product() -> None:
-    first, second, product, *_ = unrolled(1)
-    decision = decide_loop(t.zeros(C), t.loop(first, product, second, kind="unrolled"))
-    assert outcome(decision) == (
-        "register_accumulators",
-        "its iterations do not each load what they multiply: load A and B in each",
-    )
-
-
-def test_an_unrolled_iteration_in_a_branch() -> None:
-    assert (
-        decide_loop(t.zeros(C), t.loop(t.branch(*unrolled(1)), kind="unrolled")).planned.state
-        == "register_accumulators"
-    )
+    assert outcome(decide_loop(t.zeros(C), t.loop(*nodes, kind="unrolled"))) == ("register_accumulators", OTHER_LOADS)
 
 
 # ---- double buffers

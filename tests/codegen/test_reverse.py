@@ -10,7 +10,7 @@ from tests.codegen import traces as t
 from tests.gemm.test_main_loop import variant_of
 from warp_tiles.codegen.answers import LoopDecision, ReverseRing
 from warp_tiles.codegen.effects import Effect
-from warp_tiles.codegen.emit_loops import emit_reverse, reversed_types, skip_replays
+from warp_tiles.codegen.emit_loops import emit_reverse
 from warp_tiles.codegen.hooks import Macros
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.operations import Array, Operation, Tile
@@ -99,7 +99,6 @@ def test_instructions_and_sums_of_both_directions() -> None:
 # ---- reasons for none
 
 VIEW = t.tile("v", memory=frozenset({"a"}))
-OTHER = t.tile("e", M, K, "float16")
 
 
 def changing() -> tuple[Node, ...]:
@@ -191,34 +190,3 @@ def test_extra_memory_is_returned() -> None:
     assert found[f"WT_REVERSE_BEGIN_{decision.hook}"].count("wp::tile_shared_storage_t::alloc") == 1
     assert f"alloc({extra})" in found[f"WT_REVERSE_BEGIN_{decision.hook}"]
     assert found[f"WT_REVERSE_END_{decision.hook}"].endswith(f"alloc(-{extra});")
-
-
-def test_statements_of_the_reverse_pass_are_replaced() -> None:
-    transposed = t.tile("at", M, K, "float16", memory=frozenset({"a"}))
-    stored = t.tile("a", K, M, "float16")
-    view = t.alias(transposed, stored, hook=t.number(), reverses=True)
-    nodes = load(stored, "A"), load(B, "B"), view, t.product(transposed, B, C, reverses=True)
-    target = LoopTarget({0: variant_of(M, N, K, 128, layout="cr")}, TARGET.families)
-    program = t.zeros(C), loop(*nodes)
-    decision = decided(*program, tiles=(C, stored, B), target=target)
-    function, macros = kernel(*program), Macros()
-    skip_replays(macros, [nodes[-1].hook])
-    emit_reverse(macros, decision)
-    found = dict(line.removeprefix("#define ").partition(" ")[::2] for line in macros.definitions(function.hooks()))
-    first, second, _, product = nodes
-    for operation in (first, second):
-        assert found[f"WT_ADJOINT_{operation.hook}(...)"] == found[f"WT_ZERO_{operation.hook}(...)"] == ""
-        assert found[f"WT_REPLAY_{operation.hook}(...)"].startswith("wt_module::LoadPlaced<")
-    assert found[f"WT_REPLAY_{second.hook}(...)"].endswith("wt::arch::commit_copies();")
-    assert found[f"WT_ADJOINT_{view.hook}(...)"] == found[f"WT_REPLAY_{product.hook}(...)"] == ""
-    adjoint = found[f"WT_ADJOINT_{product.hook}(...)"]
-    assert f"wt_module::add_to_gradient<decltype(a)>(wt_reverse_{decision.hook}.from + 0, var_A, adj_A" in adjoint
-    assert found[f"WT_REVERSE_END_{decision.hook}"].endswith(f"wt_reverse_done_{decision.hook}:;")
-    of_a, of_b = reversed_types(decision)
-    assert "m = 64, n = 64, k = 64, warps_m = 1, warps_n = 1, threads = 128;" in of_a
-    assert "a_k_major = true, b_k_major = true, swapped = false, gradient_is_a = false, in_loop = false" in of_a, (
-        "B G^T"
-    )
-    assert "a_k_major = true, b_k_major = false, swapped = false, gradient_is_a = false, in_loop = false" in of_b, (
-        "A^T G"
-    )

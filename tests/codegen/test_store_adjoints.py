@@ -7,8 +7,6 @@ import pytest
 from tests.codegen import traces as t
 from warp_tiles.codegen.answers import ReversedStore
 from warp_tiles.codegen.effects import Effect
-from warp_tiles.codegen.emit_stores import emit_store_adjoint
-from warp_tiles.codegen.hooks import Hook, Macros
 from warp_tiles.codegen.operations import Array, Operation, Scalar, Tile, Value
 from warp_tiles.codegen.stores import reversed_stores
 from warp_tiles.codegen.trace import FunctionTrace, Node
@@ -195,50 +193,3 @@ def test_parameters_that_share_memory() -> None:
 
     assert not overlap(C, W)
     assert overlap(C, C)
-
-
-# ---- the code
-
-
-def texts(*operations: Operation) -> dict[tuple[Hook, int], str]:
-    macros, function = Macros(), t.function(*operations)
-    for one in reversed_stores(t.module(function), function):
-        emit_store_adjoint(macros, one)
-    lines = macros.definitions(function.hooks())
-    by_name = {line.split("(")[0].split()[1]: line.partition("(...)")[2].strip() for line in lines if "(...)" in line}
-    return {
-        (hook, one.hook or 0): by_name[name]
-        for one in operations
-        for hook in Hook
-        if (name := hook.name_of(one.hook or 0)) in by_name
-    }
-
-
-def test_the_code() -> None:
-    first, last, end = compute("add", C, W, result=E), convert(E), store()
-    code = texts(first, last, end)
-    one, two, three = first.hook or 0, last.hook or 0, end.hook or 0
-    assert code[Hook.REPLAY, one] == code[Hook.REPLAY, two] == ""
-    assert code[Hook.ADJOINT, three] == "{ const auto wt_store = [&](auto& d, auto& adj_d) { __VA_ARGS__ };"
-    assert code[Hook.RECOMPUTE, two] == "const auto wt_operation_1 = [&](auto& e, auto& d) { __VA_ARGS__ };"
-    adjoint = "const auto wt_adjoint_1 = [&](auto& e, auto& d, auto& adj_e, auto& adj_d) { __VA_ARGS__ };"
-    assert code[Hook.ADJOINT, two] == adjoint
-    assert code[Hook.RECOMPUTE, one] == "const auto wt_operation_0 = [&](auto& c, auto& w, auto& e) { __VA_ARGS__ };"
-    assert code[Hook.ADJOINT, one] == (
-        "const auto wt_adjoint_0 = [&](auto& c, auto& w, auto& e, auto& adj_c, auto& adj_w, auto& adj_e) "
-        "{ __VA_ARGS__ }; "
-        "const auto wt_forward = [&](auto& d, auto& c, auto& w, auto& e) { "
-        "wt_operation_0(c, w, e); wt_operation_1(e, d); }; "
-        "const auto wt_reverse = [&](auto& d, auto& c, auto& w, auto& e, auto& adj_d, auto& adj_c, auto& adj_w, "
-        "auto& adj_e) { wt_adjoint_1(e, d, adj_e, adj_d); wt_adjoint_0(c, w, e, adj_c, adj_w, adj_e); }; "
-        "wt_module::reverse_store<2, false>(wt_forward, wt_store, wt_reverse, wt_module::pair(d, adj_d), "
-        "wt_module::pair(c, adj_c), wt_module::pair(w, adj_w), wt_module::pair(e, adj_e)); }"
-    )
-
-
-def test_other_stores_keep_their_statements() -> None:
-    operation, end = convert(INTEGERS), store()
-    code = texts(operation, end)
-    number = operation.hook or 0
-    assert code[Hook.RECOMPUTE, number] == ""
-    assert code[Hook.ADJOINT, number] == code[Hook.REPLAY, number] == code[Hook.ADJOINT, end.hook or 0] == "__VA_ARGS__"

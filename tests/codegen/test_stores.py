@@ -7,8 +7,6 @@ import pytest
 from tests.codegen import traces as t
 from warp_tiles.codegen.answers import ComputedStore
 from warp_tiles.codegen.effects import INPLACE, OPERATORS, Effect
-from warp_tiles.codegen.emit_stores import emit_computed_stores
-from warp_tiles.codegen.hooks import Hook, Macros
 from warp_tiles.codegen.operations import Affine, Array, Operation, Scalar, Tile, Value
 from warp_tiles.codegen.stores import computed_stores
 from warp_tiles.codegen.trace import Node
@@ -214,56 +212,3 @@ def test_a_random_number_between() -> None:
 def test_an_earlier_operation_reads_the_old_tile() -> None:
     first = compute("add", C, W, result=E)
     assert count(first, t.load(W), compute("add", E, C), store()) == 0
-
-
-def test_the_code_of_a_load() -> None:
-    text = code(t.load(R, Array("read")), compute("add", C, R), store())
-    assert text.startswith(
-        "{ const auto wt_load_0 = [&](auto& r) { __VA_ARGS__ }; "
-        "const auto wt_tile_0 = wt_module::loaded_tile(wt_load_0, r); "
-        "const auto wt_operation_0 = [&](auto& c, auto& r, auto& d) { __VA_ARGS__ };"
-    )
-    assert text.endswith("wt_module::store_computed<1, 1>(wt_compute, wt_store, d, c, wt_tile_0); }")
-
-
-# ---- the code
-
-
-def code(*operations: Operation) -> str:
-    macros, function = Macros(), t.function(*operations)
-    emit_computed_stores(macros, computed_stores(function))
-    lines = macros.definitions(function.hooks())
-    texts = {line.split("(")[0].split()[1]: line.partition(") ")[2] for line in lines if "(...)" in line}
-    return " ".join(texts[Hook.AT.name_of(operation.hook or 0)] for operation in operations)
-
-
-def test_the_code_of_one_operation() -> None:
-    assert code(convert(), store()) == (
-        "{ const auto wt_operation_0 = [&](auto& c, auto& d) { __VA_ARGS__ }; "
-        "const auto wt_store = [&](auto& d) { __VA_ARGS__ }; "
-        "const auto wt_compute = [&](auto& d, auto& c) { wt_operation_0(c, d); }; "
-        "wt_module::store_computed<1, 0>(wt_compute, wt_store, d, c); }"
-    )
-
-
-def test_the_code_of_several_operations() -> None:
-    text = code(compute("add", C, C, result=E), in_place(E, W), convert(E), store())
-    assert "wt_operation_0 = [&](auto& c, auto& e) { __VA_ARGS__ };" in text
-    assert "wt_operation_1 = [&](auto& e, auto& w) { __VA_ARGS__ };" in text
-    assert "{ wt_operation_0(c, e); wt_operation_1(e, w); wt_operation_2(e, d); }" in text
-    assert "wt_module::store_computed<2, 0>(wt_compute, wt_store, d, c, w, e); }" in text
-
-
-def test_the_reverse_pass_keeps_the_statements() -> None:
-    operation, end = convert(), store()
-    macros, function = Macros(), t.function(operation, end)
-    emit_computed_stores(macros, computed_stores(function))
-    for one in (operation, end):
-        assert f"#define {Hook.REPLAY.name_of(one.hook or 0)}(...) __VA_ARGS__" in macros.definitions(function.hooks())
-
-
-def test_the_code_passes_the_parameters() -> None:
-    """The compiler decides by their types."""
-    p, q = t.parameter("p"), t.parameter("q")
-    mapped = compute("tile_map", Scalar("f"), p, q, C, q, p)
-    assert "wt_module::store_computed<3, 0>(wt_compute, wt_store, d, p, q, c); }" in code(mapped, store())
