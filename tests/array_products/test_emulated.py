@@ -14,6 +14,7 @@ from tests.emulator.conftest import compiler, machine  # noqa: F401  fixtures
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
 from tests.integration.helpers import WARP_VERSION
+from tests.nightly import some
 from warp_tiles.array_products.kernels import Epilogue, TileKernel, raster_arguments, tile_kernel
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
@@ -147,7 +148,7 @@ def test_an_operand_in_parts(machine: Machine, tmp_path: Path, in_parts: str, tr
         ("float32", "float16", "float16", False),
     ],
 )
-@pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
+@pytest.mark.parametrize("transposed", some([False, True], 1))
 def test_types(
     machine: Machine,  # noqa: F811
     tmp_path: Path,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -279,15 +278,3 @@ def test_arrays_that_require_gradients_need_no_tape() -> None:
     a, b, out = (wp.full((4, 4), 2.0, dtype=wp.float32, device=CPU, requires_grad=True) for _ in range(3))
     assert (warp_tiles.matmul(a, b, out).numpy() == 16.0).all()
     assert not a.grad.numpy().any()
-
-
-def test_a_product_whose_kernel_is_no_longer_current_is_prepared_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul_module, "_known", {})
-    a, b, out = on(integers(1, 8, 8)), on(integers(2, 8, 8)), on(np.zeros((8, 8)))
-    warp_tiles.matmul(a, b, out)
-    (known,) = matmul_module._known.values()
-    known.product = SimpleNamespace(is_current=lambda: False)  # it cannot run
-    out.zero_()
-    warp_tiles.matmul(a, b, out)
-    assert np.array_equal(out.numpy(), a.numpy() @ b.numpy())
-    assert known.product.is_current()
