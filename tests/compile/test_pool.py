@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
@@ -60,13 +59,6 @@ def test_a_function_is_compiled_in_another_process(shared: CompilerPool) -> None
     assert process_of(shared).pid != os.getpid()
 
 
-def test_a_process_is_reused(shared: CompilerPool) -> None:
-    shared.submit(GOOD).result(60)
-    first = process_of(shared).pid
-    shared.submit(GOOD).result(60)
-    assert process_of(shared).pid == first
-
-
 def test_both_kinds_of_requests_are_accepted(shared: CompilerPool) -> None:
     text = 'extern __device__ int good(); extern "C" __global__ void k(int* p) { *p = good(); }'
     kernel = shared.submit(CompileRequest("k.cu", text, FLAGS, (), "k")).result(60)
@@ -86,25 +78,6 @@ def test_a_compile_error_arrives_complete(shared: CompilerPool) -> None:
     assert "--reproduce" in error.remedy
     assert BAD.source in error.remedy
     assert shared.submit(GOOD).result(60).payload  # the process lives on
-
-
-def test_a_compile_error_can_be_reproduced_alone(shared: CompilerPool, tmp_path: Path) -> None:
-    with pytest.raises(BuildError) as caught:
-        shared.submit(BAD).result(60)
-    command = re.search(r"`python -m (\S+) --reproduce FILE`", caught.value.remedy)
-    assert command
-    path = tmp_path / "bad.cu"
-    path.write_text(caught.value.remedy.partition("\n")[2])
-    result = subprocess.run(
-        [sys.executable, "-m", command.group(1), "--reproduce", str(path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 1
-    assert 'identifier "nothing" is undefined' in result.stderr
-    assert 'identifier "nothing" is undefined' in caught.value.log
 
 
 def test_reproduce_compiles_with_the_options_of_the_first_line(
@@ -233,36 +206,6 @@ def test_a_retired_pool_ends_its_processes_after_its_requests(own: CompilerPool)
     until(lambda: own._processes == [])
 
 
-def test_a_closed_pool_works_again(own: CompilerPool) -> None:
-    own.submit(GOOD).result(60)
-    own.close()
-    assert own.submit(GOOD).result(60).payload
-
-
-def test_processes_end_with_their_owner() -> None:
-    code = (
-        "import sys; from warp_tiles.compile.pool import CompilerPool\n"
-        "from warp_tiles.compile.compiler import CompileRequest\n"
-        "pool = CompilerPool(1)\n"
-        f"pool.submit(CompileRequest('good.cu', {GOOD.source!r}, {FLAGS!r}, (), 'good')).result(60)\n"
-        "print(pool._processes[0]._process.pid, flush=True)\n"
-        "import os; os._exit(0)\n"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
-    )
-    pid = int(result.stdout)
-
-    def gone() -> bool:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        return state == "Z"
-
-    until(gone)
-
-
 # ---- the protocol
 
 
@@ -328,13 +271,6 @@ def test_no_more_processes_than_jobs_are_started() -> None:
         assert len(pool._idle) == len(pool._processes)
 
 
-def test_a_worker_does_not_import_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "pickle.py").write_text("raise SystemExit('imported from the current folder')")
-    monkeypatch.chdir(tmp_path)
-    with CompilerPool(1) as pool:
-        assert pool.submit(GOOD).result(60).payload
-
-
 def test_an_unexpected_error_of_a_pool_is_a_worker_error() -> None:
     future: Future[Compiled] = Future()
     future.set_exception(RuntimeError("the pool died"))
@@ -367,17 +303,3 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip().endswith("7"), done.stderr
-
-
-def test_an_interrupted_program_ends_at_once() -> None:
-    code = """
-import time
-from warp_tiles.util.threads import DaemonThreads
-threads = DaemonThreads(1, "t")
-for _ in range(20):
-    threads.submit(time.sleep, 5)
-raise KeyboardInterrupt
-"""
-    start = time.monotonic()
-    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
-    assert time.monotonic() - start < 4

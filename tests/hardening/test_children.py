@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.commands import command
+from tests.nightly import some
 
 SCRIPT = """
 import multiprocessing, os, sys
@@ -27,7 +28,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+@pytest.mark.parametrize("method", some(["spawn", "forkserver", "fork"], 2))
 def test_a_child_has_warp_tiles_and_the_settings(tmp_path: Path, method: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

@@ -122,7 +122,7 @@ def check_code(name: str, variant: GemmProblem, instruction: str) -> None:
 
 @pytest.mark.parametrize(
     ("a", "b", "c", "tf32", "arch", "instruction"),
-    some(sorted(COMBINATIONS, key=lambda one: one[4] not in (75, 90)), 8),
+    some(sorted(COMBINATIONS, key=lambda one: one[4] != 90), 5),
     ids=ids,
 )
 def test_every_dtype_on_every_architecture(a: str, b: str, c: str, tf32: bool, arch: int, instruction: str) -> None:
@@ -169,8 +169,12 @@ def test_shapes_off_the_grid_of_the_instructions(name: str, case: Case) -> None:
     assert not re.search(r"\.extern \.func", ptx)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
-@given(gemm_variants())
-def test_functions_of_all_dtypes_have_less_than_40_kb(variant: GemmProblem) -> None:
-    request = provider("mma").request(provider("mma").recipes(variant)[0])
-    assert len(compile_to_ltoir(request).payload) <= 40 * 1024
+@pytest.mark.parametrize("count", some([20, 60], 1))
+def test_functions_of_all_dtypes_have_less_than_40_kb(count: int) -> None:
+    @settings(max_examples=count, deadline=None, derandomize=True, database=None)
+    @given(gemm_variants())
+    def check(variant: GemmProblem) -> None:
+        request = provider("mma").request(provider("mma").recipes(variant)[0])
+        assert len(compile_to_ltoir(request).payload) <= 40 * 1024
+
+    check()

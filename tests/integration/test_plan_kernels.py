@@ -132,10 +132,12 @@ def test_bfloat16_in_a_differentiable_kernel(a: str, b: str) -> None:
     assert {variant_of(v).c.dtype for v in found.variants} == {a, b, F}
 
 
-@pytest.mark.parametrize(("a", "b"), [(B, B), (B, F), (F, B)])
 @pytest.mark.parametrize(
-    ("arch", "threads", "setting"),
-    [(None, 1, {}), (70, 64, {}), (90, 48, {}), (90, 16, {}), *((90, 64, setting) for setting in WITHOUT_MMA)],
+    ("a", "b", "arch", "threads", "setting"),
+    [
+        *((B, B, None, 1, {}), (B, B, 70, 64, {}), (B, B, 90, 48, {}), (B, F, 90, 16, {}), (F, B, 90, 16, {})),
+        *((B, B, 90, 64, setting) for setting in WITHOUT_MMA),
+    ],
 )
 def test_bfloat16_in_a_differentiable_kernel_where_mma_cannot_serve(
     a: str, b: str, arch: int | None, threads: int, setting: dict[str, str]

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import warp_tiles.util.files
 from tests.store.cache_workers import files, fill, key, key_file_of, payload
 from warp_tiles.errors import CacheError
 from warp_tiles.store.cache import Cache, find
@@ -33,6 +32,16 @@ COMMANDS = {
     "export": lambda cache: cache.read_verified("0" * 64),
     "check_trust": lambda cache: cache.check_trust(),
 }
+
+
+def refuse(patch: pytest.MonkeyPatch, *calls: str, number: int = errno.EROFS) -> None:
+    """Make calls of the operating system fail."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    for call in calls:
+        patch.setattr(os, call, fail)
 
 
 def build_twice(cache: Cache) -> None:
@@ -65,11 +74,8 @@ def test_without_a_usable_folder_only_the_caching_is_lost(
 def test_after_a_failed_write_only_the_caching_is_lost(
     cache: Cache, root: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(number, os.strerror(number))
-
     with monkeypatch.context() as patch:
-        patch.setattr(warp_tiles.util.files.os, call, fail)
+        refuse(patch, call, number=number)
         build_twice(cache)
         assert os.strerror(number) in cache.problems[-1].reason
     assert files(root) == []  # no partial file stays
@@ -117,12 +123,7 @@ def test_a_read_only_folder_still_gives_hits(cache: Cache, root: Path) -> None:
 
 def test_hits_need_no_write_access(cache: Cache, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (entry,) = fill(cache, "a")
-
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    for call in ("utime", "mkdir", "replace", "unlink"):
-        monkeypatch.setattr(os, call, fail)
+    refuse(monkeypatch, "utime", "mkdir", "replace", "unlink")
     assert cache.get(key("a")) == entry
     assert cache.problems == ()
 
@@ -130,12 +131,7 @@ def test_hits_need_no_write_access(cache: Cache, root: Path, monkeypatch: pytest
 def test_a_damaged_entry_that_cannot_be_moved_is_still_a_miss(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     (entry,) = fill(cache, "a")
     key_file_of(cache, entry).write_bytes(b"{}")
-
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    for call in ("utime", "mkdir", "replace", "unlink"):
-        monkeypatch.setattr(os, call, fail)
+    refuse(monkeypatch, "utime", "mkdir", "replace", "unlink")
     for _ in range(2):
         assert cache.get(key("a")) is None
     assert [problem.kind for problem in cache.problems] == ["damage"]
@@ -143,11 +139,7 @@ def test_a_damaged_entry_that_cannot_be_moved_is_still_a_miss(cache: Cache, monk
 
 def test_a_command_that_cannot_change_the_folder_raises(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(cache, "a")
-
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(os, "unlink", fail)
+    refuse(monkeypatch, "unlink")
     for command in (cache.clear, lambda: cache.gc(0)):
         with pytest.raises(CacheError, match="Read-only"):
             command()
