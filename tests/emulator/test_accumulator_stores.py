@@ -111,18 +111,7 @@ def test_aligned_rows_that_end_within_or_between_vectors(
 
 FAULTS = {
     "lanes write to each other's words": ("Rows::offset(lane / 4, i", "Rows::offset(lane / 8, i"),
-    "the vectors of a row are permuted as those of the next one": (
-        "offset(row, byte % Rows::PERIOD)",
-        "offset(row, byte % Rows::PERIOD ^ 16)",
-    ),
     "a lane stores the columns of another": ("group_of(v), words[v]", "(group_of(v) ^ 1), words[v]"),
-    "lanes do not wait for the words of others": ("__syncwarp();\n        if (done", "if (done"),
-    "warps share the memory of their rows": ("/ WIDTH * Rows::BYTES;", "/ WIDTH * 0;"),
-    "vectors in which the array ends are stored whole": (
-        "const int has_vectors = is_whole &&",
-        "const int has_vectors = is_whole ||",
-    ),
-    "vectors beyond the array are stored": ("store_global_if(is_before_end(row, column),", "store_global_if(true,"),
     "nobody waits for C": (
         "finish<false>(accumulators, c.data.ptr);\n            WP_TILE_SYNC();",
         "finish<false>(accumulators, c.data.ptr);",

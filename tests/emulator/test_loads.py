@@ -7,13 +7,31 @@ import pytest
 
 from tests.emulator.memory import Values
 from tests.emulator.module import Machine
-from tests.emulator.test_modules import ARCH, COPYING, Kernels, build, exact, integers, loop, unset
+from tests.emulator.test_modules import ARCH, Kernels, build, exact, integers, loop, unset
 from tests.integration.helpers import WARP_VERSION
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
 THREADS = 64
 ARGUMENTS = "A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)"
+# Each iteration waits for its own loads. D is unaligned, so the store reads single elements of a tile that the next
+# iteration loads.
+COPYING = """
+@wp.kernel(enable_backward=False)
+def copying(
+    A: wp.array2d(dtype=wp.float32),
+    B: wp.array2d(dtype=wp.float32),
+    C: wp.array2d(dtype=wp.float32),
+    D: wp.array2d(dtype=wp.float32),
+):
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+    for step in range(A.shape[1] // 32):
+        a = wp.tile_load(A, shape=(64, 32), offset=(0, step * 32), storage="shared")
+        b = wp.tile_load(B, shape=(32, 64), offset=(step * 32, 0), storage="shared")
+        wp.tile_matmul(a, b, c)
+        wp.tile_store(D, a, offset=(0, step * 32))
+    wp.tile_store(C, c)
+"""
 # rows of 6 vectors, which 64 threads share unevenly, and rows of 36 bytes, which are no whole vectors
 ODD = """
 @wp.kernel

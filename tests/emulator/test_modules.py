@@ -1,9 +1,7 @@
-"""Whole generated modules on the emulator: results are exact, and the emulator finds the faults of broken modules."""
+"""Whole generated modules on the emulator: results are exact."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -50,24 +48,6 @@ def two_products(
     e = wp.tile_load(E, shape=(64, 64), storage="shared")
     d = wp.tile_matmul(c, e)
     wp.tile_store(C, d * factor, offset=(i * 64, j * 64))
-"""
-# Each iteration waits for its own loads. D is unaligned, so the store reads single elements of a tile that the next
-# iteration loads.
-COPYING = """
-@wp.kernel(enable_backward=False)
-def copying(
-    A: wp.array2d(dtype=wp.float32),
-    B: wp.array2d(dtype=wp.float32),
-    C: wp.array2d(dtype=wp.float32),
-    D: wp.array2d(dtype=wp.float32),
-):
-    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
-    for step in range(A.shape[1] // 32):
-        a = wp.tile_load(A, shape=(64, 32), offset=(0, step * 32), storage="shared")
-        b = wp.tile_load(B, shape=(32, 64), offset=(step * 32, 0), storage="shared")
-        wp.tile_matmul(a, b, c)
-        wp.tile_store(D, a, offset=(0, step * 32))
-    wp.tile_store(C, c)
 """
 # NumPy dtypes of A and B; bfloat16 arrays hold the bits
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "float64": np.float64}
@@ -225,96 +205,3 @@ def test_other_architectures(machine: Machine, tmp_path: Path, arch: int) -> Non
     a, b = integers(1, 70, 80, dtype="float16"), integers(2, 80, 128, dtype="float16")
     assert np.array_equal(multiply(kernels, "float16", a, b), exact(a, b))
     check_gradients(kernels, "float16", (128, 64, 70))
-
-
-# ---- broken modules
-
-
-def edited(pattern: str, replacement: str) -> Callable[[str], str]:
-    """A function that replaces the only match."""
-
-    def edit(source: str) -> str:
-        text, count = re.subn(pattern, replacement, source, flags=re.DOTALL)
-        assert count == 1, f"{pattern} matches {count} times"
-        return text
-
-    return edit
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A module with a fault.
-
-    Attributes:
-        edit: Inserts the fault.
-        error: The emulator's error, or "" if only the result is wrong.
-        sizes: M, K and N of a product that fails.
-        kernel: Name of the kernel.
-        backward: True if the adjoint is launched.
-    """
-
-    edit: Callable[[str], str]
-    error: str
-    sizes: tuple[int, int, int] = (64, 96, 64)
-    kernel: str = "loop"
-    backward: bool = False
-
-
-MUTANTS = {
-    "no barrier after loads": Mutant(
-        edited(r"(void wait_for_loads\(\)\n\{[^}]*?)WP_TILE_SYNC\(\);", r"\1"), "unwritten memory|races|has not arrived"
-    ),
-    "no wait for loads": Mutant(edited(r"wt::arch::wait_for_copies\(\);", ""), "has not arrived"),
-    "no barrier before loads": Mutant(edited(r"if \(First\)\s+WP_TILE_SYNC\(\);", ""), "races", kernel="copying"),
-    "no zeros beyond the array": Mutant(
-        edited(r"from \? unsigned\(sizeof\(T\)\) : 0u", "unsigned(sizeof(T))"), "", (70, 80, 100)
-    ),
-    "a tile that exceeds the array": Mutant(
-        edited(r"<= unsigned\(last\)", "<= unsigned(last + 1)"), "out of bounds", (127, 96, 64)
-    ),
-    "a tile larger than the array": Mutant(edited(r" && last >= 0 && ", " && "), "out of bounds", (60, 96, 64)),
-    "misaligned loads": Mutant(
-        edited(r"whole = whole && reinterpret_cast<uint64_t>\(start\) % VECTOR_BYTES == 0;", ""), "misaligned"
-    ),
-    "no barrier after added gradients": Mutant(
-        edited(r"WP_TILE_SYNC\(\);  // other threads zero the gradient next", "//"), "races", backward=True
-    ),
-    "gradients in the wrong order": Mutant(edited(r"(add\.v4\.f32 \[%0\], \{)%1, %2", r"\1%2, %1"), "", backward=True),
-}
-
-
-@pytest.fixture(scope="module")
-def correct(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    with warp_tiles.override(main_loop="double_buffered"):  # the faults of stages have tests of their own
-        return build(
-            machine,
-            tmp_path_factory.mktemp("correct"),
-            64,
-            loop("float32", "loop") + COPYING,
-            main_loop="double_buffered",
-        )
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_the_fault_of_a_broken_module_is_found(machine: Machine, correct: Kernels, name: str) -> None:
-    mutant = MUTANTS[name]
-    m, k, n = mutant.sizes
-    a, b = integers(1, m, k), integers(2, k, n)
-    if name == "misaligned loads":
-        a = integers(1, m, k + 4)[:, 1 : k + 1]
-    dim, kernel = (-(-m // 64), -(-n // 64)), getattr(correct.module, mutant.kernel)
-    found = []
-    for emulated in (correct.emulated, EmulatedKernels(machine, correct.generated, mutant.edit)):
-        if mutant.backward:
-            adj_a, adj_b, adj_c = integers(3, m, k), integers(4, k, n), integers(5, m, n)
-            outcome = emulated.backward(kernel, dim, [a, b, unset(m, n)], [adj_a, adj_b, adj_c])
-            exact_result = np.array_equal(outcome.arrays["adj_B"], adj_b + exact(a.T, adj_c))
-        else:
-            outputs = [unset(m, n), unset(m, k + 1)][: len(kernel.adj.args) - 2]
-            outcome = emulated.forward(kernel, dim, [a, b, *outputs])
-            exact_result = np.array_equal(outcome.arrays["C"], exact(a, b))
-        found.append((outcome.error, exact_result))
-    assert found[0] == ("", True)
-    error, exact_result = found[1]
-    assert re.search(mutant.error, error) if mutant.error else not error
-    assert not exact_result

@@ -174,28 +174,13 @@ def test_fma_with_eight_lanes_along_n(machine: Machine, tmp_path: Path) -> None:
 
 
 FAULTS = {
-    "it waits for one load too few": (
-        "groups<PREFETCH_DISTANCE - PER_BARRIER>",
-        "groups<PREFETCH_DISTANCE - PER_BARRIER + 1>",
-    ),
-    "pairs: it waits for one load too few": (
-        "groups<PREFETCH_DISTANCE - PER_BARRIER>",
-        "groups<PREFETCH_DISTANCE - PER_BARRIER + 1>",
-    ),
     "pairs: a load comes too early": (
         "PREFETCH_DISTANCE = STAGES - PER_BARRIER - IN_FLIGHT",
         "PREFETCH_DISTANCE = STAGES - 1 - IN_FLIGHT",
     ),
-    "pairs: it waits in the second K-iteration only": ("/ STAGE_BYTES % 2 != 0", "/ STAGE_BYTES % 2 == 0"),
-    "no barrier": (
-        "IN_FLIGHT * GROUPS : MOST)>();\n        }\n        WP_TILE_SYNC();",
-        "IN_FLIGHT * GROUPS : MOST)>();\n        }",
-    ),
     "stages overwrite the start value": ("more = true;\n        WP_TILE_SYNC();", "more = true;"),
-    "it waits for one product too few": ("? IN_FLIGHT * GROUPS : MOST", "? IN_FLIGHT * GROUPS + 1 : MOST"),
     "a stage is missing": ("start + (STAGES - 1) * STAGE_BYTES", "start + (STAGES - 2) * STAGE_BYTES"),
     "products are not complete": ("complete_products(s.accumulators);", ""),
-    "tf32: fragments change too early": ("wt::arch::wgmma_wait<SETS - 1>();", ""),
     "tf32: products are not complete": ("complete_products(s.accumulators);", ""),
 }
 
@@ -247,15 +232,3 @@ def test_a_shorter_pipeline_is_an_error(machine: Machine, tmp_path: Path, fault:
         c = np.zeros((case.rows, case.columns), dtype=case.total)
         errors.append(emulated.forward(kernels[name], case.grid, [a, b, e, c]).error)
     assert any(errors)
-
-
-def test_the_last_step_of_mma_is_multiplied_after_the_loop(machine: Machine, tmp_path: Path) -> None:
-    complete = "void complete(Accumulators& accumulators)\n    {\n        if constexpr (%s)"
-    edit = replaced(complete % "LATE", complete % "false")
-    case = FORMS["common"]
-    emulated, kernels, _ = compile_cases(machine, tmp_path / "m", {"common": case}, 90, 128, "mma", edit=edit)
-    a, b, e, product = case.arrays(1)
-    c = np.zeros((case.rows, case.columns), dtype=case.total)
-    outcome = emulated.forward(kernels["common"], case.grid, [a, b, e, c])
-    assert outcome.error == ""
-    assert not np.array_equal(outcome.arrays["C"], case.expected(product, e))

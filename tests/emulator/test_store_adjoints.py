@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,9 +152,17 @@ TYPES = ("float16", "float32", "float64")
 GRID = (2, 2)
 
 
-def compiled(machine: Machine, folder: Path, out: str, forms: list[str]) -> tuple[EmulatedKernels, dict[str, Any]]:
-    """The kernels of some forms."""
-    names = {form: f"form_{number}" for number, form in enumerate(forms)}
+Compiled = Callable[[str], tuple[EmulatedKernels, dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def compiled(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    """Gives the kernels of all forms for a dtype of C, which are compiled once."""
+    return functools.cache(lambda out: compile_forms(machine, tmp_path_factory.mktemp(out) / "m", out))
+
+
+def compile_forms(machine: Machine, folder: Path, out: str) -> tuple[EmulatedKernels, dict[str, Any]]:
+    names = {form: f"form_{number}" for number, form in enumerate(FORMS)}
     text = FUNCTIONS.format(out=out)
     for form, name in names.items():
         one = FORMS[form]
@@ -162,7 +171,7 @@ def compiled(machine: Machine, folder: Path, out: str, forms: list[str]) -> tupl
     with warp_tiles.enabled():
         generated = generate(module, folder, 90, 64)
     # both calls of the function have the text of the first one
-    banded = sum(FORMS[form].stores for form in forms if FORMS[form].banded) - ("registers in a function" in forms)
+    banded = sum(form.stores for form in FORMS.values() if form.banded) - 1
     assert generated.source.count(CALL) == banded
     return EmulatedKernels(machine, generated), {form: getattr(module, name) for form, name in names.items()}
 
@@ -206,30 +215,30 @@ def check(form: str, outcome: Outcome, arrays: list[Values], g: Values) -> None:
 
 
 @pytest.mark.parametrize("out", some(TYPES, 2))
-def test_gradients(machine: Machine, tmp_path: Path, out: str) -> None:
-    emulated, kernels = compiled(machine, tmp_path / "m", out, list(FORMS))
+def test_gradients(compiled: Compiled, out: str) -> None:
+    emulated, kernels = compiled(out)
     for form, kernel in kernels.items():
         for size in SIZES:
             arrays, g = drawn(out, size)
             check(form, launched(emulated, kernel, arrays, g, ("array", "launch")), arrays, g)
 
 
-def test_branches(machine: Machine, tmp_path: Path) -> None:
+def test_branches(compiled: Compiled) -> None:
     """Branches that are not taken, and returns before and after a store."""
     forms = ["in a branch", "a branch returns"]
-    emulated, kernels = compiled(machine, tmp_path / "m", "float16", forms)
+    emulated, kernels = compiled("float16")
     arrays, g = drawn("float16", "whole")
-    for form, kernel in kernels.items():
-        outcome = launched(emulated, kernel, arrays, g, ("array", "launch"), flag=0)
+    for form in forms:
+        outcome = launched(emulated, kernels[form], arrays, g, ("array", "launch"), flag=0)
         assert outcome.error == ""
         assert all(np.all(outcome.arrays[f"adj_{name}"] == 1) for name in "ABVWS"), form
         assert np.array_equal(outcome.arrays["adj_C"], g)
     check(forms[1], launched(emulated, kernels[forms[1]], arrays, g, ("array", "launch"), flag=2), arrays, g)
 
 
-def test_where_the_gradient_is_passed(machine: Machine, tmp_path: Path) -> None:
+def test_where_the_gradient_is_passed(compiled: Compiled) -> None:
     form = "chain"
-    emulated, kernels = compiled(machine, tmp_path / "m", "float16", [form])
+    emulated, kernels = compiled("float16")
     arrays, g = drawn("float16", "whole")
     for passed_by in (("array",), ("launch",)):
         check(form, launched(emulated, kernels[form], arrays, g, passed_by), arrays, g)
@@ -240,14 +249,14 @@ def test_where_the_gradient_is_passed(machine: Machine, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("view", ["every second column", "rows begin in a vector", "rows end in a vector"])
-def test_strided_arrays(machine: Machine, tmp_path: Path, view: str) -> None:
+def test_strided_arrays(compiled: Compiled, view: str) -> None:
     form, columns = "chain", 61
     of = {
         "every second column": lambda x: np.tile(x, 2)[:, ::2],
         "rows begin in a vector": lambda x: np.tile(x, 2)[:, 1:65],
         "rows end in a vector": lambda x: x[:, :columns],
     }[view]
-    emulated, kernels = compiled(machine, tmp_path / "m", "float16", [form])
+    emulated, kernels = compiled("float16")
     arrays, g = drawn("float16", "whole")
     *inputs, c = arrays
     given = np.zeros_like(g)
@@ -370,18 +379,16 @@ def copied(A: wp.array2d(dtype=wp.float32), W: wp.array2d(dtype=wp.float32), C: 
 
 
 @pytest.mark.parametrize("storage", ["register", "shared"])
-@pytest.mark.parametrize(("rows", "columns"), [(96, 64), (90, 62)])
-def test_plain_stores_of_many_elements(machine: Machine, tmp_path: Path, storage: str, rows: int, columns: int) -> None:
+def test_plain_stores_of_many_elements(machine: Machine, tmp_path: Path, storage: str) -> None:
     """48 elements of each of 64 threads: whole tiles, and tiles at an edge."""
     module = load(COPY.format(storage=f', storage="{storage}"'), block_dim=64)
     with warp_tiles.enabled():
         generated = generate(module, tmp_path / "m", 90, 64)
-    draw = np.random.default_rng(1)
+    emulated, draw = EmulatedKernels(machine, generated), np.random.default_rng(1)
     a, of_a = np.ones((32, 32), np.float32), np.zeros((32, 32), np.float32)
-    w, g, of_w = (draw.integers(-9, 10, (rows, columns)).astype(np.float32) for _ in range(3))
-    outcome = EmulatedKernels(machine, generated).backward(
-        module.copied, (2,), [a, w, np.zeros_like(w)], [of_a, of_w.copy(), g.copy()]
-    )
-    assert outcome.error == ""
-    assert np.array_equal(outcome.arrays["adj_W"], of_w + g)
-    assert not outcome.arrays["adj_C"].any()
+    for shape in ((96, 64), (90, 62)):
+        w, g, of_w = (draw.integers(-9, 10, shape).astype(np.float32) for _ in range(3))
+        outcome = emulated.backward(module.copied, (2,), [a, w, np.zeros_like(w)], [of_a, of_w.copy(), g.copy()])
+        assert outcome.error == ""
+        assert np.array_equal(outcome.arrays["adj_W"], of_w + g)
+        assert not outcome.arrays["adj_C"].any()

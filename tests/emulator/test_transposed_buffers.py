@@ -11,7 +11,7 @@ import warp_tiles
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
 from tests.emulator.test_loads import padded, strided
-from tests.emulator.test_stages import check, compile_cases, replaced
+from tests.emulator.test_stages import check, compile_cases
 from tests.integration.helpers import WARP_VERSION, load
 from tests.staged_cases import HEADER, Case, with_type
 
@@ -126,13 +126,3 @@ def test_one_barrier_for_two_iterations(machine: Machine, tmp_path: Path) -> Non
     emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, 90, 128, "stages=4,per_barrier=2")
     assert ", 2, " in source.partition("wt_module::Ring<")[2].partition(">")[0]
     check(emulated, kernels, cases)
-
-
-def test_the_last_products_wait_for_the_end_of_the_loop(machine: Machine, tmp_path: Path) -> None:
-    case = with_type({"case": Case(64, 64, 16, 64, 64, 96)}, "float32")["case"]
-    edit = replaced("multiply(accumulators, UNROLLED - 1);", ";")
-    emulated, kernels, _ = compile_cases(machine, tmp_path / "m", {"case": case}, 90, 128, edit=edit)
-    a, b, e, product = case.arrays(1)
-    outcome = emulated.forward(kernels["case"], case.grid, [a, b, e, np.zeros_like(product)])
-    assert outcome.error == ""
-    assert not np.array_equal(outcome.arrays["C"], product)
