@@ -120,8 +120,8 @@ class Bench:
 
     def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.engine, self.store, self.pool = engine, FakeStore(), FakePool()
-        monkeypatch.setattr(module, "ToolchainStore", lambda root, folder, shared: self.store)
-        monkeypatch.setattr(engine.resources, "pool", lambda settings: self.pool)
+        monkeypatch.setattr(module, "ToolchainStore", lambda root, shared: self.store)
+        monkeypatch.setattr(engine.resources, "pool", lambda jobs, make: self.pool)
 
     def refuse(self, *names: str) -> None:
         """Make the compiler reject sources."""

@@ -15,7 +15,7 @@ from tests.integration.test_cli_examples import COMMANDS
 from tools import settings_table as settings_page
 from tools.notebook import TUTORIAL, as_markdown
 from warp_tiles import settings
-from warp_tiles.store.connection import PATIENCE_S
+from warp_tiles.store.remote import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), TUTORIAL]

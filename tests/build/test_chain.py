@@ -16,8 +16,7 @@ from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Operand, Role
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant, Session, resolve
 from warp_tiles.providers.mma import MmaProvider
 from warp_tiles.providers.solver import SolverProvider
-from warp_tiles.settings import Settings
-from warp_tiles.settings.policy import PROVIDER_ORDER
+from warp_tiles.settings import PROVIDER_ORDER, Settings
 from warp_tiles.solver.variant import SolverVariant, Variant
 
 ODD = replace(ALIGNED, threads=48)

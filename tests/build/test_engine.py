@@ -21,7 +21,6 @@ from warp_tiles.errors import BuildError
 from warp_tiles.gemm.choose import choose
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.settings import current
-from warp_tiles.store.key import CacheKey
 
 # ---- builds and hits
 
@@ -84,7 +83,7 @@ def test_an_in_flight_build_is_shared(bench: Bench) -> None:
     assert (built.shared, found.shared) == (False, True)
     assert replace(found, hit=False, shared=False) == built
     assert len(bench.pool.requests) == 1
-    until(lambda: len(bench.engine._in_flight) == 0)  # a finished one is forgotten
+    until(lambda: not bench.engine._running)  # a finished one is forgotten
 
 
 class Immediate(Executor):
@@ -111,9 +110,16 @@ def test_a_build_that_ends_before_start_returns_causes_no_deadlock(
     threading.Thread(target=ask, daemon=True).start()
     finished = done.wait(3)
     if not finished:
-        bench.engine._in_flight._lock = threading.Lock()  # so that the fixture can close the engine
+        bench.engine._lock = threading.RLock()  # so that the fixture can close the engine
     assert finished, "start() waits for a lock that it holds"
-    assert len(bench.engine._in_flight) == 0
+    assert not bench.engine._running
+
+
+def test_a_build_that_fails_to_start_is_forgotten(bench: Bench) -> None:
+    bench.engine.resources.waiters.shutdown()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        bench.engine.start([ALIGNED])
+    assert not bench.engine._running
 
 
 def test_errors_are_not_cached(bench: Bench) -> None:
@@ -222,9 +228,9 @@ def test_the_weaker_variant_has_its_own_key(bench: Bench) -> None:
     bench.refuse(mma(ALIGNED), cublasdx(ALIGNED))
     artifact, _ = bench.build_with_warnings(ALIGNED)
     provider = CublasdxProvider(bench.store)  # type: ignore[arg-type]
-    key: CacheKey = provider.key(UNALIGNED)
-    assert artifact.key == key.digest
-    assert bench.engine.cache.get(provider.key(ALIGNED)) is None
+    weaker, own = (provider.key_of(provider.recipes(variant)[0]) for variant in (UNALIGNED, ALIGNED))
+    assert artifact.key == weaker.digest
+    assert bench.engine.cache.get(own) is None
 
 
 # ---- with the real compiler

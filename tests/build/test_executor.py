@@ -15,26 +15,32 @@ import pytest
 from tests.bench import variant_of
 from warp_tiles import errors, settings
 from warp_tiles.api import enable
-from warp_tiles.build import remote
-from warp_tiles.build.executor import ExecutorPool, differences
-from warp_tiles.build.installation import (
+from warp_tiles.build import executor as module
+from warp_tiles.build.executor import (
     CODE,
     COMPILER,
     CUDA_HEADERS,
     DEVICE_SOURCES,
     LINKER,
     WARP_HEADERS,
+    Answer,
+    ExecutorPool,
     Fact,
     Installation,
+    Job,
+    describe_worker,
+    differences,
+    run_job,
     warp_headers_folder,
 )
-from warp_tiles.build.remote import Answer, Job, describe_worker, run_job
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import BuildError, RefusedWorkerError, SettingError, ToolchainError, WorkerError
+from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.providers.mma import MmaProvider
+from warp_tiles.providers.nvrtc import NvrtcProvider
 
 pytest.importorskip("cuda.core", reason="cuda-core compiles")
 
@@ -63,12 +69,16 @@ class Fake(Executor):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> ToolchainStore:
-    return ToolchainStore(tmp_path_factory.mktemp("facts"), "toolchain")
+    return ToolchainStore(tmp_path_factory.mktemp("facts"))
 
 
 @pytest.fixture(scope="module")
 def installation(store: ToolchainStore) -> Installation:
     return Installation(store)
+
+
+def request_of(provider: NvrtcProvider[Any], variant: GemmProblem) -> CompileRequest:
+    return provider.request(provider.recipes(variant)[0])
 
 
 def pool_of(executor: Executor, installation: Installation) -> ExecutorPool:
@@ -94,8 +104,8 @@ def test_requests_travel_without_paths_of_this_machine_and_get_them_back(
     assert native is not None
     module = replace(GOOD, include_dirs=(os.fspath(native),))
     expected = [
-        (MmaProvider(store).request(variant), (CODE, COMPILER, DEVICE_SOURCES)),
-        (CublasdxProvider(store).request(variant), (CODE, COMPILER, DEVICE_SOURCES, CUDA_HEADERS)),
+        (request_of(MmaProvider(store), variant), (CODE, COMPILER, DEVICE_SOURCES)),
+        (request_of(CublasdxProvider(store), variant), (CODE, COMPILER, DEVICE_SOURCES, CUDA_HEADERS)),
         (module, (CODE, COMPILER, WARP_HEADERS)),
     ]
     for request, needed in expected:
@@ -154,11 +164,11 @@ def test_an_unknown_folder_name_is_an_error(installation: Installation) -> None:
 
 
 def test_facts_follow_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warp_tiles.build.installation.kernels_folder", lambda: tmp_path / "kernels")
+    monkeypatch.setattr("warp_tiles.build.executor.kernels_folder", lambda: tmp_path / "kernels")
     (tmp_path / "kernels").mkdir()
     header = tmp_path / "kernels" / "gemm.cuh"
     header.write_text("int one;")
-    here = Installation(ToolchainStore(tmp_path / "facts", "toolchain"))
+    here = Installation(ToolchainStore(tmp_path / "facts"))
     (before,) = here.facts((DEVICE_SOURCES,))
     assert here.facts((DEVICE_SOURCES,)) == (before,)
     header.write_text("int two;")
@@ -297,14 +307,14 @@ def test_a_client_in_place_of_its_executor_is_an_error() -> None:
 def worker(tmp_path: Path) -> Iterator[None]:
     with settings.override(cache_dir=tmp_path / "worker"):
         yield
-        for workshop in remote._workshops.values():
+        for workshop in module._workshops.values():
             workshop._context.resources.close()
-        remote._workshops.clear()
+        module._workshops.clear()
 
 
 @pytest.mark.usefixtures("worker")
 def test_a_worker_compiles_like_this_process(installation: Installation, store: ToolchainStore) -> None:
-    request = MmaProvider(store).request(variant_of(16, "float16", threads=64))
+    request = request_of(MmaProvider(store), variant_of(16, "float16", threads=64))
     with ThreadPoolExecutor(2) as executor, CompilerPool(1) as local:
         pool = pool_of(executor, installation)
         sent, here = pool.submit(request).result(60), local.submit(request).result(60)
@@ -318,7 +328,7 @@ def test_a_worker_compiles_like_this_process(installation: Installation, store: 
 
 @pytest.mark.usefixtures("worker")
 def test_a_worker_does_not_compile_what_another_installation_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote._Workshop, "run", lambda *_: pytest.fail("it compiled"))
+    monkeypatch.setattr(module._Workshop, "run", lambda *_: pytest.fail("it compiled"))
     answer = run_job(Job(GOOD, ((COMPILER, Fact("0" * 64, "1.0")),)))
     assert answer.compiled is None
     assert dict(answer.found)[COMPILER].version.count(".") == 1
@@ -340,7 +350,7 @@ def test_a_replaced_library_gets_new_compiler_processes(
 ) -> None:
     job = Job(GOOD, installation.facts((CODE, COMPILER)))
     assert run_job(job).compiled is not None
-    workshop = remote._workshop()
+    workshop = module._workshop()
     first = workshop._context.pool
     assert run_job(job).compiled is not None
     assert workshop._context.pool is first

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.bench import TOOLCHAIN, Bench
-from warp_tiles.build import chain
+from warp_tiles.build import engine
 from warp_tiles.errors import ToolchainError
 from warp_tiles.settings import Settings
 
@@ -52,7 +52,7 @@ def test_another_linker_of_the_same_version_changes_it(bench: Bench, monkeypatch
 
 def test_another_version_of_the_package_changes_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     before = bench.engine.fingerprint(Settings())
-    monkeypatch.setattr(chain, "__version__", "0.0.0")
+    monkeypatch.setattr(engine, "__version__", "0.0.0")
     assert bench.engine.fingerprint(Settings()) != before
 
 

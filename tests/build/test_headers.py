@@ -215,7 +215,7 @@ def test_the_rest_of_the_source_is_not_in_the_key(setup: Setup) -> None:
 def test_modules_with_include_folders_of_their_own_get_none(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     resources = Resources((13, 4), None)
     monkeypatch.setattr(resources, "pool", lambda *_: setup.pool)
-    monkeypatch.setattr(resources, "headers", lambda _: setup.headers)
+    monkeypatch.setattr(BuildContext, "headers", setup.headers)
     context = BuildContext(resources, settings.current())
     for extra in (["/somewhere"], ["/somewhere"], ["/somewhere"], [], []):
         native = os.fspath(setup.native)

@@ -20,8 +20,7 @@ from tests.integration.helpers import compile_module, gemm, load
 from tests.waiting import until
 from warp_tiles import settings
 from warp_tiles.build.engine import Engine
-from warp_tiles.build.executor import ExecutorPool
-from warp_tiles.build.installation import CODE, COMPILER, DEVICE_SOURCES, Fact, Installation
+from warp_tiles.build.executor import CODE, COMPILER, DEVICE_SOURCES, ExecutorPool, Fact, Installation
 from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.compile.sources import kernels_folder
@@ -42,7 +41,7 @@ SLOW = CompileRequest("slow.cu", _FUNCTIONS, FLAGS, (), "9000 functions")  # a s
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    return Installation(ToolchainStore(tmp_path_factory.mktemp("facts"), "toolchain"))
+    return Installation(ToolchainStore(tmp_path_factory.mktemp("facts")))
 
 
 @pytest.fixture
@@ -163,7 +162,7 @@ def test_a_worker_with_another_compiler_is_refused(workers: Any, installation: I
     address = next(iter(workers.run(os.getpid)))
 
     def replace_compiler() -> None:
-        from warp_tiles.build import installation as module
+        from warp_tiles.build import executor as module
 
         original = module.Installation._fact
         other = module.Fact("f" * 64, "12.3")
@@ -171,7 +170,7 @@ def test_a_worker_with_another_compiler_is_refused(workers: Any, installation: I
         module.Installation.original = original  # type: ignore[attr-defined]
 
     def restore() -> None:
-        from warp_tiles.build import installation as module
+        from warp_tiles.build import executor as module
 
         module.Installation._fact = module.Installation.original  # type: ignore[attr-defined, method-assign]
 

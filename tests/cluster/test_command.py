@@ -128,10 +128,10 @@ def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_workers_that_differ_are_named_before_the_first_request(workers: Any, tmp_path: Path) -> None:
-    store = ToolchainStore(tmp_path / "facts", "toolchain")
+    store = ToolchainStore(tmp_path / "facts")
     with connected(workers.scheduler.address) as client:
         require_same_installation(client, store)
-        monkey = ToolchainStore(tmp_path / "facts", "toolchain")
+        monkey = ToolchainStore(tmp_path / "facts")
         monkey.compiler_digest = lambda: "e" * 64  # type: ignore[method-assign]
         with pytest.raises(RefusedWorkerError, match="2 of 2 workers are refused") as caught:
             require_same_installation(client, monkey)

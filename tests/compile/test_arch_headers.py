@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from warp_tiles.compile.packages import load_library
+from warp_tiles.compile.search import load_library
 from warp_tiles.compile.sources import kernels_folder
 
 pytest.importorskip("cuda.core", reason="cuda-core compiles")

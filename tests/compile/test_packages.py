@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from warp_tiles.compile import packages
-from warp_tiles.compile.packages import HEADERS, header_folder, load_library, package_folders
+from warp_tiles.compile import search
+from warp_tiles.compile.search import HEADERS, header_folder, load_library, package_folders
 from warp_tiles.errors import ToolchainError
 
 
@@ -92,7 +92,7 @@ def test_headers_of_the_first_folder_that_has_them(name: str, places: list[Path]
 
 
 def test_a_library_that_the_loader_refuses_is_named(places: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "_is_loaded", lambda soname: False)
+    monkeypatch.setattr(search, "_is_loaded", lambda soname: False)
     load_library("nvrtc")  # no wheel has it
     folder = places[1] / "nvidia/cuda_nvrtc/lib"
     folder.mkdir(parents=True)
@@ -104,6 +104,6 @@ def test_a_library_that_the_loader_refuses_is_named(places: list[Path], monkeypa
 
 
 def test_a_library_is_loaded_once(places: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "_is_loaded", lambda soname: soname.endswith(".13"))
-    monkeypatch.setattr(packages, "package_folders", lambda: pytest.fail("it is loaded already"))
+    monkeypatch.setattr(search, "_is_loaded", lambda soname: soname.endswith(".13"))
+    monkeypatch.setattr(search, "package_folders", lambda: pytest.fail("it is loaded already"))
     load_library("nvJitLink")

@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 
-from warp_tiles.compile import packages
 from warp_tiles.compile import search as module
-from warp_tiles.compile.packages import HEADERS
-from warp_tiles.compile.search import Toolchain, dotted, find_toolchain, require_arch, require_linkable
+from warp_tiles.compile.search import HEADERS, Toolchain, dotted, find_toolchain, require_arch, require_linkable
 from warp_tiles.errors import ToolchainError
 
 # ---- values
@@ -123,9 +121,11 @@ def test_a_missing_linker_leaves_the_link_to_warp(pathfinder: Any, monkeypatch: 
 
 @pytest.mark.parametrize("name", HEADERS)
 def test_missing_headers_name_the_package(name: str, pathfinder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for owner, function in ((pathfinder, "find_nvidia_header_directory"), (packages, "header_folder")):
-        search = getattr(owner, function)
-        monkeypatch.setattr(owner, function, lambda header, search=search: None if header == name else search(header))
+    for owner, function in ((pathfinder, "find_nvidia_header_directory"), (module, "header_folder")):
+        original = getattr(owner, function)
+        monkeypatch.setattr(
+            owner, function, lambda header, original=original: None if header == name else original(header)
+        )
     found = find_toolchain()  # the own templates need only the compiler
     assert found.nvrtc.is_file()
     assert (found.include_dirs, found.mathdx_version) == ((), "none")
@@ -135,7 +135,7 @@ def test_missing_headers_name_the_package(name: str, pathfinder: Any, monkeypatc
 
 
 def test_missing_cublasdx_headers_name_the_package(pathfinder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "package_folders", tuple)
+    monkeypatch.setattr(module, "package_folders", tuple)
     monkeypatch.delenv("MATHDX_HOME", raising=False)
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
     with pytest.raises(ToolchainError, match=r"cublasdx\.hpp") as caught:
@@ -151,7 +151,7 @@ def test_mathdx_home_and_the_conda_environment_are_fallbacks(
     (tmp_path / "include").mkdir()
     (tmp_path / "include/cublasdx.hpp").touch()
     (tmp_path / "external/cutlass/include").mkdir(parents=True)
-    monkeypatch.setattr(packages, "package_folders", tuple)
+    monkeypatch.setattr(module, "package_folders", tuple)
     monkeypatch.delenv("MATHDX_HOME", raising=False)
     monkeypatch.setenv(variable, str(tmp_path))
     folders, _ = module._find_mathdx()
@@ -203,7 +203,7 @@ def test_a_cuda_13_toolkit_keeps_cccl_one_level_down(
     tmp_path: Path, pathfinder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cccl").mkdir()
-    monkeypatch.setattr(packages, "package_folders", tuple)
+    monkeypatch.setattr(module, "package_folders", tuple)
     monkeypatch.setattr(pathfinder, "find_nvidia_header_directory", lambda name: str(tmp_path))
     assert module._find_cuda_headers() == (tmp_path, tmp_path / "cccl")
 

@@ -88,7 +88,7 @@ def test_a_damaged_memo_repeats_the_search(
 ) -> None:
     memo = tmp_path / "memo"
     ToolchainStore(memo).toolchain()
-    (path,) = memo.glob("toolchain-*.json")
+    (path,) = memo.glob("toolchain/toolchain-*.json")
     path.write_bytes(damage(path.read_text()).encode("utf-8", "surrogateescape"))
     assert ToolchainStore(memo).toolchain() == found[0]
     assert len(found) == 2
@@ -169,16 +169,18 @@ def test_a_new_include_of_a_source_is_followed(found: list[Toolchain], tmp_path:
 def test_a_damaged_closure_is_taken_again(found: list[Toolchain], tmp_path: Path, value: str) -> None:
     source = tree(tmp_path / "kernels", gemm="#include <a.h>\n") / "gemm.h"
     expected = ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc"))
-    (path,) = (tmp_path / "memo").glob("closure-*.json")
+    (path,) = (tmp_path / "memo").glob("toolchain/closure-*.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "value": json.loads(value)}))
     assert ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc")) == expected
 
 
 def test_a_closure_depends_on_the_include_folders(found: list[Toolchain], tmp_path: Path) -> None:
     source = tree(tmp_path / "kernels", gemm="#include <a.h>\n") / "gemm.h"
-    assert ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc"))["a.h"] == tmp_path / "inc/a.h"
+    assert ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc"))["a.h"] == str(
+        tmp_path / "inc/a.h"
+    )
     newer = device(source, tree(tmp_path / "newer", a=""))
-    assert ToolchainStore(tmp_path / "memo").closure(newer)["a.h"] == tmp_path / "newer/a.h"
+    assert ToolchainStore(tmp_path / "memo").closure(newer)["a.h"] == str(tmp_path / "newer/a.h")
 
 
 def test_a_closure_is_taken_once(found: list[Toolchain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,9 +202,9 @@ def test_a_closure_is_taken_once(found: list[Toolchain], tmp_path: Path, monkeyp
 def test_a_new_file_in_the_own_folder_repeats_the_closure(found: list[Toolchain], tmp_path: Path) -> None:
     source = tree(tmp_path / "kernels", gemm__top='#include "arch/a.h"\n', lib__arch__a="") / "gemm/top.h"
     top = DeviceSource(source, tmp_path / "kernels", (tmp_path / "kernels", tmp_path / "kernels/lib"))
-    assert ToolchainStore(tmp_path / "memo").closure(top)["arch/a.h"] == tmp_path / "kernels/lib/arch/a.h"
+    assert ToolchainStore(tmp_path / "memo").closure(top)["arch/a.h"] == str(tmp_path / "kernels/lib/arch/a.h")
     tree(tmp_path / "kernels", arch__a="")  # this file comes first in the search order
-    assert ToolchainStore(tmp_path / "memo").closure(top)["arch/a.h"] == tmp_path / "kernels/arch/a.h"
+    assert ToolchainStore(tmp_path / "memo").closure(top)["arch/a.h"] == str(tmp_path / "kernels/arch/a.h")
 
 
 def test_the_state_of_the_search_depends_on_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -232,7 +234,7 @@ def test_the_root_is_private_under_any_umask(tmp_path: Path) -> None:
     before = os.umask(0o002)
     try:
         root = tmp_path / "new" / "root"
-        ToolchainStore(root / "toolchain")._write("anything", [], {})
+        ToolchainStore(root)._write("anything", [], {})
     finally:
         os.umask(before)
     assert (root / "toolchain").is_dir()

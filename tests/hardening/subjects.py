@@ -89,13 +89,13 @@ def _read_shipped(folder: Path) -> Any:
 
 
 def _write_fact(folder: Path) -> Path:
-    store = ToolchainStore(folder / "cache", "toolchain")
+    store = ToolchainStore(folder / "cache")
     store._write("toolchain", ["state", 1], {"nvrtc": "/lib/libnvrtc.so.12", "nvrtc_version": [12, 9]})
     return next((folder / "cache/toolchain").glob("toolchain-*.json"))
 
 
 def _read_fact(folder: Path) -> Any:
-    found = ToolchainStore(folder / "cache", "toolchain")._read("toolchain", ["state", 1])
+    found = ToolchainStore(folder / "cache")._read("toolchain", ["state", 1])
     return ABSENT if found is None else found
 
 
@@ -107,13 +107,13 @@ def _library(folder: Path) -> Path:
 
 
 def _write_digests(folder: Path) -> Path:
-    memo = FileDigests(folder / "cache", "toolchain")
+    memo = FileDigests(folder / "cache")
     memo._remember("0" * 64, "1" * 64)
     return folder / "cache/toolchain/v1/digests.json"
 
 
 def _read_digests(folder: Path) -> Any:
-    return FileDigests(folder / "cache", "toolchain")._load() or ABSENT
+    return FileDigests(folder / "cache")._load() or ABSENT
 
 
 def _write_inner(name: str, suffix: str, kind: str) -> Callable[[Path], Path]:
@@ -136,7 +136,7 @@ def _read_inner(name: str, suffix: str) -> Callable[[Path], Any]:
 
 def _read_headers(folder: Path) -> Any:
     cache = FileCache(folder / "cache", HEADERS, suffix=HEADERS_SUFFIX)
-    found = cache.verified_path(KEY, FileDigests(folder / "cache", "toolchain").digest)
+    found = cache.verified_path(KEY, FileDigests(folder / "cache").digest)
     return ABSENT if found is None else found.read_bytes()
 
 

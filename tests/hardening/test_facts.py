@@ -56,14 +56,14 @@ def test_a_damaged_fact_is_found_out_again(tmp_path: Path, monkeypatch: pytest.M
     searches: list[int] = []
     monkeypatch.setattr(module, "find_toolchain", lambda: searches.append(1) or found)
     root = tmp_path / "cache"
-    ToolchainStore(root, "toolchain").toolchain()
+    ToolchainStore(root).toolchain()
     (file,) = (root / "toolchain").glob("toolchain-*.json")
     for seed in range(100):
         before = len(searches)
         changed = damage(file, "a flipped bit", random.Random(seed), keep_times=bool(seed % 2))
-        assert ToolchainStore(root, "toolchain").toolchain() == found
+        assert ToolchainStore(root).toolchain() == found
         assert len(searches) == before + changed
-        assert ToolchainStore(root, "toolchain").toolchain() == found
+        assert ToolchainStore(root).toolchain() == found
         assert len(searches) == before + changed
 
 
@@ -71,12 +71,12 @@ def test_facts_are_private_below_a_shared_root(tmp_path: Path) -> None:
     root = tmp_path / "cache"
     root.mkdir()
     root.chmod(0o2775)
-    ToolchainStore(root, "toolchain", shared=True)._write("toolchain", [], {})
-    FileDigests(root, "toolchain", allow_shared=True)._remember("0" * 64, "1" * 64)
+    ToolchainStore(root, shared=True)._write("toolchain", [], {})
+    FileDigests(root, shared=True)._remember("0" * 64, "1" * 64)
     for path in (root / "toolchain").rglob("*"):
         assert path.stat().st_mode & 0o077 == 0
     (root / "toolchain").chmod(0o777)
-    assert ToolchainStore(root, "toolchain", shared=True)._read("toolchain", []) is None
+    assert ToolchainStore(root, shared=True)._read("toolchain", []) is None
 
 
 @pytest.mark.parametrize("kind", ["manifest", "asked key"])

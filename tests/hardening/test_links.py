@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.hardening.writers import inner_caches
+from tests.store.cache_workers import get_or_build
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles.build.context import BuildContext, Resources
@@ -67,7 +68,7 @@ def evict(root: Path) -> None:
 OPERATIONS: dict[str, Callable[[Path], object]] = {
     "put": lambda root: fill(Cache(root)),
     "get": lambda root: [Cache(root).get(key(number)) for number in range(3)],
-    "get_or_build": lambda root: Cache(root).get_or_build(key("new"), lambda: (b"new", {})),
+    "get_or_build": lambda root: get_or_build(Cache(root), key("new"), lambda: (b"new", {})),
     "evict": evict,
     "gc": lambda root: Cache(root).gc(0),
     "clear": lambda root: Cache(root).clear(),
@@ -76,8 +77,8 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "mark": lambda root: FileCache(root).mark("mark", 1),
     "temporary": lambda root: FileCache(root).temporary_path().write_bytes(b""),
     "missed": lambda root: [MissedKeys(root).add(key(number)) for number in range(3)],
-    "facts": lambda root: ToolchainStore(root, "toolchain")._write("toolchain", [], {}),
-    "digests": lambda root: FileDigests(root, "toolchain").digest(__file__),
+    "facts": lambda root: ToolchainStore(root)._write("toolchain", [], {}),
+    "digests": lambda root: FileDigests(root).digest(__file__),
     "records": lambda root: RecordStore(root, folder="tuning").merge(record_key("gemm"), [timing({"x": 1})]),
     "inner caches": use_inner_caches,
     "failed": reproduce,

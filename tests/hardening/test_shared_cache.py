@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.store.cache_workers import get_or_build
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.explain import MissedKeys
 from warp_tiles.store.key import CacheKey
@@ -71,7 +72,7 @@ def test_a_file_system_without_locks_still_stores(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
     cache = Cache(tmp_path / "cache")
-    cache.get_or_build(CacheKey.of({"name": "a"}), lambda: (b"a", {}))
+    get_or_build(cache, CacheKey.of({"name": "a"}), lambda: (b"a", {}))
     assert cache.get(CacheKey.of({"name": "a"})) is not None
     cache.gc()
     cache.clear()

@@ -14,7 +14,6 @@ from warp_tiles.build.progress import BuildProgress
 from warp_tiles.compile.compiler import Compiled, LinkRequest
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.errors import LinkError
-from warp_tiles.util.single_flight import Flights
 from warp_tiles.util.threads import DaemonThreads, side_by_side
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -75,12 +74,6 @@ def test_work_is_done_where_it_is_submitted_if_no_thread_can_be_started() -> Non
     assert threads.submit(int, "7").result(0) == 7
     assert isinstance(threads.submit(int, "x").exception(0), ValueError)
     assert side_by_side(int, ["1", "2"], 2) == [1, 2]
-    flights: Flights[str, int] = Flights()
-
-    def nested() -> Future[int]:
-        return flights.start("inner", lambda: threads.submit(int, "3"))[0]
-
-    assert flights.start("outer", nested)[0].result(0) == 3
     with BuildProgress().counted("a function", "on"), CompilerPool(1) as pool:
         done: Future[Compiled] = pool.submit(LinkRequest("m", (b"no LTO-IR",), "sm_90", "cubin"))
         assert isinstance(done.exception(0), LinkError)

@@ -25,12 +25,12 @@ from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles.array_products import prepared
 from warp_tiles.build.executor import ExecutorPool
-from warp_tiles.compile import packages
+from warp_tiles.compile import search
 from warp_tiles.compile.compiler import LinkRequest
 from warp_tiles.compile.pool import result_of
 from warp_tiles.compile.search import find_toolchain
 from warp_tiles.store.cache import Cache
-from warp_tiles.store.connection import Connection
+from warp_tiles.store.remote import Connection
 from warp_tiles.tuning.factory import KernelFactory
 from warp_tiles.tuning.launches import Reference
 from warp_tiles.tuning.measure import Effort, Runner, race
@@ -108,7 +108,7 @@ def behind(holding: Callable[[], AbstractContextManager[object]], change: Callab
 
 
 def for_a_remote_answer(tmp_path: Path) -> None:
-    connection = Connection((tmp_path / "store").as_uri(), "probe", LONG_S)
+    connection = Connection((tmp_path / "store").as_uri(), LONG_S)
     connection._opened = Future()
     connection._opened.set_result(None)  # type: ignore[arg-type]
     connection.answer(sleep)
@@ -122,7 +122,7 @@ def with_an_epilogue(tmp_path: Path) -> None:
 
 def for_a_library(slow: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packages, "load_library", lambda name: sleep() if name == slow else None)
+        patch.setattr(search, "load_library", lambda name: sleep() if name == slow else None)
         find_toolchain()
 
 
@@ -226,7 +226,7 @@ BROAD = {
         ("launch/script.py", "discover"),
     },
     "in a process or on a thread of this package": {
-        ("build/remote.py", "worker_name"),
+        ("build/executor.py", "worker_name"),
         ("compile/compiler.py", "compile_to_ltoir"),
         ("compile/compiler.py", "link_module"),
         ("compile/compiler.py", "reserve_heap"),

@@ -10,6 +10,7 @@ import pytest
 
 from tests.hardening.writers import KEYS, inner_caches, key, payload
 from tests.nightly import some
+from tests.store.cache_workers import get_or_build
 from tests.tuning.tuning_records import key as record_key
 from warp_tiles.store.cache import Cache
 from warp_tiles.tuning.store import RecordStore
@@ -72,7 +73,7 @@ def test_killed_writers_leave_the_cache_sound(tmp_path: Path, killed: int) -> No
     assert RecordStore(root, folder="tuning").load(record_key("gemm")) is not None
     cache.gc()
     assert unowned(root) == []
-    assert cache.get_or_build(key("after"), lambda: (b"after", {}))[1] is False
+    assert get_or_build(cache, key("after"), lambda: (b"after", {}))[1] is False
     assert cache.problems == ()
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.store.cache_workers import get_or_build
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles.compile.toolchain import FileDigests, ToolchainStore
@@ -47,11 +48,11 @@ def write(root: Path, draw: random.Random, most: int = 1_000_000) -> None:
     cache = Cache(root, max_bytes=600_000)
     for count in range(1, most):
         name = draw.randrange(20)
-        cache.get_or_build(key(name), lambda name=name: (payload(name), {"n": name}))  # type: ignore[misc]
+        get_or_build(cache, key(name), lambda name=name: (payload(name), {"n": name}))  # type: ignore[misc]
         RecordStore(root, folder="tuning").merge(record_key("gemm"), [timing({"x": name}, 1.0 + count)])
         MissedKeys(root).add(key(f"missed {count % 5}"))
-        ToolchainStore(root, "toolchain")._write("toolchain", [count], {"n": count})
-        FileDigests(root, "toolchain")._remember(f"{name:064x}", f"{count:064x}")
+        ToolchainStore(root)._write("toolchain", [count], {"n": count})
+        FileDigests(root)._remember(f"{name:064x}", f"{count:064x}")
         for inner in inner_caches(root):
             inner.put(key(name % 3), payload(name), {})
         if count % 7 == 0:
@@ -93,14 +94,14 @@ def ask(root: Path, log: Path) -> None:
             time.sleep(0.01)
             return payload(name), {"n": name}
 
-        entry, _ = cache.get_or_build(key(name), build)
+        entry, _ = get_or_build(cache, key(name), build)
         assert entry.payload == payload(name)
     assert not cache.problems, cache.problems
 
 
 def crowd(folder: Path, count: int) -> None:
     (folder / "log").mkdir()
-    Cache(folder / "other").get_or_build(key(0), lambda: (b"x", {}))  # the processes find every module imported
+    get_or_build(Cache(folder / "other"), key(0), lambda: (b"x", {}))  # the processes find every module imported
     reader, writer = os.pipe()
 
     def wait_and_ask() -> None:

@@ -47,9 +47,9 @@ def test_doctor_refuses_a_cache_that_others_can_write(tmp_path: Path) -> None:
 # the searches find no header, as in an environment without the wheels
 NO_HEADERS = """
 import cuda.pathfinder as p
-from warp_tiles.compile import packages
+from warp_tiles.compile import search
 
-p.find_nvidia_header_directory = packages.header_folder = lambda name: None
+p.find_nvidia_header_directory = search.header_folder = lambda name: None
 """
 
 

@@ -19,7 +19,7 @@ from warp_tiles import settings
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
 from warp_tiles.build.engine import Engine
-from warp_tiles.settings.policy import POLICIES
+from warp_tiles.settings import POLICIES
 
 THREE = gemm(m=16, n=32, k=48)  # three different functions
 

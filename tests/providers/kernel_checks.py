@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from warp_tiles import settings
 from warp_tiles.build.engine import Engine
 from warp_tiles.codegen.prelude import REVERSED_HEADER, SOLVER_HEADER
 from warp_tiles.compile import sources
-from warp_tiles.compile.packages import load_library
+from warp_tiles.compile.search import load_library
 from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
 from warp_tiles.gemm.problem import Arrangement, GemmProblem, Operand, Precision
@@ -248,7 +249,7 @@ def unchecked() -> tuple[str, ...]:
     store = Engine().build_context(settings.current()).store
     found = [path for path in top.rglob("*") if path.suffix in _DEVICE_SUFFIXES]
     providers = (provider(store) for provider in {check.provider for check in all_checks()})
-    compiled = {path.resolve() for provider in providers for path in store.closure(provider.source()).values()}
+    compiled = {Path(path).resolve() for provider in providers for path in store.closure(provider.source()).values()}
     for header in (REVERSED_HEADER, SOLVER_HEADER):
         compiled.update(path.resolve() for path in sources.include_closure(top / header, [top]).values())
     return tuple(sorted(path.relative_to(top).as_posix() for path in found if path not in compiled))

@@ -147,7 +147,7 @@ def test_the_cache_stores_the_configuration(kernels: Path) -> None:
 
 def test_the_source_includes_every_solver_header(kernels: Path) -> None:
     found = ToolchainStore(kernels.parent / "memo").closure(provider(kernels).source())
-    inside = {path.resolve().relative_to(kernels.resolve()).as_posix() for path in found.values()}
+    inside = {Path(path).resolve().relative_to(kernels.resolve()).as_posix() for path in found.values()}
     assert {f"solver/{name}" for name in SOLVER_HEADERS} <= inside
     assert {path.partition("/")[0] for path in inside} == {"solver", "arch"}
     assert SOURCE in inside

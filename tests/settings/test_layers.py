@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from warp_tiles import settings
 from warp_tiles.errors import SettingError
-from warp_tiles.settings import configure, current, from_environment, override, project_file
-from warp_tiles.settings.policy import POLICIES, PROVIDER_ORDER
+from warp_tiles.settings import POLICIES, PROVIDER_ORDER, configure, current, from_environment, override, project_file
 
 pytestmark = pytest.mark.usefixtures("clean_settings")
 

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from warp_tiles.store.cache import Cache
+from warp_tiles.store.cache import AskUpstream, Cache
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.manifest import Entry
 
 
-def key(name: object, **fields: object) -> CacheKey:
-    return CacheKey.of({"variant": str(name), "source": b"", "options": ["-O3"], **fields})
+def key(name: object, **fields: str) -> CacheKey:
+    return CacheKey.of({"variant": str(name), "options": ["-O3"], **fields})
+
+
+def get_or_build(
+    cache: Cache,
+    wanted: CacheKey,
+    build: Callable[[], tuple[bytes, Mapping[str, object]]],
+    upstream: AskUpstream | None = None,
+) -> tuple[Entry, bool]:
+    """The entry of a key, and True if it did not have to be built."""
+    with cache.lease(wanted, upstream) as lease:
+        return (lease.found, True) if lease.found is not None else (lease.keep(*build()), False)
 
 
 def payload(name: object, size: int = 1000) -> bytes:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from tests.hardening.writers import child
+from tests.store.cache_workers import get_or_build
 from tests.store.server import Server, files
 from tests.store.subjects import SIGNER, connect, entry, signed, write_object
 from warp_tiles.store import LTOIR
@@ -32,7 +33,7 @@ def ask(url: str, cache: Path, log: Path, *, writes: bool) -> None:
         time.sleep(0.2)
         return ENTRY.payload, {"build_seconds": 0.2}
 
-    found, _ = Cache(cache).get_or_build(wanted, build, lambda: store.upstream(LTOIR, wanted.digest))
+    found, _ = get_or_build(Cache(cache), wanted, build, lambda: store.upstream(LTOIR, wanted.digest))
     assert found.payload == ENTRY.payload
     assert not store.off, store.off
 

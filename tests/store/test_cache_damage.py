@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.store.cache_workers import files, fill, flip, key, key_file_of, object_of, payload
+from tests.store.cache_workers import files, fill, flip, get_or_build, key, key_file_of, object_of, payload
 from warp_tiles.store.cache import Cache
 
 
@@ -98,13 +98,13 @@ def test_damage_is_removed_reported_once_and_rebuilt(cache: Cache, caplog: pytes
     with caplog.at_level(logging.WARNING, "warp_tiles.cache"):
         for _ in range(2):
             flip(object_of(cache, entry), 77, keep_times=True)
-            again, hit = cache.get_or_build(key("a"), lambda: (payload("a"), {"name": "a"}))
+            again, hit = get_or_build(cache, key("a"), lambda: (payload("a"), {"name": "a"}))
             assert (hit, again.payload) == (False, payload("a"))
             assert len(cache.problems) == 1
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "CRC-32" in caplog.text
     assert cache.problems[0].kind == "damage"
-    assert cache.get_or_build(key("a"), lambda: pytest.fail("built again"))[1] is True
+    assert get_or_build(cache, key("a"), lambda: pytest.fail("built again"))[1] is True
 
 
 def test_rebuilding_one_key_of_a_damaged_payload_heals_the_other(cache: Cache) -> None:
@@ -114,7 +114,7 @@ def test_rebuilding_one_key_of_a_damaged_payload_heals_the_other(cache: Cache) -
     assert cache.get(key("a")) is None
     assert len(cache.verify().missing) == 1
     assert cache.get(key("b")) is None
-    assert cache.get_or_build(key("a"), lambda: (payload("same"), {}))[1] is False
+    assert get_or_build(cache, key("a"), lambda: (payload("same"), {}))[1] is False
     assert cache.get(key("b")).payload == payload("same")
     assert cache.verify().sound == 2
 
@@ -151,7 +151,7 @@ def test_a_link_in_place_of_a_payload_is_not_followed(cache: Cache, tmp_path: Pa
     object_of(cache, entry).unlink()
     object_of(cache, entry).symlink_to(elsewhere)
     assert cache.get(key("a")) is None
-    assert cache.get_or_build(key("a"), lambda: (payload("a"), {}))[1] is False
+    assert get_or_build(cache, key("a"), lambda: (payload("a"), {}))[1] is False
     assert not object_of(cache, entry).is_symlink()
     assert elsewhere.read_bytes() == payload("a")
     assert cache.get(key("a")) is not None

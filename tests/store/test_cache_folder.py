@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.cache_workers import files, fill, key, key_file_of, payload
+from tests.store.cache_workers import files, fill, get_or_build, key, key_file_of, payload
 from warp_tiles.errors import CacheError
 from warp_tiles.store.cache import Cache, find
 from warp_tiles.store.paths import default_root
@@ -21,12 +21,11 @@ COMMANDS = {
     "get": lambda cache: cache.get(key("a")),
     "manifest": lambda cache: cache.manifest(key("a")),
     "put": lambda cache: cache.put(key("a"), b"x", {}),
-    "get_or_build": lambda cache: cache.get_or_build(key("a"), lambda: (b"x", {})),
+    "get_or_build": lambda cache: get_or_build(cache, key("a"), lambda: (b"x", {})),
     "find": lambda cache: find({"": cache}, "a"),
     "info": lambda cache: cache.info(),
     "entries": lambda cache: cache.entries(),
     "verify": lambda cache: cache.verify(),
-    "explain": lambda cache: cache.explain(key("a")),
     "gc": lambda cache: cache.gc(),
     "clear": lambda cache: cache.clear(),
     "export": lambda cache: cache.read_verified("0" * 64),
@@ -47,7 +46,7 @@ def refuse(patch: pytest.MonkeyPatch, *calls: str, number: int = errno.EROFS) ->
 def build_twice(cache: Cache) -> None:
     """Call get_or_build() twice. Both calls run the build and return its result."""
     for _ in range(2):
-        entry, hit = cache.get_or_build(key("a"), lambda: (payload("a"), {"n": 1}))
+        entry, hit = get_or_build(cache, key("a"), lambda: (payload("a"), {"n": 1}))
         assert (hit, entry.payload, entry.manifest.info) == (False, payload("a"), {"n": 1})
         assert not entry.is_stored
 
@@ -79,7 +78,7 @@ def test_after_a_failed_write_only_the_caching_is_lost(
         build_twice(cache)
         assert os.strerror(number) in cache.problems[-1].reason
     assert files(root) == []  # no partial file stays
-    assert cache.get_or_build(key("a"), lambda: (payload("a"), {}))[1] is False
+    assert get_or_build(cache, key("a"), lambda: (payload("a"), {}))[1] is False
     assert cache.get(key("a")) is not None  # the cache works again with the folder
 
 
@@ -93,7 +92,7 @@ from tests.store.cache_workers import *
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 cache = Cache(Path({str(root)!r}))
-entry, hit = cache.get_or_build(key("big"), lambda: (payload("big", 200_000), {{}}))
+entry, hit = get_or_build(cache, key("big"), lambda: (payload("big", 200_000), {{}}))
 assert entry.payload == payload("big", 200_000) and not hit
 assert not entry.is_stored
 assert "File too large" in cache.problems[0].reason, cache.problems
@@ -113,7 +112,7 @@ def test_a_read_only_folder_still_gives_hits(cache: Cache, root: Path) -> None:
         path.chmod(0o500)
     try:
         assert cache.get(key("a")) == entry
-        assert cache.get_or_build(key("b"), lambda: (payload("b"), {}))[1] is False
+        assert get_or_build(cache, key("b"), lambda: (payload("b"), {}))[1] is False
         with pytest.raises(CacheError):
             cache.clear()
     finally:
@@ -225,7 +224,7 @@ class TestTrust:
         cache = Cache(tmp_path / "new" / "cache")
         mask = os.umask(0)
         try:
-            cache.get_or_build(key("a"), lambda: (payload("a"), {}))
+            get_or_build(cache, key("a"), lambda: (payload("a"), {}))
         finally:
             os.umask(mask)
         modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "new").rglob("*") if path.is_dir()}

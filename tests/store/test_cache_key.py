@@ -14,37 +14,24 @@ from warp_tiles.store.key import SCHEMA_VERSION, CacheKey, KeyField
 
 BASE = {
     "variant": "64x64x64 f16",
-    "arch": 90,
-    "source": b"x" * 4000,
+    "source": "x" * 4000,
     "headers": "ab" * 32,
-    "compiler": None,
-    "fast": True,
     "options": ("-O3", "-std=c++17"),
 }
 CHANGED = {
     "variant": "64x64x32 f16",
-    "arch": 91,
-    "source": b"x" * 3999 + b"y",
+    "source": "x" * 3999 + "y",
     "headers": "ab" * 31 + "ac",
-    "compiler": "",
-    "fast": False,
     "options": ("-O3", "-std=c++20"),
 }
 
-values = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.text(st.characters(), max_size=8),
-    st.binary(max_size=80),
-    st.lists(st.text(max_size=3), max_size=3),
-)
+values = st.one_of(st.text(st.characters(), max_size=8), st.lists(st.text(max_size=3), max_size=3))
 labels = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6)
 mappings = st.dictionaries(labels, values, min_size=1, max_size=5)
 
 
 def typed(fields: dict[str, object]) -> str:
-    """A text in which True differs from 1, and "1" from b"1"."""
+    """A text in which "[]" differs from []."""
     return repr(sorted((label, type(value).__name__, repr(value)) for label, value in fields.items()))
 
 
@@ -66,20 +53,20 @@ def test_a_missing_field_changes_the_digest(label: str) -> None:
 
 
 def test_the_schema_changes_the_digest() -> None:
-    before, after = CacheKey.of(BASE), CacheKey.of(BASE, schema=SCHEMA_VERSION + 1)
+    before, after = CacheKey.of(BASE), CacheKey(CacheKey.of(BASE).fields, SCHEMA_VERSION + 1)
     assert before.digest != after.digest
     assert [str(difference) for difference in explain(before, after)] == ["<schema>: 1 -> 2"]
 
 
 def test_the_order_of_fields_does_not_matter() -> None:
     assert CacheKey.of(dict(reversed(BASE.items()))) == CacheKey.of(BASE)
-    assert explain(CacheKey.of(BASE), CacheKey.of(list(BASE.items()))) == ()
+    assert explain(CacheKey.of(BASE), CacheKey.of(dict(reversed(BASE.items())))) == ()
 
 
 def test_the_digest_of_a_known_key_is_fixed() -> None:
     """A change of the encoding must come with a new schema version."""
-    key = CacheKey.of({"a": "text", "b": b"\x00\xff", "c": 7, "d": None, "e": True, "f": ["x", "y"], "g": b"z" * 100})
-    assert key.digest == "834141eb6078b3c9ba88828a12546ef656832f04912e6c1d80bf16400e9fc8d7"
+    key = CacheKey.of({"a": "text", "b": ["x", "y"], "c": "z" * 2000})
+    assert key.digest == "a69c188566c0fb64d2b086c0b3358950cfff3244cb4d33f0d2b7fb1b91151101"
 
 
 @given(mappings, mappings)
@@ -104,10 +91,10 @@ def test_a_transcript_restores_the_key_through_json(fields: dict[str, object]) -
 
 
 def test_long_values_are_kept_as_digest_and_length() -> None:
-    fields = {field.label: field for field in CacheKey.of({"s": "x" * 5000, "b": bytes(5000), "t": "x"}).fields}
+    fields = {field.label: field for field in CacheKey.of({"s": "x" * 5000, "l": ["y" * 4995], "t": "x"}).fields}
     assert fields["s"].kind == "text-sha256"
-    assert fields["b"].kind == "bytes-sha256"
-    assert fields["b"].shown.endswith(":5000")
+    assert fields["l"].kind == "list-sha256"
+    assert fields["l"].shown.endswith(":4999")
     assert fields["t"] == KeyField("t", "text", "x")
 
 
@@ -117,8 +104,8 @@ def test_long_values_are_kept_as_digest_and_length() -> None:
         ({}, ValueError),
         ({"": "x"}, ValueError),
         ({"\ud800": "x"}, ValueError),
-        ([("a", "1"), ("a", "2")], ValueError),
-        ({"a": 1.5}, TypeError),
+        ({"a": 1}, TypeError),
+        ({"a": b"x"}, TypeError),
         ({"a": ["x", 1]}, TypeError),
         ({"a": object()}, TypeError),
     ],
@@ -140,6 +127,7 @@ def test_values_without_an_encoding_are_refused(fields: object, error: type[Exce
         {"schema": 1, "fields": [["a", "text"]]},
         {"schema": 1, "fields": [["a", "sort", "x"]]},
         {"schema": 1, "fields": [["b", "text", "x"], ["a", "text", "x"]]},
+        {"schema": 1, "fields": [["a", "text", "x"], ["a", "text", "y"]]},
         {"schema": 1, "fields": {"a": "x"}},
     ],
 )

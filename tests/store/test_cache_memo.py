@@ -113,7 +113,7 @@ def test_a_damaged_memo_is_ignored_and_replaced(
     root: Path, library: Path, settled: None, hashed: list[Path], damage: bytes | None
 ) -> None:
     FileDigests(root).digest(library)
-    path = root / "v1" / "digests.json"
+    path = root / "toolchain" / "v1" / "digests.json"
     good = path.read_bytes()
     path.write_bytes(good.replace(sha256(library).encode(), b"0" * 64) if damage is None else damage)
     assert path.read_bytes() != good
@@ -133,11 +133,11 @@ def test_with_an_unwritable_memo_digests_are_repeated(root: Path, library: Path,
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX permissions")
 def test_a_memo_that_others_can_write_is_ignored(root: Path, library: Path, settled: None, hashed: list[Path]) -> None:
     FileDigests(root).digest(library)
-    assert stat.S_IMODE((root / "v1" / "digests.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE((root / "toolchain" / "v1" / "digests.json").stat().st_mode) == 0o600
     root.chmod(0o777)
     assert FileDigests(root).digest(library) == sha256(library)
     assert len(hashed) == 2
-    assert FileDigests(root, allow_shared=True).digest(library) == sha256(library)
+    assert FileDigests(root, shared=True).digest(library) == sha256(library)
     assert len(hashed) == 2
 
 

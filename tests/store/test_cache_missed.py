@@ -7,7 +7,7 @@ from pathlib import Path
 
 from warp_tiles.store import explain
 from warp_tiles.store.cache import Cache
-from warp_tiles.store.explain import MissedKeys
+from warp_tiles.store.explain import MissedKeys, explain_among
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.sealed import seal
 
@@ -32,7 +32,7 @@ def test_a_miss_is_explained_by_the_differing_field(tmp_path: Path) -> None:
     MissedKeys(tmp_path).add(key("13.0"))
     missed = MissedKeys(tmp_path).find(key("13.0").digest)
     assert missed is not None
-    explanation = cache.explain(missed)
+    explanation = explain_among(missed, [item.manifest.key for item in cache.entries()])
     assert not explanation.stored
     assert [(d.label, d.old, d.new) for d in explanation.differences] == [("compiler", "12.9", "13.0")]
 

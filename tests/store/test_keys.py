@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from warp_tiles.build.stores import signer_of, trusted_by
 from warp_tiles.errors import RemoteError
 from warp_tiles.settings import Settings
-from warp_tiles.store.keys import PublicKey, SigningKey, TrustedKeys, trusted_keys
+from warp_tiles.store.keys import PublicKey, SigningKey, TrustedKeys, signer_of, trusted_by, trusted_keys
 
 # RFC 8032, section 7.1, test 2
 SECRET = bytes.fromhex("4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb")

@@ -19,8 +19,7 @@ from tests.store.server import Answer, files, send, serving, silent
 from tests.store.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, ready, signed, write_object
 from warp_tiles.errors import RemoteError
 from warp_tiles.store import LTOIR, MODULE
-from warp_tiles.store.connection import MOST_FAILURES
-from warp_tiles.store.remote import RemoteStore
+from warp_tiles.store.remote import MOST_FAILURES, RemoteStore
 
 ENTRY = entry()
 OVERHEAD_S = 0.05  # at most, of a store that does not answer

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.nightly import some
+from tests.store.cache_workers import get_or_build
 from tests.store.server import Answer, send, serving
 from tests.store.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, key, signed
 from warp_tiles.store import LTOIR
@@ -152,7 +153,7 @@ def test_the_number_of_answers() -> None:
 
 def build(cache: Cache, store: RemoteStore, wanted: CacheKey) -> tuple[bytes, bool]:
     """Look an entry up, and build it if it is found nowhere. Returns its payload, and True if it was found."""
-    found, hit = cache.get_or_build(wanted, lambda: (LOCAL, {}), lambda: store.upstream(LTOIR, wanted.digest))
+    found, hit = get_or_build(cache, wanted, lambda: (LOCAL, {}), lambda: store.upstream(LTOIR, wanted.digest))
     return found.payload, hit
 
 

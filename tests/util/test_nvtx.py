@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def ranges(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def ranges(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ranges that begin and end, as a stand-in for the package nvtx gets them."""
     seen: list[str] = []
 
@@ -42,18 +42,13 @@ def ranges(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     stand_in: Any = types.ModuleType("nvtx")
     stand_in.annotate = annotate
     monkeypatch.setitem(sys.modules, "nvtx", stand_in)
-    nvtx._imported.cache_clear()
-    yield seen
-    nvtx._imported.cache_clear()
+    return seen
 
 
 @pytest.fixture
-def without_package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def without_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvtx", None)
     monkeypatch.setattr(nvtx, "_warned", WarnedTexts())
-    nvtx._imported.cache_clear()
-    yield
-    nvtx._imported.cache_clear()
 
 
 def test_a_block_is_a_range_of_the_domain(ranges: list[str]) -> None:

@@ -60,7 +60,7 @@ from warp_tiles.build.engine import Engine
 from warp_tiles.errors import PlanError
 from warp_tiles.settings import OPTION_PREFIX, SETTINGS, Settings, current, from_options
 from warp_tiles.util.nvtx import marked
-from warp_tiles.util.signals import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ import warp
 
 from warp_tiles._warp.internals import find
 from warp_tiles.settings import current
-from warp_tiles.util.signals import raise_if_signalled
-from warp_tiles.util.threads import DaemonThreads, wait_all
+from warp_tiles.util.threads import DaemonThreads, raise_if_signalled, wait_all
 
 log = logging.getLogger("warp_tiles")
 

@@ -13,7 +13,7 @@ import warp
 from warp_tiles.errors import BuildError
 from warp_tiles.gemm.dispatch import Tile
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem, Operand, Precision
-from warp_tiles.util.signals import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled
 
 WARP_LAYOUTS: dict[str, Arrangement] = {"rowmajor": "row_major", "colmajor": "col_major"}
 

@@ -28,7 +28,7 @@ from warp_tiles.errors import MatmulError, WarpTilesError
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.gemm.matmul_question import ALIGNED, MatmulAnswer, MatmulConfig
 from warp_tiles.launch.script import note_product
-from warp_tiles.util.signals import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled
 
 THREADS = 256  # of kernels without tiles
 MOST_BLOCKS = 2**31 - 1  # of a launch, whose dimensions are 32-bit integers

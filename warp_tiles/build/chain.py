@@ -1,4 +1,4 @@
-"""The chain of providers: their order for a variant, the policy ``locked``, warnings, a module's hash."""
+"""The chain of providers: their order for a variant, warnings, and the choices that a module's hash contains."""
 
 from __future__ import annotations
 
@@ -6,22 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from warp_tiles.build.context import BuildContext
 from warp_tiles.errors import BuildError, LockedError, ToolchainError, UnsupportedVariant, WarpTilesError, WorkerError
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR, BFLOAT16_OUT_ERROR
 from warp_tiles.gemm.problem import GemmProblem, Role
-from warp_tiles.plan.planning import ModulePlan, PlannedVariant
+from warp_tiles.plan.planning import PlannedVariant
 from warp_tiles.providers.base import Provider, ProviderContext, Recipe, Tuned, TunedChoice
 from warp_tiles.providers.fallbacks import COSTS
-from warp_tiles.settings import Settings
-from warp_tiles.settings.policy import PROVIDER_ORDER
+from warp_tiles.settings import PROVIDER_ORDER, Settings
 from warp_tiles.solver.variant import Variant
-from warp_tiles.util.version import __version__
-
-_REMEDY = (
-    "build it where that is allowed (`warp-tiles compile --arch {arch} -o DIR SCRIPT`, or run it with the policy auto) "
-    "and copy the cache here (`warp-tiles cache export FILE` there, `warp-tiles cache import FILE` here)"
-)
 
 
 @dataclass(frozen=True)
@@ -173,54 +165,8 @@ class Chain:
             raise TypeError(f"In '{planned.function}': {text} Here {error.message}.") from error
         raise error
 
-    def require_cached(self, plan: ModulePlan, errors: Sequence[BaseException | None]) -> None:
-        """Check that the functions of a module were found, as the policy ``locked`` demands.
-
-        Raises:
-            LockedError: Some are missing, and the message names each of them and its key; or there is no toolchain.
-        """
-        missing = [error for error in errors if isinstance(error, LockedError)]
-        for error in missing:
-            if error.remedy:  # the toolchain is missing, and without its digest there is no key
-                raise error
-        if missing:
-            lines = "\n".join(f"  {text}" for text in dict.fromkeys(error.message for error in missing))
-            raise LockedError(
-                f"{self.settings.named('policy')} is 'locked', and module {plan.name} needs "
-                f"{len(missing)} device function{'s' * (len(missing) > 1)} not in the cache:\n{lines}",
-                remedy=_REMEDY.format(arch=plan.arch),
-            )
-
-    def fingerprint(self, context: BuildContext, *, trust: str, code: str) -> str:
-        """Text for Warp's module hash: everything of warp_tiles that the code of a module depends on.
-
-        Args:
-            context: The compiler and the linker.
-            trust: Who may choose the code of modules.
-            code: Digest of the files that affect the code.
-        """
-        parts = [
-            "warp_tiles",
-            __version__,
-            f"store={trust}",
-            f"code={code}",
-            self.choices(),
-        ]
-        for provider in self.providers:
-            try:
-                parts += [f"{provider.name} {name}={value}" for name, value in provider.fingerprint().items()]
-            except ToolchainError as error:
-                parts.append(f"{provider.name}: {error.message}")
-        if any(provider.compiles for provider in self.providers):
-            try:
-                if context.toolchain().nvjitlink is not None:
-                    parts.append(f"linker={context.store.linker_digest()}")
-            except ToolchainError as error:
-                parts.append(f"no toolchain: {error.message}")
-        return "\n".join(parts)
-
     def choices(self) -> str:
-        """The part of :meth:`fingerprint` that changes while a program runs: settings, providers and tuning records."""
+        """The part of a fingerprint that changes while a program runs: settings, providers and tuning records."""
         parts = [f"{name}={value}" for name, value in self.settings.affecting_code().items()]
         parts.append("providers=" + " ".join(provider.name for provider in self.providers))
         if self.tuned is not None:

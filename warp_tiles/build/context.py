@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -37,7 +36,7 @@ _WAITING_THREADS_OF_EXECUTORS = 256  # a cluster can have as many workers
 
 
 class Resources:
-    """Caches, toolchain stores and compiler processes: one for each set of settings, created at the first use.
+    """What contexts share: caches, toolchain stores, connections and compiler processes, created at the first use.
 
     Args:
         warp_toolkit: CUDA version of Warp's linker, or None if unknown.
@@ -51,127 +50,40 @@ class Resources:
         executor_pool: Callable[[ToolchainStore, int], CompilerPool] | None = None,
     ) -> None:
         self.warp_toolkit = warp_toolkit
-        self._executor_pool = executor_pool
-        self._lock = threading.RLock()
+        self.executor_pool = executor_pool
         self.closed = False
+        self._lock = threading.RLock()
         self._made: dict[tuple[object, ...], Any] = {}  # by kind, and by the settings that decide about it
 
-    def _once(self, make: Callable[[], T], *identity: object) -> T:
+    def once(self, make: Callable[[], T], *identity: object) -> T:
+        """What ``make`` has returned for an identity, which begins with its kind."""
         with self._lock:
             if identity not in self._made:
                 self._made[identity] = make()
             found: T = self._made[identity]
             return found
 
-    def cache(self, settings: Settings, folder: str = "", suffix: str = ".ltoir") -> Cache:
-        """The cache that the settings name.
-
-        Args:
-            folder: A folder below its root; empty for the cache of functions.
-            suffix: Suffix of its payloads.
-        """
-        from warp_tiles.store.cache import Cache
-
-        root, most, shared = cache_root(settings.cache_dir), settings.cache_max_bytes, settings.cache_shared
-        wait_s = settings.build_wait_s or -1.0  # no limit
-
-        def make() -> Cache:
-            return Cache(root, folder, max_bytes=most, allow_shared=shared, build_wait_s=wait_s, suffix=suffix)
-
-        return self._once(make, "cache", root, folder, most, shared, wait_s)
-
-    def remote(self, settings: Settings) -> RemoteStore | None:
-        """The remote store that the settings name. The first call connects to it in the background.
-
-        A key that cannot be read is reported once, and builds continue without the store.
-        """
-        if not settings.remote:
-            return None
-        from warp_tiles.build.stores import open_store
-
-        def make() -> RemoteStore | None:
-            try:
-                return open_store(settings, BuildContext(self, settings).toolchain_text)
-            except (RemoteError, ImportError) as error:
-                log.warning("the remote store is not used: %s", error)
-                return None
-
-        return self._once(
-            make, "remote", settings.remote, settings.remote_push, settings.remote_wait_s, settings.signing_key,
-            settings.trusted_keys, cache_root(settings.cache_dir), settings.cache_shared,
-        )  # fmt: skip
-
-    def bundle(self, settings: Settings) -> Bundle | None:
-        """The deployment bundle that the settings name.
-
-        Raises:
-            BundleError: It cannot be used, or was made with other versions or settings.
-            SettingError: The policy is not ``locked``.
-        """
-        if settings.bundle is None:
-            return None
-        from warp_tiles.build.deployment import open_bundle
-
-        identity = ("bundle", settings.bundle, settings.trusted_keys, settings.signing_key)
-        return self._once(functools.partial(open_bundle, settings), *identity)
-
-    def store(self, settings: Settings) -> ToolchainStore:
-        """The toolchain and digests under the settings."""
-        bundle, root, shared = self.bundle(settings), cache_root(settings.cache_dir), settings.cache_shared
-
-        def make() -> ToolchainStore:
-            if bundle is None:
-                return ToolchainStore(root, "toolchain", shared=shared)
-            from warp_tiles.build.deployment import toolchain_of
-
-            return toolchain_of(bundle, root, shared=shared)
-
-        return self._once(make, "store", root, shared, settings.bundle)
-
-    def headers(self, settings: Settings) -> ModuleHeaders:
-        """The precompiled headers under the settings."""
-        from warp_tiles.build.headers import ModuleHeaders
-
-        root, store = cache_root(settings.cache_dir), self.store(settings)
-        return self._once(
-            lambda: ModuleHeaders(root, store, lambda work: self.waiters.submit(work)), "headers", root, store
-        )
-
-    def pool(self, settings: Settings) -> CompilerPool:
-        """The compiler processes; the setting ``jobs`` gives their number.
-
-        With an executor, its workers compile.
+    def pool(self, jobs: int, make: Callable[[], CompilerPool]) -> CompilerPool:
+        """The compiler processes. Those for another number of them end when they have no request any more.
 
         Raises:
             WorkerError: warp_tiles was disabled.
         """
-        from warp_tiles.compile.pool import CompilerPool
-
-        def make() -> CompilerPool:
-            if self._executor_pool is None:
-                return CompilerPool(settings.jobs)
-            return self._executor_pool(self.store(settings), settings.jobs)
-
         with self._lock:
             if self.closed:
                 raise WorkerError(
                     "warp_tiles was disabled, or its libraries were replaced, during a build",
                     "retry the build; enable warp_tiles first if it is disabled",
                 )
-            for identity in [one for one in self._made if one[0] == "pool" and one != ("pool", settings.jobs)]:
+            for identity in [one for one in self._made if one[0] == "pool" and one != ("pool", jobs)]:
                 self._made.pop(identity).retire()
-            return self._once(make, "pool", settings.jobs)
-
-    @property
-    def has_executor(self) -> bool:
-        """True if an executor of the user runs the compilers."""
-        return self._executor_pool is not None
+            return self.once(make, "pool", jobs)
 
     @property
     def waiters(self) -> DaemonThreads:
         """Threads that wait for builds."""
-        count = _WAITING_THREADS_OF_EXECUTORS if self.has_executor else _WAITING_THREADS
-        return self._once(lambda: DaemonThreads(count, "warp_tiles_wait"), "waiters")
+        count = _WAITING_THREADS_OF_EXECUTORS if self.executor_pool is not None else _WAITING_THREADS
+        return self.once(lambda: DaemonThreads(count, "warp_tiles_wait"), "waiters")
 
     def close(self) -> None:
         """End the compiler processes."""
@@ -211,30 +123,114 @@ class BuildContext:
     @property
     def cache(self) -> Cache:
         """The cache."""
-        return self.resources.cache(self.settings)
+        return self._cache("", ".ltoir")
 
     @property
     def modules(self) -> Cache:
         """The cache of linked modules."""
-        return self.resources.cache(self.settings, MODULES, MODULES_SUFFIX)
+        return self._cache(MODULES, MODULES_SUFFIX)
+
+    def _cache(self, folder: str, suffix: str) -> Cache:
+        from warp_tiles.store.cache import Cache
+
+        root, most, shared = self.root, self.settings.cache_max_bytes, self.settings.cache_shared
+        wait_s = self.settings.build_wait_s or -1.0  # no limit
+
+        def make() -> Cache:
+            return Cache(root, folder, max_bytes=most, allow_shared=shared, build_wait_s=wait_s, suffix=suffix)
+
+        return self.resources.once(make, "cache", root, folder, most, shared, wait_s)
+
+    @property
+    def remote(self) -> RemoteStore | None:
+        """The remote store. The first use connects to it in the background.
+
+        A key that cannot be read is reported once, and builds continue without the store.
+        """
+        now = self.settings
+        if not now.remote:
+            return None
+        from warp_tiles.store.remote import open_store
+
+        def make() -> RemoteStore | None:
+            try:
+                return open_store(now, self.toolchain_text)
+            except (RemoteError, ImportError) as error:
+                log.warning("the remote store is not used: %s", error)
+                return None
+
+        return self.resources.once(
+            make, "remote", now.remote, now.remote_push, now.remote_wait_s, now.signing_key, now.trusted_keys,
+            self.root, now.cache_shared,
+        )  # fmt: skip
+
+    @property
+    def bundle(self) -> Bundle | None:
+        """The deployment bundle.
+
+        Raises:
+            BundleError: It cannot be used, or was made with other versions or settings.
+            SettingError: The policy is not ``locked``.
+        """
+        now = self.settings
+        if now.bundle is None:
+            return None
+        from warp_tiles.build.deployment import open_bundle
+
+        return self.resources.once(lambda: open_bundle(now), "bundle", now.bundle, now.trusted_keys, now.signing_key)
+
+    @property
+    def store(self) -> ToolchainStore:
+        """The toolchain and digests."""
+        bundle, root, shared = self.bundle, self.root, self.settings.cache_shared
+
+        def make() -> ToolchainStore:
+            if bundle is None:
+                return ToolchainStore(root, shared=shared)
+            from warp_tiles.build.deployment import toolchain_of
+
+            return toolchain_of(bundle, root, shared=shared)
+
+        return self.resources.once(make, "store", root, shared, self.settings.bundle)
+
+    @property
+    def headers(self) -> ModuleHeaders:
+        """The precompiled headers."""
+        from warp_tiles.build.headers import ModuleHeaders
+
+        root, store, resources = self.root, self.store, self.resources
+        return resources.once(
+            lambda: ModuleHeaders(root, store, lambda work: resources.waiters.submit(work)), "headers", root, store
+        )
+
+    @property
+    def pool(self) -> CompilerPool:
+        """The compiler processes; the setting ``jobs`` gives their number. With an executor, its workers compile.
+
+        Raises:
+            WorkerError: warp_tiles was disabled.
+        """
+        from warp_tiles.compile.pool import CompilerPool
+
+        jobs, of_executor = self.settings.jobs, self.resources.executor_pool
+        return self.resources.pool(
+            jobs, lambda: CompilerPool(jobs) if of_executor is None else of_executor(self.store, jobs)
+        )
 
     def upstream(self, kind: str, key: CacheKey) -> AskUpstream | None:
         """The part of the bundle or of the remote store in a lookup; None without either."""
-        bundle = self.resources.bundle(self.settings)
-        if bundle is not None:
-            return functools.partial(bundle.upstream, kind, key.digest, functools.partial(self.toolchain_text, kind))
-        remote = self.resources.remote(self.settings)
-        if remote is None:
-            return None
-        return functools.partial(remote.upstream, kind, key.digest)
+        if (bundle := self.bundle) is not None:
+            return lambda: bundle.upstream(kind, key.digest, self.toolchain_text(kind))
+        if (remote := self.remote) is not None:
+            return lambda: remote.upstream(kind, key.digest)
+        return None
 
     @property
     def stores_modules(self) -> bool:
         """True if a linked module is to be stored. A store that does not answer must not cost the time of that."""
         if self.settings.cache_modules or self.settings.remote_push:
             return True
-        remote = self.resources.remote(self.settings)
-        return remote is not None and remote.is_up
+        return self.remote is not None and self.remote.is_up
 
     def toolchain_text(self, kind: str) -> str:
         """The compiler, and for modules the linker, with the beginnings of their digests. Signatures cover it.
@@ -252,16 +248,6 @@ class BuildContext:
         if kind == MODULE and toolchain.nvjitlink is not None:
             text += f", nvJitLink {dotted(toolchain.nvjitlink_version)} {self.store.linker_digest()[:12]}"
         return text
-
-    @property
-    def store(self) -> ToolchainStore:
-        """The toolchain and digests."""
-        return self.resources.store(self.settings)
-
-    @property
-    def pool(self) -> CompilerPool:
-        """The compiler processes; raises WorkerError if warp_tiles was disabled."""
-        return self.resources.pool(self.settings)
 
     def toolchain(self) -> Toolchain:
         """The toolchain, checked against Warp's linker.
@@ -293,18 +279,13 @@ class BuildContext:
             WorkerError: warp_tiles was disabled.
         """
         pool = self.pool
-        if self.resources.has_executor:
+        if self.resources.executor_pool is not None:
             return pool.submit(request, prefix=prefix)
         # a file of precompiled headers is an image of a compiler's heap, so other users must not have written it
         precompiles = prefix and self.settings.precompile_headers and not self.settings.cache_shared
         if not precompiles or request.include_dirs != (native_dir,):
             return pool.submit(request)
-        headers = self.resources.headers(self.settings)
-        return headers.compile(pool, request, Path(native_dir), request.source[:prefix])
-
-    def is_cached(self, key: CacheKey) -> bool:
-        """Returns True if the cache holds a key."""
-        return self.cache.manifest(key) is not None
+        return self.headers.compile(pool, request, Path(native_dir), request.source[:prefix])
 
     def get_or_compile(
         self, key: CacheKey, request: CompileRequest, info: Callable[[Compiled], dict[str, object]]
@@ -318,7 +299,9 @@ class BuildContext:
         """
         from warp_tiles.compile.pool import result_of
 
-        def build() -> tuple[bytes, dict[str, object]]:
+        with self.cache.lease(key, self.upstream(LTOIR, key)) as lease:
+            if lease.found is not None:
+                return lease.found.payload, True
             if not self.settings.rules.builds:
                 raise LockedError(f"{request.subject} is not in the cache: {key.digest}")
             try:
@@ -332,10 +315,7 @@ class BuildContext:
                     "install the same packages where the executor runs",
                 )
             self.compiled.append(Phase(COMPILE, now_s() - compiled.seconds, compiled.seconds))
-            return compiled.payload, info(compiled)
-
-        entry, hit = self.cache.get_or_build(key, build, self.upstream(LTOIR, key))
-        return entry.payload, hit
+            return lease.keep(compiled.payload, info(compiled)).payload, False
 
     def _reproduction(self, request: CompileRequest) -> str:
         """Keep a rejected source, and return instructions for compiling it alone."""

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.build.stores import trusted_by
 from warp_tiles.compile.search import Toolchain
 from warp_tiles.compile.sources import DeviceSource, kernels_folder
 from warp_tiles.compile.toolchain import ToolchainStore
@@ -17,6 +16,7 @@ from warp_tiles.settings import Settings
 from warp_tiles.store import TOOLCHAIN
 from warp_tiles.store.bundle import Bundle
 from warp_tiles.store.key import CacheKey
+from warp_tiles.store.keys import trusted_by
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import shown
@@ -27,13 +27,22 @@ _AGAIN = "make the bundle again with `warp-tiles bundle`"
 
 
 def facts_entry(settings: Settings, store: ToolchainStore, sources: Iterable[DeviceSource]) -> Entry:
-    """What a bundle says about the machine that made it.
+    """What a bundle says about the machine that made it: what keys contain, without names of this machine's folders.
 
     Raises:
         ToolchainError: There is no toolchain.
+        OSError: A file cannot be read.
     """
+    found = store.toolchain()
+    linker = "nvjitlink" if found.nvjitlink is not None else None
     facts = {
-        "toolchain": _toolchain_facts(store, sources),
+        "toolchain": {
+            "schema": _SCHEMA,
+            "toolchain": found.to_json() | {"nvrtc": "nvrtc", "nvjitlink": linker, "include_dirs": []},
+            "compiler": store.compiler_digest(),
+            "linker": store.linker_digest(),
+            "sources": {_label(source): store.source_digest(source) for source in sources},
+        },
         "versions": _versions(),
         "settings": settings.affecting_code(),  # a bundle serves machines that agree with it
     }
@@ -106,7 +115,7 @@ def toolchain_of(bundle: Bundle, root: Path, *, shared: bool) -> RecordedStore:
         BundleError: The bundle does not say.
     """
     try:
-        return RecordedStore(_facts_of(bundle).get("toolchain"), root, "toolchain", shared=shared)
+        return RecordedStore(_facts_of(bundle).get("toolchain"), root, shared=shared)
     except ValueError as error:
         raise BundleError(f"the bundle {bundle.path} cannot be used: {error}", remedy=_AGAIN) from error
 
@@ -128,39 +137,20 @@ def _label(source: DeviceSource) -> str:
     return source.path.resolve().relative_to(kernels_folder().resolve()).as_posix()
 
 
-def _toolchain_facts(store: ToolchainStore, sources: Iterable[DeviceSource]) -> dict[str, Any]:
-    """What keys contain of a toolchain, as JSON without names of this machine's folders.
-
-    Raises:
-        ToolchainError: There is no toolchain.
-        OSError: A file cannot be read.
-    """
-    found = store.toolchain()
-    linker = "nvjitlink" if found.nvjitlink is not None else None
-    return {
-        "schema": _SCHEMA,
-        "toolchain": found.to_json() | {"nvrtc": "nvrtc", "nvjitlink": linker, "include_dirs": []},
-        "compiler": store.compiler_digest(),
-        "linker": store.linker_digest(),
-        "sources": {_label(source): store.source_digest(source) for source in sources},
-    }
-
-
 class RecordedStore(ToolchainStore):
     """A toolchain that is known by its facts alone. Nothing can be compiled with it.
 
     Args:
-        facts: The JSON of :func:`_toolchain_facts`.
+        facts: The toolchain in :func:`facts_entry`.
         root: Folder of the cache, for digests of files of this machine.
-        folder: Folder of those digests below the root.
         shared: Accept a root that others can write.
 
     Raises:
         ValueError: These are no facts of this version.
     """
 
-    def __init__(self, facts: Any, root: Path, folder: str = "", *, shared: bool = False) -> None:
-        super().__init__(root, folder, shared=shared)
+    def __init__(self, facts: Any, root: Path, *, shared: bool) -> None:
+        super().__init__(root, shared=shared)
         try:
             if facts["schema"] != _SCHEMA:
                 raise ValueError(f"facts of schema {shown(facts['schema'], 40)}")

@@ -11,11 +11,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from warp_tiles.build.chain import (
-    Chain,
-    toolchain_text,
-    variant_text,
-)
+from warp_tiles.build.chain import Chain, toolchain_text, variant_text
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.phases import now_s
 from warp_tiles.build.progress import BuildProgress
@@ -33,9 +29,8 @@ from warp_tiles.providers.solver import SolverProvider
 from warp_tiles.settings import Settings, current
 from warp_tiles.solver.variant import Variant
 from warp_tiles.util.nvtx import marked
-from warp_tiles.util.signals import raise_if_signalled
-from warp_tiles.util.single_flight import Flights
-from warp_tiles.util.threads import wait_all
+from warp_tiles.util.threads import raise_if_signalled, wait_all
+from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import WarnedTexts, warn
 
 if TYPE_CHECKING:
@@ -48,6 +43,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("warp_tiles")
 STARTED_AHEAD = 2  # compiler processes: one for the module, one for its functions
+_NOT_CACHED = (
+    "build it where that is allowed (`warp-tiles compile --arch {arch} -o DIR SCRIPT`, or run it with the policy auto) "
+    "and copy the cache here (`warp-tiles cache export FILE` there, `warp-tiles cache import FILE` here)"
+)
 _COMPILING = frozenset((MmaProvider.name, CublasdxProvider.name))  # the providers that need compiler processes
 
 
@@ -85,8 +84,8 @@ class Engine:
         self.tuned = tuned
         self.resources = Resources(warp_toolkit, functools.partial(_pool_of, executor) if executor else None)
         self._libmathdx: Libmathdx | None = None
-        self._lock = threading.Lock()
-        self._in_flight: Flights[tuple[Variant, Settings], Artifact] = Flights()
+        self._lock = threading.RLock()  # without threads, submit() does the work itself
+        self._running: dict[tuple[Variant, Settings], Future[Artifact]] = {}
         self._warned = WarnedTexts()
         self._code: str | None = None
 
@@ -109,7 +108,7 @@ class Engine:
 
     def after_fork(self) -> None:
         """Reset a forked child, which has neither the parent's threads nor its compiler processes."""
-        self._lock = threading.Lock()
+        self._lock, self._running = threading.RLock(), {}
         self.resources.after_fork()
 
     # ---- providers
@@ -156,10 +155,10 @@ class Engine:
         """Open the bundle, or connect to the remote store in the background, if there is one.
 
         Raises:
-            BundleError, SettingError: See :meth:`Resources.bundle`.
+            BundleError, SettingError: See :attr:`BuildContext.bundle`.
         """
-        if self.resources.bundle(resolved) is None:
-            self.resources.remote(resolved)
+        context = self.build_context(resolved)
+        _ = context.bundle or context.remote
 
     def start_compilers(self, resolved: Settings) -> None:
         """Start compiler processes for a build that is certain to come, while Warp still generates its code.
@@ -168,11 +167,11 @@ class Engine:
             SettingError: The policy forbids the provider of the settings.
         """
         compiles = not _COMPILING.isdisjoint(resolved.providers)
-        remote = self.resources.remote(resolved)
-        if remote is not None and remote.is_up:
+        context = self.build_context(resolved)
+        if context.remote is not None and context.remote.is_up:
             return  # modules are expected there
         if compiles and resolved.rules.builds and not self.resources.closed:
-            self.build_context(resolved).pool.start_processes(STARTED_AHEAD)
+            context.pool.start_processes(STARTED_AHEAD)
 
     # ---- planning
 
@@ -187,16 +186,29 @@ class Engine:
         """
         resolved = resolved or current()
         context, chain = self.build_context(resolved), self.chain(resolved)
-        if context.store.digests.is_empty:
-            self._take_digests(context, chain)
-        return chain.fingerprint(context, trust=self._store_trust(resolved), code=self._code_digest(context))
-
-    def _store_trust(self, resolved: Settings) -> str:
-        """Who may choose the code of modules: users of the cache's folder, and the owners of trusted keys."""
-        store = self.resources.bundle(resolved) or self.resources.remote(resolved)
-        if store is None:
-            return resolved.store_trust
-        return f"{resolved.store_trust}, signed by {' '.join(sorted(store.trusted))}"
+        if context.store.digests.is_empty and (found := self.device_sources(resolved)):
+            try:
+                context.store.take_digests(found)  # side by side
+            except (ToolchainError, OSError) as error:  # reported when the digests are needed
+                raise_if_signalled(error)
+        if self._code is None:  # it is taken once, because loaded modules do not change
+            self._code = context.store.digests.digest_many(code_files())
+        trust = resolved.store_trust
+        if (store := context.bundle or context.remote) is not None:
+            trust += f", signed by {' '.join(sorted(store.trusted))}"
+        parts = ["warp_tiles", __version__, f"store={trust}", f"code={self._code}", chain.choices()]
+        for provider in chain.providers:
+            try:
+                parts += [f"{provider.name} {name}={value}" for name, value in provider.fingerprint().items()]
+            except ToolchainError as error:
+                parts.append(f"{provider.name}: {error.message}")
+        if any(provider.compiles for provider in chain.providers):
+            try:
+                if context.toolchain().nvjitlink is not None:
+                    parts.append(f"linker={context.store.linker_digest()}")
+            except ToolchainError as error:
+                parts.append(f"no toolchain: {error.message}")
+        return "\n".join(parts)
 
     def choices(self, resolved: Settings) -> str:
         """The part of :meth:`fingerprint` that changes while a program runs: settings, providers and tuning records."""
@@ -209,21 +221,6 @@ class Engine:
             with contextlib.suppress(ToolchainError):
                 found += [provider.source()] if isinstance(provider, NvrtcProvider) else []
         return found
-
-    def _take_digests(self, context: BuildContext, chain: Chain) -> None:
-        """Take the digests of the toolchain side by side; errors are reported when the digests are needed."""
-        found = self.device_sources(chain.settings)
-        if found:
-            try:
-                context.store.take_digests(found)
-            except (ToolchainError, OSError) as error:
-                raise_if_signalled(error)
-
-    def _code_digest(self, context: BuildContext) -> str:
-        """Digest of the files that affect the code. It is taken once, because loaded modules do not change."""
-        if self._code is None:
-            self._code = context.store.digests.digest_many(code_files())
-        return self._code
 
     def decide(self, bare: ModulePlan, generated: GeneratedModule) -> ModulePlan:
         """The plan of a generated module: what computes each product, its loops, and then :meth:`annotate`.
@@ -260,7 +257,7 @@ class Engine:
         key = match.provider.key_of(match.recipes[0])
         if key is None:
             return found
-        cached = context.is_cached(key)
+        cached = context.cache.manifest(key) is not None
         if not cached:
             from warp_tiles.store.explain import MissedKeys
 
@@ -275,24 +272,39 @@ class Engine:
         Args:
             resolved: The settings; None for those of the process.
         """
-        resolved = resolved or current()
-        futures: dict[Variant, Future[Artifact]] = {}
-        for variant in variants:
-            identity = (variant, resolved)
-            submit = functools.partial(self.resources.waiters.submit, self._build, variant, resolved)
-            future, started = self._in_flight.start(identity, submit)
-            futures[variant] = future if started else _share(future)
-        return futures
+        settings = resolved or current()
+        return {variant: self._start(variant, settings) for variant in variants}
+
+    def _start(self, variant: Variant, resolved: Settings) -> Future[Artifact]:
+        identity = (variant, resolved)
+        with self._lock:
+            if (running := self._running.get(identity)) is not None:
+                return _share(running)
+            future = self.resources.waiters.submit(self._build, variant, resolved)
+            self._running[identity] = future
+        future.add_done_callback(lambda _: self._running.pop(identity, None))  # outside the lock: it may be done
+        return future
 
     def start_cached(self, plan: ModulePlan) -> dict[Variant, Future[Artifact]]:
         """Look up the functions of a module under the policy ``locked``, and wait for all.
 
         Raises:
-            LockedError: Some are missing. The message names all of them.
+            LockedError: Some are missing, and the message names each of them and its key; or there is no toolchain.
         """
         futures = self.start((v.variant for v in plan.needed if v.variant is not None), plan.settings)
         wait_all(futures.values())
-        self.chain(plan.settings).require_cached(plan, [future.exception() for future in futures.values()])
+        errors = (future.exception() for future in futures.values())
+        missing = [error for error in errors if isinstance(error, LockedError)]
+        for error in missing:
+            if error.remedy:  # the toolchain is missing, and without its digest there is no key
+                raise error
+        if missing:
+            lines = "\n".join(f"  {text}" for text in dict.fromkeys(error.message for error in missing))
+            raise LockedError(
+                f"{plan.settings.named('policy')} is 'locked', and module {plan.name} needs "
+                f"{len(missing)} device function{'s' * (len(missing) > 1)} not in the cache:\n{lines}",
+                remedy=_NOT_CACHED.format(arch=plan.arch),
+            )
         return futures
 
     def _build(self, variant: Variant, resolved: Settings) -> Artifact:
@@ -380,8 +392,7 @@ class _ChosenFunctions:
 
 
 def _pool_of(executor: Executor, store: ToolchainStore, jobs: int) -> CompilerPool:
-    from warp_tiles.build.executor import ExecutorPool
-    from warp_tiles.build.installation import Installation
+    from warp_tiles.build.executor import ExecutorPool, Installation
 
     return ExecutorPool(executor, Installation(store), jobs)
 

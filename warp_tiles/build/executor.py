@@ -1,4 +1,8 @@
-"""The sender's side of an executor: requests leave without paths of this machine, and answers are checked.
+"""Builds by an executor of the user: what is sent to a worker, what it does, and when its answer counts.
+
+A request names its include folders by their path. :meth:`Installation.portable` replaces them by names, which
+:meth:`Installation.localized` turns into the folders of another machine. The facts that such a request needs are
+digests, so two installations with equal facts give equal code.
 
 An answer is used only if it names the digests of the same compiler, headers and sources that the cache keys and module
 hashes here contain. Otherwise a result of another compiler would be stored under the right key.
@@ -6,28 +10,314 @@ hashes here contain. Otherwise a result of another compiler would be stored unde
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib.metadata
+import importlib.util
 import logging
+import os
+import platform
+import sys
+import threading
 import uuid
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from warp_tiles.build.installation import Facts, Installation
-from warp_tiles.build.remote import Answer, Job, run_job
+from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
-from warp_tiles.compile.pool import CompilerPool
-from warp_tiles.errors import RefusedWorkerError, WarpTilesError, WorkerError
-from warp_tiles.util.signals import raise_if_signalled
+from warp_tiles.compile.pool import CompilerPool, result_of
+from warp_tiles.compile.search import dotted
+from warp_tiles.compile.sources import code_modules, kernels_folder
+from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.errors import RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
+from warp_tiles.providers.cublasdx import CublasdxProvider
+from warp_tiles.settings import Settings, current
+from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.version import __version__
 
 log = logging.getLogger("warp_tiles")
+CODE, COMPILER, LINKER = "warp_tiles", "NVRTC", "nvJitLink"
+DEVICE_SOURCES, CUDA_HEADERS, WARP_HEADERS = "device sources", "CUDA headers", "Warp headers"
+ALL = (CODE, COMPILER, LINKER, DEVICE_SOURCES, CUDA_HEADERS, WARP_HEADERS)
 
+_KERNELS, _CUDA, _WARP = "kernels:", "cuda:", "warp:"  # a path begins with a slash or a drive
+_SHOWN_DIGITS = 12
 _LOOK = "look at the executor's own log"
 SAME_PACKAGES = "install the same versions of warp-tiles, warp-lang and NVIDIA's packages where the executor runs"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One part of an installation that affects machine code. Two facts are equal if their digests are.
+
+    Attributes:
+        digest: SHA-256 over the files, hex; empty if the part is missing.
+        version: Its version or the reason why it is missing, for messages.
+    """
+
+    digest: str
+    version: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.version} (SHA-256 {self.digest[:_SHOWN_DIGITS]})" if self.digest else self.version
+
+
+Facts = tuple[tuple[str, Fact], ...]
+
+
+@functools.cache
+def warp_headers_folder() -> Path | None:
+    """Folder of the headers of the installed Warp, which is not imported; None without Warp."""
+    spec = importlib.util.find_spec("warp")
+    locations = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return Path(locations[0]) / "native" if locations else None
+
+
+class Installation:
+    """The parts of this machine's installation that affect machine code."""
+
+    def __init__(self, store: ToolchainStore) -> None:
+        self._store = store
+
+    def facts(self, names: Iterable[str]) -> Facts:
+        """The facts with these names, in this order. They are taken anew, because files can be replaced."""
+        return tuple((name, self._fact(name)) for name in names)
+
+    @functools.cached_property
+    def _code(self) -> Fact:
+        """The package's own modules. Those that are loaded do not change."""
+        return Fact(self._store.digests.digest_many(code_modules()), __version__)
+
+    def libraries(self) -> list[tuple[int, ...]]:
+        """The state of the files of compiler and linker, which changes when they are replaced.
+
+        Raises:
+            ToolchainError: There is no compiler.
+        """
+        toolchain = self._store.toolchain()
+        files = [toolchain.nvrtc, *([toolchain.nvjitlink] if toolchain.nvjitlink else [])]
+        found = [os.stat(path) for path in files if path.is_file()]
+        return [(status.st_ino, status.st_dev, status.st_size, status.st_mtime_ns) for status in found]
+
+    def _fact(self, name: str) -> Fact:
+        try:
+            if name == CODE:
+                return self._code
+            toolchain = self._store.toolchain()
+            if name == COMPILER:
+                return Fact(self._store.compiler_digest(), dotted(toolchain.nvrtc_version))
+            if name == LINKER:
+                version = dotted(toolchain.nvjitlink_version) if toolchain.nvjitlink else "missing"
+                return Fact(self._store.linker_digest(), version)
+            if name == DEVICE_SOURCES:
+                return Fact(self._store.digests.digest_folder(kernels_folder(), "*.cuh"), __version__)
+            if name == CUDA_HEADERS:
+                source = CublasdxProvider(self._store).source()
+                return Fact(self._store.source_digest(source), f"mathdx {toolchain.mathdx_version}")
+            folder = warp_headers_folder()
+            if name == WARP_HEADERS and folder is not None:
+                return Fact(self._store.digests.digest_folder(folder, "*.h"), _warp_version())
+        except (OSError, ToolchainError) as error:
+            raise_if_signalled(error)
+            return Fact("", f"missing ({getattr(error, 'message', error)})")
+        return Fact("", "missing" if name in ALL else "unknown")
+
+    # ---- include folders
+
+    def portable(
+        self, request: CompileRequest | LinkRequest
+    ) -> tuple[CompileRequest | LinkRequest, tuple[str, ...]] | None:
+        """A request without paths of this machine, and the names of the facts that decide its result.
+
+        Returns:
+            None if the request has an include folder that other machines cannot be expected to have.
+        """
+        if isinstance(request, LinkRequest):
+            return request, (CODE, LINKER)
+        names: list[str] = []
+        for path in request.include_dirs:
+            if (name := self._name_of(path)) is None:
+                return None
+            if name not in names:  # the folders of the CUDA headers have one name together
+                names.append(name)
+        needed = [CODE, COMPILER]
+        needed += [DEVICE_SOURCES] if any(name.startswith(_KERNELS) for name in names) else []
+        needed += [CUDA_HEADERS] if _CUDA in names else []
+        needed += [WARP_HEADERS] if _WARP in names else []
+        return replace(request, include_dirs=tuple(names)), tuple(needed)
+
+    def _name_of(self, path: str) -> str | None:
+        if path in map(os.fspath, self._store.toolchain().include_dirs):
+            return _CUDA
+        if path == os.fspath(warp_headers_folder() or ""):
+            return _WARP
+        kernels = kernels_folder()
+        return f"{_KERNELS}{Path(path).relative_to(kernels).as_posix()}" if Path(path).is_relative_to(kernels) else None
+
+    def localized(self, request: CompileRequest | LinkRequest) -> CompileRequest | LinkRequest:
+        """The request of :meth:`portable` with the include folders of this machine.
+
+        Raises:
+            ToolchainError: A folder is missing, or the request names another one.
+        """
+        if isinstance(request, LinkRequest):
+            return request
+        folders = (folder for name in request.include_dirs for folder in self._folders(name))
+        return replace(request, include_dirs=tuple(folders))
+
+    def _folders(self, name: str) -> list[str]:
+        if name == _CUDA:
+            return [os.fspath(folder) for folder in self._store.toolchain().require_headers()]
+        if name.startswith(_KERNELS):
+            return [os.fspath(kernels_folder() / name.removeprefix(_KERNELS))]
+        if name == _WARP and (folder := warp_headers_folder()) is not None:
+            return [os.fspath(folder)]
+        raise ToolchainError(f"a request names the include folder {name!r}, which is not known here")
+
+
+@functools.cache
+def _warp_version() -> str:
+    try:
+        return importlib.metadata.version("warp-lang")
+    except importlib.metadata.PackageNotFoundError:  # a checkout
+        return "unknown"
+
+
+# ---- the worker's side
+#
+# The functions here run in processes of Dask, MPI or another executor. They are imported there by name, so the worker
+# needs this package. A worker compiles in compiler processes of its own, like any other process: a crash of the
+# compiler does not end the worker, several threads compile at the same time, and modules share precompiled headers.
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request for a worker.
+
+    Attributes:
+        request: The request, without paths of the machine that sends it.
+        expected: The parts of the sender's installation that decide the result.
+        prefix: Number of characters at the beginning of a module's source that other modules share; 0 if unknown.
+        submission: Differs in each submission, because Dask gives equal calls one result, errors included.
+    """
+
+    request: CompileRequest | LinkRequest
+    expected: Facts
+    prefix: int = 0
+    submission: str = ""
+
+    def __dask_tokenize__(self) -> str:
+        """The identity of a call for Dask, which otherwise digests the whole request in 30 ms."""
+        return self.submission
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of a worker. The sender decides whether it counts.
+
+    Attributes:
+        worker: Name of the worker, for messages; empty with a result, because finding it takes time.
+        found: The same parts of the worker's installation. If they differ, nothing was compiled.
+        compiled: The result; None if there is none.
+    """
+
+    worker: str
+    found: Facts
+    compiled: Compiled | None = None
+    failure: WarpTilesError | None = None
+
+
+def worker_name() -> str:
+    """Host and process of this worker, and the address by which Dask knows it."""
+    name = f"{platform.node() or 'unknown host'}, process {os.getpid()}"
+    if "distributed" in sys.modules:
+        with contextlib.suppress(Exception):  # no worker of Dask, or another release of it
+            from distributed import get_worker
+
+            return f"{get_worker().address} ({name})"
+    return name
+
+
+def run_job(job: Job) -> Answer:
+    """Compile or link with this worker's own installation, if it is like the sender's."""
+    found: Facts = ()
+    try:
+        workshop = _workshop()
+        found = workshop.installation.facts([name for name, _ in job.expected])
+        if found != job.expected:
+            return Answer(worker_name(), found)
+        return Answer("", found, workshop.run(job))
+    except WarpTilesError as error:
+        return Answer(worker_name(), found, failure=error)
+
+
+def describe_worker(names: Sequence[str]) -> Answer:
+    """The parts of this worker's installation, without a result."""
+    try:
+        return Answer(worker_name(), _workshop().installation.facts(names))
+    except WarpTilesError as error:
+        return Answer(worker_name(), (), failure=error)
+
+
+class _Workshop:
+    """The compilers of this worker under its own settings."""
+
+    def __init__(self, now: Settings) -> None:
+        self._context = BuildContext(Resources(), now)
+        self.installation = Installation(self._context.store)
+        self._libraries: list[tuple[int, ...]] = []
+        self._lock = threading.Lock()
+
+    def run(self, job: Job) -> Compiled:
+        """Compile or link.
+
+        Raises:
+            WarpTilesError: The request failed.
+        """
+        request, context, native = self.installation.localized(job.request), self._current(), warp_headers_folder()
+        if isinstance(request, CompileRequest) and job.prefix and native is not None:
+            return result_of(context.compile_module(request, os.fspath(native), job.prefix))
+        return result_of(context.pool.submit(request))
+
+    def _current(self) -> BuildContext:
+        """The context. New compiler processes replace those that loaded a library which was replaced since."""
+        libraries = self.installation.libraries()
+        with self._lock:
+            if self._libraries not in ([], libraries):
+                self._context.resources.close()
+                self._context = BuildContext(Resources(), self._context.settings)
+            self._libraries = libraries
+            return self._context
+
+
+_workshops: dict[tuple[int, Settings], _Workshop] = {}
+_lock = threading.Lock()
+
+
+def _workshop() -> _Workshop:
+    """The workshop of this process under its present settings.
+
+    Raises:
+        SettingError: A setting of this worker is invalid.
+    """
+    now = current()
+    with _lock:
+        identity = (os.getpid(), now)  # a forked child has no compiler processes of its parent
+        if identity not in _workshops:
+            _workshops[identity] = _Workshop(now)
+        return _workshops[identity]
+
+
+# ---- the sender's side
 
 
 class ExecutorPool(CompilerPool):
     """Runs requests on an executor of the user, and those with include folders of the user on processes here.
 
     Args:
-        executor: Runs :func:`warp_tiles.build.remote.run_job`. :meth:`close` does not shut it down.
+        executor: Runs :func:`run_job`. :meth:`close` does not shut it down.
         installation: What of this machine decides the results.
         jobs: See :class:`CompilerPool`.
     """
@@ -67,7 +357,14 @@ class ExecutorPool(CompilerPool):
                 raise WorkerError("the executor cancelled a request: it ended, or its scheduler was lost", _LOOK)
             if (error := done.exception()) is not None:
                 raise executor_error(error)
-            checked.set_result(result_of_answer(job.expected, done.result()))
+            answer = done.result()
+            if answer.found and (text := differences(job.expected, answer.found)):
+                raise RefusedWorkerError(f"the worker {answer.worker} is refused: {text}", SAME_PACKAGES)
+            if answer.failure is not None:
+                raise answer.failure
+            if answer.compiled is None or not answer.found:
+                raise WorkerError(f"a worker {answer.worker} sent no proof of its compiler", SAME_PACKAGES)
+            checked.set_result(answer.compiled)
         except WarpTilesError as failure:
             checked.set_exception(failure)
         except Exception as error:  # an answer of a foreign type
@@ -83,22 +380,6 @@ class ExecutorPool(CompilerPool):
         for future in pending:
             future.cancel()
         super().close()
-
-
-def result_of_answer(expected: Facts, answer: Answer) -> Compiled:
-    """The result of a worker.
-
-    Raises:
-        RefusedWorkerError: The worker has another installation.
-        WarpTilesError: The error of the request.
-    """
-    if answer.found and (text := differences(expected, answer.found)):
-        raise RefusedWorkerError(f"the worker {answer.worker} is refused: {text}", SAME_PACKAGES)
-    if answer.failure is not None:
-        raise answer.failure
-    if answer.compiled is None or not answer.found:
-        raise WorkerError(f"a worker {answer.worker} sent no proof of its compiler", SAME_PACKAGES)
-    return answer.compiled
 
 
 def differences(expected: Facts, found: Facts) -> str:

@@ -23,7 +23,7 @@ from warp_tiles.errors import CacheError, ToolchainError
 from warp_tiles.store.cache import FileCache
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.paths import HEADERS, HEADERS_SUFFIX
-from warp_tiles.util.signals import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled
 
 if TYPE_CHECKING:
     from warp_tiles.compile.pool import CompilerPool

@@ -1,15 +1,20 @@
-"""The build of one module, from its generated source to a cubin or PTX."""
+"""The build of one module, from its generated source to a cubin or PTX.
+
+Linked modules may be kept in a cache: a module whose inputs are known needs neither its functions nor a compiler. Its
+key covers everything that decides about the cubin: the generated source, the options, Warp's headers, the compiler, the
+linker, and the keys of the functions. It is the same on every machine with the same packages.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.functions import (
@@ -19,23 +24,27 @@ from warp_tiles.build.functions import (
     payloads_of,
     planned_functions,
 )
-from warp_tiles.build.module_cache import module_flight
-from warp_tiles.build.phases import COMPILE, LINK, WAIT, WARP_LINK, WRITE, Phases, now_s
+from warp_tiles.build.phases import COMPILE, FETCH, LINK, LOOK_UP, WAIT, WARP_LINK, WRITE, Phases, now_s
 from warp_tiles.build.records import Artifact, ModuleRecord
 from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.codegen.prelude import prefix_of
-from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, linker_flags
 from warp_tiles.compile.module import ModuleSource, module_flags, warp_link_reason
 from warp_tiles.compile.pool import result_of
-from warp_tiles.errors import BuildError, LinkError, RefusedWorkerError, WarpTilesError, WorkerError
+from warp_tiles.errors import BuildError, LinkError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.solver.variant import Variant
+from warp_tiles.store import MODULE
+from warp_tiles.store.key import CacheKey
 from warp_tiles.store.manifest import Entry
 from warp_tiles.util.files import write_output
 from warp_tiles.util.nvtx import marked
-from warp_tiles.util.threads import wait_result
+from warp_tiles.util.threads import raise_if_signalled, wait_result
 from warp_tiles.util.warn import warn
+
+if TYPE_CHECKING:
+    from warp_tiles.store.cache import BuildLease, Upstream
 
 log = logging.getLogger("warp_tiles")
 
@@ -123,7 +132,7 @@ class ModuleBuild:
         linked_here = self.plan.has_own_code and not self._warp_link_reason(module, foreign)
         kept = linked_here and self._settings.keeps_modules
         text = source_path.read_text("utf-8")
-        known = module_flight(self._context, self.plan, module, text, self._phases) if kept else nullcontext()
+        known = self._lease(module, text) if kept else nullcontext()
         counted = self._engine.progress.module(self.plan.name, arch, self.plan.block_dim, self._settings.progress)
         with counted, known as lease:
             if lease is not None and lease.found is not None:
@@ -153,6 +162,54 @@ class ModuleBuild:
                 record.seconds,
             )
         return record
+
+    def _key(self, module: ModuleSource, text: str) -> CacheKey | None:
+        """The key of the linked module, whose source calls the planned functions; None if it cannot be known yet."""
+        keywords = module.keywords
+        if module.output != "cubin" or keywords.get("lineinfo") or keywords.get("extra_include_dirs"):
+            return None  # line information names files of this machine, and other headers may be anything
+        functions = {v.symbol: v.key for v in self.plan.needed if v.provider != "scalar"}
+        if not self.plan.has_own_code or not all(functions.values()):
+            return None
+        try:
+            toolchain, store = self._context.toolchain(), self._context.store
+            if toolchain.nvjitlink is None:
+                return None
+            return CacheKey.of({
+                "compiler": store.compiler_digest(),
+                "functions": [f"{symbol} {key}" for symbol, key in sorted(functions.items())],
+                "headers": store.digests.digest_folder(Path(module.native_dir), "*.h"),
+                "kind": "linked module",
+                "link_options": linker_flags(module.target, module.output, self.plan.register_limit),
+                "linker": store.linker_digest(),
+                "options": module_flags(module, toolchain.nvrtc_version),  # of the folders, the content counts
+                "source": text,
+                "target": module.target,
+            })  # fmt: skip
+        except (OSError, ToolchainError) as error:
+            raise_if_signalled(error)
+            return None
+
+    @contextmanager
+    def _lease(self, module: ModuleSource, text: str) -> Iterator[BuildLease | None]:
+        """Look the linked module up, and keep other processes from linking it. Yields None if it has no key."""
+        started = now_s()
+        key = self._key(module, text)
+        if key is None:
+            yield None
+            return
+        upstream = self._context.upstream(MODULE, key)
+
+        def asked() -> Upstream:
+            assert upstream is not None
+            self._phases.add(LOOK_UP, started)
+            with self._phases.measured(FETCH):
+                return upstream()
+
+        with self._context.modules.lease(key, asked if upstream is not None else None) as lease:
+            if FETCH not in {phase.name for phase in self._phases.found}:
+                self._phases.add(LOOK_UP, started)
+            yield lease
 
     def _found(self, entry: Entry, output_path: Path) -> ModuleRecord:
         """Write a module that was linked before. Its functions are neither built nor fetched."""

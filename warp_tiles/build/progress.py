@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from warp_tiles.settings import current
-from warp_tiles.util.signals import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

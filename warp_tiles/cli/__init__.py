@@ -11,10 +11,18 @@ import traceback
 
 import click
 
-from warp_tiles.cli import bundle, cache, compile_, doctor, keys, plan, run, settings, tune
+from warp_tiles.cli import bundle, cache, compile_, doctor, keys, plan, run, tune
 from warp_tiles.cli.examples import add_examples
-from warp_tiles.cli.output import WARP_REMEDY, StandardOutputError, add_verbosity, written
+from warp_tiles.cli.output import (
+    WARP_REMEDY,
+    StandardOutputError,
+    add_verbosity,
+    json_option,
+    print_rows,
+    written,
+)
 from warp_tiles.errors import WarpTilesError
+from warp_tiles.settings import current
 from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import printable
 
@@ -28,8 +36,17 @@ def commands() -> None:
     """Plan, build, cache and link the functions of wp.tile_matmul and of Warp's tile solvers."""
 
 
+@click.command()
+@json_option
+def settings(as_json: bool) -> None:
+    """Print the current value and the layer of every setting."""
+    found = current().to_json()
+    rows = [(name, item["value"], item["layer"]) for name, item in found.items()]
+    print_rows(as_json, found, ("setting", "value", "layer"), rows)
+
+
 groups = (cache.cache, keys.keys, tune.tune, bundle.bundle)
-for command in (run.run, plan.plan, compile_.compile_, *groups, settings.settings, doctor.doctor):
+for command in (run.run, plan.plan, compile_.compile_, *groups, settings, doctor.doctor):
     commands.add_command(command)
 add_examples(commands)
 add_verbosity(commands)

@@ -10,15 +10,15 @@ import click
 from rich.filesize import decimal
 
 from warp_tiles.cli.output import (
+    FILE,
     echo,
     interrupted_by_signals,
     json_option,
     note,
-    print_json,
-    print_table,
+    print_rows,
+    require_folders,
     script_output_to_stderr,
 )
-from warp_tiles.cli.outputs import require_folders
 from warp_tiles.cli.scripts import (
     GRAMMAR,
     discovered,
@@ -40,7 +40,7 @@ _MOST_THREADS = 32
 
 @click.command(context_settings=GRAMMAR)
 @target_options
-@click.option("-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), required=True)
+@click.option("-o", "--output", "file", type=FILE, required=True)
 @json_option
 @takes_script
 def bundle(
@@ -53,9 +53,9 @@ def bundle(
     """
     from warp_tiles._warp.modules import compile_module
     from warp_tiles.api import enable, report
-    from warp_tiles.build.stores import signer_of
     from warp_tiles.settings import current, override
     from warp_tiles.store.bundle import write_bundle
+    from warp_tiles.store.keys import signer_of
     from warp_tiles.store.paths import cache_root
 
     now = current()
@@ -85,13 +85,11 @@ def bundle(
     for row in rows:
         if not row["bundled"]:
             note(f"warp-tiles: module {row['module']} for sm_{row['arch']} is not in the bundle: {row['reason']}")
-    if as_json:
-        print_json({"bundle": str(file), "bytes": file.stat().st_size, "signer": str(signer.public), "modules": rows})
-    else:
-        table = [(row["module"], f"sm_{row['arch']}", row["block_dim"], decimal(row["cubin_bytes"])) for row in rows]
-        print_table(str(file), ("module", "target", "threads", "cubin"), table)
-        for text in compiled_again(built):
-            echo(text)
+    data = {"bundle": str(file), "bytes": file.stat().st_size, "signer": str(signer.public), "modules": rows}
+    table = [(row["module"], f"sm_{row['arch']}", row["block_dim"], decimal(row["cubin_bytes"])) for row in rows]
+    print_rows(as_json, data, ("module", "target", "threads", "cubin"), table, str(file))
+    for text in () if as_json else compiled_again(built):
+        echo(text)
     require_complete(script, found.stopped, allow_incomplete)
 
 

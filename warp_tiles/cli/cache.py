@@ -1,37 +1,47 @@
-"""``warp-tiles cache``: inspects and maintains the cache."""
+"""``warp-tiles cache``: inspects and maintains the cache, and the remote store behind it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from rich.filesize import decimal
 
-from warp_tiles.cli.output import echo, json_option, print_json, print_table
-from warp_tiles.cli.remote import pull, push, status
-from warp_tiles.errors import CacheError
+from warp_tiles.cli.output import FILE, echo, json_option, print_json, print_rows, print_table
+from warp_tiles.errors import CacheError, RemoteError
+from warp_tiles.settings import current
+from warp_tiles.store import LTOIR, MODULE, RECORDS
 from warp_tiles.store.cache import Cache, find
-from warp_tiles.store.explain import MissedKeys
-from warp_tiles.store.maintain import EntryInfo
+from warp_tiles.store.explain import MissedKeys, explain_among
+
+if TYPE_CHECKING:
+    from warp_tiles.build.context import BuildContext
+    from warp_tiles.store.remote import RemoteStore
+    from warp_tiles.store.transfer import Transfer
 
 
-def _open_cache() -> Cache:
-    from warp_tiles.build.engine import Engine
+def _context() -> BuildContext:
+    from warp_tiles.build.context import BuildContext, Resources
 
-    return Engine().cache
+    return BuildContext(Resources(), current())
+
+
+def _caches(context: BuildContext) -> dict[str, Cache]:
+    """The cache of each kind of entries."""
+    return {LTOIR: context.cache, MODULE: context.modules}
 
 
 def _report(report: Any, as_json: bool) -> None:
     data = json.loads(json.dumps(asdict(report), default=str))  # with paths as text
-    if as_json:
-        print_json(data)
-        return
-    parts = {f"{part}_bytes": size for part, size in data.pop("parts", {}).items()}
-    print_table("", ("what", "value"), [_row_of(name, value) for name, value in {**data, **parts}.items()])
+    shown = {name: value for name, value in data.items() if name != "parts"}
+    shown |= {f"{part}_bytes": size for part, size in data.get("parts", {}).items()}
+    print_rows(as_json, data, ("what", "value"), [_row_of(name, value) for name, value in shown.items()])
 
 
 def _row_of(name: str, value: Any) -> tuple[str, object]:
@@ -49,46 +59,29 @@ def cache() -> None:
     """The cache of LTO-IR, and the remote store behind it."""
 
 
-for command in (push, pull, status):
-    cache.add_command(command)
-
-
 @cache.command()
 @json_option
 def info(as_json: bool) -> None:
     """Print the folder, the number of functions, and the size of everything in it."""
-    _report(_open_cache().info(), as_json)
-
-
-def _row(listed: EntryInfo) -> dict[str, Any]:
-    return {"key": listed.key, **listed.manifest.as_json(), "used_at_ns": listed.used_at_ns}
+    _report(_context().cache.info(), as_json)
 
 
 @cache.command("list")
 @json_option
 def list_(as_json: bool) -> None:
     """List every entry, the most recently used first."""
-    entries = sorted(_open_cache().entries(), key=lambda listed: -listed.used_at_ns)
-    if as_json:
-        print_json({"entries": [_row(listed) for listed in entries]})
-        return
-    rows = [
-        (
-            e.key[:12],
-            e.manifest.info.get("symbol", ""),
-            decimal(e.manifest.payload_bytes),
-            e.manifest.info.get("compiler", ""),
-        )
-        for e in entries
-    ]
-    print_table("", ("key", "symbol", "LTO-IR", "compiler"), rows)
+    entries = _context().cache.entries()
+    found = [{"key": e.key, **e.manifest.as_json(), "used_at_ns": e.used_at_ns} for e in entries]
+    facts = [(e.key[:12], e.manifest.info, decimal(e.manifest.payload_bytes)) for e in entries]
+    rows = [(key, info.get("symbol", ""), size, info.get("compiler", "")) for key, info, size in facts]
+    print_rows(as_json, {"entries": found}, ("key", "symbol", "LTO-IR", "compiler"), rows)
 
 
 @cache.command()
 @json_option
 def verify(as_json: bool) -> None:
     """Verify every entry, and remove damaged ones. Exit with 1 if there are any."""
-    report = _open_cache().verify(remove=True)
+    report = _context().cache.verify(remove=True)
     _report(report, as_json)
     sys.exit(0 if report.ok else 1)
 
@@ -102,14 +95,15 @@ def explain(key: str, as_json: bool) -> None:
     A KEY may be shortened to its first digits. It may be a key that a plan missed, so that the miss
     can be explained.
     """
-    store = _open_cache()
+    store = _context().cache
     try:
-        found = store.explain(key)
+        wanted = find({"": store}, key)[1].key
     except CacheError:
         missed = MissedKeys(store.root, shared=store.shared).find(key)
         if missed is None:
             raise
-        found = store.explain(missed)
+        wanted = missed
+    found = explain_among(wanted, (item.manifest.key for item in store.entries()))  # the most recently used come first
     if as_json:
         differences = [asdict(difference) for difference in found.differences]
         state = {"key": found.key.digest, "stored": found.stored, "nearest": found.nearest, "differences": differences}
@@ -127,7 +121,7 @@ def gc(max_size: str | None, as_json: bool) -> None:
     """Remove the least recently used entries above a size, and leftovers of killed processes."""
     from warp_tiles.settings.values import parse_size
 
-    _report(_open_cache().gc(None if max_size is None else parse_size("--max-size", max_size)), as_json)
+    _report(_context().cache.gc(None if max_size is None else parse_size("--max-size", max_size)), as_json)
 
 
 @cache.command()
@@ -135,36 +129,25 @@ def gc(max_size: str | None, as_json: bool) -> None:
 @json_option
 def clear(everything: bool, as_json: bool) -> None:
     """Remove every function and every linked module. Tuning records stay; `tune clear` removes them."""
-    _report(_open_cache().clear(everything=everything), as_json)
-
-
-def _caches() -> dict[str, Cache]:
-    """The cache of each kind of entries."""
-    from warp_tiles.build.engine import Engine
-    from warp_tiles.settings import current
-    from warp_tiles.store import LTOIR, MODULE
-
-    context = Engine().build_context(current())
-    return {LTOIR: context.cache, MODULE: context.modules}
+    _report(_context().cache.clear(everything=everything), as_json)
 
 
 @cache.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=FILE)
 @click.option("--key", "keys", multiple=True, help="Only this entry; may be given again.")
 @json_option
 def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
     """Write functions and linked modules to one bundle FILE, signed if there is a signing key."""
-    from warp_tiles.build.stores import signer_if_any
-    from warp_tiles.settings import current
+    from warp_tiles.store.keys import signer_if_any
     from warp_tiles.store.transfer import export
 
-    caches = _caches()
+    caches = _caches(_context())
     chosen = {manifest.key.digest: kind for kind, manifest in (find(caches, key) for key in keys)}
     _report(export(caches, file, signer_if_any(current()), chosen), as_json)
 
 
 @cache.command("import")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=FILE)
 @json_option
 def import_(file: Path, as_json: bool) -> None:
     """Verify the bundle FILE, and add its functions and linked modules to the cache.
@@ -172,8 +155,125 @@ def import_(file: Path, as_json: bool) -> None:
     An unsigned bundle is accepted: import only what you built, or what comes from a source whose programs you would
     run. A signed one needs the signature of a trusted key.
     """
-    from warp_tiles.build.stores import trusted_by
-    from warp_tiles.settings import current
+    from warp_tiles.store.keys import trusted_by
     from warp_tiles.store.transfer import import_bundle
 
-    _report(import_bundle(_caches(), file, trusted_by(current())), as_json)
+    _report(import_bundle(_caches(_context()), file, trusted_by(current())), as_json)
+
+
+# ---- the remote store
+
+
+@contextlib.contextmanager
+def _opened(*, writes: bool) -> Iterator[tuple[BuildContext, RemoteStore]]:
+    """The build context and the remote store of the settings.
+
+    Args:
+        writes: True to sign and write entries.
+
+    Raises:
+        RemoteError: There is none, or it does not answer.
+    """
+    from warp_tiles.store.remote import open_store
+
+    context = _context()
+    remote = open_store(context.settings, context.toolchain_text, writes=writes)
+    try:
+        remote.require()
+        yield context, remote
+    finally:
+        remote.close()
+
+
+@contextlib.contextmanager
+def _progress(what: str) -> Iterator[Callable[[], None]]:
+    """Counts entries on a terminal."""
+    from warp_tiles.build.progress import is_enabled
+
+    if not is_enabled():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), TextColumn("{task.completed} entries"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what)
+        yield lambda: bar.advance(task)
+
+
+def _end(found: dict[str, Transfer], verb: str, as_json: bool) -> NoReturn:
+    """Print what was moved. The exit status is 1 if anything failed."""
+    rows = [(kind, t.moved, t.present, t.skipped, t.failed, decimal(t.moved_bytes)) for kind, t in found.items()]
+    data = {kind: asdict(transfer) for kind, transfer in found.items()}
+    print_rows(as_json, data, ("entries", verb, "present", "skipped", "failed", "size"), rows)
+    sys.exit(1 if any(each.failed for each in found.values()) else 0)
+
+
+@cache.command()
+@json_option
+def push(as_json: bool) -> None:
+    """Sign the entries of the cache and the tuning records, and write them to the remote store.
+
+    Entries that the store has, entries of other compilers, and entries that somebody else has signed are skipped. You
+    vouch for the rest, including imported bundles. A cache that other users can write is refused.
+    """
+    from warp_tiles.store import transfer
+    from warp_tiles.tuning.store import open_store
+
+    with _opened(writes=True) as (context, remote), _progress("pushed") as done:
+        if context.settings.cache_shared:
+            raise RemoteError(
+                "other users can write this cache, so that its entries are not signed",
+                remedy="push from a cache of your own, without WARP_TILES_CACHE_SHARED",
+            )
+        digests = {"compiler": context.store.compiler_digest(), "linker": context.store.linker_digest()}
+        found = {kind: transfer.push(each, remote, kind, digests, done) for kind, each in _caches(context).items()}
+        found[RECORDS] = open_store(context.settings).push(remote)
+    _end(found, "pushed", as_json)
+
+
+@cache.command()
+@json_option
+def pull(as_json: bool) -> None:
+    """Fetch and verify all entries of the remote store that are for this toolchain, and all tuning records."""
+    from warp_tiles.store import transfer
+    from warp_tiles.tuning.store import open_store
+
+    with _opened(writes=False) as (context, remote), _progress("pulled") as done:
+        found = {kind: transfer.pull(each, remote, kind, done) for kind, each in _caches(context).items()}
+        found[RECORDS] = open_store(context.settings).pull(remote)
+    _end(found, "pulled", as_json)
+
+
+@cache.command()
+@json_option
+def status(as_json: bool) -> None:
+    """Print the state of the remote store, and the trusted keys."""
+    from warp_tiles.store.keys import trusted_by
+    from warp_tiles.util.urls import without_password
+
+    now, context, state = current(), _context(), "there is none"
+    if now.remote:
+        try:
+            with _opened(writes=False):
+                state = "it answers"
+        except RemoteError as error:
+            state = error.message
+    data: dict[str, Any] = {
+        "remote": without_password(now.remote),
+        "state": state,
+        "writes": now.remote_push,
+        "trusted": sorted(trusted_by(now)),
+        "functions": context.cache.info().entries,
+        "modules": context.modules.info().entries,
+    }
+    rows = [
+        ("remote store", data["remote"] or "none"),
+        ("state", state),
+        ("builds are pushed", "yes" if now.remote_push else "no"),
+        ("trusted keys", " ".join(data["trusted"]) or "none"),
+        ("functions in the cache", data["functions"]),
+        ("modules in the cache", data["modules"]),
+    ]
+    print_rows(as_json, data, ("what", "value"), rows)

@@ -90,9 +90,15 @@ def require_same_installation(client: Any, store: ToolchainStore) -> None:
     Raises:
         RefusedWorkerError: Workers have another compiler, other headers or other sources.
     """
-    from warp_tiles.build.executor import SAME_PACKAGES, differences, executor_error
-    from warp_tiles.build.installation import ALL, Installation
-    from warp_tiles.build.remote import Answer, describe_worker
+    from warp_tiles.build.executor import (
+        ALL,
+        SAME_PACKAGES,
+        Answer,
+        Installation,
+        describe_worker,
+        differences,
+        executor_error,
+    )
 
     expected = tuple((name, fact) for name, fact in Installation(store).facts(ALL) if fact.digest)
     names = [name for name, _ in expected]

@@ -13,19 +13,23 @@ import click
 from rich.filesize import decimal
 
 from warp_tiles.cli.cluster import connected, require_same_installation, scheduler_option
-from warp_tiles.cli.depfile import write_depfile
 from warp_tiles.cli.output import (
+    FILE,
     bundle_option,
     echo,
+    facts_of,
     interrupted_by_signals,
     json_option,
     output_errors,
     policy_option,
     print_json,
     print_table,
+    record_options,
+    require_folders,
     script_output_to_stderr,
+    write_depfile,
+    write_records,
 )
-from warp_tiles.cli.outputs import facts_of, record_options, require_folders, write_records
 from warp_tiles.cli.scripts import (
     GRAMMAR,
     discovered,
@@ -51,7 +55,7 @@ _MOST_THREADS_ON_A_CLUSTER = 256  # they only wait
 @click.option(
     "--depfile-of",
     "depends",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help="Write FILE.d, which names everything that FILE, made from this output, depends on: the script and what it "
     "imports, device sources, headers, compiler. For make, ninja and CMake.",

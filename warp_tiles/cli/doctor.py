@@ -11,14 +11,7 @@ from dataclasses import asdict, astuple, dataclass
 import click
 from rich.filesize import decimal
 
-from warp_tiles.cli.output import (
-    WARP_REMEDY,
-    bundle_option,
-    json_option,
-    print_json,
-    print_table,
-    script_output_to_stderr,
-)
+from warp_tiles.cli.output import WARP_REMEDY, bundle_option, json_option, print_rows, script_output_to_stderr
 from warp_tiles.compile.search import dotted, require_linkable
 from warp_tiles.errors import ToolchainError, WarpTilesError
 
@@ -152,9 +145,10 @@ def _bundle() -> Finding | None:
 
 
 def _cache() -> Finding:
-    from warp_tiles.build.engine import Engine
+    from warp_tiles.build.context import BuildContext, Resources
+    from warp_tiles.settings import current
 
-    cache = Engine().cache
+    cache = BuildContext(Resources(), current()).cache
     cache.check_trust()
     info = cache.info()
     report = cache.verify()
@@ -176,8 +170,6 @@ def doctor(as_json: bool) -> None:
     """Check Python, Warp, compiler, headers, linker, GPUs and the cache. Exit with 1 if there is a problem."""
     with script_output_to_stderr(as_json):
         findings = list(diagnose())
-    if as_json:
-        print_json({"findings": [asdict(finding) for finding in findings]})
-    else:
-        print_table("", ("what", "state", "found", "remedy"), [astuple(finding) for finding in findings])
+    data = {"findings": [asdict(finding) for finding in findings]}
+    print_rows(as_json, data, ("what", "state", "found", "remedy"), list(map(astuple, findings)))
     sys.exit(1 if any(finding.state == "problem" for finding in findings) else 0)

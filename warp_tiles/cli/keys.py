@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from warp_tiles.cli.output import echo, json_option, print_json, print_table
+from warp_tiles.cli.output import FILE, echo, json_option, print_json, print_rows
 
 if TYPE_CHECKING:
     from warp_tiles.store.keys import PublicKey
@@ -19,7 +19,7 @@ def keys() -> None:
 
 
 @keys.command()
-@click.option("-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), required=True)
+@click.option("-o", "--output", "file", type=FILE, required=True)
 @json_option
 def new(file: Path, as_json: bool) -> None:
     """Write a new private key to a file, and print its public key.
@@ -34,13 +34,12 @@ def new(file: Path, as_json: bool) -> None:
 
 
 @keys.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
+@click.argument("file", type=FILE, required=False)
 @json_option
 def show(file: Path | None, as_json: bool) -> None:
     """Print the public key of the private key FILE; without FILE, the signing key and the trusted keys."""
-    from warp_tiles.build.stores import trusted_by
     from warp_tiles.settings import current
-    from warp_tiles.store.keys import SigningKey
+    from warp_tiles.store.keys import SigningKey, trusted_by
 
     if file is not None:
         _print_public(SigningKey.read(file).public, as_json)
@@ -48,13 +47,11 @@ def show(file: Path | None, as_json: bool) -> None:
     now = current()
     signing = SigningKey.read(now.signing_key).public if now.signing_key is not None else None
     trusted = sorted(trusted_by(now).values(), key=str)
-    if as_json:
-        rows: list[dict[str, Any]] = [{"public": str(k), "id": k.key_id, "comment": k.comment} for k in trusted]
-        print_json({"signing": str(signing) if signing is not None else None, "trusted": rows})
-        return
-    table = [("signs", str(signing), signing.key_id, "")] if signing is not None else []
-    table += [("trusted", str(key), key.key_id, key.comment) for key in trusted]
-    print_table("", ("what", "public key", "id", "comment"), table)
+    rows = [{"public": str(k), "id": k.key_id, "comment": k.comment} for k in trusted]
+    data = {"signing": str(signing) if signing is not None else None, "trusted": rows}
+    table: list[tuple[str, ...]] = [("signs", str(signing), signing.key_id, "")] if signing is not None else []
+    table += [("trusted", *row.values()) for row in rows]
+    print_rows(as_json, data, ("what", "public key", "id", "comment"), table)
 
 
 @keys.command()

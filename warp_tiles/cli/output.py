@@ -1,14 +1,18 @@
-"""Output of the commands: JSON for programs, tables for people."""
+"""Output of the commands: JSON for programs, tables for people, and the files that they write on request.
+
+These are the record as a page or as JSON, the trace, and the depfile.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -18,13 +22,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from warp_tiles.errors import OutputError
+from warp_tiles.errors import OutputError, ScriptError
+from warp_tiles.launch.script import Script
 from warp_tiles.reports.functions import filled
-from warp_tiles.settings import configure_by_option, configured
-from warp_tiles.settings.policy import POLICIES
+from warp_tiles.settings import POLICIES, configure_by_option, configured
+from warp_tiles.util.files import write_output
+from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
+FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 def json_option(command: F) -> F:
@@ -97,6 +104,20 @@ def print_json(data: Any) -> None:
     """
     with written(_json_stream or sys.stdout) as stream:
         print(json.dumps(data, indent=2), file=stream)
+
+
+def print_rows(
+    as_json: bool, data: Any, headings: Sequence[str], rows: Sequence[Sequence[object]], title: str = ""
+) -> None:
+    """Print data as JSON, or else a table of them.
+
+    Raises:
+        StandardOutputError: Standard output cannot be written.
+    """
+    if as_json:
+        print_json(data)
+    else:
+        print_table(title, headings, rows)
 
 
 def echo(text: str) -> None:
@@ -245,3 +266,128 @@ def script_output_to_stderr(active: bool) -> Iterator[None]:
     finally:
         os.dup2(saved, 1)
         os.close(saved)
+
+
+# ---- files
+
+_PAGES = (".html", ".htm")
+
+
+def record_options(command: F) -> F:
+    """The options ``--report`` and ``--trace``, as the parameters ``report_file`` and ``trace_file``."""
+    report = click.option(
+        "--report", "report_file", type=FILE, help="Write the record here: a page if FILE ends in .html, else JSON.",
+        metavar="FILE",
+    )  # fmt: skip
+    trace = click.option(
+        "--trace", "trace_file", type=FILE, help="Write the times of the builds here, for Perfetto.", metavar="FILE"
+    )
+    return report(trace(command))
+
+
+def require_folders(files: Mapping[str, Path | None]) -> None:
+    """Check, before anything runs, that the folders of output files exist.
+
+    Args:
+        files: The files by what they contain, e.g. ``the report``; None for one that is not written.
+
+    Raises:
+        ScriptError: There is no such folder.
+    """
+    for what, file in files.items():
+        if file is not None and not file.absolute().parent.is_dir():
+            raise ScriptError(f"{what} cannot be written: there is no folder {file.absolute().parent}")
+
+
+def facts_of(script: Script, ended: BaseException | str | None = None) -> dict[str, str]:
+    """Facts about a run, for the heading of its page.
+
+    Args:
+        script: The script and its arguments.
+        ended: The exception that ended it, or its text; None or empty if it ended normally or did not run.
+    """
+    import warp
+
+    facts = {"script": str(script)}
+    if script.arguments:
+        facts["arguments"] = " ".join(script.arguments)
+    facts["time"] = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
+    facts["versions"] = f"warp_tiles {__version__}, Warp {warp.__version__}, Python {sys.version.split()[0]}"
+    if ended and not _is_normal(ended):
+        facts["ended by"] = ended if isinstance(ended, str) else f"{type(ended).__name__}: {ended}"
+    return facts
+
+
+def write_records(
+    report: Path | None, trace: Path | None, document: Mapping[str, Any], title: str, facts: Mapping[str, str]
+) -> None:
+    """Write the files that the options of :func:`record_options` name.
+
+    Raises:
+        OutputError: A file cannot be written. If another exception is on its way, a note is printed instead.
+    """
+    ended = sys.exc_info()[1]
+    try:
+        if report is not None and report.suffix.lower() in _PAGES:
+            write_page(report, document, title, facts)
+        elif report is not None:
+            _write(report, json.dumps(document, indent=2) + "\n")
+        if trace is not None:
+            from warp_tiles.reports.trace import trace as trace_of
+
+            _write(trace, json.dumps(trace_of(document, facts), indent=1) + "\n")
+    except OutputError as error:
+        if ended is None or _is_normal(ended):
+            raise
+        note(f"warp-tiles: {error.message}")
+
+
+def _is_normal(ended: BaseException | str) -> bool:
+    """True for the exit of a script without an error."""
+    return isinstance(ended, SystemExit) and not ended.code
+
+
+def write_page(file: Path, document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> None:
+    """Write a record or a plan as a page.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    from warp_tiles.reports.page import page
+
+    _write(file, page(document, title, facts))
+
+
+def _write(file: Path, text: str) -> None:
+    with output_errors(file):
+        write_output(file, text.encode("utf-8"))
+
+
+def write_depfile(output: Path, *scripts: Path) -> None:
+    """Write the depfile ``<output>.d`` in the syntax of make, for build systems.
+
+    It names what decides about an output: every Python module that this process has imported, the device sources, and
+    the compiler.
+
+    Raises:
+        OutputError: It cannot be written.
+        ToolchainError: There is no toolchain.
+    """
+    import warp
+
+    from warp_tiles.build.engine import Engine
+    from warp_tiles.compile.sources import code_files
+    from warp_tiles.settings import current
+
+    engine, now = Engine(), current()
+    store = engine.build_context(now).store
+    inputs = [*scripts, *code_files().values(), *store.toolchain().libraries.values()]
+    inputs += [Path(path) for source in engine.device_sources(now) for path in store.closure(source).values()]
+    inputs += (Path(warp.__file__).parent / "native").rglob("*.h")
+    inputs += [Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))]
+    names = sorted({_escaped(os.path.abspath(path)) for path in inputs if path.is_file()})
+    _write(output.with_name(f"{output.name}.d"), f"{_escaped(os.path.abspath(output))}: {' '.join(names)}\n")
+
+
+def _escaped(path: str) -> str:
+    return path.replace("\\", "/").replace("$", "$$").replace("#", "\\#").replace(" ", "\\ ")

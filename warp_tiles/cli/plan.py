@@ -9,8 +9,18 @@ from typing import Any
 
 import click
 
-from warp_tiles.cli.output import echo, json_option, policy_option, print_json, print_table, script_output_to_stderr
-from warp_tiles.cli.outputs import facts_of, require_folders, write_page
+from warp_tiles.cli.output import (
+    FILE,
+    echo,
+    facts_of,
+    json_option,
+    policy_option,
+    print_json,
+    print_table,
+    require_folders,
+    script_output_to_stderr,
+    write_page,
+)
 from warp_tiles.cli.scripts import (
     GRAMMAR,
     discovered,
@@ -36,24 +46,14 @@ from warp_tiles.reports.functions import (
 
 @click.command(context_settings=GRAMMAR)
 @target_options
-@click.option(
-    "--html",
-    "page_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the plan as a page.",
-    metavar="FILE",
-)
+@click.option("--html", "page_file", type=FILE, help="Write the plan as a page.", metavar="FILE")
 @policy_option
 @json_option
 @takes_script
 def plan(
-    script: Script,
-    archs: tuple[int, ...],
-    block_dim: int | None,
-    allow_incomplete: bool,
-    page_file: Path | None,
+    script: Script, archs: tuple[int, ...], block_dim: int | None, allow_incomplete: bool, page_file: Path | None,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Print the device functions of SCRIPT's kernels, needed or not, the treatment of their loops, and the reasons.
     Products of warp_tiles.matmul have a table of their own.
 

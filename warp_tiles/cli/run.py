@@ -13,8 +13,17 @@ from typing import Any
 import click
 
 from warp_tiles._warp import is_enabled, require_hooks
-from warp_tiles.cli.output import bundle_option, json_option, policy_option, print_json, script_output_to_stderr
-from warp_tiles.cli.outputs import facts_of, record_options, require_folders, write_records
+from warp_tiles.cli.output import (
+    bundle_option,
+    facts_of,
+    json_option,
+    policy_option,
+    print_json,
+    record_options,
+    require_folders,
+    script_output_to_stderr,
+    write_records,
+)
 from warp_tiles.cli.scripts import GRAMMAR, takes_script
 from warp_tiles.launch.script import Script
 from warp_tiles.settings import COMMAND_LINE, configure, configure_by_option, configured

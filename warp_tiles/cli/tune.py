@@ -17,11 +17,13 @@ from rich.filesize import decimal
 from warp_tiles.build import progress
 from warp_tiles.cli.cluster import connected, require_same_installation, scheduler_option
 from warp_tiles.cli.output import (
+    FILE,
     echo,
     json_option,
     note,
     output_errors,
     print_json,
+    print_rows,
     print_table,
     script_output_to_stderr,
 )
@@ -180,21 +182,21 @@ def _names(devices: str | None) -> tuple[str, ...]:
 
 
 def _print_tuned(script: Script, tuned: Sequence[TunedPlace], as_json: bool) -> None:
+    rows = [
+        {
+            "subject": item.place.subject,
+            "question": item.place.title,
+            "kernel": item.kernel,
+            "device": item.record.key.environment.device,
+            "key": item.record.key.digest,
+            "measured": item.measured,
+            "error": item.error or None,
+            "default": None if item.record.default is None else item.record.default.to_json(),
+            "winner": None if item.winner is None else item.winner.to_json(),
+        }
+        for item in tuned
+    ]
     if as_json:
-        rows = [
-            {
-                "subject": item.place.subject,
-                "question": item.place.title,
-                "kernel": item.kernel,
-                "device": item.record.key.environment.device,
-                "key": item.record.key.digest,
-                "measured": item.measured,
-                "error": item.error or None,
-                "default": None if item.record.default is None else item.record.default.to_json(),
-                "winner": None if item.winner is None else item.winner.to_json(),
-            }
-            for item in tuned
-        ]
         print_json({"places": rows})
         return
     if not tuned:
@@ -236,29 +238,22 @@ def _print_best(place: Place, record: Record) -> None:
 def list_(as_json: bool) -> None:
     """List every record, in the order of lookup: read-only folders first."""
     found = open_store().records()
-    if as_json:
-        print_json({"records": [_summary(stored) for stored in found]})
-        return
-    rows = []
-    for stored in found:
-        key, winner = stored.record.key, stored.record.winner()
-        rows.append(
-            (
-                key.digest[:KEY_DIGITS],
-                key.subject,
-                _values(stored.record),
-                key.environment.device,
-                len(stored.record.timings),
-                "none" if winner is None else label(winner.config),
-                "-" if winner is None else microseconds(winner.median_us),
-                str(stored.path.parents[1]) if stored.read_only else "own",
-            )
-        )
-    print_table("", ("key", "subject", "values", "device", "configurations", "winner", "time", "folder"), rows)
+    headings = ("key", "subject", "values", "device", "configurations", "winner", "time", "folder")
+    print_rows(as_json, {"records": list(map(_summary, found))}, headings, list(map(_cells, found)))
 
 
-def _values(record: Record) -> str:
-    return ", ".join(f"{name}={value}" for name, value in record.key.values)
+def _cells(stored: StoredRecord) -> tuple[object, ...]:
+    key, winner = stored.record.key, stored.record.winner()
+    return (
+        key.digest[:KEY_DIGITS],
+        key.subject,
+        ", ".join(f"{name}={value}" for name, value in key.values),
+        key.environment.device,
+        len(stored.record.timings),
+        "none" if winner is None else label(winner.config),
+        "-" if winner is None else microseconds(winner.median_us),
+        str(stored.path.parents[1]) if stored.read_only else "own",
+    )
 
 
 def _summary(stored: StoredRecord) -> dict[str, Any]:
@@ -325,13 +320,13 @@ def _row(timing: Timing, wins: bool) -> tuple[object, ...]:
 
 
 @tune.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=FILE)
 @click.argument("keys", nargs=-1)
 @json_option
 def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
     """Write records to one bundle FILE: those of KEYS, or all. It is signed if there is a signing key."""
-    from warp_tiles.build.stores import signer_if_any
     from warp_tiles.settings import current
+    from warp_tiles.store.keys import signer_if_any
 
     store = open_store()
     records = [_merged(store, key)[1] for key in keys] if keys else None
@@ -340,7 +335,7 @@ def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
 
 
 @tune.command("import")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=FILE)
 @click.option(
     "--into",
     "folder",
@@ -353,8 +348,8 @@ def import_(file: Path, folder: Path | None, as_json: bool) -> None:
 
     If it is signed, then by a trusted key.
     """
-    from warp_tiles.build.stores import trusted_by
     from warp_tiles.settings import current
+    from warp_tiles.store.keys import trusted_by
 
     store = open_store()
     if folder is not None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from warp_tiles.compile.packages import load_library
+from warp_tiles.compile.search import load_library
 from warp_tiles.errors import BuildError, LinkError
 
 #: First version of NVRTC with precompiled headers.
@@ -168,16 +168,13 @@ def _compile(nvrtc: Any, request: CompileRequest, start: float, *more: str) -> C
             )
         payload = bytearray(_checked(nvrtc, nvrtc.nvrtcGetLTOIRSize(program)))
         _checked(nvrtc, nvrtc.nvrtcGetLTOIR(program, payload))
-        written = request.header is not None and request.header.create and _has_written_header(nvrtc, program)
+        written = False
+        if request.header is not None and request.header.create:
+            written = nvrtc.nvrtcGetPCHCreateStatus(program)[0] == nvrtc.nvrtcResult.NVRTC_SUCCESS
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     major, minor = _checked(nvrtc, nvrtc.nvrtcVersion())
     return Compiled(bytes(payload), time.perf_counter() - start, "", f"NVRTC {major}.{minor}", written)
-
-
-def _has_written_header(nvrtc: Any, program: Any) -> bool:
-    (status,) = nvrtc.nvrtcGetPCHCreateStatus(program)
-    return bool(status == nvrtc.nvrtcResult.NVRTC_SUCCESS)
 
 
 def _checked(nvrtc: Any, result: tuple[Any, ...]) -> Any:

@@ -19,10 +19,9 @@ from typing import Any
 
 from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
-from warp_tiles.compile.packages import search_path
+from warp_tiles.compile.search import search_path
 from warp_tiles.errors import WarpTilesError, WorkerError
-from warp_tiles.util.signals import raise_if_signalled
-from warp_tiles.util.threads import DaemonThreads, available_cores, wait_all
+from warp_tiles.util.threads import DaemonThreads, available_cores, raise_if_signalled, wait_all
 
 #: A compiler process keeps some memory of every request, so it is replaced after this many.
 _REQUESTS_OF_A_PROCESS = 200
@@ -43,21 +42,9 @@ class _Process:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._lock = threading.Lock()  # _start() and close() exclude each other
+        self._lock = threading.Lock()  # start() and close() exclude each other
         self._closed = False
         self._requests = 0
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        # the search path of this process without the current folder, whose files may belong to anyone
-        path = search_path()
-        package = Path(__file__).resolve().parents[1]
-        return subprocess.Popen(
-            [sys.executable, "-c", _BOOTSTRAP, str(package), str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys([*path, str(package.parent)]))},
-            start_new_session=True,  # an interrupt at the terminal reaches only the script; its end closes the pipe
-        )
 
     def start(self) -> None:
         """Start the process unless it runs.
@@ -67,18 +54,27 @@ class _Process:
         """
         if self._process is not None and self._process.poll() is not None:
             self._drop_process()
-        if self._process is None:
-            try:
-                with self._lock:
-                    if self._closed:
-                        raise WorkerError(_CLOSED)
-                    self._process = self._start()
-            except OSError as error:
-                raise_if_signalled(error)
-                raise WorkerError(
-                    f"a compiler process could not be started: {error}",
-                    remedy=f"check that {sys.executable} can be run",
-                ) from error
+        if self._process is not None:
+            return
+        # the search path of this process without the current folder, whose files may belong to anyone
+        package = Path(__file__).resolve().parents[1]
+        path = os.pathsep.join(dict.fromkeys([*search_path(), str(package.parent)]))
+        try:
+            with self._lock:
+                if self._closed:
+                    raise WorkerError(_CLOSED)
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _BOOTSTRAP, str(package), str(os.getpid())],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    env={**os.environ, "PYTHONPATH": path},
+                    start_new_session=True,  # the terminal interrupts only the script; its end closes the pipe
+                )
+        except OSError as error:
+            raise_if_signalled(error)
+            raise WorkerError(
+                f"a compiler process could not be started: {error}", remedy=f"check that {sys.executable} can be run"
+            ) from error
 
     def run(self, request: CompileRequest | LinkRequest) -> Compiled:
         self.start()

@@ -1,21 +1,27 @@
-"""Finds the compiler, the linker and the headers: in wheels first, then below CUDA_HOME.
+"""Finds the compiler, the linker and the headers: in NVIDIA's wheels first, then below CUDA_HOME.
 
-Only the compiler is required. The headers are those that cuBLASDx code includes. Wheels are found wherever Python
-imports from (:mod:`warp_tiles.compile.packages`). ``cuda-pathfinder`` searches the other places.
+Only the compiler is required. The headers are those that cuBLASDx code includes.
+
+cuda-pathfinder searches only the folders of ``site``, so it misses wheels of ``pip install --target`` and those on
+PYTHONPATH. ``cuda.bindings`` asks it for the libraries, and it returns those that are already loaded, so a library that
+is loaded here is found. It searches the other places.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
+import contextlib
+import ctypes
+import importlib.util
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.compile import packages
 from warp_tiles.errors import ToolchainError
-from warp_tiles.util.signals import raise_if_signalled
+from warp_tiles.store.paths import absolute
+from warp_tiles.util.threads import raise_if_signalled
 
 Version = tuple[int, int]
 
@@ -176,12 +182,12 @@ def _find_nvrtc() -> tuple[Path, Version, tuple[int, ...]]:
         from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
     except ImportError as error:
         raise _unusable(error) from error
-    packages.load_library("nvrtc")
+    load_library("nvrtc")
     try:
         path = load_nvidia_dynamic_lib("nvrtc").abs_path
     except (DynamicLibNotFoundError, RuntimeError) as error:
         raise_if_signalled(error)
-        raise _missing("NVRTC (libnvrtc)", packages.LIBRARIES["nvrtc"].wheel) from error
+        raise _missing("NVRTC (libnvrtc)", LIBRARIES["nvrtc"].wheel) from error
     _, major, minor = nvrtc.nvrtcVersion()
     _, count = nvrtc.nvrtcGetNumSupportedArchs()
     _, archs = nvrtc.nvrtcGetSupportedArchs()
@@ -193,7 +199,7 @@ def _find_nvjitlink() -> tuple[Path | None, Version | None]:
     from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 
     try:
-        packages.load_library("nvJitLink")
+        load_library("nvJitLink")
         path = load_nvidia_dynamic_lib("nvJitLink").abs_path
         major, minor = nvjitlink.version()
     except (DynamicLibNotFoundError, RuntimeError) as error:
@@ -209,8 +215,8 @@ def _find_cuda_headers() -> tuple[Path, ...]:
         raise _unusable(error) from error
 
     folders: dict[Path, None] = {}
-    for name, headers in packages.HEADERS.items():
-        folder = packages.header_folder(name) or find_nvidia_header_directory(name)
+    for name, headers in HEADERS.items():
+        folder = header_folder(name) or find_nvidia_header_directory(name)
         if folder is None:
             raise _missing(f"the {name} headers", headers.wheel)
         folders[Path(folder)] = None
@@ -220,12 +226,14 @@ def _find_cuda_headers() -> tuple[Path, ...]:
 
 
 def _find_mathdx() -> tuple[tuple[Path, ...], str]:
-    roots = [package / "mathdx" for package in packages.package_folders()]
+    roots = [package / "mathdx" for package in package_folders()]
     for variable in ("MATHDX_HOME", "CONDA_PREFIX"):  # the conda package mathdx fills the environment's own folder
         if home := os.environ.get(variable):
             roots.append(Path(home))
     for root in roots:
         if (root / "include" / "cublasdx.hpp").is_file():
+            import importlib.metadata  # takes long
+
             cutlass = next((c for c in (root / "external/cutlass/include", root / "include") if c.is_dir()), None)
             folders = [root / "include", *([cutlass] if cutlass else [])]
             try:
@@ -238,3 +246,100 @@ def _find_mathdx() -> tuple[tuple[Path, ...], str]:
         "nor below MATHDX_HOME",
         remedy=_install("nvidia-mathdx"),
     )
+
+
+# ---- wheels, wherever Python imports from
+
+
+def search_path() -> list[str]:
+    """The entries of ``sys.path`` that Python uses, without the empty one.
+
+    Python ignores entries of other types than text. The empty entry stands for the working folder, whose files may
+    belong to anyone.
+    """
+    return [entry for entry in sys.path if isinstance(entry, str) and entry]
+
+
+@dataclass(frozen=True)
+class _Library:
+    """A library: its wheel, its names for the loader, and its folders below ``nvidia``, in the order of pathfinder."""
+
+    wheel: str
+    sonames: tuple[str, ...]
+    folders: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Headers:
+    """Headers: their wheel, one of their files, and their folders below ``nvidia``, in the order of pathfinder."""
+
+    wheel: str
+    file: str
+    folders: tuple[str, ...]
+
+
+LIBRARIES = {
+    "nvrtc": _Library("nvidia-cuda-nvrtc-cu12", ("libnvrtc.so.13", "libnvrtc.so.12"), ("cu13/lib", "cuda_nvrtc/lib")),
+    "nvJitLink": _Library(
+        "nvidia-nvjitlink-cu12", ("libnvJitLink.so.13", "libnvJitLink.so.12"), ("cu13/lib", "nvjitlink/lib")
+    ),
+}
+HEADERS = {
+    "nvcc": _Headers("nvidia-cuda-nvcc-cu12", "crt/host_config.h", ("cu13/include", "cuda_nvcc/include")),
+    "cudart": _Headers("nvidia-cuda-runtime-cu12", "cuda_runtime.h", ("cu13/include", "cuda_runtime/include")),
+    "cccl": _Headers("nvidia-cuda-cccl-cu12", "cuda/std/version", ("cu13/include/cccl", "cuda_cccl/include")),
+}
+
+
+def package_folders() -> tuple[Path, ...]:
+    """The folders of the package ``nvidia``: those in sys.path in its order, then those that other importers know.
+
+    An empty entry, which stands for the current folder, is left out, because those files may belong to anyone.
+    """
+    found = [os.fspath(absolute(Path(entry)) / "nvidia") for entry in search_path()]
+    with contextlib.suppress(ImportError, ValueError, OSError):  # no specification, or no working folder
+        spec = importlib.util.find_spec("nvidia")
+        locations = (spec.submodule_search_locations or ()) if spec else ()
+        found += [folder for folder in locations if os.path.dirname(folder) != os.getcwd()]
+    return tuple(Path(folder) for folder in dict.fromkeys(found) if os.path.isdir(folder))
+
+
+def header_folder(name: str) -> Path | None:
+    """The folder of some headers in a wheel, or None if no wheel has them."""
+    headers = HEADERS[name]
+    candidates = (package / folder for package in package_folders() for folder in headers.folders)
+    return next((folder for folder in candidates if (folder / headers.file).is_file()), None)
+
+
+def load_library(name: str) -> None:
+    """Load a library from a wheel for ``cuda.bindings``. Without a wheel, and if one is loaded already, do nothing.
+
+    Raises:
+        ToolchainError: The loader refuses the file.
+    """
+    library = LIBRARIES[name]
+    if sys.platform != "linux" or any(map(_is_loaded, library.sonames)):
+        return
+    folders = (package / folder for package in package_folders() for folder in library.folders)
+    paths = (folder / soname for folder in folders for soname in library.sonames)
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        return
+    try:
+        ctypes.CDLL(str(path), os.RTLD_NOW | os.RTLD_GLOBAL)
+    except OSError as error:
+        raise ToolchainError(
+            f"{path} cannot be loaded: {error}",
+            remedy=f"install {library.wheel} for this platform again, in a folder that is not mounted with noexec",
+        ) from error
+    for builtins in path.parent.glob("libnvrtc-builtins.so*") if name == "nvrtc" else ():
+        with contextlib.suppress(OSError):  # NVRTC 13.0 does not look for them beside itself
+            ctypes.CDLL(str(builtins), os.RTLD_NOW | os.RTLD_GLOBAL)
+
+
+def _is_loaded(soname: str) -> bool:
+    try:
+        ctypes.CDLL(soname, os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    return True

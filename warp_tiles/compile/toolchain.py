@@ -19,14 +19,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.compile.packages import search_path
-from warp_tiles.compile.search import Toolchain, find_toolchain
+from warp_tiles.compile.search import Toolchain, find_toolchain, search_path
 from warp_tiles.compile.sources import DeviceSource, include_closure
 from warp_tiles.store.documents import Documents
 from warp_tiles.store.paths import LAYOUT, absolute, is_digest
 from warp_tiles.util.files import sha256_of as _hash_file
 from warp_tiles.util.threads import side_by_side
 
+FOLDER = "toolchain"  # below the cache
 #: The largest number of records. The oldest are removed first.
 MAX_RECORDS = 256
 #: A file that changed this recently may change again within one clock tick, so its digest is not stored.
@@ -40,13 +40,11 @@ class FileDigests:
 
     Args:
         root: The cache's folder. It is first accessed when a digest is requested.
-        folder: The memo's folder, by name below the root.
-        allow_shared: Accept a root that others can write. The memo itself is for this user alone.
+        shared: Accept a root that others can write. The memo itself is for this user alone.
     """
 
-    def __init__(self, root: Path, folder: str = "", *, allow_shared: bool = False) -> None:
-        place = f"{folder}/{LAYOUT}" if folder else LAYOUT
-        self._documents = Documents(absolute(root), place, shared=allow_shared)
+    def __init__(self, root: Path, *, shared: bool = False) -> None:
+        self._documents = Documents(absolute(root), f"{FOLDER}/{LAYOUT}", shared=shared)
         self._records: dict[str, str] | None = None
         self._lock = threading.Lock()
 
@@ -172,13 +170,13 @@ class ToolchainStore:
     If the folder is damaged, stale or not writable, the search is repeated.
 
     Args:
-        folder: The folder of the facts, by name below the root; empty for the root itself.
+        root: The cache's folder.
         shared: Accept a root that others can write. The facts themselves are for this user alone.
     """
 
-    def __init__(self, root: Path, folder: str = "", *, shared: bool = False) -> None:
-        self._documents = Documents(absolute(root), folder, shared=shared)
-        self.digests = FileDigests(root, folder, allow_shared=shared)
+    def __init__(self, root: Path, *, shared: bool = False) -> None:
+        self._documents = Documents(absolute(root), FOLDER, shared=shared)
+        self.digests = FileDigests(root, shared=shared)
         self._toolchain: Toolchain | None = None
         self._closures: dict[DeviceSource, dict[str, str]] = {}
 
@@ -240,14 +238,13 @@ class ToolchainStore:
 
     def source_digest(self, source: DeviceSource) -> str:
         """SHA-256 over a device source and every header that it can include."""
-        return self.digests.digest_many(self._closure(source))
+        return self.digests.digest_many(self.closure(source))
 
-    def closure(self, source: DeviceSource) -> dict[str, Path]:
-        """:func:`~warp_tiles.compile.sources.include_closure` of a device source; the result is stored."""
-        return {label: Path(path) for label, path in self._closure(source).items()}
+    def closure(self, source: DeviceSource) -> dict[str, str]:
+        """:func:`~warp_tiles.compile.sources.include_closure` of a device source, with paths as text; it is stored.
 
-    def _closure(self, source: DeviceSource) -> dict[str, str]:
-        """The closure with paths as text, because Path objects of hundreds of headers would take time."""
+        Path objects of hundreds of headers would take time.
+        """
         known = self._closures.get(source)
         if known is not None:
             return known

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from warp_tiles.compile.compiler import CompileRequest, compile_to_ltoir, run
-from warp_tiles.compile.packages import load_library
+from warp_tiles.compile.search import load_library
 from warp_tiles.errors import ToolchainError, WarpTilesError, WorkerError
 
 _LENGTH = struct.Struct("<Q")

@@ -11,16 +11,20 @@ from warp_tiles.plan.planning import STAGES
 
 Json = Mapping[str, Any]
 
-SKIPPED = "skipped"
-SCALAR = "scalar path"
-STAGED = "in stages"
-BUILT = "built"
-CACHED = "from cache"
-SHARED = "shared"
-TO_BUILD = "to build"
-IN_CACHE = "in the cache"
-NOT_BUILT = "not built"
-BY_WARP = "built by Warp"
+SKIPPED, STAGED, SCALAR = "skipped", "in stages", "scalar path"
+#: The states of functions: the colour of each on the page, and its text among the totals.
+STATES = {
+    "built": ("compile", "functions built"),
+    "to build": ("compile", "functions to build"),
+    "built by Warp": ("bad", "built by Warp"),
+    "from cache": ("cache", "from the cache"),
+    "in the cache": ("cache", "in the cache"),
+    "shared": ("shared", "shared by modules"),
+    STAGED: ("wait", "computed by loops from stages"),
+    SCALAR: ("bad", "on the scalar path"),
+    "not built": ("wait", "not built in this run"),
+    SKIPPED: ("wait", "adjoints skipped"),
+}
 _CHOICES = {"": "", "tuned": "chosen from a tuning record", "default": "chosen by default"}
 PRODUCT_HEADINGS = ("product", "tile", "threads", "slices of K", "instruction", "stages", "blocks", "reason")
 LOOP_HEADINGS = ("kernel", "line", "products", "what is done", "reason", "gradients")
@@ -53,7 +57,7 @@ class Function:
 
     @property
     def state(self) -> str:
-        """What was done, or what will be done, in one or two words."""
+        """What was done, or what will be done, in one or two words: one of :data:`STATES`."""
         variant, build = self.variant, self.build
         if not variant["needed"]:
             return SKIPPED
@@ -62,10 +66,10 @@ class Function:
         if (build or variant)["provider"] == STAGES:
             return STAGED
         if build is not None:
-            return BUILT if not build["hit"] else SHARED if build["shared"] else CACHED
+            return "built" if not build["hit"] else "shared" if build["shared"] else "from cache"
         if not self.is_plan:
-            return NOT_BUILT
-        return BY_WARP if not variant["key"] else IN_CACHE if variant["cached"] else TO_BUILD
+            return "not built"
+        return "built by Warp" if not variant["key"] else "in the cache" if variant["cached"] else "to build"
 
     @property
     def choice(self) -> str:

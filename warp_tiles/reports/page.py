@@ -10,18 +10,10 @@ from rich.filesize import decimal
 
 from warp_tiles.reports.chart import chart
 from warp_tiles.reports.functions import (
-    BUILT,
-    BY_WARP,
-    CACHED,
-    IN_CACHE,
     LOOP_HEADINGS,
-    NOT_BUILT,
     PRODUCT_HEADINGS,
-    SCALAR,
-    SHARED,
     SKIPPED,
-    STAGED,
-    TO_BUILD,
+    STATES,
     Function,
     Json,
     compiled_again,
@@ -35,27 +27,7 @@ from warp_tiles.reports.functions import (
 from warp_tiles.reports.html import STYLE, Content, Markup, content_security_policy, element, joined, table
 from warp_tiles.reports.timeline import timeline
 
-_KINDS = {
-    BUILT: "compile",
-    TO_BUILD: "compile",
-    BY_WARP: "bad",
-    SCALAR: "bad",
-    CACHED: "cache",
-    IN_CACHE: "cache",
-    SHARED: "shared",
-}
 _SHORT = ("state", "LTO-IR", "seconds", "products")
-_COUNTED = (
-    (BUILT, "functions built"),
-    (TO_BUILD, "functions to build"),
-    (BY_WARP, "built by Warp"),
-    (CACHED, "from the cache"),
-    (IN_CACHE, "in the cache"),
-    (SHARED, "shared by modules"),
-    (STAGED, "computed by loops from stages"),
-    (SCALAR, "on the scalar path"),
-    (NOT_BUILT, "not built in this run"),
-)
 
 
 def is_built(module: Json) -> bool:
@@ -81,8 +53,8 @@ def cards(modules: Sequence[Json]) -> Markup:
         *([(str(kept), "up to date")] if kept else []),
         (str(len(found)), "products and solvers" if len(modules) == len(names) else "products and solvers of targets"),
     ]
-    values += [(str(states.count(state)), text) for state, text in _COUNTED if state in states]
-    values.append((str(states.count(SKIPPED)), "adjoints skipped"))
+    counts = ((state, states.count(state), text) for state, (_, text) in STATES.items())
+    values += [(str(count), text) for state, count, text in counts if count or state == SKIPPED]
     if built:
         values += [
             (decimal(sum(module["lto_bytes"] for module in built)), "of LTO-IR"),
@@ -187,7 +159,7 @@ def _functions_table(found: Sequence[Function], on_cpu: bool) -> Markup:
 
 def _function_cells(function: Function, has_builds: bool, on_cpu: bool) -> list[Content]:
     build, state = function.build, function.state
-    kind = "wait" if on_cpu else _KINDS.get(state, "wait")
+    kind = "wait" if on_cpu else STATES[state][0]
     cells: list[Content] = [
         _with_more(function.title, function.variant["dtypes"]),
         _codes(function.variant["kernels"]),

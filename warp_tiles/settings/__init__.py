@@ -12,14 +12,26 @@ from warp_tiles.settings.layers import (
     on_change,
     override,
 )
-from warp_tiles.settings.table import COMMAND_LINE, DEFAULT, ENVIRONMENT, OPTION_PREFIX, PREFIX, SETTINGS, Settings
+from warp_tiles.settings.table import (
+    COMMAND_LINE,
+    DEFAULT,
+    ENVIRONMENT,
+    OPTION_PREFIX,
+    POLICIES,
+    PREFIX,
+    PROVIDER_ORDER,
+    SETTINGS,
+    Settings,
+)
 
 __all__ = [
     "COMMAND_LINE",
     "DEFAULT",
     "ENVIRONMENT",
     "OPTION_PREFIX",
+    "POLICIES",
     "PREFIX",
+    "PROVIDER_ORDER",
     "SETTINGS",
     "Settings",
     "configure",

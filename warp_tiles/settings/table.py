@@ -1,4 +1,4 @@
-"""The table of settings. Names, parsers, layers, keys of modules and docs/settings.md follow from it.
+"""The table of settings, and the policies. Names, parsers, layers, keys of modules and docs/settings.md follow from it.
 
 :mod:`warp_tiles.settings.layers` resolves the values.
 """
@@ -13,13 +13,47 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from warp_tiles.errors import SettingError
 from warp_tiles.settings import project_file, values
-from warp_tiles.settings.policy import POLICIES, PROVIDER_ORDER, Policy
 from warp_tiles.util.urls import without_password
 
 PREFIX = "WARP_TILES_"
 OPTION_PREFIX = "warp_tiles_"  # for wp.set_module_options()
 DEFAULT = "default"  # the layer below all others
 COMMAND_LINE = "command line"
+PROVIDER_ORDER = ("mma", "cublasdx", "libmathdx", "scalar")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The limits of building and tuning, under one name. docs/policy.md compares them.
+
+    Attributes:
+        name: A value of the setting ``policy``.
+        providers: Providers that are tried for a variant, in this order; none if Warp builds everything.
+        records: True if tuning records decide a variant's tile configuration.
+        tunes: True if variants without a record are measured.
+        builds: True if missing functions are built, False if they are an error.
+        needs_toolchain: True if a provider without its toolchain is an error, False if the next provider is tried.
+    """
+
+    name: str
+    providers: tuple[str, ...] = PROVIDER_ORDER
+    records: bool = True
+    tunes: bool = False
+    builds: bool = True
+    needs_toolchain: bool = False
+
+
+POLICIES = {
+    policy.name: policy
+    for policy in (
+        Policy("off", (), records=False),
+        Policy("scalar", ("scalar",), records=False),
+        Policy("fast", ("mma", "scalar"), records=False, needs_toolchain=True),
+        Policy("auto"),
+        Policy("max", tunes=True),
+        Policy("locked", builds=False, needs_toolchain=True),
+    )
+}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import re
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import BinaryIO, NamedTuple
 
 from warp_tiles.errors import BundleError
-from warp_tiles.store import LAYOUT, LTOIR, MODULE, RECORDS, SIGNED_BY, TOOLCHAIN, object_name
+from warp_tiles.store import LAYOUT, LTOIR, MODULE, RECORDS, TOOLCHAIN, object_name
 from warp_tiles.store.cache import Upstream
 from warp_tiles.store.envelope import RefusedError, Wanted, unpack
 from warp_tiles.store.folder import MAX_PAYLOAD_BYTES
@@ -217,13 +217,12 @@ class Bundle:
                 log.warning("the bundle %s: %s %s is refused: %s", self.path, kind, key[:12], error)
             return None
 
-    def upstream(self, kind: str, key: str, toolchain: Callable[[], str]) -> Upstream:
+    def upstream(self, kind: str, key: str, toolchain: str) -> Upstream:
         """The bundle's part in a lookup (:data:`warp_tiles.store.cache.AskUpstream`)."""
-        return Upstream(self.fetch(kind, key, toolchain()))
+        return Upstream(self.fetch(kind, key, toolchain))
 
     def _read(self, wanted: Wanted) -> Entry:
-        entry, signer = unpack(self._chunks(wanted), wanted, self.trusted)
-        return entry if signer is None else entry.with_info({SIGNED_BY: signer.key_id})
+        return unpack(self._chunks(wanted), wanted, self.trusted)
 
     def _chunks(self, wanted: Wanted) -> Iterator[bytes]:
         """The content of an object."""

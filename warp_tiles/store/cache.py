@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from warp_tiles.errors import CacheError
 from warp_tiles.store import maintain
-from warp_tiles.store.explain import Explanation, explain_among
 from warp_tiles.store.folder import MARKS, OBJECTS, Folder, lock_problem, refused
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.manifest import Entry, Manifest
-from warp_tiles.store.paths import LAYOUT, absolute, is_digest
+from warp_tiles.store.paths import LAYOUT, absolute
 from warp_tiles.store.report import Problem, Problems, logger
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.util.processes import temporary_name
-from warp_tiles.util.signals import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.trusted_folder import RefusedFolderError
 
 DEFAULT_MAX_BYTES = 4 * 1024**3
@@ -125,21 +124,23 @@ class Cache:
 
         Returns:
             The entry, or ``None`` if it is missing or damaged.
-
-        Raises:
-            CacheError: ``key`` is not a digest.
         """
-        return self._look_up(digest_of(key))
+        digest = _digest_of(key)
+        try:
+            entry = self._folder.read_entry(digest)
+        except OSError as error:
+            self._unusable(error)
+            return None
+        if entry is not None:
+            self._folder.touch(digest)
+        return entry
 
     def manifest(self, key: CacheKey | str) -> Manifest | None:
         """Look up the manifest of an entry, for display. The payload is not read and the use is not recorded.
 
         A later :meth:`get` may still miss, because the payload may be missing or damaged.
-
-        Raises:
-            CacheError: ``key`` is not a digest.
         """
-        digest = digest_of(key)
+        digest = _digest_of(key)
         try:
             return self._folder.read_manifest(digest)
         except FileNotFoundError:
@@ -208,80 +209,42 @@ class Cache:
             used = maintain.collect(self._folder, int(self.max_bytes * LOW_WATER), keep=key).size_bytes
         self._unmeasured_bytes = (self.max_bytes - used) * UNMEASURED
 
-    def get_or_build(
-        self,
-        key: CacheKey,
-        build: Callable[[], tuple[bytes, Mapping[str, object]]],
-        upstream: AskUpstream | None = None,
-    ) -> tuple[Entry, bool]:
-        """Look up an entry or build and store it, once across threads and processes.
-
-        Args:
-            key: The inputs of the payload.
-            build: Returns the payload and its ``info``, see :meth:`put`.
-            upstream: Asks another place before it is built.
-
-        Returns:
-            The entry, and True if this call did not have to build it.
-
-        Raises:
-            TypeError, ValueError: :meth:`put` does not accept the result of ``build``.
-            Exception: The exception of ``build``.
-        """
-        entry = self._look_up(key.digest)
-        if entry is not None:
-            return entry, True
-        with self.lease(key, upstream) as lease:
-            return (lease.found, True) if lease.found is not None else (lease.keep(*build()), False)
-
     @contextmanager
     def lease(self, key: CacheKey, upstream: AskUpstream | None = None) -> Iterator[BuildLease]:
-        """Look up an entry, and keep other processes from building it while the caller does.
+        """Look up an entry. If it is missing, keep other threads and processes from building it while the caller does.
 
         Args:
             key: The inputs of the payload.
             upstream: Asks another place if the entry is not stored here.
         """
-        with self._build_lock(key):
-            found, push = self._look_up(key.digest), None
-            if found is None and upstream is not None:
-                other = upstream()
-                found, push = other.found and self.add(other.found), other.push
+        push: Callable[[Entry], object] | None = None
 
-            def keep(payload: bytes, info: Mapping[str, object]) -> Entry:
-                entry = self.put(key, payload, info)
-                if push is not None:
-                    push(entry)
-                return entry
+        def keep(payload: bytes, info: Mapping[str, object]) -> Entry:
+            entry = self.put(key, payload, info)
+            if push is not None:
+                push(entry)
+            return entry
 
-            yield BuildLease(found, keep)
-
-    def _look_up(self, digest: str) -> Entry | None:
-        try:
-            entry = self._folder.read_entry(digest)
-        except OSError as error:
-            self._unusable(error)
-            return None
-        if entry is not None:
-            self._folder.touch(digest)
-        return entry
-
-    @contextmanager
-    def _build_lock(self, key: CacheKey) -> Iterator[None]:
         def waiting(holder: str) -> None:
             text = "waiting for %s, which builds the same function; it is built here too after %g s"
             logger.warning(text, holder, self._build_wait_s)
 
+        found = self.get(key)
         with ExitStack() as stack:
-            try:
-                stack.enter_context(self._folder.lock(key.digest, self._build_wait_s, waiting))
-            except OSError as error:
-                raise_if_signalled(error)
-                if isinstance(error, TimeoutError):
-                    self._problems.add(lock_problem(self.root, error))
-                else:
-                    self._unusable(error)
-            yield
+            if found is None:
+                try:
+                    stack.enter_context(self._folder.lock(key.digest, self._build_wait_s, waiting))
+                except OSError as error:
+                    raise_if_signalled(error)
+                    if isinstance(error, TimeoutError):
+                        self._problems.add(lock_problem(self.root, error))
+                    else:
+                        self._unusable(error)
+                found = self.get(key)
+            if found is None and upstream is not None:
+                other = upstream()
+                found, push = other.found and self.add(other.found), other.push
+            yield BuildLease(found, keep)
 
     def _unusable(self, error: OSError) -> None:
         # one message for all caches of a root, unless the cause lies in this one
@@ -308,35 +271,42 @@ class Cache:
                 remedy="check that the folder exists, is yours and has space",
             ) from error
 
-    def explain(self, key: CacheKey | str) -> Explanation:
-        """Compare a key with the nearest other stored key. Of equally near ones, the most recently used is taken.
-
-        Args:
-            key: A key, stored or not, or the first digits of a stored one.
-
-        Raises:
-            CacheError: No stored key or several begin with the digits, or the folder is refused or unreadable.
-        """
-        requested = find({"": self}, key)[1].key if isinstance(key, str) else key
-        return explain_among(requested, (item.manifest.key for item in self.entries()))
-
     def info(self) -> maintain.CacheInfo:
-        """Sizes and counts.
+        """Sizes and counts, and the bytes of everything below the root, by part.
 
         Raises:
             CacheError: The folder is refused or unreadable.
         """
         with self._command("info"):
-            return maintain.summary(self._folder, self.max_bytes)
+            objects = [status.st_size for _, status in self._folder.each_object()]
+            parts = {
+                part: sum(status.st_size for place in places for _, status in maintain.below(self._folder, place))
+                for part, places in ({} if self._folder.files.folder else maintain.PARTS).items()
+            }
+            return maintain.CacheInfo(
+                root=self.root,
+                exists=(self.root / LAYOUT).is_dir(),
+                entries=sum(1 for _ in self._folder.each_key()),
+                payloads=len(objects),
+                payload_bytes=sum(objects),
+                size_bytes=self._folder.size_bytes(),
+                max_bytes=self.max_bytes,
+                parts=parts,
+                total_bytes=sum(parts.values()),
+            )
 
     def entries(self) -> tuple[maintain.EntryInfo, ...]:
-        """The stored entries, the most recently used first. Payloads are not read.
+        """The entries with a sound manifest, the most recently used first. Payloads are not read.
 
         Raises:
             CacheError: The folder is refused or unreadable.
         """
+        items = []
         with self._command("listing"):
-            return maintain.listing(self._folder)
+            for digest, status in self._folder.each_key():
+                with suppress(DamagedError, FileNotFoundError):  # verify reports the damage
+                    items.append(maintain.EntryInfo(digest, self._folder.read_manifest(digest), status.st_mtime_ns))
+        return tuple(sorted(items, key=lambda item: (-item.used_at_ns, item.key)))
 
     def verify(self, *, remove: bool = False) -> maintain.VerifyReport:
         """Check every manifest and payload by SHA-256, and the sealed files and the other caches beside them.
@@ -392,8 +362,7 @@ class Cache:
             CacheError: The folder is refused or unreadable.
         """
         with self._command("reading"):
-            found = self._folder.read_entry(digest_of(key), full=True)
-            return found and replace(found, manifest=replace(found.manifest, payload_mtime_ns=0))
+            return self._folder.read_entry(key, full=True)
 
 
 def find(caches: Mapping[str, Cache], prefix: str) -> tuple[str, Manifest]:
@@ -411,17 +380,8 @@ def find(caches: Mapping[str, Cache], prefix: str) -> tuple[str, Manifest]:
     )
 
 
-def digest_of(key: CacheKey | str) -> str:
-    """The hex digest of a key, or of a text that is one.
-
-    Raises:
-        CacheError: The text is not a digest.
-    """
-    if isinstance(key, CacheKey):
-        return key.digest
-    if not is_digest(key):
-        raise CacheError(f"{key!r:.80} is not a key digest", remedy="give 64 lower-case hex digits")
-    return key
+def _digest_of(key: CacheKey | str) -> str:
+    return key if isinstance(key, str) else key.digest
 
 
 class FileCache(Cache):

@@ -147,17 +147,17 @@ class Client:
         try:
             yield
         except Exception as error:
-            raise self._translated(error) from error
-
-    def _translated(self, error: Exception) -> Exception:
-        known, text = self._library.exceptions, self._text(error)
-        if isinstance(error, (known.NotFoundError, FileNotFoundError)):
-            return MissingObjectError(text)
-        if isinstance(error, (known.NotSupportedError, NotImplementedError)):  # obstore raises the built-in one too
-            return NotSupportedError(text)
-        if isinstance(error, (known.PermissionDeniedError, known.UnauthenticatedError)):
-            return PermissionError(text)
-        return OSError(text)
+            known = self._library.exceptions
+            kind: type[Exception] = OSError
+            if isinstance(error, (known.NotFoundError, FileNotFoundError)):
+                kind = MissingObjectError
+            elif isinstance(
+                error, (known.NotSupportedError, NotImplementedError)
+            ):  # obstore raises the built-in one too
+                kind = NotSupportedError
+            elif isinstance(error, (known.PermissionDeniedError, known.UnauthenticatedError)):
+                kind = PermissionError
+            raise kind(self._text(error)) from error
 
     def _text(self, error: Exception) -> str:
         """The first line of an error, without the secrets of the URL."""

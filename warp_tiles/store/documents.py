@@ -23,7 +23,7 @@ class Documents:
     """The files of one folder. They are for this user alone, also below a shared root.
 
     Args:
-        folder: The folder of the files, by name below the root; empty for the root itself.
+        folder: The folder of the files, by name below the root.
         shared: Accept a root that others can write.
         most: The largest number of files; the oldest are removed first. 0 for no limit.
     """
@@ -36,7 +36,7 @@ class Documents:
 
     def file(self, name: str) -> str:
         """The name of a document's file below the root."""
-        return f"{self.folder}/{name}{_SUFFIX}" if self.folder else f"{name}{_SUFFIX}"
+        return f"{self.folder}/{name}{_SUFFIX}"
 
     def read(self, name: str) -> dict[str, object] | None:
         """Returns a document, or None if it is missing, damaged or unreadable."""

@@ -24,6 +24,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from warp_tiles.store import SIGNED_BY
 from warp_tiles.store.folder import MAX_MANIFEST_BYTES, MAX_PAYLOAD_BYTES
 from warp_tiles.store.keys import PublicKey, SigningKey
 from warp_tiles.store.manifest import Entry, Manifest
@@ -137,11 +138,11 @@ def pack(kind: str, entry: Entry, toolchain: str, signer: SigningKey | None) -> 
     return b"".join((MAGIC, len(envelope).to_bytes(_LENGTH_BYTES, "big"), envelope, entry.payload))
 
 
-def unpack(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, PublicKey]) -> tuple[Entry, PublicKey | None]:
+def unpack(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, PublicKey]) -> Entry:
     """Read and verify the object of an entry. It reads no more than the signed size.
 
     Returns:
-        The entry, and the key that signed it; None if it is unsigned and may be.
+        The entry. If it is signed, its info names the key as ``signed_by``.
 
     Raises:
         RefusedError: It is malformed, is not the wanted entry, or no trusted key signed it.
@@ -158,7 +159,8 @@ def unpack(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, Public
     except DamagedError as error:
         raise RefusedError(str(error)) from error
     manifest = replace(manifest, payload_mtime_ns=0)  # of the file that another machine stored
-    return Entry(manifest.key.digest, payload, manifest), signer
+    entry = Entry(manifest.key.digest, payload, manifest)
+    return entry if signer is None else entry.with_info({SIGNED_BY: signer.key_id})
 
 
 def check_statement(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, PublicKey]) -> None:

@@ -27,11 +27,8 @@ class Difference:
     new: str | None
 
     def __str__(self) -> str:
-        return f"{self.label}: {_display(self.old)} -> {_display(self.new)}"
-
-
-def _display(value: str | None) -> str:
-    return "(absent)" if value is None else value
+        old, new = ("(absent)" if value is None else value for value in (self.old, self.new))
+        return f"{self.label}: {old} -> {new}"
 
 
 @dataclass(frozen=True)
@@ -81,17 +78,10 @@ def _value(field: KeyField | None) -> str | None:
 
 def explain_among(key: CacheKey, stored: Iterable[CacheKey]) -> Explanation:
     """Compare a key with the nearest stored key. If several are equally near, the first of them is taken."""
-    found = False
-    nearest: CacheKey | None = None
-    fewest: tuple[Difference, ...] = ()
-    for other in stored:
-        if other.digest == key.digest:
-            found = True
-            continue
-        differences = explain(other, key)
-        if nearest is None or len(differences) < len(fewest):
-            nearest, fewest = other, differences
-    return Explanation(key, found, nearest.digest if nearest else None, fewest)
+    differences = {other.digest: explain(other, key) for other in stored}
+    found = differences.pop(key.digest, None) is not None
+    nearest = min(differences, key=lambda digest: len(differences[digest]), default=None)
+    return Explanation(key, found, nearest, differences[nearest] if nearest else ())
 
 
 FOLDER = "asked"  # below the cache

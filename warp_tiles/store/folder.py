@@ -21,7 +21,7 @@ from warp_tiles.store.report import Problem, Problems
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.util.files import FileTooLargeError
 from warp_tiles.util.processes import TEMP_PREFIX
-from warp_tiles.util.signals import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
 
 STORE_LOCK = "store"

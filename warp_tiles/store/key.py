@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,12 +18,10 @@ SCHEMA_VERSION = 1
 
 #: Longer text enters a key, and its transcript, as a digest.
 INLINE_TEXT_BYTES = 1024
-#: Longer binary values enter as a digest.
-INLINE_BINARY_BYTES = 64
 
-KeyValue = str | bytes | bool | int | Sequence[str] | None
+KeyValue = str | Sequence[str]
 
-_KINDS = frozenset({"text", "bytes", "int", "bool", "none", "list", "text-sha256", "bytes-sha256", "list-sha256"})
+_KINDS = frozenset({"text", "list", "text-sha256", "list-sha256"})
 _MAGIC = b"warp_tiles cache key\0"
 
 
@@ -33,8 +31,7 @@ class KeyField:
 
     Attributes:
         label: Name of the input, unique within a key.
-        kind: The encoding of ``shown``: ``text``, ``bytes`` (hex), ``int``, ``bool``, ``none``, ``list``
-            (a JSON array of strings), or one of ``text-sha256``, ``bytes-sha256``, ``list-sha256``.
+        kind: The encoding of ``shown``: ``text``, ``list`` (a JSON array of strings), ``text-sha256``, ``list-sha256``.
         shown: The value, or ``<sha256 hex>:<length in bytes>`` for the ``-sha256`` kinds.
     """
 
@@ -54,45 +51,21 @@ class KeyField:
     def of(cls, label: str, value: KeyValue) -> KeyField:
         """Create the field of one value.
 
-        Args:
-            label: Name of the input.
-            value: Text, bytes, an integer, a truth value, ``None`` or a sequence of strings.
-
         Raises:
-            TypeError: The value is of another type.
+            TypeError: The value is neither a text nor a sequence of strings.
             ValueError: The label is empty or cannot be encoded.
         """
-        if value is None:
-            return cls(label, "none", "")
-        if isinstance(value, bool):
-            return cls(label, "bool", "true" if value else "false")
-        if isinstance(value, int):
-            # Python refuses to print very long integers in decimal
-            return cls(label, "int", str(value) if value.bit_length() <= 256 else hex(value))
-        if isinstance(value, str):
-            return _text_field(label, "text", value)
-        if isinstance(value, (bytes, bytearray, memoryview)):
-            data = bytes(value)
-            if len(data) <= INLINE_BINARY_BYTES:
-                return cls(label, "bytes", data.hex())
-            return cls(label, "bytes-sha256", f"{hashlib.sha256(data).hexdigest()}:{len(data)}")
-        if isinstance(value, Sequence) and all(isinstance(item, str) for item in value):
-            return _text_field(label, "list", json.dumps(list(value), ensure_ascii=True, separators=(",", ":")))
-        raise TypeError(
-            f"key field {label!r} must be text, bytes, int, bool, None or a sequence of strings, "
-            f"got {type(value).__name__}"
-        )
-
-
-def _text_field(label: str, kind: str, text: str) -> KeyField:
-    data = text.encode("utf-8", "surrogatepass")
-    if len(data) <= INLINE_TEXT_BYTES and not any("\ud800" <= char <= "\udfff" for char in text):
-        return KeyField(label, kind, text)
-    return KeyField(label, f"{kind}-sha256", f"{hashlib.sha256(data).hexdigest()}:{len(data)}")
-
-
-def _prefixed(data: bytes) -> bytes:
-    return len(data).to_bytes(8, "big") + data
+        kind, text = "text", value
+        if not isinstance(text, str):
+            if not (isinstance(value, Sequence) and all(isinstance(item, str) for item in value)):
+                raise TypeError(
+                    f"key field {label!r} must be text or a sequence of strings, got {type(value).__name__}"
+                )
+            kind, text = "list", json.dumps(list(value), ensure_ascii=True, separators=(",", ":"))
+        data = text.encode("utf-8", "surrogatepass")
+        if len(data) <= INLINE_TEXT_BYTES and not any("\ud800" <= char <= "\udfff" for char in text):
+            return cls(label, kind, text)
+        return cls(label, f"{kind}-sha256", f"{hashlib.sha256(data).hexdigest()}:{len(data)}")
 
 
 @dataclass(frozen=True)
@@ -117,21 +90,14 @@ class CacheKey:
             raise ValueError(f"the key schema must be an integer in [0, 2**32), got {self.schema!r}")
 
     @classmethod
-    def of(
-        cls, fields: Mapping[str, KeyValue] | Iterable[tuple[str, KeyValue]], *, schema: int = SCHEMA_VERSION
-    ) -> CacheKey:
+    def of(cls, fields: Mapping[str, KeyValue]) -> CacheKey:
         """Create a key from labelled values. Their order does not matter.
-
-        Args:
-            fields: Label to value. See :meth:`KeyField.of` for the types.
-            schema: Version of the meaning of the fields.
 
         Raises:
             TypeError: A value has a type without an encoding.
-            ValueError: A label is empty or occurs twice, or there is no field.
+            ValueError: A label is empty, or there is no field.
         """
-        pairs = fields.items() if isinstance(fields, Mapping) else fields
-        return cls(tuple(sorted(KeyField.of(label, value) for label, value in pairs)), schema)
+        return cls(tuple(sorted(KeyField.of(label, value) for label, value in fields.items())))
 
     @classmethod
     def from_transcript(cls, transcript: object) -> CacheKey:
@@ -166,5 +132,6 @@ class CacheKey:
         """The hashed bytes: magic, schema, number of fields, then label, kind and value, each length-prefixed."""
         parts = [_MAGIC, self.schema.to_bytes(4, "big"), len(self.fields).to_bytes(4, "big")]
         for field in self.fields:
-            parts.extend(_prefixed(text.encode("utf-8")) for text in (field.label, field.kind, field.shown))
+            for data in (text.encode("utf-8") for text in (field.label, field.kind, field.shown)):
+                parts += len(data).to_bytes(8, "big"), data
         return b"".join(parts)

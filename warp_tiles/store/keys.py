@@ -21,11 +21,14 @@ from typing import TYPE_CHECKING
 from warp_tiles.errors import RemoteError
 from warp_tiles.store.paths import config_folder
 from warp_tiles.util.files import read_whole, write_new
-from warp_tiles.util.signals import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
+from warp_tiles.util.warn import WarnedTexts, warn
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from warp_tiles.settings import Settings
 
 ALGORITHM = "ed25519"
 TRUSTED_FILE = "trusted_keys"
@@ -33,6 +36,7 @@ _KEY_BYTES = 32
 _MAX_FILE_BYTES = 1 << 20
 _LOCK_S = 10.0  # a change takes milliseconds
 INSTALL = "pip install 'warp-tiles[remote]'"
+_warned = WarnedTexts()
 
 
 @dataclass(frozen=True)
@@ -233,3 +237,45 @@ def trusted_keys(given: Iterable[str], file: TrustedKeys | None = None) -> dict[
     """
     found = [*(PublicKey.parse(text) for text in given), *(file or TrustedKeys()).read()]
     return {key.key_id: key for key in found}
+
+
+def trusted_by(settings: Settings) -> dict[str, PublicKey]:
+    """The trusted keys under some settings, by key id. Whoever signs trusts the own entries.
+
+    A signing key that cannot be read is left out with a warning, because a process that only reads needs none.
+
+    Raises:
+        RemoteError: A trusted key or the user's file of keys cannot be read.
+    """
+    found = trusted_keys(settings.trusted_keys)
+    if settings.signing_key is not None:
+        try:
+            own = signer_of(settings).public
+        except RemoteError as error:
+            warn(f"the own signing key is not trusted: {error.message}", _warned)
+        else:
+            found.setdefault(own.key_id, own)
+    return found
+
+
+def signer_of(settings: Settings) -> SigningKey:
+    """The signing key of some settings.
+
+    Raises:
+        RemoteError: There is none, or it cannot be read.
+    """
+    if settings.signing_key is None:
+        raise RemoteError(
+            "nothing can be written without a signing key",
+            remedy="`warp-tiles keys new -o FILE` makes one; set WARP_TILES_SIGNING_KEY=FILE",
+        )
+    return SigningKey.read(settings.signing_key)
+
+
+def signer_if_any(settings: Settings) -> SigningKey | None:
+    """The key that signs exports; None without one, and for a cache that other users can write.
+
+    Raises:
+        RemoteError: It cannot be read.
+    """
+    return None if settings.signing_key is None or settings.cache_shared else signer_of(settings)

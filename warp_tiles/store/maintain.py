@@ -128,45 +128,12 @@ class GcReport:
         self.freed_bytes += other.freed_bytes
 
 
-def _below(folder: Folder, place: str) -> Iterator[tuple[str, os.stat_result]]:
+def below(folder: Folder, place: str) -> Iterator[tuple[str, os.stat_result]]:
     """All files below a folder, without those that a shared cache keeps from this user."""
     with _others_of_shared(folder):
         yield from folder.files.files(place)
         for inner in folder.files.folders(place):
-            yield from _below(folder, inner)
-
-
-def summary(folder: Folder, max_bytes: int) -> CacheInfo:
-    """Sizes and counts, and the bytes of everything below the root, by part.
-
-    Raises:
-        OSError: A folder is refused or cannot be read.
-    """
-    objects = [status.st_size for _, status in folder.each_object()]
-    parts = {
-        part: sum(status.st_size for place in places for _, status in _below(folder, place))
-        for part, places in ({} if folder.files.folder else PARTS).items()
-    }
-    return CacheInfo(
-        root=folder.root,
-        exists=os.path.isdir(folder.root / LAYOUT),
-        entries=sum(1 for _ in folder.each_key()),
-        payloads=len(objects),
-        payload_bytes=sum(objects),
-        size_bytes=folder.size_bytes(),
-        max_bytes=max_bytes,
-        parts=parts,
-        total_bytes=sum(parts.values()),
-    )
-
-
-def listing(folder: Folder) -> tuple[EntryInfo, ...]:
-    """The entries with a sound manifest, the most recently used first."""
-    items = []
-    for digest, status in folder.each_key():
-        with suppress(DamagedError, FileNotFoundError):  # verify reports the damage
-            items.append(EntryInfo(digest, folder.read_manifest(digest), status.st_mtime_ns))
-    return tuple(sorted(items, key=lambda item: (-item.used_at_ns, item.key)))
+            yield from below(folder, inner)
 
 
 def verify(folder: Folder, *, remove: bool) -> VerifyReport:
@@ -334,7 +301,7 @@ def clear_beside(folder: Folder, report: GcReport, *, everything: bool) -> None:
     for cache in _beside(folder)[: None if everything else 1]:
         _collect_beside(cache, report, -1)
     for place in FACTS if everything and not folder.files.folder else ():
-        for name, status in list(_below(folder, place)):
+        for name, status in list(below(folder, place)):
             folder.files.remove(name)
             report.freed_bytes += status.st_size
 
@@ -353,7 +320,7 @@ def sweep_beside(folder: Folder, report: GcReport) -> None:
         OSError: A folder is refused or cannot be read.
     """
     for place in () if folder.files.folder else (*FACTS, "tuning"):
-        for name, status in list(_below(folder, place)):
+        for name, status in list(below(folder, place)):
             if is_leftover(name.rpartition("/")[2], status.st_mtime):
                 folder.files.remove(name)
                 report.leftovers += 1

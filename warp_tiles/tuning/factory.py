@@ -19,7 +19,7 @@ from warp_tiles.settings import OPTION_PREFIX, from_options
 from warp_tiles.tuning.record import Config, identity
 from warp_tiles.tuning.source import function_text
 from warp_tiles.tuning.space import CPU_LIMITS, Limits, Space, checked_configs
-from warp_tiles.util.signals import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled
 
 _KERNEL = re.compile(r"^\s+@[\w.]*kernel\b.*(?:\n\s*@.*)*\n\s*def\s+(\w+)", re.MULTILINE)
 

@@ -24,8 +24,7 @@ from warp_tiles.tuning.key import alike
 from warp_tiles.tuning.measure import Candidate, Clock, Effort, clock_for, describe_error, is_transient
 from warp_tiles.tuning.record import Config
 from warp_tiles.tuning.search import SearchDevice
-from warp_tiles.util.signals import raise_if_signalled
-from warp_tiles.util.threads import held
+from warp_tiles.util.threads import held, raise_if_signalled
 
 Dim = Callable[[Config, SimpleNamespace], int | Sequence[int]]
 

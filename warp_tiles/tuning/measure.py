@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
 from warp_tiles.errors import TuningError, WorkerError
-from warp_tiles.util.signals import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled
 
 T = TypeVar("T")
 HOPELESS = 1.5  # times the leader's median; a candidate is dropped if even its best run takes longer

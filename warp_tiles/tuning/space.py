@@ -13,7 +13,7 @@ from typing import Any
 from warp_tiles.errors import TuningError
 from warp_tiles.gemm.hardware import BLOCK_THREADS, REGISTERS
 from warp_tiles.tuning.record import Config, identity
-from warp_tiles.util.signals import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled
 
 LARGEST_SPACE = 1_000_000
 

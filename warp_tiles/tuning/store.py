@@ -37,8 +37,8 @@ from warp_tiles.tuning.record import (
     encode_records,
 )
 from warp_tiles.util.files import open_input, read_whole
-from warp_tiles.util.signals import raise_if_signalled
 from warp_tiles.util.single_flight import single_flight
+from warp_tiles.util.threads import raise_if_signalled
 
 if TYPE_CHECKING:
     from warp_tiles.store.keys import PublicKey, SigningKey

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -26,25 +24,14 @@ def marked(active: bool, name: str) -> AbstractContextManager[Any]:
     """
     if not active:
         return contextlib.nullcontext()
-    annotate = _annotate()
-    return contextlib.nullcontext() if annotate is None else annotate(name, domain=DOMAIN)
-
-
-def _annotate() -> Callable[..., AbstractContextManager[Any]] | None:
     try:
-        return _imported()
+        from nvtx import annotate
     except ImportError:
         warn(
             "the setting nvtx is on, and the package nvtx is not installed, so no ranges are marked. "
             "Remedy: pip install 'warp-tiles[nvtx]'",
             _warned,
         )
-        return None
-
-
-@functools.cache
-def _imported() -> Callable[..., AbstractContextManager[Any]]:
-    import nvtx
-
-    found: Callable[..., AbstractContextManager[Any]] = nvtx.annotate
+        return contextlib.nullcontext()
+    found: AbstractContextManager[Any] = annotate(name, domain=DOMAIN)
     return found

@@ -1,67 +1,18 @@
-"""Single flight: one caller does the work, and the others share its future, or wait until it has ended.
-
-:class:`Flights` shares the futures of one process. :func:`single_flight` coordinates threads and processes by a lock
-file. It shares no result: one thread of one process runs the block, and the others learn that it was run.
-"""
+"""Single flight: one thread of one process does the work under a lock file, and the others learn that it was done."""
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
-from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Generic, TypeVar
 
-from warp_tiles.util.signals import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 log = logging.getLogger("warp_tiles")
-K = TypeVar("K", bound=Hashable)
-T = TypeVar("T")
 POLL_S = 0.05
-
-
-class Flights(Generic[K, T]):
-    """The running work of this process, by key. A forked child starts with none, because it has no working threads."""
-
-    def __init__(self) -> None:
-        self._reset()
-
-    def _reset(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.RLock()  # submit() may do the work itself
-        self._running: dict[K, Future[T]] = {}
-
-    def __len__(self) -> int:
-        return len(self._running)
-
-    def start(self, key: K, submit: Callable[[], Future[T]]) -> tuple[Future[T], bool]:
-        """Start work, unless work for this key already runs.
-
-        Args:
-            key: Identifies the work.
-            submit: Starts it and returns its future. It is called under a lock.
-
-        Returns:
-            The future, and whether this call started it.
-        """
-        if self._pid != os.getpid():
-            self._reset()
-        with self._lock:
-            known = self._running.get(key)
-            if known is not None:
-                return known, False
-            future = self._running[key] = submit()
-        future.add_done_callback(lambda _: self._leave(key, future))  # outside the lock: it may be called at once
-        return future, True
-
-    def _leave(self, key: K, future: Future[T]) -> None:
-        with self._lock:
-            if self._running.get(key) is future:
-                del self._running[key]
 
 
 _searching = threading.local()  # the locks of the searches of this thread

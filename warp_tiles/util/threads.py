@@ -1,11 +1,13 @@
 """Threads that never keep a process alive, and waits that an interrupt always ends: a script ends at once.
 
 CPython runs a signal's handler in the main thread, between two instructions. A signal that arrives right before the
-main thread blocks on a lock, or that another thread receives, does not wake it. So the waits wake up regularly.
+main thread blocks on a lock, or that another thread receives, does not wake it. So the waits wake up regularly. What a
+handler raises, such as a time limit, appears wherever the main thread is (:func:`raise_if_signalled`).
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import queue
 import threading
@@ -13,9 +15,9 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future, wait
 from contextlib import contextmanager
+from itertools import pairwise
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, TypeVar
-
-from warp_tiles.util.signals import raise_if_signalled
 
 if TYPE_CHECKING:
     AnyLock = threading.Lock | threading.RLock
@@ -24,6 +26,29 @@ A = TypeVar("A")
 T = TypeVar("T")
 _Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 _WAKE_UP_S = 0.2
+
+
+def raise_if_signalled(error: BaseException) -> None:
+    """Raise an error, or its cause, again if a signal's handler has raised it: it is not about the interrupted work.
+
+    Python calls a handler with a signal and the interrupted frame, so its frame holds the one before it.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if _is_of_a_handler(cause):
+            raise cause
+        cause = cause.__cause__
+
+
+def _is_of_a_handler(error: BaseException) -> bool:
+    for (interrupted, _), (frame, _) in pairwise(walk_tb(error.__traceback__)):
+        code = frame.f_code
+        takes_any = bool(code.co_flags & inspect.CO_VARARGS)
+        for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + takes_any]:
+            value = frame.f_locals.get(name)
+            if any(one is interrupted for one in (value if isinstance(value, tuple) else (value,))):
+                return True
+    return False
 
 
 def acquire(lock: AnyLock) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from warp_tiles.util.files import make_private_folders, read_descriptor, write_descriptor
 from warp_tiles.util.processes import described, temporary_name, this_process
-from warp_tiles.util.signals import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.warn import printable
 
 _SUPPORTED = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
