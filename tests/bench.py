@@ -19,6 +19,7 @@ from warp_tiles.compile.sources import DeviceSource
 from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.problem import DType, GemmProblem, Role
+from warp_tiles.plan.planning import ModulePlan, Session, resolve
 from warp_tiles.solver.variant import Variant
 
 TOOLCHAIN = Toolchain(Path("/lib/libnvrtc.so"), (12, 9), None, None, (), "25.6.0")
@@ -34,6 +35,14 @@ def deep_variant(size: int, k: int, dtype: DType, threads: int, result: DType = 
     c = Tile(result, (size, size), (size, 1), "row_major", True)
     found = products(a, b, c, precision="default", target=Target(90, threads))
     return found.variants[Role.FORWARD]
+
+
+def plan_of(*variants: Variant) -> ModulePlan:
+    """A module that needs some variants, under the settings of the process."""
+    session = Session("module", 90, 32)
+    for variant in variants:
+        session.add("tile_matmul", "k", {Role.FORWARD: variant})
+    return resolve(session, (), ["k"], [])
 
 
 ALIGNED = variant_of(8)

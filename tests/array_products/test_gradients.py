@@ -55,15 +55,20 @@ def test_types(dtype: Any) -> None:
     assert not np.any(values_of(out.grad)), "as with Warp, an overwritten array has no gradient left"
 
 
+def differentiated(a: Values, b: Values, g: Values, dtype: Any = wp.float16, alpha: float = 1.0) -> list[Any]:
+    """The operands of a product with a float32 result, after its backward pass on a tape."""
+    arrays = [on(values, dtype, requires_grad=True) for values in (a, b)]
+    out = wp.zeros(g.shape, dtype=wp.float32, device=CPU, requires_grad=True)
+    with wp.Tape() as tape:
+        warp_tiles.matmul(*arrays, out, alpha=alpha)
+    backward(tape, out, g)
+    return arrays
+
+
 def test_a_float32_result_of_float16() -> None:
     a, b = integers(1, 20, 30), integers(2, 30, 25)
     g = integers(3, 20, 25) * 0.5 + 1024.25  # has no float16
-    arrays = [on(values, wp.float16, requires_grad=True) for values in (a, b)]
-    out = wp.zeros((20, 25), dtype=wp.float32, device=CPU, requires_grad=True)
-    with wp.Tape() as tape:
-        warp_tiles.matmul(*arrays, out)
-    backward(tape, out, g)
-    for array, expected in zip(arrays, gradients(g, a, b)):
+    for array, expected in zip(differentiated(a, b, g), gradients(g, a, b)):
         assert np.array_equal(values_of(array.grad), expected.astype(np.float16))
 
 
@@ -87,17 +92,12 @@ def test_layouts_of_a_float32_result(dtype: Any, shapes: tuple[tuple[int, ...], 
 def test_the_range_of_float32_gradients(largest: float, dtype: Any) -> None:
     a, b, g = integers(1, 20, 30), np.eye(30), np.random.default_rng(3).normal(size=(20, 30))
     g *= largest / np.max(np.abs(g))
-    arrays = [on(values, dtype, requires_grad=True) for values in (a, b)]
-    out = wp.zeros((20, 30), dtype=wp.float32, device=CPU, requires_grad=True)
-    alpha = 1.0 / largest
-    with wp.Tape() as tape:
-        warp_tiles.matmul(*arrays, out, alpha=min(alpha, 3e38))
-    backward(tape, out, g)
-    exact = min(alpha, 3e38) * g
-    np.testing.assert_allclose(values_of(arrays[0].grad), exact, rtol=2.0**-8, atol=2.0**-24)
+    alpha = min(1.0 / largest, 3e38)
+    found, exact = values_of(differentiated(a, b, g, dtype, alpha)[0].grad), alpha * g
+    np.testing.assert_allclose(found, exact, rtol=2.0**-8, atol=2.0**-24)
     if dtype is wp.float16:  # all but the last rounding keeps 22 bits
         kept = np.abs(exact) > 2.0**-10
-        np.testing.assert_allclose(values_of(arrays[0].grad)[kept], exact[kept].astype(np.float16), rtol=2.0**-10)
+        np.testing.assert_allclose(found[kept], exact[kept].astype(np.float16), rtol=2.0**-10)
 
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
@@ -105,36 +105,23 @@ def test_gradients_that_are_not_finite_reach_only_their_rows(bad: float) -> None
     a, b, g = integers(1, 20, 30), integers(2, 30, 25), integers(3, 20, 25)
     expected = g @ b.T
     g[4, 7] = bad
-    arrays = [on(values, wp.float16, requires_grad=True) for values in (a, b)]
-    out = wp.zeros((20, 25), dtype=wp.float32, device=CPU, requires_grad=True)
-    with wp.Tape() as tape:
-        warp_tiles.matmul(*arrays, out)
-    backward(tape, out, g)
-    others = np.arange(20) != 4
-    assert np.array_equal(arrays[0].grad.numpy()[others], expected[others])
-    assert not np.isfinite(arrays[0].grad.numpy()[4, b[:, 7] != 0]).any()
+    found, others = differentiated(a, b, g)[0].grad.numpy(), np.arange(20) != 4
+    assert np.array_equal(found[others], expected[others])
+    assert not np.isfinite(found[4, b[:, 7] != 0]).any()
 
 
 def test_an_infinite_operand_reaches_only_its_column() -> None:
     a, b, g = integers(1, 20, 30), integers(2, 30, 25), integers(3, 20, 25) + 0.5
     b[7, 4] = np.inf
-    arrays = [on(values, wp.float16, requires_grad=True) for values in (a, b)]
-    out = wp.zeros((20, 25), dtype=wp.float32, device=CPU, requires_grad=True)
-    with wp.Tape() as tape:
-        warp_tiles.matmul(*arrays, out)
-    backward(tape, out, g)
-    found, others = arrays[0].grad.numpy(), np.arange(30) != 7
+    found, others = differentiated(a, b, g)[0].grad.numpy(), np.arange(30) != 7
     assert not np.isfinite(found[:, 7]).any()
     assert np.array_equal(found[:, others], (g @ b[others].T).astype(np.float16))
 
 
 def test_a_gradient_beyond_bfloat16_is_infinite() -> None:
-    arrays = [on(values, wp.bfloat16, requires_grad=True) for values in (np.ones((16, 16)), np.ones((16, 16)))]
-    out = wp.zeros((16, 16), dtype=wp.float32, device=CPU, requires_grad=True)
-    with wp.Tape() as tape:
-        warp_tiles.matmul(*arrays, out)
-    backward(tape, out, np.full((16, 16), 3.4e38))
-    assert np.all(np.isinf(values_of(arrays[1].grad)))
+    ones = np.ones((16, 16))
+    _, y = differentiated(ones, ones, 3.4e38 * ones, wp.bfloat16)
+    assert np.all(np.isinf(values_of(y.grad)))
 
 
 @pytest.mark.parametrize("strides", [(4, 4), (0, 4)], ids=["sliding", "broadcast"])

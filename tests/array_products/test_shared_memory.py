@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -15,6 +14,7 @@ from warp_tiles.gemm.matmul import choose_matmul, shared_bytes
 from warp_tiles.gemm.matmul_question import MatmulProblem
 from warp_tiles.gemm.pipeline import PipelineOverrides
 
+pytestmark = pytest.mark.usefixtures("enabled")
 LARGE = (4096, 4096, 4096, 1)
 PROBLEMS = {
     "fp16": MatmulProblem(*LARGE, "float16", "float16", "float16"),
@@ -29,12 +29,6 @@ PROBLEMS = {
     "fp32 gradient": MatmulProblem(*LARGE, has_beta=True),
     "fp64 gradient": MatmulProblem(*LARGE, "float64", "float64", "float64", has_beta=True),
 }
-
-
-@pytest.fixture(autouse=True)
-def _hooked() -> Iterator[None]:
-    with warp_tiles.enabled():
-        yield
 
 
 # the four sizes of shared memory, and then the other architectures that have them

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench import ALIGNED, Bench, libmathdx, mma
+from tests.bench import ALIGNED, Bench, libmathdx, mma, plan_of
 from warp_tiles.errors import ToolchainError
 from warp_tiles.gemm.choose import choose
-from warp_tiles.gemm.problem import GemmProblem, Role
-from warp_tiles.plan.planning import ModulePlan, Session, resolve
-
-
-def plan_of(*variants: GemmProblem) -> ModulePlan:
-    session = Session("module", 90, 32)
-    for variant in variants:
-        session.add("tile_matmul", "k", {Role.FORWARD: variant})
-    return resolve(session, (), ["k"], [])
+from warp_tiles.gemm.problem import Role
+from warp_tiles.plan.planning import Session, resolve
 
 
 def test_a_plan_is_annotated_with_provider_key_and_cache_state(bench: Bench) -> None:

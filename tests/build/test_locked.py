@@ -6,25 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from tests.bench import ALIGNED, Bench, libmathdx, mma, variant_of
+from tests.bench import ALIGNED, Bench, libmathdx, mma, plan_of, variant_of
 from warp_tiles import settings
 from warp_tiles.errors import LockedError, ToolchainError
-from warp_tiles.gemm.problem import Role
-from warp_tiles.plan.planning import ModulePlan, Session, resolve
 from warp_tiles.solver.variant import SolverVariant, Variant
 
 OTHERS = [variant_of(12), variant_of(16)]
 ODD = replace(ALIGNED, threads=48)
 FEW = replace(ALIGNED, threads=16)
 FACTOR = SolverVariant("cholesky", 8, 8, (ALIGNED.c, ALIGNED.c), False, 32, 90)
-
-
-def plan_of(*variants: Variant) -> ModulePlan:
-    """A module that needs some variants, under the settings of the process."""
-    session = Session("module", 90, 32)
-    for variant in variants:
-        session.add("tile_matmul", "k", {Role.FORWARD: variant})
-    return resolve(session, (), ["k"], [])
 
 
 def missing(bench: Bench, *variants: Variant) -> LockedError:

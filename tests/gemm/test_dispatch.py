@@ -13,8 +13,6 @@ from numpy.lib.stride_tricks import as_strided
 
 from tests.gemm.tiles import SM90, operand_tiles, product, tile
 from warp_tiles.gemm.dispatch import (
-    BFLOAT16_ADJOINT_ERROR,
-    BFLOAT16_OUT_ERROR,
     Target,
     Tile,
     leading_dimension,
@@ -135,24 +133,7 @@ def test_products_keep_dtypes_threads_and_architecture(tiles: tuple[Tile, Tile, 
     assert {(v.threads, v.arch, v.precision) for v in found.values()} == {(96, 120, "default")}
 
 
-def test_sizes_of_the_adjoints() -> None:
-    found = product(tile(8, 4), tile(4, 16), tile(8, 16)).variants
-    sizes = {role: (v.m, v.n, v.k) for role, v in found.items()}
-    assert sizes == {Role.FORWARD: (8, 16, 4), Role.ADJOINT_A: (8, 4, 16), Role.ADJOINT_B: (4, 16, 8)}
-
-
 # ---- the scalar path
-
-
-def test_a_broadcast_tile_takes_the_scalar_path_with_warps_warning() -> None:
-    found = product(tile(4, 4, strides=(0, 1)), tile(4, 4), tile(4, 4))
-    assert found.variants == {}
-    assert "'a'" in found.scalar_reason
-    assert "strides=(0, 1)" in found.scalar_reason
-    assert found.warnings == (
-        "tile_matmul() operand with shape=(4, 4) strides=(0, 1) "
-        "cannot be expressed as a leading dimension; using the scalar GEMM path.",
-    )
 
 
 @pytest.mark.parametrize("name", ["a", "b", "out"])
@@ -169,13 +150,6 @@ def test_only_the_first_bad_operand_is_warned_about_as_in_warp() -> None:
     assert len(product(bad, bad, bad).warnings) == 1
 
 
-def test_a_cpu_target_takes_the_scalar_path() -> None:
-    found = product(tile(4, 4), tile(4, 4), tile(4, 4), target=Target(None, 1))
-    assert found.variants == {}
-    assert "CPU" in found.scalar_reason
-    assert found.warnings == ()
-
-
 def test_a_reason_given_by_the_target_is_kept() -> None:
     reason = "the option enable_mathdx_gemm is off: remove it, or set mathdx_opt_out to 'own'"
     found = product(tile(4, 4, strides=(0, 1)), tile(4, 4), tile(4, 4), target=Target(90, 64, reason))
@@ -185,25 +159,6 @@ def test_a_reason_given_by_the_target_is_kept() -> None:
 
 
 # ---- tf32
-
-NO_TF32 = "tile_matmul() cannot honor precision='tf32' for this compilation; falling back to default precision."
-
-
-def test_tf32_applies_to_all_three_products() -> None:
-    found = product(tile(4, 4), tile(4, 4), tile(4, 4), "tf32", Target(80, 64))
-    assert {v.precision for v in found.variants.values()} == {"tf32"}
-    assert found.warnings == ()
-
-
-def test_tf32_on_turing_falls_back_with_a_warning() -> None:
-    found = product(tile(4, 4), tile(4, 4), tile(4, 4), "tf32", Target(75, 64))
-    assert {v.precision for v in found.variants.values()} == {"default"}
-    assert found.warnings == (NO_TF32,)
-
-
-def test_tf32_on_the_cpu_falls_back_with_a_warning() -> None:
-    found = product(tile(4, 4), tile(4, 4), tile(4, 4), "tf32", Target(None, 1))
-    assert found.warnings == (NO_TF32,)
 
 
 @pytest.mark.parametrize("arch", [75, 90, None])
@@ -232,19 +187,6 @@ def test_a_bfloat16_result_of_a_broadcast_operand_is_refused() -> None:
     broadcast = tile(4, 4, "bfloat16", strides=(0, 1))
     with pytest.raises(TypeError, match=r"bfloat16 'out' tile.*strides=\(0, 1\) cannot be expressed"):
         product(broadcast, tile(4, 4, "bfloat16"), tile(4, 4, "bfloat16"))
-
-
-def test_a_bfloat16_result_is_planned_for_a_gpu() -> None:
-    narrow = tile(4, 4, "bfloat16")
-    found = product(narrow, narrow, narrow).variants
-    assert {v.c.dtype for v in found.values()} == {"bfloat16"}
-    assert "does not support a bfloat16 'out' tile" in BFLOAT16_OUT_ERROR
-
-
-def test_bfloat16_operands_are_planned() -> None:
-    found = product(tile(4, 4, "bfloat16"), tile(4, 4, "bfloat16"), tile(4, 4))
-    assert found.variants[Role.FORWARD].a.dtype == "bfloat16"
-    assert "enable_backward=False" in BFLOAT16_ADJOINT_ERROR
 
 
 @pytest.mark.parametrize(("position", "name"), [(0, "'a'"), (1, "'b'"), (2, "'out'")])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.gemm.matmul import candidates
 from warp_tiles.gemm.matmul_question import MatmulConfig
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu", "enabled")]
 TYPES = {"float16": wp.float16, "bfloat16": wp.bfloat16, "float32": wp.float32, "float64": wp.float64}
 SHAPES = [
     (128, 256, 64),
@@ -31,12 +30,6 @@ SHAPES = [
     (1, 1000, 777),
     (7, 5, 3),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _hooked() -> Iterator[None]:
-    with warp_tiles.enabled():
-        yield
 
 
 def most_of(dtype: str) -> int:

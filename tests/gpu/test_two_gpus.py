@@ -3,7 +3,6 @@
 # kernels use arguments of their function as types, so annotations are not postponed here
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,10 @@ from tests.launch.recorded_kernels import blend
 from tests.tuning.fake_stores import MemoryStore
 from warp_tiles import record
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("enabled")]
 
 SPLIT = 64, 64, 8192  # one tile, so K is split and the slices meet in a workspace
 SIZE = 256
-
-
-@pytest.fixture(autouse=True)
-def _hooked() -> Iterator[None]:
-    with warp_tiles.enabled():
-        yield
 
 
 @pytest.fixture

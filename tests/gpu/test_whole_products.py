@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import warp as wp
@@ -14,14 +12,8 @@ from tests.integration.helpers import load
 from tests.whole_kernels import WHOLE, Whole
 from warp_tiles._warp.tapes import RecordedProduct
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu", "enabled")]
 M, N, K, THREADS = 260, 200, 144, 64
-
-
-@pytest.fixture(autouse=True)
-def _hooked() -> Iterator[None]:
-    with warp_tiles.enabled():
-        yield
 
 
 class Recorded:

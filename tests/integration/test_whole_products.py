@@ -23,15 +23,10 @@ from warp_tiles.codegen.module import WHOLE_GRADIENTS
 from warp_tiles.plan.whole import LEAST_WORK
 from warp_tiles.reports.functions import loop_rows
 
+pytestmark = pytest.mark.usefixtures("enabled")
 M, N, K = 70, 50, 144
 THREADS = 64
 GPU: Any = SimpleNamespace(is_cuda=True, arch=90)
-
-
-@pytest.fixture(autouse=True)
-def enabled() -> Any:
-    with warp_tiles.enabled():
-        yield
 
 
 def plan_of(text: str) -> tuple[Any, warp_tiles.ModulePlan]:

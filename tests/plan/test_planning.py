@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.codegen.modules import BIG, SMALL, forms, session
+from tests.codegen.modules import BIG, SMALL, session
 from warp_tiles.gemm.problem import PRODUCT_ROLES, Operand, Role
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planning import FunctionUse, ModulePlan, PlannedVariant, Session, Site, resolve
@@ -116,31 +116,6 @@ def test_scalar_sites_of_different_functions_stay_apart() -> None:
         made.add("tile_matmul", name, {}, scalar_reason="the target is the CPU")
     plan = resolve(made, (), ["one", "two"], [])
     assert {item.function for item in plan.variants if item.role is C} == {"one", "two"}
-
-
-def test_an_adjoint_of_bfloat16_operands_is_refused_on_the_scalar_path() -> None:
-    made = Session("module", None, 1)
-    made.add("tile_matmul", "gemm", {}, scalar_reason="the target is the CPU", bfloat16_operands=True)
-    words = r"In 'gemm'.*bfloat16 'a' or 'b'.*enable_backward=False.*'mma' does.*Here the target is the CPU"
-    with pytest.raises(TypeError, match=words):
-        resolve(made, {0}, ["gemm"], [])
-    assert resolve(made, (), ["gemm"], []).needed == ()
-
-
-def test_an_adjoint_of_bfloat16_operands_is_planned_with_a_function() -> None:
-    made = Session("module", 90, 128)
-    variants = forms(8, 8, 8, "bfloat16")
-    made.add("tile_matmul", "gemm", variants, bfloat16_operands=True)
-    plan = resolve(made, {0}, ["gemm"], [])
-    assert {item.variant for item in plan.needed} == set(variants.values())
-
-
-def test_bfloat16_operands_are_planned_forward() -> None:
-    variants = forms(8, 8, 8, "bfloat16")
-    made = Session("module", 90, 128)
-    made.add("tile_matmul", "gemm", variants, bfloat16_operands=True)
-    plan = resolve(made, (), ["gemm"], [use("gemm", "gemm", False)])
-    assert [item.variant for item in plan.needed] == [variants[C]]
 
 
 def test_the_product_in_warps_adjoint_of_a_cholesky_is_the_only_one_of_its_site() -> None:
