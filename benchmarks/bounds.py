@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.gemm.hardware import LANES
+from warp_tiles.gemm.problem import DTYPE_BYTES
 
 SHARED_BYTES_PER_CLOCK = 128
 # Floating-point operations per clock and multiprocessor of sm_90: 989 TFLOP/s of dense fp16, from NVIDIA's data sheet,

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from warp_tiles.gemm.dtypes import DType
 from warp_tiles.gemm.matmul import candidates, choose_matmul, cost_us
 from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
+from warp_tiles.gemm.problem import DType
 from warp_tiles.tuning.key import TuningKey, environment_of
 from warp_tiles.tuning.measure import Candidate, Clock, EventClock
 from warp_tiles.tuning.question import Question, by_identity

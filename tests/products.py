@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import warp as wp
 
-from warp_tiles.gemm.dtypes import DTYPES
+from warp_tiles.gemm.problem import DTYPES
 
 Matrix = npt.NDArray[np.float64]
 # unit roundoff of each storage type

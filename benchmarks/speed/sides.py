@@ -16,7 +16,7 @@ import warp_tiles
 from benchmarks.speed.arrays import Matrix, draw, to_device, to_host
 from benchmarks.speed.builds import ARCH, Build, BuildStore, import_kernels
 from benchmarks.speed.cells import Cell, Part
-from warp_tiles.gemm.dtypes import DTYPES
+from warp_tiles.gemm.problem import DTYPES
 
 # unit roundoff of the storage type; tf32 keeps ten bits of the mantissa
 ROUNDOFF = {**{str(name): info.roundoff for name, info in DTYPES.items()}, "tf32": 2.0**-11}

@@ -15,8 +15,7 @@ from tests.computed_kernels import ROUNDED
 from tests.integration.helpers import gemm, load
 from tests.loop_forms import FORMS, LOAD_A, LOAD_B, START, STORE, Form, kernel
 from warp_tiles._warp.internals import find
-from warp_tiles.codegen.effects import ELEMENTWISE, INPLACE, OPERATORS
-from warp_tiles.codegen.operations import Operation, Tile
+from warp_tiles.codegen.operations import ELEMENTWISE, INPLACE, OPERATORS, Operation, Tile
 from warp_tiles.codegen.trace import Branch, Loop
 
 RANGE_FORM = FORMS["bounds from a shape"]

@@ -16,8 +16,7 @@ from tests._warp.generate import (
 )
 from tests.integration.helpers import gemm, load
 from tests.loop_forms import FORMS, RANGE, START, STORE, kernel, loop
-from warp_tiles.codegen.effects import Effect
-from warp_tiles.codegen.operations import Affine, Array, Operation, Product, Scalar, Tile
+from warp_tiles.codegen.operations import Affine, Array, Effect, Operation, Product, Scalar, Tile
 from warp_tiles.codegen.trace import Branch, FunctionTrace
 
 RANGE_FORM = FORMS["bounds from a shape"]

@@ -12,8 +12,7 @@ from warp_tiles.codegen.answers import AccumulatorStore, LoopDecision
 from warp_tiles.codegen.operations import Array, Scalar, Tile
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import Node
-from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
-from warp_tiles.gemm.problem import GemmProblem, Precision
+from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, Precision
 
 M, N, K = 64, 64, 32
 ZEROS = t.zeros(C, hook=t.number())

@@ -8,8 +8,7 @@ import pytest
 
 from tests.codegen import traces as t
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
-from warp_tiles.codegen.effects import Effect
-from warp_tiles.codegen.operations import Scalar
+from warp_tiles.codegen.operations import Effect, Scalar
 from warp_tiles.codegen.trace import Node
 
 A, B, C, D = (t.tile(name) for name in "abcd")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from warp_tiles.codegen.effects import Effect, effect_of_builtin, effect_of_function
+from warp_tiles.codegen.operations import Effect, effect_of_builtin, effect_of_function
 
 
 @pytest.mark.parametrize(

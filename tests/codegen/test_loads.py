@@ -10,9 +10,8 @@ import pytest
 
 from tests.codegen import traces as t
 from warp_tiles.codegen.answers import Loads
-from warp_tiles.codegen.effects import Effect
 from warp_tiles.codegen.loads import is_asynchronous, plan_loads
-from warp_tiles.codegen.operations import Operation
+from warp_tiles.codegen.operations import Effect, Operation
 from warp_tiles.codegen.trace import Node
 
 A, B, C = t.tile("a"), t.tile("b"), t.tile("c")

@@ -9,9 +9,8 @@ import pytest
 from tests.codegen import traces as t
 from tests.codegen.decisions import BUFFERS_IN_C, START_VALUE, A, B, C, D, body, decide_loop, decide_loops, outcome
 from warp_tiles.codegen.answers import LoopDecision
-from warp_tiles.codegen.effects import Effect
 from warp_tiles.codegen.loops import decide
-from warp_tiles.codegen.operations import Array, Tile
+from warp_tiles.codegen.operations import Array, Effect, Tile
 from warp_tiles.codegen.trace import ModuleTrace, Node
 
 # ---- loops with a decision

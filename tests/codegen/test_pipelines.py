@@ -21,9 +21,8 @@ from tests.codegen.decisions import (
     outcome,
 )
 from warp_tiles.codegen.answers import LoopDecision
-from warp_tiles.codegen.effects import Effect
 from warp_tiles.codegen.emit_loops import Macros, emit_loops
-from warp_tiles.codegen.operations import Operation, Scalar
+from warp_tiles.codegen.operations import Effect, Operation, Scalar
 from warp_tiles.codegen.trace import Node
 
 # ---- loops that load ahead

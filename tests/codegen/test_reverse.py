@@ -9,11 +9,10 @@ import pytest
 from tests.codegen import traces as t
 from tests.gemm.test_main_loop import variant_of
 from warp_tiles.codegen.answers import LoopDecision, ReverseRing
-from warp_tiles.codegen.effects import Effect
 from warp_tiles.codegen.emit_loops import emit_reverse
 from warp_tiles.codegen.hooks import Macros
 from warp_tiles.codegen.loops import decide
-from warp_tiles.codegen.operations import Array, Operation, Tile
+from warp_tiles.codegen.operations import Array, Effect, Operation, Tile
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import FunctionTrace, Node
 from warp_tiles.gemm.pipeline import PipelineOverrides

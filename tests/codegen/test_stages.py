@@ -9,9 +9,8 @@ import pytest
 from tests.codegen import traces as t
 from tests.gemm.test_main_loop import variant_of
 from warp_tiles.codegen.answers import LoopDecision, Ring
-from warp_tiles.codegen.effects import Effect
 from warp_tiles.codegen.loops import decide
-from warp_tiles.codegen.operations import Array, Operation, Tile
+from warp_tiles.codegen.operations import Array, Effect, Operation, Tile
 from warp_tiles.codegen.stages import LoopTarget, constant_arrays
 from warp_tiles.codegen.trace import FunctionTrace, Loop, Node
 from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, PipelineOverrides

@@ -6,8 +6,7 @@ import pytest
 
 from tests.codegen import traces as t
 from warp_tiles.codegen.answers import ComputedStore
-from warp_tiles.codegen.effects import INPLACE, OPERATORS, Effect
-from warp_tiles.codegen.operations import Affine, Array, Operation, Scalar, Tile, Value
+from warp_tiles.codegen.operations import INPLACE, OPERATORS, Affine, Array, Effect, Operation, Scalar, Tile, Value
 from warp_tiles.codegen.stores import computed_stores
 from warp_tiles.codegen.trace import Node
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.effects import Effect
-from warp_tiles.codegen.operations import Operation
+from warp_tiles.codegen.operations import Effect, Operation
+from warp_tiles.codegen.pipelines import fill_before, holds_zeros
 from warp_tiles.codegen.trace import Loop, Node
-from warp_tiles.codegen.zeros import fill_before, holds_zeros
 
 C, D = t.tile("c"), t.tile("d")
 HERE = t.loop()

@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from warp_tiles.codegen.accumulators import AccumulatorsOf
 from warp_tiles.codegen.answers import LoopAccumulators
-from warp_tiles.codegen.effects import Effect
-from warp_tiles.codegen.operations import Operation, Product, Scalar, Tile, Value
+from warp_tiles.codegen.loops import AccumulatorsOf
+from warp_tiles.codegen.operations import Effect, Operation, Product, Scalar, Tile, Value
 from warp_tiles.codegen.trace import Branch, FunctionTrace, Loop, ModuleTrace, Node
 
 _numbers = itertools.count(1)

@@ -8,8 +8,7 @@ import numpy as np
 
 from tests.emulator.emulator import Answer, Function, Launch
 from tests.emulator.tiles import Matrix, Tile, rounded
-from warp_tiles.gemm.dtypes import DTYPES
-from warp_tiles.gemm.problem import DType, GemmProblem, Operand
+from warp_tiles.gemm.problem import DTYPES, DType, GemmProblem, Operand
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.providers.mma import SOURCE, config_struct, problem_struct
 

@@ -16,8 +16,7 @@ from tests.emulator.solver import Case, error_of, launch, usual
 from tests.integration.helpers import load
 from tests.nightly import some
 from tests.solver_kernels import BODIES, DIFFERENTIABLE, REFERENCES, gradients, inputs, kernels_text
-from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
-from warp_tiles.gemm.problem import Arrangement, Operand
+from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, Operand
 from warp_tiles.providers.solver import SOURCE
 from warp_tiles.solver.variant import Function, SolverConfig, SolverVariant
 

@@ -7,7 +7,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES, DType
+from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, DType
 
 
 def test_every_type_has_a_row_with_its_name() -> None:

@@ -15,9 +15,9 @@ from tests.array_products.cases import LAYOUTS, Values, integers, on, square, va
 from warp_tiles.array_products.arguments import checked
 from warp_tiles.array_products.call import canonicalize
 from warp_tiles.array_products.prepared import answered, prepare, prepared
-from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.gemm.matmul import candidates
 from warp_tiles.gemm.matmul_question import MatmulConfig
+from warp_tiles.gemm.problem import DTYPE_BYTES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu", "enabled")]
 TYPES = {"float16": wp.float16, "bfloat16": wp.bfloat16, "float32": wp.float32, "float64": wp.float64}

@@ -19,7 +19,7 @@ from tests.integration.helpers import gemm, load
 from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
-from warp_tiles._warp.prefetch import Prefetches
+from warp_tiles._warp.reload import Prefetches
 from warp_tiles.errors import PlanError
 
 PLAIN = """

@@ -16,8 +16,7 @@ from warp_tiles.codegen.prelude import REVERSED_HEADER, SOLVER_HEADER
 from warp_tiles.compile import sources
 from warp_tiles.compile.search import load_library
 from warp_tiles.gemm.choose import choose
-from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
-from warp_tiles.gemm.problem import Arrangement, GemmProblem, Operand, Precision
+from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, Arrangement, GemmProblem, Operand, Precision
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.cublasdx import CublasdxProvider

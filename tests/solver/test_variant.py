@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.gemm.dtypes import DTYPE_BYTES
-from warp_tiles.gemm.problem import Arrangement, Operand
+from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, Operand
 from warp_tiles.solver.variant import OPERANDS, Function, SolverConfig, SolverVariant
 
 FUNCTIONS = get_args(Function)

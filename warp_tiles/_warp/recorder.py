@@ -20,7 +20,8 @@ from warp_tiles._warp.trace_builder import (
     is_reference,
     is_tile,
 )
-from warp_tiles.codegen.effects import (
+from warp_tiles.codegen.hooks import Hook
+from warp_tiles.codegen.operations import (
     ASTYPE,
     ELEMENTWISE,
     INPLACE,
@@ -36,7 +37,6 @@ from warp_tiles.codegen.effects import (
     effect_of_builtin,
     effect_of_function,
 )
-from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.trace import FunctionTrace
 
 # these nodes compute numbers, or are recorded as loops and branches; all other nodes have unknown effects

@@ -14,9 +14,8 @@ from warp_tiles._warp.internals import find, missing_part
 from warp_tiles._warp.launch import has_adjoint
 from warp_tiles._warp.modules import name_of
 from warp_tiles.errors import RecordingError, WarpTilesError
-from warp_tiles.plan.expressions import Argument
 from warp_tiles.plan.planning import ModulePlan
-from warp_tiles.plan.whole import LEAST_WORK, WholeProduct
+from warp_tiles.plan.whole import LEAST_WORK, Argument, WholeProduct
 from warp_tiles.settings import current
 
 log = logging.getLogger("warp_tiles")

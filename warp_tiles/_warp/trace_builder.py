@@ -11,11 +11,11 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from warp_tiles._warp.internals import find
-from warp_tiles.codegen.effects import Effect
 from warp_tiles.codegen.operations import (
     UNKNOWN_MEMORY,
     Affine,
     Array,
+    Effect,
     Operation,
     Product,
     Scalar,

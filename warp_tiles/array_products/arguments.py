@@ -15,7 +15,7 @@ import warp as wp
 from warp_tiles.array_products.call import Bias, MatmulCall, are_distinct, contiguous, operand_views, view_of
 from warp_tiles.array_products.prepared import PreparedMatmul
 from warp_tiles.errors import MatmulError
-from warp_tiles.gemm.dtypes import DTYPES, DType
+from warp_tiles.gemm.problem import DTYPES, DType
 
 PRECISIONS = ("default", "tf32")
 _MOST_WORK: Any = 1_000_000  # of NumPy's search for a common address

@@ -22,10 +22,9 @@ from warp_tiles.array_products.elementwise import (
 from warp_tiles.array_products.kernels import types
 from warp_tiles.array_products.prepared import PreparedMatmul, add_rows, apply, elementwise, is_prepared, prepared
 from warp_tiles.errors import MatmulError
-from warp_tiles.gemm.dtypes import DType
 from warp_tiles.gemm.matmul_question import Operand
-from warp_tiles.plan.expressions import Argument
-from warp_tiles.plan.whole import LEAST_WORK, WholeOperand, WholeProduct
+from warp_tiles.gemm.problem import DType
+from warp_tiles.plan.whole import LEAST_WORK, Argument, WholeOperand, WholeProduct
 
 _NUMBER = contiguous("float32", (1, 1, 1))
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import warp as wp
 
-from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
 from warp_tiles.gemm.matmul_question import ALIGNED, STRIDED, MatmulProblem, Operand
+from warp_tiles.gemm.problem import DTYPE_BYTES, DType
 
 
 @dataclass(frozen=True)

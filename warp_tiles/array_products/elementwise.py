@@ -9,7 +9,7 @@ from typing import Any
 import warp as wp
 
 from warp_tiles.array_products.kernels import forward_only, types
-from warp_tiles.gemm.dtypes import DType
+from warp_tiles.gemm.problem import DType
 
 CHUNK = 128  # rows of a column that one thread reads
 

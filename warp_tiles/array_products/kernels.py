@@ -15,8 +15,8 @@ from typing import Any
 
 import warp as wp
 
-from warp_tiles.gemm.dtypes import DType
 from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
+from warp_tiles.gemm.problem import DType
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from warp_tiles.array_products.kernels import (
 )
 from warp_tiles.array_products.workspace import workspace
 from warp_tiles.errors import MatmulError, WarpTilesError
-from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.gemm.matmul_question import ALIGNED, MatmulAnswer, MatmulConfig
+from warp_tiles.gemm.problem import DTYPE_BYTES
 from warp_tiles.launch.script import note_product
 from warp_tiles.util.threads import raise_if_signalled
 

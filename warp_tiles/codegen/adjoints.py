@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import functools
 
-from warp_tiles.codegen.effects import Effect
-from warp_tiles.codegen.operations import Operation, Tile
+from warp_tiles.codegen.operations import Effect, Operation, Tile
 from warp_tiles.codegen.trace import FunctionTrace, ModuleTrace, Node, loops, operations, own_operations, path_to
 
 # for these the reverse pass reads only the gradient of the tile, and none of its elements

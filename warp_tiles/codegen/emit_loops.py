@@ -39,10 +39,9 @@ from warp_tiles.codegen.answers import (
 )
 from warp_tiles.codegen.hooks import STATEMENT, Hook, Macros, hook_of, pointer
 from warp_tiles.codegen.operations import Tile
-from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.pipeline import MmaPlan
-from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.gemm.problem import DTYPES, GemmProblem
 
 _SYNC = "WP_TILE_SYNC();"
 _WAIT = "wt_module::wait_for_loads();"

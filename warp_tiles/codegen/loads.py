@@ -12,8 +12,7 @@ import contextlib
 from collections.abc import Collection, Iterable, Sequence
 
 from warp_tiles.codegen.answers import Loads
-from warp_tiles.codegen.effects import JUMPS, LOAD, Effect
-from warp_tiles.codegen.operations import Operation, Tile
+from warp_tiles.codegen.operations import JUMPS, LOAD, Effect, Operation, Tile
 from warp_tiles.codegen.trace import Branch, FunctionTrace, Loop, Node
 
 

@@ -20,8 +20,7 @@ from warp_tiles.codegen.emit_stores import emit_accumulator_store, emit_computed
 from warp_tiles.codegen.hooks import Macros
 from warp_tiles.compile import sources
 from warp_tiles.compile.sources import flatten
-from warp_tiles.gemm.dtypes import DTYPES
-from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.gemm.problem import DTYPES, GemmProblem
 from warp_tiles.solver.variant import SolverVariant
 
 SCALAR_FUNCTION = "0"  # Warp's templates take the scalar path if they get an int in place of a function

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 
 from warp_tiles.codegen.adjoints import sites_without_replay
 from warp_tiles.codegen.answers import Accumulation, ReverseRing, TileGradient
-from warp_tiles.codegen.effects import JUMPS, TRANSPOSE, Effect
-from warp_tiles.codegen.operations import Operation
+from warp_tiles.codegen.operations import JUMPS, TRANSPOSE, Effect, Operation
 from warp_tiles.codegen.pipelines import Body, body_of
 from warp_tiles.codegen.stages import (
     ASYNC_COPIES_OFF,

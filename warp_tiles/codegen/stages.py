@@ -13,11 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from warp_tiles.codegen.answers import Accumulation, Ring, StageBuffer
-from warp_tiles.codegen.effects import JUMPS, TRANSPOSE
-from warp_tiles.codegen.operations import UNKNOWN_MEMORY, Array, Operation, Tile
-from warp_tiles.codegen.pipelines import Body
+from warp_tiles.codegen.operations import JUMPS, TRANSPOSE, UNKNOWN_MEMORY, Array, Operation, Tile
+from warp_tiles.codegen.pipelines import Body, fill_before, holds_zeros
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, operations, path_to
-from warp_tiles.codegen.zeros import fill_before, holds_zeros
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
 from warp_tiles.gemm.loop_question import PipelineRecords, loop_question, transpositions
 from warp_tiles.gemm.pipeline import (

@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from warp_tiles.codegen.answers import Accumulation, AccumulatorStore, ComputedStore, ReversedStore, Ring
-from warp_tiles.codegen.effects import (
+from warp_tiles.codegen.operations import (
     ASTYPE,
     ELEMENTWISE,
     INPLACE,
@@ -31,14 +31,17 @@ from warp_tiles.codegen.effects import (
     SHAPE,
     STORE,
     TRANSPOSE,
+    UNKNOWN_MEMORY,
     ZEROS,
+    Array,
     Effect,
+    Operation,
+    Scalar,
+    Tile,
 )
-from warp_tiles.codegen.operations import UNKNOWN_MEMORY, Array, Operation, Scalar, Tile
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Node, blocks, loops, operations, path_to
-from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.gemm.pipeline import MmaPlan
-from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem
 
 _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 _VECTOR_BYTES = 16

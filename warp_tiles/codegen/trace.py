@@ -12,9 +12,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from warp_tiles.codegen.effects import ELEMENTWISE
 from warp_tiles.codegen.hooks import Hook
-from warp_tiles.codegen.operations import UNKNOWN_MEMORY, Operation, Tile
+from warp_tiles.codegen.operations import ELEMENTWISE, UNKNOWN_MEMORY, Operation, Tile
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,11 +17,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from warp_tiles.codegen.effects import ADD_INPLACE, ASTYPE, JUMPS, LOAD, MATMUL, SHAPE, STORE, TRANSPOSE, ZEROS, Effect
-from warp_tiles.codegen.operations import Affine, Array, Operation, Scalar, Tile, Value
+from warp_tiles.codegen.operations import (
+    ADD_INPLACE,
+    ASTYPE,
+    JUMPS,
+    LOAD,
+    MATMUL,
+    SHAPE,
+    STORE,
+    TRANSPOSE,
+    ZEROS,
+    Affine,
+    Array,
+    Effect,
+    Operation,
+    Scalar,
+    Tile,
+    Value,
+)
 from warp_tiles.codegen.trace import Branch, FunctionTrace, Loop, loops
-from warp_tiles.plan.expressions import Expression, argument, combined, constant, extent
-from warp_tiles.plan.whole import WholeOperand, WholeProduct
+from warp_tiles.plan.whole import Expression, WholeOperand, WholeProduct, argument, combined, constant, extent
 
 
 class _UnsuitableError(Exception):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
-from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
 from warp_tiles.gemm.hardware import DEEP_STEP_ARCHS, LANES, TF32_MIN_ARCH, has_wgmma, multiprocessor
 from warp_tiles.gemm.loop_question import LoopAnswer, loop_question
 from warp_tiles.gemm.matmul_question import (
@@ -22,7 +21,7 @@ from warp_tiles.gemm.matmul_question import (
     ShapeBucket,
 )
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides, PlannedLoop
-from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem
 from warp_tiles.gemm.problem import Operand as Tile
 from warp_tiles.gemm.resources import limit_of_blocks, resident_blocks, static_shared_bytes
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
 from warp_tiles.gemm.hardware import has_wgmma
 from warp_tiles.gemm.loop_question import LoopAnswer
 from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
+from warp_tiles.gemm.problem import DTYPE_BYTES, DType
 
 ALIGNED = 16  # bytes of the widest async copy
 STRIDED = 0  # the alignment of an operand whose lines have gaps between their elements

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from warp_tiles.compile import sources
 from warp_tiles.compile.sources import DeviceSource
-from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
 from warp_tiles.gemm.hardware import LANES, MIN_ARCH
-from warp_tiles.gemm.problem import GemmProblem, Operand
+from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, GemmProblem, Operand
 from warp_tiles.providers.base import Recipe, refusal
 from warp_tiles.providers.nvrtc import NvrtcProvider
 

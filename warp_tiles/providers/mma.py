@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import UnsupportedVariant
-from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
-from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.providers.base import Recipe, Tuned
 from warp_tiles.providers.nvrtc import OwnProvider, constants, unique_name

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from warp_tiles.errors import UnsupportedVariant
-from warp_tiles.gemm.dtypes import DTYPES
-from warp_tiles.gemm.problem import Operand
+from warp_tiles.gemm.problem import DTYPES, Operand
 from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.nvrtc import OwnProvider, constants, unique_name
 from warp_tiles.solver.choose import choose, reason_unsupported

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.gemm.hardware import (
     BLOCK_THREADS,
     LANES,
@@ -11,6 +10,7 @@ from warp_tiles.gemm.hardware import (
     STATIC_SHARED_BYTES,
     THREAD_REGISTERS,
 )
+from warp_tiles.gemm.problem import DTYPE_BYTES
 from warp_tiles.gemm.resources import resident_blocks
 from warp_tiles.solver.variant import FORWARD_OF, OPERANDS, RIGHT_SIDES, SolverConfig, SolverVariant
 

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from warp_tiles.gemm.dispatch import Target, Tile, leading_dimension, operand_of
-from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES, DType
-from warp_tiles.gemm.problem import GemmProblem, Operand, Role
+from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, DType, GemmProblem, Operand, Role
 from warp_tiles.gemm.tile_config import TileConfig
 
 
