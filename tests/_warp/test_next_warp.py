@@ -88,7 +88,7 @@ def test_storage_of_tiles_that_refuses_changes(newer: list[str], monkeypatch: py
     def refuse(var: Any) -> None:
         raise AttributeError("storage is frozen")
 
-    monkeypatch.setattr("warp_tiles._warp.products.put_in_shared_memory", refuse)
+    monkeypatch.setattr("warp_tiles._warp.sites.put_in_shared_memory", refuse)
     assert enable_and_plan().variants == ()
     assert "storage is frozen" in left_to_warp(newer)
 

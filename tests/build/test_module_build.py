@@ -20,8 +20,7 @@ from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.search import Toolchain
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem, Role
-from warp_tiles.plan.planning import FunctionUse, Session, resolve
-from warp_tiles.plan.registers import with_register_limit
+from warp_tiles.plan.planning import FunctionUse, Session, resolve, with_register_limit
 from warp_tiles.settings import Settings
 
 TOOLCHAIN = Toolchain(Path("/lib/libnvrtc.so"), (12, 9), Path("/lib/libnvJitLink.so"), (12, 9), (), "25.6.0")

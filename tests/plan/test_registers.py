@@ -11,8 +11,7 @@ from warp_tiles import settings
 from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import GemmProblem, Operand, Role
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.plan.planning import KernelMemory, ModulePlan, PlannedVariant
-from warp_tiles.plan.registers import with_register_limit
+from warp_tiles.plan.planning import KernelMemory, ModulePlan, PlannedVariant, with_register_limit
 from warp_tiles.solver.choose import register_limit, registers_of_indexed
 from warp_tiles.solver.variant import SolverVariant, Variant
 

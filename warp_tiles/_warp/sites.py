@@ -1,14 +1,21 @@
-"""The modules that Warp is generating, and the call sites in them that need functions of products or solvers."""
+"""The call sites in the modules that Warp is generating, and the hooks that register those of products.
+
+Each call gets placeholders in place of function names.
+"""
 
 from __future__ import annotations
 
+import inspect
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from warp_tiles._warp.internals import find
+from warp_tiles._warp.internals import CHOLESKY, GEMM_OPTION, MATMUL, find, mathdx_enabled
 from warp_tiles._warp.reload import Reloads
 from warp_tiles._warp.tracing import Tracer
+from warp_tiles._warp.translate import precision_of, put_in_shared_memory, tile_of, variant_of_call
+from warp_tiles.errors import UnsupportedVariant
+from warp_tiles.gemm.dispatch import Target, products
 from warp_tiles.gemm.problem import PRODUCT_ROLES, Role
 from warp_tiles.plan.planning import Session
 from warp_tiles.settings import Settings, current
@@ -80,3 +87,80 @@ class CallSites:
         declare_prelude(builder)
         var = find("codegen.Var")
         return tuple(var(site.placeholder(role), str, False, True, False) for role in roles)
+
+
+# ---- products
+
+
+def dispatch_matmul(
+    sites: CallSites,
+    original: Callable[..., tuple[Any, ...]],
+    arg_types: Mapping[str, Any],
+    return_type: Any,
+    return_values: list[Any],
+    arg_values: Mapping[str, Any],
+    options: Mapping[str, Any],
+    builder: Any,
+) -> tuple[Any, ...]:
+    """Replaces Warp's ``tile_matmul_lto_dispatch_func``, with the same checks of arguments."""
+    resolved = sites.settings_of(options, builder)
+    if resolved.policy == "off":
+        return original(arg_types, return_type, return_values, arg_values, options, builder)
+    a, b, alpha = arg_values["a"], arg_values["b"], arg_values["alpha"]
+    # a new result is not read; an accumulator is, unless beta is zero
+    out, beta = (return_values[0], 0.0) if return_values else (arg_values["out"], arg_values["beta"])
+    if not find("types.is_tile")(out.type):
+        raise TypeError(f"tile_matmul() 'out' argument must be a tile, got {out!r}")
+    # Warp 1.19 added ``precision``; older versions always compute in the operands' own
+    requested = find("codegen.get_arg_value")(arg_values["precision"]) if "precision" in arg_values else "default"
+    precision = precision_of(requested)
+    target = _target(options, resolved)
+    found = products(tile_of(a), tile_of(b), tile_of(out), precision=precision, target=target)
+    for operand in (a, b, out):
+        put_in_shared_memory(operand)
+    names: tuple[Any, ...] = (0, 0, 0)
+    if builder is not None:
+        if found.reason_unsupported and resolved.provider not in ("auto", "scalar"):
+            raise UnsupportedVariant(
+                f"In '{sites.function(builder)}': {resolved.provider} cannot serve the product, "
+                f"{found.reason_unsupported}",
+                remedy=f"copy it to a tile of its own, or {resolved.remedy('provider', 'auto')}",
+            )
+        if getattr(builder, "target", "cuda") is not None:
+            for warning in found.warnings:
+                find("logger.log_warning")(warning)
+        names = sites.add(builder, MATMUL, found.variants, (a, b), scalar_reason=found.scalar_reason)
+        if (recorder := sites.tracer.recorder()) is not None:
+            site = len(sites.state(builder).session.sites) - 1
+            tiles, result = ((a, b), out) if return_values else ((a, b, out), None)
+            recorder.resolve_product(site, (alpha, beta), tiles, result)
+    return ((*names, a, b, out, alpha, beta), (), [], 0)
+
+
+def dispatch_lto_dot(
+    sites: CallSites, original: Callable[..., tuple[str, bytes]], *args: Any, **kwargs: Any
+) -> tuple[str, bytes]:
+    """Registers the GEMM of ``tile_cholesky``'s adjoint. It is built together with the other variants."""
+    bound = inspect.signature(original).bind(*args, **kwargs)
+    bound.apply_defaults()
+    builder = bound.arguments["builder"]
+    resolved = sites.settings_of(builder.options, builder) if hasattr(builder, "module") else None
+    if resolved is None or resolved.policy == "off" or resolved.provider == "scalar":
+        return original(*args, **kwargs)
+    variant = variant_of_call(bound.arguments)
+    (name,) = sites.add(builder, CHOLESKY, {Role.ADJOINT_A: variant}, roles=(Role.ADJOINT_A,))
+    return str(name.label), b""
+
+
+def _target(options: Mapping[str, Any], resolved: Settings) -> Target:
+    reason = ""
+    if options["output_arch"] is not None:
+        if not mathdx_enabled():
+            reason = "kernels of a Warp without MathDx cannot call GEMM functions: install a warp-lang with it"
+        elif not options.get(GEMM_OPTION, True) and resolved.mathdx_opt_out == "warp":
+            reason = f"the option {GEMM_OPTION} is off: remove it, or set mathdx_opt_out to 'own'"
+        elif resolved.policy == "scalar":
+            reason = resolved.against("policy", "auto")
+        elif resolved.provider == "scalar":
+            reason = resolved.against("provider", "auto")
+    return Target(options["output_arch"], int(options["block_dim"]), reason)

@@ -241,7 +241,7 @@ class Engine:
             TypeError, UnsupportedVariant, ToolchainError: See :meth:`warp_tiles.build.chain.Chain.assign`.
             SettingError: The policy forbids the provider of the settings.
         """
-        from warp_tiles.plan.registers import with_register_limit
+        from warp_tiles.plan.planning import with_register_limit
 
         chain = self.chain(plan.settings)
         variants = tuple(self._annotated(chain, variant) for variant in plan.variants)
