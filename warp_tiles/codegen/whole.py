@@ -22,7 +22,6 @@ from warp_tiles.codegen.operations import (
     ASTYPE,
     JUMPS,
     LOAD,
-    MATMUL,
     SHAPE,
     STORE,
     TRANSPOSE,
@@ -43,20 +42,17 @@ class _UnsuitableError(Exception):
     """The kernel is not a product of whole arrays. The message is the reason."""
 
 
+def _require(holds: bool, reason: str) -> None:
+    if not holds:
+        raise _UnsuitableError(reason)
+
+
 def whole_product(function: FunctionTrace) -> WholeProduct | str:
     """The product that a kernel computes, or the reason why it is more or less than one."""
     try:
         return _Reader(function).product()
     except _UnsuitableError as reason:
         return str(reason)
-
-
-def _adds(addition: Operation, product: Operation) -> bool:
-    """True if a statement adds the new tile that a product returned to another tile."""
-    if len(product.results) != 1 or len(addition.tiles) != 2:
-        return False
-    total, added = addition.tiles
-    return added == product.results[0] and total != added
 
 
 class _Reader:
@@ -66,14 +62,9 @@ class _Reader:
         self._function = function
         self._operations = list(function.operations())
         # the first one, because a tuple has its operands as results
-        makers = ((value.name, operation) for operation in reversed(self._operations) for value in operation.results)
-        self._maker = dict(makers)
-        self._assigned = {
-            value.name
-            for operation in self._operations
-            if operation.name == "assign"
-            for value in operation.operands[:1]
-        }
+        self._maker = {value.name: operation for operation in reversed(self._operations) for value in operation.results}
+        assignments = (operation for operation in self._operations if operation.name == "assign")
+        self._assigned = {value.name for operation in assignments for value in operation.operands[:1]}
 
     def product(self) -> WholeProduct:
         """The product.
@@ -82,15 +73,13 @@ class _Reader:
             _UnsuitableError: The kernel is not a product of whole arrays.
         """
         loop = self._only_loop()
-        loads, transposes, matmul, addition = self._in_loop(loop)
-        a, b, result = matmul.matrices
-        accumulators = result if addition is None else addition.tiles[0]
+        loads, transposes, matmul, accumulators = self._in_loop(loop)
+        a, b, _ = matmul.matrices
         store = self._after_loop(loop, accumulators)
         (c, row, column), variable = self._place(store), loop.variable
         tile_m, tile_k, tile_n = a.shape[0], a.shape[1], b.shape[1]
         axes = self._axis(row, tile_m), self._axis(column, tile_n)
-        if set(axes) != {0, 1}:
-            raise _UnsuitableError("rows and columns of C are not the two launch dimensions")
+        _require(set(axes) == {0, 1}, "rows and columns of C are not the two launch dimensions")
         found = []
         for operand, outer, is_a in ((a, row, True), (b, column, False)):
             load = loads.get(transposes.get(operand.name, operand.name))
@@ -99,13 +88,11 @@ class _Reader:
             array, *offsets = self._place(load)
             transposed = operand.name in transposes
             along_m_or_n, along_k = offsets if is_a != transposed else offsets[::-1]
-            if along_m_or_n != outer:
-                raise _UnsuitableError(f"line {load.line} loads other rows or columns than those of C's tile")
+            _require(along_m_or_n == outer, f"line {load.line} loads other rows or columns than those of C's tile")
             found.append((WholeOperand(self._position(array), transposed), along_k))
         (left, k_of_a), (right, k_of_b) = found
-        if k_of_a != k_of_b or k_of_a.variables != {variable}:
-            raise _UnsuitableError("A and B are not loaded at the same multiple of the loop's variable")
-        assert matmul.product is not None
+        same = k_of_a == k_of_b and k_of_a.variables == {variable}
+        _require(same, "A and B are not loaded at the same multiple of the loop's variable")
         return WholeProduct(
             left,
             right,
@@ -115,63 +102,63 @@ class _Reader:
             self._range(loop),
             dict(k_of_a.terms)[variable],
             k_of_a.constant,
-            matmul.product.site,
+            matmul.site,
         )
 
     # ---- statements
 
     def _only_loop(self) -> Loop:
         found = [loop for loop, _ in loops(self._function.nodes)]
-        if len(found) != 1 or found[0].kind != "range" or found[0] not in self._function.nodes:
-            raise _UnsuitableError("it has other loops than one over K")
-        for nodes in (self._function.nodes, found[0].nodes):
-            if any(isinstance(node, Branch) for node in nodes):
-                raise _UnsuitableError("it has branches")
+        is_one = len(found) == 1 and found[0].kind == "range" and found[0] in self._function.nodes
+        _require(is_one, "it has other loops than one over K")
+        for node in (*self._function.nodes, *found[0].nodes):
+            _require(not isinstance(node, Branch), "it has branches")
         for operation in self._operations:
-            if operation.name in JUMPS or operation.effect in (Effect.LEAVES, Effect.UNKNOWN):
-                raise _UnsuitableError(f"line {operation.line}: {operation.name} is not part of a product")
+            leaves = operation.name in JUMPS or operation.effect in (Effect.LEAVES, Effect.UNKNOWN)
+            _require(not leaves, f"line {operation.line}: {operation.name} is not part of a product")
         return found[0]
 
-    def _in_loop(self, loop: Loop) -> tuple[dict[str, Operation], dict[str, str], Operation, Operation | None]:
-        """Loads and transposes by their results, the product, and the statement that adds it to C."""
+    def _in_loop(self, loop: Loop) -> tuple[dict[str, Operation], dict[str, str], Operation, Tile]:
+        """Loads and transposes by their results, the product, and the tile of the sum."""
         loads: dict[str, Operation] = {}
         transposes: dict[str, str] = {}
         products: list[Operation] = []
-        addition: Operation | None = None
-        for operation in (node for node in loop.nodes if isinstance(node, Operation)):
-            if operation.effect is Effect.NONE:
+        total: Tile | None = None
+        for operation in loop.nodes:
+            if not isinstance(operation, Operation) or operation.effect is Effect.NONE:
                 continue
             if operation.name == LOAD:
                 loads[operation.results[0].name] = operation
             elif operation.name == TRANSPOSE:
                 transposes[operation.results[0].name] = operation.operands[0].name
-            elif operation.name == MATMUL and operation.product is not None:
+            elif operation.product is not None:
                 products.append(operation)
-            elif operation.name == ADD_INPLACE and addition is None and products and _adds(operation, products[-1]):
-                addition = operation
-            else:
-                raise _UnsuitableError(f"line {operation.line}: {operation.name} is not part of a product")
-        if len(products) != 1 or len(loads) != 2:
-            raise _UnsuitableError(f"its loop has {len(products)} products and {len(loads)} loads")
+            else:  # C += the new tile of the product
+                new = products[-1].results if products and operation.name == ADD_INPLACE and total is None else ()
+                is_sum = bool(new) and operation.tiles[1:] == new and operation.tiles[0] not in new
+                _require(is_sum, f"line {operation.line}: {operation.name} is not part of a product")
+                total = operation.tiles[0]
+        numbers = len(products), len(loads)
+        _require(numbers == (1, 2), f"its loop has {numbers[0]} products and {numbers[1]} loads")
         (matmul,) = products
         assert matmul.product is not None
-        factors = matmul.product.alpha, matmul.product.beta
-        if factors[0] != 1 or (addition is None and factors[1] != 1):
-            raise _UnsuitableError("alpha and beta are not both the constant 1")
-        return loads, transposes, matmul, addition
+        is_plain = matmul.alpha == 1 and (total is not None or matmul.product.beta == 1)
+        _require(is_plain, "alpha and beta are not both the constant 1")
+        return loads, transposes, matmul, total or matmul.matrices[2]
 
     def _after_loop(self, loop: Loop, accumulators: Tile) -> Operation:
         """The store of C. Before the loop, C is filled with zeros."""
-        outside = [node for node in self._function.nodes if isinstance(node, Operation)]
-        kept = [node for node in outside if node.effect is not Effect.NONE]
-        before = [node for node in kept if self._function.nodes.index(node) < self._function.nodes.index(loop)]
-        if [node.name for node in before] != [ZEROS] or before[0].results[0].name != accumulators.name:
-            raise _UnsuitableError("C does not start as zeros, or something else comes before the loop")
-        after = [node for node in kept if node not in before]
+        nodes, at = self._function.nodes, self._function.nodes.index(loop)
+        before, after = (
+            [node for node in side if isinstance(node, Operation) and node.effect is not Effect.NONE]
+            for side in (nodes[:at], nodes[at:])
+        )
+        is_zero = [node.name for node in before] == [ZEROS] and before[0].results[0].name == accumulators.name
+        _require(is_zero, "C does not start as zeros, or something else comes before the loop")
         if after and after[0].name == ASTYPE and after[0].tiles[0] == accumulators:
             accumulators, after = after[0].tiles[-1], after[1:]
-        if [node.name for node in after] != [STORE] or after[0].tiles != (accumulators,):
-            raise _UnsuitableError("after the loop it does more than store C")
+        is_store = [node.name for node in after] == [STORE] and after[0].tiles == (accumulators,)
+        _require(is_store, "after the loop it does more than store C")
         return after[0]
 
     # ---- values
@@ -180,8 +167,8 @@ class _Reader:
         """Array and offsets of a load or store of a matrix."""
         arrays = [value for value in access.operands if isinstance(value, Array)]
         offsets = [v.offset for v in access.operands if isinstance(v, Scalar) and v.offset is not None]
-        if len(arrays) != 1 or not arrays[0].parameter or len(offsets) != 2:
-            raise _UnsuitableError(f"line {access.line} accesses no matrix that is an argument, or at an unknown place")
+        is_matrix = len(arrays) == 1 and arrays[0].parameter and len(offsets) == 2
+        _require(is_matrix, f"line {access.line} accesses no matrix that is an argument, or at an unknown place")
         return arrays[0], offsets[0], offsets[1]
 
     def _axis(self, offset: Affine, extent_of_tile: int) -> int:
@@ -204,8 +191,8 @@ class _Reader:
         call = self._maker.get(iterator.operands[0].name) if iterator is not None and iterator.operands else None
         numbers = [self._expression(value) for value in call.operands] if call is not None else []
         known = [number for number in numbers if number is not None]
-        if call is None or call.name != "range" or not known or len(known) != len(numbers):
-            raise _UnsuitableError("the bounds of the loop do not follow from integer arguments")
+        is_known = call is not None and call.name == "range" and 0 < len(known) == len(numbers)
+        _require(is_known, "the bounds of the loop do not follow from integer arguments")
         start, end = (constant(0), known[0]) if len(known) == 1 else (known[0], known[1])
         return start, end, known[2] if len(known) == 3 else constant(1)
 
