@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 from warp_tiles.codegen.answers import (
     Accumulation,
@@ -72,7 +73,9 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
     decisions = tuple(decision for decision in decisions if decision.ring is None)
     arrays = {product.array: product for decision in decisions for product in decision.accumulations}
     for product in arrays.values():
-        _emit_accumulators(macros, product)
+        name, count, ctype = _accumulators(product), product.accumulators.count, product.accumulators.ctype
+        # declared without an initializer, because a goto may not jump over one
+        macros.add(Hook.BEGIN, product.home, f"{ctype} {name}[{count}]; {_each(count, f'{name}[wt_i] = {ctype}(0);')}")
     for decision in decisions:
         if decision.pipeline is None:
             for product in decision.accumulations:
@@ -82,30 +85,24 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
         else:
             _emit_double_buffers(macros, decision.hook, decision.pipeline)
     # new tiles, and memory that contained buffers, are set to zeros before accumulators are added to them
-    zeroed = {
-        (product.home, buffer.c.name)
-        for decision in decisions
-        if decision.pipeline is not None
-        for buffer in decision.pipeline.buffers
-        for product in decision.accumulations
-        if product.c.name == buffer.c.name
-    }
-    zeroed |= {(product.home, product.c.name) for product in arrays.values() if product.addition is not None}
+    zeroed: set[tuple[int, str]] = set()
+    for decision in decisions:
+        held = {buffer.c.name for buffer in decision.pipeline.buffers} if decision.pipeline else set()
+        summed = decision.accumulations
+        zeroed |= {(one.home, one.c.name) for one in summed if one.addition is not None or one.c.name in held}
     for home, c in sorted(zeroed):
         macros.add(Hook.END, home, f"wt_module::zero({c});")
     for product in arrays.values():
         name, answer = _accumulators(product), product.accumulators
-        scale = f"for (int wt_i = 0; wt_i < {answer.count}; ++wt_i) {name}[wt_i] *= {answer.ctype}({product.alpha!r}); "
+        scale = f"{_each(answer.count, f'{name}[wt_i] *= {answer.ctype}({product.alpha!r});')} "
         finish = f"{scale if product.alpha != 1 else ''}{answer.symbol}_finish({name}, {pointer(product.c)});"
         macros.add(Hook.END, product.home, f"{_SYNC} {finish} {_SYNC}")
         _emit_addition(macros, product.home, product)
 
 
-def _emit_accumulators(macros: Macros, product: Accumulation) -> None:
-    name, count, ctype = _accumulators(product), product.accumulators.count, product.accumulators.ctype
-    # declared without an initializer, because a goto may not jump over one
-    zeroed = f"for (int wt_i = 0; wt_i < {count}; ++wt_i) {name}[wt_i] = {ctype}(0);"
-    macros.add(Hook.BEGIN, product.home, f"{ctype} {name}[{count}]; {zeroed}")
+def _each(count: int, statement: str) -> str:
+    """C++ of a statement for each accumulator."""
+    return f"for (int wt_i = 0; wt_i < {count}; ++wt_i) {statement}"
 
 
 def _emit_double_buffers(macros: Macros, loop: int, pipeline: Pipeline) -> None:
@@ -123,21 +120,18 @@ def _emit_double_buffers(macros: Macros, loop: int, pipeline: Pipeline) -> None:
         ends.append(f"{name}.end({tile}, {second});")
         macros.replace(Hook.AT, hook_of(buffer.load), f"{begin}wt_module::Load<false>() << {STATEMENT}")
         begin = ""  # only the first load of an iteration waits for the loads of the iteration before
-    *earlier, last = pipeline.products
-    for product in earlier:
-        _replace_product(macros, product, "")
     # the offset of a view is stored in each iteration, because the last iteration may skip the products
     offsets: dict[str, str] = {}
     adds = []
     for product in pipeline.products:
-        a, b = (_operand(tile, names, offsets) for tile in (product.a, product.b))
-        adds.append(_add(product, a, b))
+        adds.append(_add(product, *(_operand(tile, names, offsets) for tile in (product.a, product.b))))
+        _replace_product(macros, product, "")
     for name in offsets:
         macros.add(Hook.BEGIN, loop, f"unsigned {name};")
     stores = f" if ({state}.more) {{ {' '.join(offsets.values())} }}" if offsets else ""
     swaps = " ".join(f"{name}.swap();" for name in names.values())
     text = f"{multiply}:;{stores} if ({state}.pending) {{ {' '.join(adds)} }} {state}.pending = true; {swaps}"
-    _replace_product(macros, last, f"{text} if (!{state}.more) goto {done};")
+    _replace_product(macros, product, f"{text} if (!{state}.more) goto {done};")
     macros.add(Hook.END, loop, f"{state}.more = false; {_WAIT} goto {multiply}; {done}:;")
     macros.add(Hook.END, loop, " ".join(ends))
 
@@ -197,11 +191,16 @@ def staged_types(decision: LoopDecision) -> Iterator[str]:
     """Yields the C++ types of the products of a loop with stages."""
     if (ring := decision.ring) is None:
         return
-    for product, variant, answer in zip(decision.accumulations, ring.variants, ring.products):
-        if product.array == hook_of(product.operation):  # the first one of those that share accumulators
-            a, b = (_buffer(ring, tile).transposed for tile in (product.a, product.b))
-            flags = {"in_loop": True, "a_transposed": a, "b_transposed": b}
-            yield _product_type(staged_name(product), variant, answer, {}, flags)
+    for product, variant, answer in _firsts(decision.accumulations, ring.variants, ring.products):
+        a, b = (_buffer(ring, tile).transposed for tile in (product.a, product.b))
+        flags = {"in_loop": True, "a_transposed": a, "b_transposed": b}
+        yield _product_type(staged_name(product), variant, answer, {}, flags)
+
+
+def _firsts(products: Iterable[Accumulation], *facts: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    """Yields the first product of each array of accumulators, with facts about it."""
+    found = zip(products, *facts)
+    yield from (each for each in found if each[0].array == hook_of(each[0].operation))
 
 
 def _product_type(
@@ -254,7 +253,7 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
     if not reads_c:  # zeros come after it: the other order gives loops of wgmma machine code that nobody has timed
         _emit_starts(macros, loop, products, ring)
     adds = " ".join(
-        f"{staged_name(product)}::add(wt_accumulators_{product.array}, "
+        f"{staged_name(product)}::add({_accumulators(product)}, "
         f"{', '.join(f'{name}.from + {_buffer(ring, tile).offset_bytes}' for tile in (product.a, product.b))});"
         for product in products
     )
@@ -283,10 +282,9 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
     _replace_product(macros, products[-1], f"{after_loads}{name}.loaded();")
     end = partial(macros.add, Hook.END, loop)
     end(f"{name}.more = false; {drain}:; if ({name}.pending) goto {multiply};")
-    summed = {product.array: product for product in products}
     completions = " ".join(
-        f"{staged_name(product)}::complete(wt_accumulators_{number});{_scale(product)}"
-        for number, product in summed.items()
+        f"{staged_name(product)}::complete({_accumulators(product)});{_scale(product)}"
+        for (product,) in _firsts(products)
     )
     end(f"{completions} {_SYNC}")
     if found.extra_bytes:
@@ -300,12 +298,8 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
 def _emit_starts(macros: Macros, loop: int, products: tuple[Accumulation, ...], ring: Ring) -> None:
     """Writes the accumulators before the loop: zeros, or the start value of C in the first array of this C."""
     started: set[str] = set()
-    arrays: set[int] = set()
-    for product, has_start in zip(products, ring.starts):
-        if product.array in arrays:
-            continue
-        arrays.add(product.array)
-        kind, accumulators, start = staged_name(product), f"wt_accumulators_{product.array}", ""
+    for product, has_start in _firsts(products, ring.starts):
+        kind, accumulators, start = staged_name(product), _accumulators(product), ""
         if has_start and not ring.adds_starts and product.c.name not in started:
             macros.add(Hook.BEGIN, loop, _SYNC)
             start = f", {pointer(product.c)}"
@@ -319,20 +313,17 @@ def _scale(product: Accumulation) -> str:
     if product.alpha == 1:
         return ""
     kind = staged_name(product)
-    return f" {kind}::scale(wt_accumulators_{product.array}, {kind}::Sum({product.alpha!r}));"
+    return f" {kind}::scale({_accumulators(product)}, {kind}::Sum({product.alpha!r}));"
 
 
 def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...], ring: Ring) -> None:
     """Writes the accumulators to C after the loop, or adds them to its start value or to those of an earlier array."""
     written: set[str] = set()
-    arrays: set[int] = set()
-    for product, has_start in zip(products, ring.starts):
-        if product.array not in arrays:
-            arrays.add(product.array)
-            adds = str((has_start and ring.adds_starts) or product.c.name in written).lower()
-            written.add(product.c.name)
-            finish = f"{staged_name(product)}::finish<{adds}>(wt_accumulators_{product.array}, {pointer(product.c)});"
-            macros.add(Hook.END, loop, f"{finish} {_SYNC}")
+    for product, has_start in _firsts(products, ring.starts):
+        adds = str((has_start and ring.adds_starts) or product.c.name in written).lower()
+        written.add(product.c.name)
+        finish = f"{staged_name(product)}::finish<{adds}>({_accumulators(product)}, {pointer(product.c)});"
+        macros.add(Hook.END, loop, f"{finish} {_SYNC}")
     for product in products:
         _emit_addition(macros, loop, product)
 
@@ -431,8 +422,7 @@ def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
 def _gradients(ring: ReverseRing, name: str, places: dict[str, str]) -> Iterator[str]:
     """Yields the statements that compute the gradients of an iteration and add them to the arrays' gradients."""
     kinds = {gradient.tile.name: _gradient_name(ring, gradient) for gradient in ring.gradients}
-    for gradient in ring.gradients:
-        tile, kind = gradient.tile.name, kinds[gradient.tile.name]
+    for gradient, (tile, kind) in zip(ring.gradients, kinds.items()):
         other = _address(ring, f"{name}.from", gradient.other.name)
         yield f"{kind}::Accumulators wt_accumulators_{tile}; {name}.multiply<{kind}>(wt_accumulators_{tile}, {other});"
     for tile, kind in kinds.items():
