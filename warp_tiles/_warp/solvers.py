@@ -13,7 +13,7 @@ from warp_tiles.errors import LockedError, ToolchainError, UnsupportedVariant
 from warp_tiles.gemm.dispatch import Target
 from warp_tiles.gemm.problem import Role
 from warp_tiles.settings import Settings
-from warp_tiles.solver.variant import SolverCall, Solvers, solvers
+from warp_tiles.solver.variant import SolverVariant, solvers
 
 
 def dispatch_solver(
@@ -46,14 +46,19 @@ def dispatch_solver(
     values, template, payloads, shared = original(*arguments, {**options, SOLVER_OPTION: False}, builder)
     functions = sum(isinstance(value, int) for value in values)
     roles = (Role.FORWARD, Role.ADJOINT)[:functions]  # a third function, which Warp has for cholesky, stays 0
-    tiles = values[functions:]
-    call = _call(name, tiles, upper=bool(template and template[0]), in_place=not return_values)
-    found = solvers(call, Target(int(options["output_arch"]), int(options["block_dim"])))
+    function, tiles = SOLVERS[name], [tile_of(tile) for tile in values[functions:]]
+    found = solvers(
+        function,
+        [*(tiles[:1] if function == "cholesky" else tiles[:2]), tiles[-1]],
+        Target(int(options["output_arch"]), int(options["block_dim"])),
+        upper=bool(template and template[0]),
+        in_place=not return_values,
+    )
     allowed = bool(options.get(SOLVER_OPTION, True))
     provider, reason = _without_functions(options, resolved) or _provider(sites, engine, found, resolved, allowed)
-    if provider == "mma" and found.reason_unsupported:
+    if provider == "mma" and isinstance(found, str):
         raise UnsupportedVariant(
-            f"In '{sites.function(builder)}': mma cannot serve {name}, {found.reason_unsupported}",
+            f"In '{sites.function(builder)}': mma cannot serve {name}, {found}",
             remedy=f"copy it to a tile of its own, or {resolved.remedy('provider', 'auto')}",
         )
     if provider == "libmathdx":
@@ -65,11 +70,14 @@ def dispatch_solver(
             )
         sites.add(builder, name, {}, roles=roles, scalar_reason=reason, provider="libmathdx")
         return original(*arguments, options, builder)
-    names = sites.add(builder, name, found.variants if provider == "mma" else {}, roles=roles, scalar_reason=reason)
+    variants = {} if provider != "mma" or isinstance(found, str) else found
+    names = sites.add(builder, name, variants, roles=roles, scalar_reason=reason)
     return ((*names, *values[len(names) :]), template, payloads, shared)
 
 
-def _provider(sites: CallSites, engine: Engine, found: Solvers, resolved: Settings, libmathdx: bool) -> tuple[str, str]:
+def _provider(
+    sites: CallSites, engine: Engine, found: Mapping[Role, SolverVariant] | str, resolved: Settings, libmathdx: bool
+) -> tuple[str, str]:
     """The provider of a call, and the reason why it is not ``mma``.
 
     ``libmathdx`` is False if the module opts out of libmathdx.
@@ -83,9 +91,9 @@ def _provider(sites: CallSites, engine: Engine, found: Solvers, resolved: Settin
     if "mma" not in resolved.providers:
         layer = "provider" if resolved.provider != "auto" else "policy"
         return other, resolved.against(layer, "auto")
-    if found.reason_unsupported:
-        return other, found.reason_unsupported
-    chain, forward = engine.chain(resolved), found.variants[Role.FORWARD]
+    if isinstance(found, str):
+        return other, found
+    chain, forward = engine.chain(resolved), found[Role.FORWARD]
     match = chain.match(chain.order(forward)[0], forward, engine.build_context(resolved))
     if match.reason_unsupported is None:
         return "mma", ""
@@ -107,10 +115,3 @@ def _without_functions(options: Mapping[str, Any], resolved: Settings) -> tuple[
             "kernels of a Warp without MathDx cannot call solver functions: install a warp-lang with it",
         )
     return None
-
-
-def _call(name: str, tiles: tuple[Any, ...], *, upper: bool, in_place: bool) -> SolverCall:
-    function = SOLVERS[name]
-    matrices = [tile_of(tile) for tile in tiles]
-    rhs = matrices[1] if function != "cholesky" else None
-    return SolverCall(function, matrices[0], matrices[-1], rhs, upper, in_place)

@@ -22,12 +22,11 @@ from warp_tiles.codegen.stages import (
     constant_arrays,
     idle_tiles,
     loaded_operands,
-    longest_run,
+    memory_of,
     problem_of_order,
     stage_buffers,
 )
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, operations
-from warp_tiles.gemm.pipeline import LoopMemory
 from warp_tiles.gemm.reverse_loop import reverse_loop
 
 
@@ -67,19 +66,17 @@ def plan_reverse(
     if array_a is None or array_b is None:
         return "the loop changes the arrays that it loads from: choose them before the loop"
     idle, _ = idle_tiles(module, function, loop, body, products, keeps_starts=True)
-    run, at_end = longest_run(function, idle)
-    sizes = dict(function.frame)  # a tile's gradient lies right behind it
-    tile_bytes, idle_bytes = 2 * sum(sizes.values()), 2 * sum(sizes[name] for name in run)
-    memory = LoopMemory(stage_bytes, tile_bytes, idle_bytes, at_end, 2 * module.bytes_around(function.label))
+    memory, first = memory_of(module, function, idle, stage_bytes, copies=2)
     answer = reverse_loop(variant, target.families, memory)
     if isinstance(answer, str):
         return answer
-    first = idle[run[0]] if run and (at_end or not answer.extra_bytes) else None
     gradients = (
         TileGradient(a, loads[a], array_a, b, answer.of_a),
         TileGradient(b, loads[b], array_b, a, answer.of_b),
     )
     views = tuple(operation for operation in operations(loop.nodes) if _is_view(operation))
+    if answer.extra_bytes and not memory.at_end:
+        first = None
     return ReverseRing(answer, variant, product.operation, product.c, first, buffers, stage_bytes, gradients, views)
 
 

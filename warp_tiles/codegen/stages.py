@@ -78,16 +78,12 @@ def plan_ring(
     idle, starts = idle_tiles(
         module, function, loop, body, products, keeps_starts=bool(overlapping), overlapping=overlapping
     )
-    run, at_end = longest_run(function, idle)
-    around = module.bytes_around(function.label)
-    if module.reversed:  # in a reverse pass, the tiles of callers have gradients beside them
-        around *= 2
-    sizes = dict(function.frame)
+    memory, first = memory_of(module, function, idle, stage_bytes)
     arrays = list(dict.fromkeys(product.array for product in products))
     question = loop_question(
         asked,
         tuple(target.families),
-        LoopMemory(stage_bytes, sum(sizes.values()), sum(sizes[name] for name in run), at_end, around),
+        memory,
         arrays=tuple(arrays.index(product.array) for product in products),
         iterations=len(range(*(loop.steps or (0,)))),
         registers=target.registers,
@@ -97,13 +93,13 @@ def plan_ring(
     if isinstance(answered, str):
         return answered if measured is None else f"{answered}, {measured.reason}"
     buffers, _ = stage_buffers(body.loads, transpositions(asked)[answered.form], constant_arrays(function, loop))
-    in_tiles = run and (at_end or not answered.loop.extra_bytes)
-    first = idle[run[0]] if in_tiles else None
     summed = {product.c.name: product.c for product, start in zip(products, starts) if not (start or product.addition)}
     fills = (fill_before(module, function, loop, c) for c in summed.values() if c.owner)
     filled = tuple(fill for fill in fills if fill is not None)
     variants = question.forms[answered.form]
     rejection = "; ".join(filter(None, (answered.rejection, "" if measured is None else measured.reason)))
+    if answered.loop.extra_bytes and not memory.at_end:
+        first = None
     return Ring(
         answered.loop, first, buffers, answered.products, variants, starts, bool(overlapping), filled, rejection
     )
@@ -245,7 +241,23 @@ def _later_tiles(function: FunctionTrace, loop: Loop) -> dict[str, Tile]:
     return {tile.name: tile for tile in later if tile.owner and tile.name not in touched}
 
 
-def longest_run(function: FunctionTrace, idle: Collection[str]) -> tuple[tuple[str, ...], bool]:
+def memory_of(
+    module: ModuleTrace, function: FunctionTrace, idle: Mapping[str, Tile], stage_bytes: int, copies: int = 1
+) -> tuple[LoopMemory, Tile | None]:
+    """Returns the memory of a loop's block, and the first of the idle tiles in which stages may lie.
+
+    Args:
+        copies: 2 if a gradient lies behind each tile.
+    """
+    run, at_end = _longest_run(function, idle)
+    sizes = dict(function.frame)
+    around = module.bytes_around(function.label) * (2 if module.reversed else 1)  # callers' tiles may have gradients
+    tile_bytes, idle_bytes = copies * sum(sizes.values()), copies * sum(sizes[name] for name in run)
+    memory = LoopMemory(stage_bytes, tile_bytes, idle_bytes, at_end, around)
+    return memory, idle[run[0]] if run else None
+
+
+def _longest_run(function: FunctionTrace, idle: Collection[str]) -> tuple[tuple[str, ...], bool]:
     """Returns the idle tiles that lie next to each other and have the most bytes, and whether they are the last ones.
 
     The last tiles come first, because extra memory continues them.

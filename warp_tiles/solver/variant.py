@@ -6,7 +6,7 @@ tiles, and nothing else. Factors are lower triangles L: an upper factor U is the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -167,67 +167,40 @@ Variant = GemmProblem | SolverVariant
 """Any device function that a kernel may need."""
 
 
-@dataclass(frozen=True)
-class SolverCall:
-    """One call of a solver builtin of Warp.
+def solvers(
+    function: Function, tiles: Sequence[Tile], target: Target, *, upper: bool = False, in_place: bool = False
+) -> dict[Role, SolverVariant] | str:
+    """The forward function of a call of a solver builtin, and its adjoint if Warp differentiates the call.
 
-    Attributes:
-        triangle: The square tile that is read: A of ``cholesky``, else the factor or triangle.
-        result: The tile that is written; the last input of an in-place call.
-        rhs: The right-hand side Y; None for ``cholesky``. A vector is a tile of one column.
+    Args:
+        tiles: The square tile that is read: A of ``cholesky``, else the factor or triangle; the right-hand side Y,
+            except of ``cholesky``; and the tile that is written, which is the last input of an in-place call.
         upper: True if factors are upper triangles.
+
+    Returns:
+        The variants by role, or the reason why no function of this project can serve the call.
     """
-
-    function: Function
-    triangle: Tile
-    result: Tile
-    rhs: Tile | None = None
-    upper: bool = False
-    in_place: bool = False
-
-
-@dataclass(frozen=True)
-class Solvers:
-    """The variants of one call, or the reason why there are none.
-
-    Attributes:
-        variants: By role; an adjoint only where Warp has one.
-        reason_unsupported: The reason why no function of this project can serve the call; empty if one may.
-    """
-
-    variants: Mapping[Role, SolverVariant]
-    reason_unsupported: str = ""
-
-
-def solvers(call: SolverCall, target: Target) -> Solvers:
-    """The forward function of a call, and its adjoint if Warp differentiates the call."""
-    tiles = {"the triangle": call.triangle, "the right-hand side": call.rhs, "the result": call.result}
+    names = ("the triangle", "the right-hand side", "the result") if len(tiles) == 3 else ("the triangle", "the result")
     found: list[Operand] = []
-    for name, tile in tiles.items():
-        if tile is None:
-            continue
+    for name, tile in zip(names, tiles):
         derived = leading_dimension(tile)
         if derived is None:
-            return Solvers(
-                {}, f"{name} with shape={tile.shape} strides={tile.strides} cannot be expressed as a leading dimension"
-            )
+            return f"{name} with shape={tile.shape} strides={tile.strides} cannot be expressed as a leading dimension"
         found.append(operand_of(tile, *derived))
     assert target.arch is not None
-    n, columns = call.triangle.shape[0], call.result.shape[1]
-
-    def variant(function: Function, operands: tuple[Operand, ...], in_place: bool) -> SolverVariant:
-        return SolverVariant(function, n, columns, operands, in_place, target.threads, target.arch or 0)
-
-    if call.function == "cholesky":
-        a, factor = (operand.transposed() if call.upper else operand for operand in found)
-        variants = {Role.FORWARD: variant("cholesky", (a, factor), call.in_place)}
-        if not call.in_place:  # a gradient lies as its tile does
-            variants[Role.ADJOINT] = variant("cholesky_adjoint", (factor, factor, a), False)
-        return Solvers(variants)
-    t, y, x = found
-    if call.function == "cholesky_solve" and call.upper:
-        t = t.transposed()
-    variants = {Role.FORWARD: variant(call.function, (t, y, x), call.in_place)}
-    if call.function == "lower_solve" and not call.in_place:
-        variants[Role.ADJOINT] = variant("lower_solve_adjoint", (t, x, x, y, t), False)
-    return Solvers(variants)
+    n, columns, arch = tiles[0].shape[0], tiles[-1].shape[1], target.arch
+    if upper and function == "cholesky":
+        found = [operand.transposed() for operand in found]
+    elif upper and function == "cholesky_solve":
+        found[0] = found[0].transposed()
+    variants = {Role.FORWARD: SolverVariant(function, n, columns, tuple(found), in_place, target.threads, arch)}
+    # a gradient lies as its tile does
+    if function == "cholesky":
+        a, factor = found
+        adjoint: tuple[Function, tuple[Operand, ...]] = ("cholesky_adjoint", (factor, factor, a))
+    else:
+        t, y, x = found
+        adjoint = "lower_solve_adjoint", (t, x, x, y, t)
+    if function in FORWARD_OF.values() and not in_place:
+        variants[Role.ADJOINT] = SolverVariant(adjoint[0], n, columns, adjoint[1], False, target.threads, arch)
+    return variants
