@@ -70,9 +70,9 @@ def test_a_block_with_that_many_registers_launches(threads: int) -> None:
     ],
 )
 def test_loops_that_leave_one_block(accumulators: int, operands: int, reverse: tuple[str, ...], blocks: int) -> None:
-    small = PlannedLoop("k", "file.py", 1, 1, "pipelined", 4, "", "fma", 32)
-    loop = replace(small, accumulators=accumulators, operands=operands, reverse_instructions=reverse)
-    assert limit_of_blocks(256, [small, loop])[1] == blocks
+    loop = PlannedLoop("k", "file.py", 1, 1, "pipelined", 4, "", "fma", accumulators)
+    loop = replace(loop, operands=operands, reverse_instructions=reverse)
+    assert limit_of_blocks(256, large_loop=loop.is_large)[1] == blocks
 
 
 @pytest.mark.parametrize(

@@ -296,7 +296,7 @@ class GeneratedModule:
 
         target = self._loop_target(settings, suffix)
         found = decisions(target)
-        limit, _ = limit_of_blocks(self.session.block_dim, [decision.planned for decision in found])
+        limit, _ = limit_of_blocks(self.session.block_dim, large_loop=any(one.planned.is_large for one in found))
         limit = THREAD_REGISTERS if settings.linker == "warp" or limit is None else limit
         return found if limit == target.registers else decisions(replace(target, registers=limit))
 

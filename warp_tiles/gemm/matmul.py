@@ -20,10 +20,10 @@ from warp_tiles.gemm.matmul_question import (
     Operand,
     ShapeBucket,
 )
-from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides, PlannedLoop
+from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem
 from warp_tiles.gemm.problem import Operand as Tile
-from warp_tiles.gemm.resources import limit_of_blocks, resident_blocks, static_shared_bytes
+from warp_tiles.gemm.resources import is_large, limit_of_blocks, resident_blocks, static_shared_bytes
 
 # ---- constants of architectures and types
 
@@ -208,15 +208,8 @@ def loop_of(
         arrays=(0,) * len(products),
     )
     found = question.answer(overrides)
-    planned = []
-    if isinstance(found, LoopAnswer):
-        loop, accumulators = found.loop, found.accumulators
-        planned = [
-            PlannedLoop(
-                "", "", 0, 1, "pipelined", loop.stages, "", loop.instruction, accumulators, operands=found.operands
-            )
-        ]
-    limit, _ = limit_of_blocks(config.threads, planned)
+    large_loop = isinstance(found, LoopAnswer) and is_large(found.accumulators, found.operands)
+    limit, _ = limit_of_blocks(config.threads, large_loop=large_loop)
     return found if limit is None else replace(question, registers=limit).answer(overrides)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from warp_tiles.gemm.resources import is_large
+
 LoopInstruction = Literal["wgmma", "mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4", "fma"]
 
 # What loops may use besides fma: wgmma, or the instructions of mma.sync
@@ -211,6 +213,11 @@ class PlannedLoop:
         """The decision in words."""
         words = {"pipelined": f"pipelined, {self.stages} stages", "register_accumulators": "accumulators in registers"}
         return words.get(self.state, "as Warp does it")
+
+    @property
+    def is_large(self) -> bool:
+        """True if its accumulators leave no registers for a second block of 256 threads."""
+        return is_large(self.accumulators, self.operands, along_k="fma" in self.reverse_instructions)
 
     @property
     def explanation(self) -> str:

@@ -5,8 +5,6 @@ It serves every engine and architecture. All functions are pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from warp_tiles.gemm.hardware import (
     LANES,
     REGISTERS,
@@ -14,7 +12,6 @@ from warp_tiles.gemm.hardware import (
     WIDE_DOUBLES_ARCH,
     multiprocessor,
 )
-from warp_tiles.gemm.pipeline import PlannedLoop
 
 _HEADER_BYTES = 1024  # static shared memory of Warp's headers, at most, apart from four bytes for each thread
 _OTHER_REGISTERS = 56  # of a thread in a loop with stages: addresses, descriptors and the loop itself
@@ -90,17 +87,16 @@ LARGE_ACCUMULATORS = 64  # of a thread: with more, its registers would not suffi
 LARGE_ACCUMULATORS_ALONG_K = 63  # for fma with vectors along K, which take more registers than the accumulators
 
 
-def limit_of_blocks(
-    threads: int, loops: Iterable[PlannedLoop] = (), *, own_templates: bool = True
-) -> tuple[int | None, int]:
+def limit_of_blocks(threads: int, *, large_loop: bool = False, own_templates: bool = True) -> tuple[int | None, int]:
     """The register limit of a module by its blocks, None for no limit; and the resident blocks that it leaves room for.
 
     Two with own templates and 129 to 256 threads, to hide latency, if no loop needs more registers; else one.
     """
-    blocks = 2 if own_templates and 128 < threads <= 256 and not any(map(_needs_one_block, loops)) else 1
+    blocks = 2 if own_templates and 128 < threads <= 256 and not large_loop else 1
     return max_registers(threads, blocks), blocks
 
 
-def _needs_one_block(loop: PlannedLoop) -> bool:
-    along_k = loop.operands > loop.accumulators or "fma" in loop.reverse_instructions
-    return loop.accumulators > (LARGE_ACCUMULATORS_ALONG_K if along_k else LARGE_ACCUMULATORS)
+def is_large(accumulators: int, operands: int, *, along_k: bool = False) -> bool:
+    """True if the accumulators of a loop leave no registers for a second block of 256 threads."""
+    along_k = along_k or operands > accumulators
+    return accumulators > (LARGE_ACCUMULATORS_ALONG_K if along_k else LARGE_ACCUMULATORS)

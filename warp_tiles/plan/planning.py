@@ -401,7 +401,8 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
     limits: dict[int, str] = {}
     own = [v for v in plan.needed if v.provider == "mma"]
     has_stages = any(loop.instruction or loop.reverse_instructions for loop in plan.loops)
-    limit, blocks = limit_of_blocks(plan.block_dim, plan.loops, own_templates=bool(own) or has_stages)
+    large, own_templates = any(loop.is_large for loop in plan.loops), bool(own) or has_stages
+    limit, blocks = limit_of_blocks(plan.block_dim, large_loop=large, own_templates=own_templates)
     if limit is not None:
         alone = f"a block of {plan.block_dim} threads cannot launch with more"
         limits[limit] = alone if blocks == 1 else f"{blocks} resident blocks hide latency"
