@@ -64,11 +64,9 @@ def _is_unread(module: ModuleTrace, function: FunctionTrace, last: Node, c: Tile
             return False
     if not c.parameter:
         return True
-    calls = module.calls_of(function.label)
-    position = function.parameters.index(c.name)
-    return bool(calls) and all(
-        isinstance(passed := call.operands[position], Tile) and _is_unread(module, caller, call, passed)
-        for caller, call in calls
+    passed = module.passed(function, c.name)
+    return bool(passed) and all(
+        isinstance(t, Tile) and _is_unread(module, caller, call, t) for caller, call, t in passed
     )
 
 

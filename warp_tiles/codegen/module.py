@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
 from warp_tiles.codegen.answers import FunctionCall, LoopAccumulators, LoopDecision, ModuleAnswer
+from warp_tiles.codegen.hooks import hook_of
 from warp_tiles.codegen.loads import plan_loads
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.prelude import finished_source
@@ -68,17 +69,7 @@ class ModuleDecision:
         return any(loop.ring or loop.reverse for loop in self.loops)
 
 
-class _Asked:
-    """Functions that remember which variants were asked for."""
-
-    def __init__(self, functions: Functions) -> None:
-        self._functions = functions
-        self.found: dict[Variant, DeviceFunction | None] = {}
-
-    def get(self, variant: Variant) -> DeviceFunction | None:
-        if variant not in self.found:
-            self.found[variant] = self._functions.get(variant)
-        return self.found[variant]
+_FunctionOf = Callable[[Variant], DeviceFunction | None]
 
 
 @dataclass(frozen=True)
@@ -114,22 +105,29 @@ class GeneratedModule:
             same = (asked_settings, asked_suffix) == (settings, suffix)
             if same and all(functions.get(variant) == function for variant, function in known.asked.items()):
                 return known
-        asked = _Asked(functions)
+        asked: dict[Variant, DeviceFunction | None] = {}
+
+        def function_of(variant: Variant) -> DeviceFunction | None:
+            if variant not in asked:
+                asked[variant] = functions.get(variant)
+            return asked[variant]
+
         without: frozenset[int] = frozenset()  # sites that take the scalar path, because a function is missing
         while True:
-            loops = self._decide_loops(asked, settings, suffix, without)
+            loops = self._decide_loops(function_of, settings, suffix, without)
             calls = self._calls(loops)
-            missing = {s.index for s in self._product_sites() if not self._has_functions(s, calls[s.index], asked)}
+            missing = {
+                s.index for s in self._product_sites() if not self._has_functions(s, calls[s.index], function_of)
+            }
             if missing <= without:
                 break
             without |= missing
-        found = ModuleDecision(loops, calls, asked.found)
+        found = ModuleDecision(loops, calls, asked)
         self._decisions.append((settings, suffix, found))
         return found
 
-    def _calls(self, loops: Iterable[LoopDecision]) -> dict[int, tuple[Role, ...]]:
+    def _calls(self, loops: tuple[LoopDecision, ...]) -> dict[int, tuple[Role, ...]]:
         """The roles of each product site that functions compute: those that no loop with stages computes."""
-        loops = tuple(loops)
         staged = {product.operation.site for loop in loops if loop.ring for product in loop.accumulations}
         reverse = {loop.reverse.product.site for loop in loops if loop.reverse}
         repeated = self.called - sites_without_replay(self.trace) - reverse  # forward, by the reverse pass
@@ -143,8 +141,8 @@ class GeneratedModule:
             site.index: tuple(role for role in site.variants if is_called(site, role)) for site in self._product_sites()
         }
 
-    def _has_functions(self, site: Site, roles: Iterable[Role], functions: Functions) -> bool:
-        return bool(site.variants) and all(functions.get(site.variants[role]) is not None for role in roles)
+    def _has_functions(self, site: Site, roles: Iterable[Role], function_of: _FunctionOf) -> bool:
+        return bool(site.variants) and all(function_of(site.variants[role]) is not None for role in roles)
 
     def loops(self, decision: ModuleDecision, settings: Settings) -> tuple[PlannedLoop, ...]:
         """Returns the decision about each loop that contains products, once for each kernel that runs the loop."""
@@ -156,8 +154,9 @@ class GeneratedModule:
 
     def whole_products(self) -> dict[str, WholeProduct]:
         """Returns the kernels that are a product of whole arrays and have an adjoint, by their keys."""
-        reversed_kernels = {label: key for label, key in self.trace.kernels.items() if label in self.trace.reversed}
-        found = {key: self._whole_product(label) for label, key in reversed_kernels.items()}
+        found = {
+            key: self._whole_product(label) for label, key in self.trace.kernels.items() if label in self.trace.reversed
+        }
         return {key: whole for key, whole in found.items() if isinstance(whole, WholeProduct)}
 
     def _whole_product(self, label: str) -> WholeProduct | str:
@@ -236,12 +235,11 @@ class GeneratedModule:
 
     def _skipped(self, decision: ModuleDecision, functions: Functions) -> tuple[int, ...]:
         """The hooks of the products that the reverse pass need not repeat."""
-        here = {s.index for s in self._product_sites() if self._has_functions(s, decision.calls[s.index], functions)}
+        calls, get = decision.calls, functions.get
+        here = {site.index for site in self._product_sites() if self._has_functions(site, calls[site.index], get)}
         here &= sites_without_replay(self.trace)
-        products = (node for function in self.trace.functions.values() for node in function.operations())
-        return tuple(
-            node.hook for node in products if node.product is not None and node.site in here and node.hook is not None
-        )
+        nodes = (node for function in self.trace.functions.values() for node in function.operations())
+        return tuple(hook_of(node) for node in nodes if node.product is not None and node.site in here)
 
     def _calls_of(
         self, site: Site, decision: ModuleDecision, functions: Functions, waiting: Collection[int]
@@ -274,13 +272,13 @@ class GeneratedModule:
         return variant if isinstance(variant, GemmProblem) else None
 
     def _decide_loops(
-        self, functions: Functions, settings: Settings, suffix: bool, without: frozenset[int]
+        self, function_of: _FunctionOf, settings: Settings, suffix: bool, without: frozenset[int]
     ) -> tuple[LoopDecision, ...]:
         def accumulators_of(index: int) -> LoopAccumulators | str:
             site = self.session.sites[index]
             if not settings.register_accumulators:
                 return settings.against("register_accumulators", "on")
-            function = functions.get(site.variants[Role.FORWARD]) if Role.FORWARD in site.variants else None
+            function = function_of(site.variants[Role.FORWARD]) if Role.FORWARD in site.variants else None
             if function is None or index in without:
                 return f"the product takes Warp's scalar path: {site.scalar_reason or 'nothing was built'}"
             return function.accumulators

@@ -185,9 +185,14 @@ def holds_zeros(module: ModuleTrace, function: FunctionTrace, before: Node, tile
                 return isinstance(node, Operation) and node.name == ZEROS and tile in node.results
     if not tile.parameter:
         return False
-    calls = module.calls_of(function.label)
-    position = function.parameters.index(tile.name)
-    return bool(calls) and all(_passes_zeros(module, caller, call, position, tile) for caller, call in calls)
+    passed = module.passed(function, tile.name)
+    return bool(passed) and all(
+        isinstance(value, Tile)
+        and (value.dense, value.size_bytes) == (True, tile.size_bytes)
+        and (value.owner or value.parameter)
+        and holds_zeros(module, caller, call, value)
+        for caller, call, value in passed
+    )
 
 
 def fill_before(module: ModuleTrace, function: FunctionTrace, loop: Loop, tile: Tile) -> Operation | None:
@@ -204,12 +209,3 @@ def fill_before(module: ModuleTrace, function: FunctionTrace, loop: Loop, tile: 
             is_fill = node.name == ZEROS and tile in node.results and node.hook is not None
             return node if is_fill else None
     return None
-
-
-def _passes_zeros(module: ModuleTrace, caller: FunctionTrace, call: Operation, position: int, tile: Tile) -> bool:
-    passed = call.operands[position] if position < len(call.operands) else None
-    if not isinstance(passed, Tile) or not passed.dense or passed.size_bytes != tile.size_bytes:
-        return False
-    if not (passed.owner or passed.parameter):
-        return False
-    return holds_zeros(module, caller, call, passed)

@@ -250,13 +250,10 @@ def _are_neighbours(variant: GemmProblem, answer: MmaPlan) -> bool:
 def reversed_stores(module: ModuleTrace, function: FunctionTrace) -> Iterator[ReversedStore]:
     """Yields the stores whose adjoints can be computed in bands."""
     for found in computed_stores(function):
-        if _is_hooked(found) and _has_whole_vectors(found) and _keeps_operands(module, function, found):
+        hooked = not found.loads and all(operation.reverses for operation in (*found.operations, found.store))
+        if hooked and _has_whole_vectors(found) and _keeps_operands(module, function, found):
             pairs = itertools.combinations(found.sources, 2)
             yield ReversedStore(found, any(module.may_overlap(function, one, other) for one, other in pairs))
-
-
-def _is_hooked(found: ComputedStore) -> bool:
-    return not found.loads and all(operation.reverses for operation in (*found.operations, found.store))
 
 
 def _has_whole_vectors(found: ComputedStore) -> bool:
@@ -309,7 +306,7 @@ def _needs_order(operation: Operation, numbers: set[str]) -> bool:
     It may need complete gradients of its results, change an operand, or add to the gradient of the stored array.
     """
     reads = operation.name != SHAPE and any(isinstance(value, Array) for value in operation.operands)
-    return reads or bool(operation.callee) or _is_transpose(operation) or bool(_scalars(operation) & numbers)
+    return reads or bool(operation.callee) or operation.name == TRANSPOSE or bool(_scalars(operation) & numbers)
 
 
 def _following(function: FunctionTrace, store: Operation) -> Iterator[Operation]:
@@ -345,13 +342,9 @@ def _changed(operation: Operation) -> tuple[Tile, ...]:
         return operation.matrices[2:]
     if operation.name in ELEMENTWISE:
         return tuple(value for value in operation.results if isinstance(value, Tile))
-    if operation.effect is Effect.ALIAS and not _is_transpose(operation):
+    if operation.effect is Effect.ALIAS and operation.name != TRANSPOSE:  # whose adjoint writes the tile's elements
         return ()
     return operation.tiles
-
-
-def _is_transpose(operation: Operation) -> bool:
-    return operation.name == TRANSPOSE  # Warp's adjoint writes the tile's elements
 
 
 def _scalars(operation: Operation) -> set[str]:

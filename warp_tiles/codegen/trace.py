@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from warp_tiles.codegen.hooks import Hook
-from warp_tiles.codegen.operations import ELEMENTWISE, UNKNOWN_MEMORY, Operation, Tile
+from warp_tiles.codegen.operations import ELEMENTWISE, UNKNOWN_MEMORY, Operation, Tile, Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,19 +122,18 @@ class ModuleTrace:
         if UNKNOWN_MEMORY in one.memory | other.memory or one.memory & other.memory:
             return True
         parameters = set(function.parameters)
-        pairs = [(a, b) for a in one.memory & parameters for b in other.memory & parameters]
-        return bool(pairs) and any(
-            self._passed_overlap(caller, call, function.parameters.index(a), function.parameters.index(b))
-            for caller, call in self.calls_of(function.label)
-            for a, b in pairs
+        return any(
+            not (isinstance(first, Tile) and isinstance(second, Tile)) or self.may_overlap(caller, first, second)
+            for a in one.memory & parameters
+            for b in other.memory & parameters
+            for (caller, _, first), (_, _, second) in zip(self.passed(function, a), self.passed(function, b))
         )
 
-    def _passed_overlap(self, caller: FunctionTrace, call: Operation, a: int, b: int) -> bool:
-        passed = [call.operands[index] if index < len(call.operands) else None for index in (a, b)]
-        if not all(isinstance(value, Tile) for value in passed):
-            return True
-        first, second = (value for value in passed if isinstance(value, Tile))
-        return self.may_overlap(caller, first, second)
+    def passed(self, function: FunctionTrace, parameter: str) -> list[tuple[FunctionTrace, Operation, Value | None]]:
+        """Returns the callers of a function, each with a call and what it passes; None for what is unknown."""
+        at = function.parameters.index(parameter)
+        calls = self.calls_of(function.label)
+        return [(caller, call, call.operands[at] if at < len(call.operands) else None) for caller, call in calls]
 
     def bytes_around(self, label: str) -> int:
         """Returns the bytes of shared memory that the callers of a function hold while it runs, at most."""
