@@ -140,21 +140,35 @@ def check_internals() -> list[str]:
     return [f"warp._src.{path}" for path in REQUIRED]
 
 
+def runtime(*names: str) -> Any:
+    """Returns Warp's runtime after a check that it has these attributes.
+
+    Raises:
+        UnsupportedWarpError: An attribute is missing; the message names it.
+    """
+    find("context.init")()
+    found = find("context.runtime")
+    for name in names:
+        if not hasattr(found, name):
+            raise missing(f"warp._src.context.runtime.{name}")
+    return found
+
+
+def _version(name: str) -> tuple[int, int] | None:
+    version = getattr(runtime(), name, None)
+    return (int(version[0]), int(version[1])) if version else None
+
+
 def toolkit_version() -> tuple[int, int] | None:
     """The CUDA version of Warp's compiler and linker; None if Warp was built without CUDA."""
-    find("context.init")()
-    version = getattr(find("context.runtime"), "toolkit_version", None)
-    return (int(version[0]), int(version[1])) if version else None
+    return _version("toolkit_version")
 
 
 def driver_version() -> tuple[int, int] | None:
     """The CUDA version of the driver; None without a driver."""
-    find("context.init")()
-    version = getattr(find("context.runtime"), "driver_version", None)
-    return (int(version[0]), int(version[1])) if version else None
+    return _version("driver_version")
 
 
 def mathdx_enabled() -> bool:
     """True if this Warp was built with MathDx. Without it Warp cannot link the functions of products and solvers."""
-    find("context.init")()
-    return bool(find("context.runtime").core.wp_is_mathdx_enabled())
+    return bool(runtime().core.wp_is_mathdx_enabled())

@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import warp
 
+from warp_tiles._warp import internals
 from warp_tiles._warp.internals import find, missing, require
 from warp_tiles.errors import RecordingError
 
@@ -33,7 +34,6 @@ _REQUIRED = {
     "types.is_array": "",
     "types.is_struct": "",
 }
-_RUNTIME = ("_apic_capture", "captures", "tape")
 _NATIVE_PARAMETERS = 11  # parameters of wp_cuda_launch_kernel
 
 
@@ -45,11 +45,7 @@ def runtime() -> Any:
         UnsupportedWarpError: This Warp lacks a part; the message names it.
     """
     require(_REQUIRED)
-    find("context.init")()
-    found = find("context.runtime")
-    for name in _RUNTIME:
-        if not hasattr(found, name):
-            raise missing(f"warp._src.context.runtime.{name}")
+    found = internals.runtime("_apic_capture", "captures", "tape")
     if len(found.core.wp_cuda_launch_kernel.argtypes or ()) != _NATIVE_PARAMETERS:
         raise missing(f"wp_cuda_launch_kernel with {_NATIVE_PARAMETERS} parameters")
     return found

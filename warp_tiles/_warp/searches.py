@@ -15,7 +15,7 @@ from typing import Any
 import warp
 
 from warp_tiles._warp.intercept import NotedLaunch
-from warp_tiles._warp.internals import find, missing
+from warp_tiles._warp.internals import find, runtime
 from warp_tiles.errors import UnsupportedWarpError
 
 CPU_HEADERS = "builtin_bd*.pch"  # the same folders also contain NVRTC's precompiled headers
@@ -33,19 +33,6 @@ class _Shared(threading.local):
 _shared = _Shared()
 
 
-def _runtime(*names: str) -> Any:
-    """Returns Warp's runtime after a check that it has these attributes.
-
-    Raises:
-        UnsupportedWarpError: An attribute is missing; the message names it.
-    """
-    runtime = find("context.runtime")
-    for name in names:
-        if not hasattr(runtime, name):
-            raise missing(f"warp._src.context.runtime.{name}")
-    return runtime
-
-
 @contextlib.contextmanager
 def without_tape() -> Iterator[None]:
     """Suspends the active ``wp.Tape`` within the block.
@@ -53,12 +40,12 @@ def without_tape() -> Iterator[None]:
     Raises:
         UnsupportedWarpError: This Warp stores its active tape elsewhere.
     """
-    runtime = _runtime("tape")
-    tape, runtime.tape = runtime.tape, None
+    found = runtime("tape")
+    tape, found.tape = found.tape, None
     try:
         yield
     finally:
-        runtime.tape = tape
+        found.tape = tape
 
 
 def share_precompiled_headers() -> None:
@@ -69,13 +56,13 @@ def share_precompiled_headers() -> None:
     again. If this Warp stores the headers elsewhere, each thread precompiles its own.
     """
     try:
-        runtime = _runtime("_get_or_create_pch_dir", "_pch_dirs")
-        folder = Path(runtime._get_or_create_pch_dir())
+        found = runtime("_get_or_create_pch_dir", "_pch_dirs")
+        folder = Path(found._get_or_create_pch_dir())
     except (UnsupportedWarpError, OSError) as error:
         log.info("tuning: each thread precompiles its own headers: %s", error)
         return
     dated: list[tuple[int, Path]] = []
-    for other in list(runtime._pch_dirs.values()):
+    for other in list(found._pch_dirs.values()):
         for header in Path(other.name).glob(CPU_HEADERS):
             with contextlib.suppress(OSError):  # Warp removes files that Clang rejects
                 dated.append((header.stat().st_mtime_ns, header))

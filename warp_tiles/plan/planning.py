@@ -326,19 +326,13 @@ class Session:
         return self.sites[-1]
 
 
-def _kernels_of(site: Site, uses: Sequence[FunctionUse], backward: bool | None = None) -> tuple[str, ...]:
-    return tuple(
-        dict.fromkeys(use.kernel for use in uses if use.function == site.function and backward in (None, use.backward))
-    )
-
-
 def _decide(site: Site, role: Role, called: Collection[int], uses: Sequence[FunctionUse]) -> PlannedVariant:
     adjoint = role is not Role.FORWARD
     needed = not adjoint or site.index in called
-    kernels = _kernels_of(site, uses, backward=True if adjoint and needed else None) or _kernels_of(site, uses)
-    reasons = dict.fromkeys(
-        use.reason for use in uses if use.function == site.function and use.backward == needed and adjoint
-    )
+    uses = [use for use in uses if use.function == site.function]
+    differentiating = [use for use in uses if use.backward and adjoint and needed]
+    kernels = tuple(dict.fromkeys(use.kernel for use in differentiating or uses))
+    reasons = dict.fromkeys(use.reason for use in uses if use.backward == needed)
     reason = "needed" if needed else "not needed"
     if adjoint:
         reason += f": {'; '.join(reasons) or ('its adjoint is called' if needed else 'no kernel calls its adjoint')}"
