@@ -15,7 +15,7 @@ def test_every_type_has_a_row_with_its_name() -> None:
     assert all(name == info.name for name, info in DTYPES.items())
 
 
-@pytest.mark.parametrize("field", ["code", "letter", "kernel_type", "warp_type", "cuda_type", "roundoff"])
+@pytest.mark.parametrize("field", ["code", "kernel_type", "warp_type", "cuda_type", "roundoff"])
 def test_no_two_types_share_a_name(field: str) -> None:
     assert len({getattr(info, field) for info in DTYPES.values()}) == len(DTYPES)
 

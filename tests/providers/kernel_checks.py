@@ -16,7 +16,7 @@ from warp_tiles.codegen.prelude import REVERSED_HEADER, SOLVER_HEADER
 from warp_tiles.compile import sources
 from warp_tiles.compile.search import load_library
 from warp_tiles.gemm.choose import choose
-from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, Arrangement, GemmProblem, Operand, Precision
+from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem, Operand, Precision
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.cublasdx import CublasdxProvider
@@ -26,7 +26,7 @@ from warp_tiles.providers.solver import SolverProvider
 from warp_tiles.solver.variant import OPERANDS, RIGHT_SIDES, Config, Function, SolverConfig, SolverVariant, Variant
 from warp_tiles.util.threads import side_by_side
 
-_DTYPES = {info.letter: info.name for info in DTYPES.values()}
+_DTYPES: dict[str, DType] = {"h": "float16", "b": "bfloat16", "f": "float32", "d": "float64"}
 _ARRANGEMENTS: dict[str, Arrangement] = {"r": "row_major", "c": "col_major"}
 _DEVICE_SUFFIXES = (".cuh", ".cu", ".h", ".hpp")
 _THREADS = 32  # they wait for compiler processes

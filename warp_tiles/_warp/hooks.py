@@ -52,6 +52,7 @@ from warp_tiles._warp.modules import (
 )
 from warp_tiles._warp.reload import LoadAgain, Reloads
 from warp_tiles._warp.sites import CallSites, dispatch_lto_dot, dispatch_matmul
+from warp_tiles._warp.solvers import dispatch_solver
 from warp_tiles._warp.tapes import Tapes
 from warp_tiles._warp.tracing import Tracer
 from warp_tiles._warp.translate import libmathdx_build, mentions
@@ -87,10 +88,9 @@ def _module_builder(module: Any, options: Any, hasher: Any, target: str = "cuda"
 class _LinkInputs(list):  # type: ignore[type-arg]
     """Warp's list of LTO-IR, which carries the pending build to build_cuda()."""
 
-    def __init__(self, inputs: list[bytes], build: ModuleBuild, module: Any) -> None:
+    def __init__(self, inputs: list[bytes], build: ModuleBuild) -> None:
         super().__init__(inputs)
         self.build = build
-        self.module = module
 
 
 class Hooks:
@@ -122,7 +122,7 @@ class Hooks:
             build, codegen, context = find("build"), find("codegen"), find("context")
             build_lto_dot = build.build_lto_dot
             dispatchers = {MATMUL: functools.partial(dispatch_matmul, self.sites)}
-            dispatchers |= {name: functools.partial(self._dispatch_solver, name) for name in SOLVERS}
+            dispatchers |= {name: functools.partial(dispatch_solver, self.sites, self.engine, name) for name in SOLVERS}
             for name, dispatcher in dispatchers.items():
                 builtin = context.builtin_functions[name]
                 for overload in {id(function): function for function in (builtin, *builtin.overloads)}.values():
@@ -191,11 +191,6 @@ class Hooks:
         self._replace(owner, name, wrapper)
 
     # ---- code generation
-
-    def _dispatch_solver(self, name: str, *arguments: Any, **named: Any) -> tuple[Any, ...]:
-        from warp_tiles._warp.solvers import dispatch_solver
-
-        return dispatch_solver(self.sites, self.engine, name, *arguments, **named)
 
     def _adjoint_build(
         self, original: Callable[..., Any], adjoint: Any, builder: Any, *args: Any, **kwargs: Any
@@ -329,7 +324,7 @@ class Hooks:
         if state is None or state.build is None or not (state.build.plan.needed or state.build.plan.has_own_code):
             return ltoirs, fatbins
         state.build.start()
-        return _LinkInputs(ltoirs, state.build, builder.module), fatbins
+        return _LinkInputs(ltoirs, state.build), fatbins
 
     def _build_cuda(
         self, original: Callable[..., None], cu_path: str, arch: int, output_path: str, **keywords: Any

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 from warp_tiles._warp.trace_builder import (
@@ -153,35 +153,30 @@ class Recorder:
             block.steps = start, stop, step
         return variable
 
-    def end_for(self, original: Any, *args: Any, **named: Any) -> Any:
-        self._end_body()
-        with self._hooked_reverse_loop():
-            result = self._unrecorded(original, *args, **named)
-        self._end_loop()
-        return result
-
     def begin_while(self, original: Any, *args: Any, **named: Any) -> Any:
         self._begin_loop("while")
         return self._unrecorded(original, *args, **named)
 
-    def end_while(self, original: Any, *args: Any, **named: Any) -> Any:
-        self._end_body()
-        result = self._unrecorded(original, *args, **named)
-        self._end_loop()
+    def end_for(self, original: Any, *args: Any, **named: Any) -> Any:
+        block = self._blocks[-1]
+        block.end_wait = self._mark_wait()
+        self._loads_in_flight = False
+        with self._hooked_reverse_loop() if block.kind == "range" else nullcontext():
+            result = self._unrecorded(original, *args, **named)
+        if block.kind == "branch":
+            self._blocks.pop()
+        else:
+            self._end_loop()
         return result
+
+    end_while = end_if = end_else = end_for
 
     def begin_if(self, original: Any, *args: Any, **named: Any) -> Any:
         self._open(RecordedBlock("branch", self.line, wait=self._mark_wait()))
         self._loads_in_flight = False
         return self._unrecorded(original, *args, **named)
 
-    def end_if(self, original: Any, *args: Any, **named: Any) -> Any:
-        self._end_body()
-        result = self._unrecorded(original, *args, **named)
-        self._blocks.pop()
-        return result
-
-    begin_else, end_else = begin_if, end_if
+    begin_else = begin_if
 
     def eval(self, original: Any, node: Any) -> Any:
         statement = Statement(type(node))
@@ -311,10 +306,6 @@ class Recorder:
             self._loads_in_flight = False
         self._emit(Hook.BEGIN.name_of(block.hook), skip_replay=True)
         self._open(block)
-
-    def _end_body(self) -> None:
-        self._blocks[-1].end_wait = self._mark_wait()
-        self._loads_in_flight = False
 
     def _end_loop(self) -> None:
         self._emit(Hook.END.name_of(self._blocks.pop().hook), skip_replay=True)

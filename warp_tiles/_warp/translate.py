@@ -6,6 +6,7 @@ import ast
 import inspect
 import threading
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import warp
@@ -98,21 +99,13 @@ def mentions(adjoint: Any, names: set[str], package: Any, builtins: Mapping[str,
 _lock = threading.Lock()
 
 
-class _StandInBuilder:
-    """Has the attributes of a ModuleBuilder that build_lto_dot() uses."""
-
-    def __init__(self) -> None:
-        self.ltoirs: dict[str, bytes] = {}
-        self.ltoirs_decl: dict[str, str] = {}
-
-
 def libmathdx_build(original: Callable[..., tuple[str, bytes]], variant: GemmProblem) -> tuple[str, bytes]:
     """Builds a variant with libmathdx inside warp.so, as Warp does.
 
     Raises:
         BuildError: libmathdx rejects the variant.
     """
-    builder = _StandInBuilder()
+    builder = SimpleNamespace(ltoirs={}, ltoirs_decl={})  # what build_lto_dot() uses of a ModuleBuilder
     layouts = {value: key for key, value in WARP_LAYOUTS.items()}
     operands = (variant.a, variant.b, variant.c)
     arguments: list[Any] = [variant.m, variant.n, variant.k]

@@ -77,10 +77,12 @@ def reserved_bytes(plan: ModulePlan, generated: GeneratedModule) -> dict[str, tu
     functions = planned_functions(plan)
     reserved: dict[str, tuple[int, int]] = {}
     for suffix in {may_have_suffix(plan), False}:
-        decision = generated.decide(functions, plan.settings, suffix=suffix)
-        for label, needed in generated.reserved_bytes(decision).items():
-            forward, backward = reserved.get(label, (0, 0))
-            reserved[label] = max(forward, needed[0]), max(backward, needed[1])
+        for loop in generated.decide(functions, plan.settings, suffix=suffix).loops:
+            ring, reverse = loop.ring, loop.reverse
+            needed = ring.loop.extra_bytes if ring else 0, reverse.answer.extra_bytes if reverse else 0
+            if any(needed):
+                forward, backward = reserved.get(loop.function, (0, 0))
+                reserved[loop.function] = max(forward, needed[0]), max(backward, needed[1])
     return reserved
 
 

@@ -177,20 +177,6 @@ class GeneratedModule:
         found = self._whole_product(label)
         return f"the adjoint kernel: {found}" if isinstance(found, str) else WHOLE_GRADIENTS
 
-    def reserved_bytes(self, decision: ModuleDecision) -> dict[str, tuple[int, int]]:
-        """Returns the bytes of shared memory that functions need beyond their tiles, by the functions' labels.
-
-        The second number is that of the reverse pass, beyond the tiles and their gradients.
-        """
-        reserved: dict[str, tuple[int, int]] = {}
-        for loop in decision.loops:
-            ring, reverse = loop.ring, loop.reverse
-            needed = ring.loop.extra_bytes if ring else 0, reverse.answer.extra_bytes if reverse else 0
-            if any(needed):
-                forward, backward = reserved.get(loop.function, (0, 0))
-                reserved[loop.function] = max(forward, needed[0]), max(backward, needed[1])
-        return reserved
-
     def text(self, functions: Functions, settings: Settings, *, suffix: bool = True) -> str:
         """Returns the finished source.
 

@@ -137,10 +137,6 @@ class Affine:
         """Returns the expression multiplied by a number."""
         return Affine.of(self.constant * factor, {name: value * factor for name, value in self.terms})
 
-    def __str__(self) -> str:
-        parts = [f"{factor} * {name}" if factor != 1 else name for name, factor in self.terms]
-        return " + ".join([*parts, str(self.constant)] if self.constant or not parts else parts)
-
 
 def affine_result(operation: str, operands: tuple[Affine | None, ...]) -> Affine | None:
     """Returns the result of an arithmetic builtin; None if it is not affine.
@@ -150,21 +146,20 @@ def affine_result(operation: str, operands: tuple[Affine | None, ...]) -> Affine
         operands: Its operands; None for one that is not affine.
     """
     known = [operand for operand in operands if operand is not None]
-    if len(known) != len(operands) or not known:
+    if len(known) != len(operands):
         return None
-    if operation == "add" and len(known) == 2:
-        return known[0] + known[1]
-    if operation == "sub" and len(known) == 2:
-        return known[0] - known[1]
-    if operation == "mul" and len(known) == 2:
-        for factor, other in (known, reversed(known)):
-            if not factor.terms:
-                return other.times(factor.constant)
-        return None
-    if operation == "neg" and len(known) == 1:
-        return -known[0]
-    if operation in ("copy", "int", "int32") and len(known) == 1:
-        return known[0]
+    match operation, known:
+        case "add", [a, b]:
+            return a + b
+        case "sub", [a, b]:
+            return a - b
+        case "mul", [a, b]:
+            factor, other = (b, a) if a.terms else (a, b)
+            return None if factor.terms else other.times(factor.constant)
+        case "neg", [a]:
+            return -a
+        case "copy" | "int" | "int32", [a]:
+            return a
     return None
 
 
