@@ -89,11 +89,7 @@ template <class P> struct FmaProduct {
 
     static inline __device__ void start(Accumulators& accumulators)
     {
-#pragma unroll
-        for (int i = 0; i < ROWS; ++i)
-#pragma unroll
-            for (int j = 0; j < COLS; ++j)
-                accumulators.values[i][j] = 0;
+        clear(accumulators.values);
         if constexpr (LATE) {  // the first products have no values yet
             clear(accumulators.as);
             clear(accumulators.bs);
@@ -137,14 +133,7 @@ template <class P> struct FmaProduct {
             multiply(accumulators, UNROLLED - 1);
     }
 
-    static inline __device__ void scale(Accumulators& accumulators, float factor)
-    {
-#pragma unroll
-        for (int i = 0; i < ROWS; ++i)
-#pragma unroll
-            for (int j = 0; j < COLS; ++j)
-                accumulators.values[i][j] *= factor;
-    }
+    static inline __device__ void scale(Accumulators& accumulators, float factor) { scale_all(accumulators.values, factor); }
 
     template <bool ADD> static __forceinline__ __device__ void finish(const Accumulators& accumulators, float* c)
     {
@@ -171,15 +160,6 @@ private:
 #pragma unroll
             for (int j = 0; j < COLS; j += B::WIDTH)
                 act(first_row() + A::line_of(i, lane_m()), first_col() + B::line_of(j, lane_n()), accumulators.values[i] + j);
-    }
-
-    template <int VECTORS, int SETS> static inline __device__ void clear(wt::Vector<float, 4> (&sets)[SETS][VECTORS])
-    {
-#pragma unroll
-        for (int set = 0; set < SETS; ++set)
-#pragma unroll
-            for (int i = 0; i < VECTORS; ++i)
-                sets[set][i] = wt::Vector<float, 4> {};
     }
 
     // Loads values in the k-th step: those of this step if they are multiplied in the next one or if there is a single set, else

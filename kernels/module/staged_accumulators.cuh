@@ -25,28 +25,25 @@ template <class P, bool IS_A> struct OperandBuffer {
 // columns. An exchange (visit_rows) gives it the four pairs of a block, if 16 rows have at least one block for each lane.
 inline constexpr __device__ int pairs_of(int columns) { return columns % 16 == 0 ? 4 : 1; }
 
-// Sets accumulators or fragments to zero.
-template <class T, int I, int J, int N> inline __device__ void clear(T (&accumulators)[I][J][N])
+// Calls act(element) for each element of an array of any number of dimensions.
+template <class T, class Act> inline __device__ void for_each(T& element, const Act& act) { act(element); }
+template <class T, int N, class Act> inline __device__ void for_each(T (&elements)[N], const Act& act)
 {
 #pragma unroll
-    for (int i = 0; i < I; ++i)
-#pragma unroll
-        for (int j = 0; j < J; ++j)
-#pragma unroll
-            for (int e = 0; e < N; ++e)
-                accumulators[i][j][e] = 0;
+    for (int i = 0; i < N; ++i)
+        for_each(elements[i], act);
+}
+
+// Sets accumulators or fragments to zero.
+template <class T> inline __device__ void clear(T& accumulators)
+{
+    for_each(accumulators, [](auto& element) { element = {}; });
 }
 
 // Multiplies accumulators by a factor.
-template <class T, int I, int J, int N> inline __device__ void scale_all(T (&accumulators)[I][J][N], T factor)
+template <class T, class Sum> inline __device__ void scale_all(T& accumulators, Sum factor)
 {
-#pragma unroll
-    for (int i = 0; i < I; ++i)
-#pragma unroll
-        for (int j = 0; j < J; ++j)
-#pragma unroll
-            for (int e = 0; e < N; ++e)
-                accumulators[i][j][e] *= factor;
+    for_each(accumulators, [factor](Sum& element) { element *= factor; });
 }
 
 // With BIT set in `group`, exchanges the elements whose indices differ in this bit.
