@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from tests.emulator.emulator import Emulator
 from tests.emulator.gemm import INCLUDES, Case, error_of, launch, operand
 from warp_tiles.gemm.choose import choose, fma_candidates, mma_candidates
-from warp_tiles.gemm.limits import instructions, problem_of, transposed
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, Operand, Precision
-from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.tile_config import TileConfig, instructions, problem_of, transposed
 from warp_tiles.providers.mma import register_accumulators
 
 pytestmark = pytest.mark.slow

@@ -12,11 +12,10 @@ import pytest
 from tests.emulator.gemm import operand
 from warp_tiles.gemm.choose import candidates, choose
 from warp_tiles.gemm.cost import cost
-from warp_tiles.gemm.limits import accumulators_per_thread, registers, transposed
 from warp_tiles.gemm.matmul import cost_us
 from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, Operand, Precision
-from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.tile_config import TileConfig, accumulators_per_thread, registers, transposed
 
 HALF: tuple[DType, DType, DType] = ("float16", "float16", "float16")
 MIXED: tuple[DType, DType, DType] = ("float16", "float16", "float32")

@@ -10,8 +10,8 @@ import pytest
 from tests.bench import deep_variant
 from tests.emulator.gemm import operand
 from warp_tiles.gemm.choose import choose
-from warp_tiles.gemm.limits import problem_of
 from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.gemm.tile_config import problem_of
 
 ROWS, COLUMNS = operand("float16", True, 64, 16), operand("float16", False, 64, 16)
 HALF = GemmProblem(64, 64, 64, ROWS, ROWS, ROWS, "default", 128, 90)

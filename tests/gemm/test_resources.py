@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warp_tiles.gemm.hardware import multiprocessor
-from warp_tiles.gemm.pipeline import PlannedLoop
-from warp_tiles.gemm.resources import (
+from warp_tiles.gemm.hardware import (
     least_registers,
     limit_of_blocks,
     loop_registers,
     max_registers,
+    multiprocessor,
     resident_blocks,
     shared_limit,
     static_shared_bytes,
 )
+from warp_tiles.gemm.pipeline import PlannedLoop
 
 
 @pytest.mark.parametrize(

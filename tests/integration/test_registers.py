@@ -13,7 +13,7 @@ import pytest
 import warp_tiles
 from benchmarks.speed.cubin import registers as registers_of
 from tests.integration.helpers import compile_module, load
-from warp_tiles.gemm.resources import resident_blocks
+from warp_tiles.gemm.hardware import resident_blocks
 
 KERNEL = """
 @wp.kernel(enable_backward={backward})

@@ -12,8 +12,7 @@ from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import GemmProblem, Operand, Role
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planning import KernelMemory, ModulePlan, PlannedVariant, with_register_limit
-from warp_tiles.solver.choose import register_limit, registers_of_indexed
-from warp_tiles.solver.variant import SolverVariant, Variant
+from warp_tiles.solver.variant import SolverVariant, Variant, register_limit, registers_of_indexed
 
 PRODUCT = BIG[Role.FORWARD]
 _MATRIX = Operand("float32", "row_major", 64, 16)

@@ -19,8 +19,7 @@ from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.solver import SOURCE, SolverProvider, header_of, solver_translation_unit
-from warp_tiles.solver.choose import choose
-from warp_tiles.solver.variant import OPERANDS, Function, SolverConfig, SolverVariant
+from warp_tiles.solver.variant import OPERANDS, Function, SolverConfig, SolverVariant, choose
 from warp_tiles.store.explain import explain
 from warp_tiles.store.key import CacheKey, KeyField
 

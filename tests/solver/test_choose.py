@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from warp_tiles.gemm.hardware import LANES, STATIC_SHARED_BYTES, THREAD_REGISTERS
 from warp_tiles.gemm.problem import DType, Operand
-from warp_tiles.solver.choose import MAX_ROWS, choose, reason_unsupported, register_limit
-from warp_tiles.solver.variant import OPERANDS, Function, SolverVariant
+from warp_tiles.solver.variant import (
+    MAX_ROWS,
+    OPERANDS,
+    Function,
+    SolverVariant,
+    choose,
+    reason_unsupported,
+    register_limit,
+)
 
 
 def variant(function: Function, n: int = 16, columns: int = 4, dtype: DType = "float32", threads: int = 64,

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from warp_tiles.codegen.answers import Loads
 from warp_tiles.codegen.operations import JUMPS, LOAD, Effect, Operation, Tile
-from warp_tiles.codegen.trace import Branch, FunctionTrace, Loop, Node
+from warp_tiles.codegen.trace import FunctionTrace, Loop, Node
 
 
 def is_asynchronous(load: Operation) -> bool:
@@ -59,26 +59,19 @@ class _Walk:
 
     def _statements(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
+            pipelined = isinstance(node, Loop) and node.hook in self._pipelined
             if isinstance(node, Operation):
-                self._operation(node)
+                if is_asynchronous(node) and node.hook is not None:
+                    self.asynchronous[node.hook] = not self._in_flight
+                    self._in_flight = True
+                elif node.effect not in (Effect.NONE, Effect.ALIAS) or node.name in JUMPS:
+                    self._wait(node.wait)
+            elif isinstance(node, Loop) and node.kind == "unrolled" and not pipelined:  # a sequence of statements
+                self._statements(node.nodes)
             else:
-                self._enter(node)
-
-    def _enter(self, node: Loop | Branch) -> None:
-        pipelined = isinstance(node, Loop) and node.hook in self._pipelined
-        if isinstance(node, Loop) and node.kind == "unrolled" and not pipelined:  # a sequence of statements
-            self._statements(node.nodes)
-            return
-        self._wait(node.wait)
-        if not pipelined:
-            self.block(node.nodes, node.end_wait)
-
-    def _operation(self, operation: Operation) -> None:
-        if is_asynchronous(operation) and operation.hook is not None:
-            self.asynchronous[operation.hook] = not self._in_flight
-            self._in_flight = True
-        elif operation.effect not in (Effect.NONE, Effect.ALIAS) or operation.name in JUMPS:
-            self._wait(operation.wait)
+                self._wait(node.wait)
+                if not pipelined:
+                    self.block(node.nodes, node.end_wait)
 
     def _wait(self, hook: int | None) -> None:
         if not self._in_flight:

@@ -16,11 +16,10 @@ from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.stores import computed_stores, reversed_stores
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.codegen.whole import whole_product
-from warp_tiles.gemm.hardware import THREAD_REGISTERS, has_wgmma
+from warp_tiles.gemm.hardware import THREAD_REGISTERS, has_wgmma, limit_of_blocks
 from warp_tiles.gemm.loop_question import PipelineRecords
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides, PlannedLoop
 from warp_tiles.gemm.problem import GemmProblem, Role
-from warp_tiles.gemm.resources import limit_of_blocks
 from warp_tiles.plan.planning import Session, Site
 from warp_tiles.plan.whole import WholeProduct
 from warp_tiles.settings import Settings

@@ -8,9 +8,12 @@ from itertools import product
 
 from warp_tiles.gemm.cost import cost
 from warp_tiles.gemm.hardware import BANK_LINE_BYTES, LANES
-from warp_tiles.gemm.limits import (
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
+from warp_tiles.gemm.tile_config import (
     INSTRUCTION_MNK,
+    Instruction,
     Side,
+    TileConfig,
     computes_in_double,
     instructions,
     line_bytes,
@@ -22,8 +25,6 @@ from warp_tiles.gemm.limits import (
     steps_over_k,
     transposed,
 )
-from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
-from warp_tiles.gemm.tile_config import Instruction, TileConfig
 
 _UNROLLED_PRODUCTS = 64 * 64 * 16  # per warp tile: elements of C times elements of K that a lane holds
 _UNROLLED_FMAS, _UNROLLED_FMAS_OF_LARGE_TILES = 2048, 1024

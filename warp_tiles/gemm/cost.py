@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from warp_tiles.gemm.hardware import BANK_BYTES, BANK_LINE_BYTES, BANKS, LANES
-from warp_tiles.gemm.limits import (
+from warp_tiles.gemm.hardware import BANK_BYTES, BANK_LINE_BYTES, BANKS, LANES, resident_blocks, static_shared_bytes
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
+from warp_tiles.gemm.tile_config import (
     INSTRUCTION_MNK,
+    Instruction,
     Side,
+    TileConfig,
     computes_in_double,
     line_bytes,
     registers,
     sides,
     warp_tile_count,
 )
-from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
-from warp_tiles.gemm.resources import resident_blocks, static_shared_bytes
-from warp_tiles.gemm.tile_config import Instruction, TileConfig
 
 _Placement = Literal["single", "spread", "pairs_across", "pairs_along", "pairs_spread"]
 _FEW_BLOCKS = 5

@@ -1,4 +1,7 @@
-"""Constants of NVIDIA GPUs.
+"""Constants of NVIDIA GPUs, and the resource model of a block.
+
+The model has registers, shared memory, and how many blocks a multiprocessor runs at a time. It serves every engine and
+architecture. All functions are pure.
 
 Source: "Compute Capabilities" of the CUDA C++ Programming Guide,
 https://docs.nvidia.com/cuda/cuda-c-programming-guide/#compute-capabilities, and the PTX ISA for instructions.
@@ -64,3 +67,94 @@ _MULTIPROCESSORS = {
 def multiprocessor(arch: int) -> Multiprocessor:
     """The multiprocessor of an architecture; that of sm_90 and sm_100 for those without an entry."""
     return _MULTIPROCESSORS.get(arch, Multiprocessor())
+
+
+# ---- the resource model
+
+_HEADER_BYTES = 1024  # static shared memory of Warp's headers, at most, apart from four bytes for each thread
+_OTHER_REGISTERS = 56  # of a thread in a loop with stages: addresses, descriptors and the loop itself
+REGISTER_STEP = 8  # registers of a thread are allocated in steps of eight
+# With fewer registers, ptxas 12.9 refuses mma.m16n8k8 of fp64: it reads and writes 26 at once, which must be aligned.
+WIDE_DOUBLE_REGISTERS = 64
+_WGMMA_REGISTERS = 28  # besides the accumulators of one instruction; ptxas 12.9 refuses wgmma with fewer
+
+
+def static_shared_bytes(threads: int) -> int:
+    """Static shared memory of a kernel of Warp with tiles, at most, in bytes."""
+    return _HEADER_BYTES + 4 * threads
+
+
+def shared_limit(arch: int, threads: int) -> int:
+    """Dynamic shared memory that a block may have, in bytes."""
+    return multiprocessor(arch).block_shared_bytes - static_shared_bytes(threads)
+
+
+def resident_blocks(arch: int, threads: int, *, shared_bytes: int, registers: float = 0) -> int:
+    """Blocks that a multiprocessor runs at a time; 0 if it cannot run one.
+
+    Source: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#compute-capabilities.
+
+    Args:
+        shared_bytes: Its dynamic shared memory.
+        registers: Registers of a thread; 0 if they do not limit.
+    """
+    limits = multiprocessor(arch)
+    reserved = limits.shared_bytes - limits.block_shared_bytes  # of each block, for the system
+    taken = shared_bytes + static_shared_bytes(threads) + reserved
+    found = min(limits.shared_bytes // taken, limits.threads // threads, limits.blocks)
+    if registers:
+        found = min(found, int(REGISTERS / (min(THREAD_REGISTERS, registers) * threads)))
+    return found if shared_bytes <= shared_limit(arch, threads) else 0
+
+
+def max_registers(threads: int, blocks: int = 1) -> int | None:
+    """Registers of a thread with which ``blocks`` blocks of ``threads`` fit a multiprocessor; None for no limit.
+
+    A multiprocessor has 65,536 registers and a thread at most 255. Registers are allocated to warps in groups
+    of four, one for each quarter of the multiprocessor. Warp sets no limit, so its kernels with large blocks can
+    fail to launch. A kernel's own launch bounds take precedence.
+    """
+    warps = -(-threads // 128) * 4 * blocks
+    available = REGISTERS // (LANES * warps) // REGISTER_STEP * REGISTER_STEP
+    return available if available < THREAD_REGISTERS else None
+
+
+def accumulator_registers(threads: int) -> int:
+    """Registers of a thread that a loop with stages has for its accumulators, if one block is resident."""
+    return min(THREAD_REGISTERS, REGISTERS // threads) - _OTHER_REGISTERS
+
+
+def loop_registers(accumulators: int, operands: int) -> int:
+    """Registers of a thread that a loop with stages needs to keep its accumulators and operands in registers."""
+    return -(-(accumulators + operands + _OTHER_REGISTERS) // REGISTER_STEP) * REGISTER_STEP
+
+
+def least_registers(instruction: str, arch: int, *, in_double: bool = False, accumulators: int = 0) -> int:
+    """Registers of a thread below which the assembler refuses an instruction; 0 if none of the limits in use is below.
+
+    Args:
+        instruction: ``wgmma``, an ``mma.sync`` such as ``mma_m16n8k8``, or ``fma``.
+        accumulators: Registers of the result of one instruction of ``wgmma``.
+    """
+    if instruction == "wgmma":
+        return accumulators + _WGMMA_REGISTERS
+    return WIDE_DOUBLE_REGISTERS if instruction == "mma_m16n8k8" and in_double and arch >= WIDE_DOUBLES_ARCH else 0
+
+
+LARGE_ACCUMULATORS = 64  # of a thread: with more, its registers would not suffice for two blocks of 256 threads
+LARGE_ACCUMULATORS_ALONG_K = 63  # for fma with vectors along K, which take more registers than the accumulators
+
+
+def limit_of_blocks(threads: int, *, large_loop: bool = False, own_templates: bool = True) -> tuple[int | None, int]:
+    """The register limit of a module by its blocks, None for no limit; and the resident blocks that it leaves room for.
+
+    Two with own templates and 129 to 256 threads, to hide latency, if no loop needs more registers; else one.
+    """
+    blocks = 2 if own_templates and 128 < threads <= 256 and not large_loop else 1
+    return max_registers(threads, blocks), blocks
+
+
+def is_large(accumulators: int, operands: int, *, along_k: bool = False) -> bool:
+    """True if the accumulators of a loop leave no registers for a second block of 256 threads."""
+    along_k = along_k or operands > accumulators
+    return accumulators > (LARGE_ACCUMULATORS_ALONG_K if along_k else LARGE_ACCUMULATORS)

@@ -12,7 +12,11 @@ from warp_tiles.gemm.hardware import (
     LANES,
     THREAD_REGISTERS,
     WIDE_DOUBLES_ARCH,
+    accumulator_registers,
     has_wgmma,
+    loop_registers,
+    resident_blocks,
+    shared_limit,
 )
 from warp_tiles.gemm.pipeline import (
     AUTO,
@@ -26,7 +30,6 @@ from warp_tiles.gemm.pipeline import (
     PipelineOverrides,
 )
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
-from warp_tiles.gemm.resources import accumulator_registers, loop_registers, resident_blocks, shared_limit
 
 WARPGROUP = 4 * LANES  # threads
 _USEFUL_STAGES = 4  # if other blocks multiply meanwhile; more hide no more latency then

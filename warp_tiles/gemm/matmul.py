@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
-from warp_tiles.gemm.hardware import DEEP_STEP_ARCHS, LANES, TF32_MIN_ARCH, has_wgmma, multiprocessor
+from warp_tiles.gemm.hardware import (
+    DEEP_STEP_ARCHS,
+    LANES,
+    TF32_MIN_ARCH,
+    has_wgmma,
+    is_large,
+    limit_of_blocks,
+    multiprocessor,
+    resident_blocks,
+    static_shared_bytes,
+)
 from warp_tiles.gemm.loop_question import LoopAnswer, loop_question
 from warp_tiles.gemm.matmul_question import (
     ALIGNED,
@@ -23,7 +33,6 @@ from warp_tiles.gemm.matmul_question import (
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem
 from warp_tiles.gemm.problem import Operand as Tile
-from warp_tiles.gemm.resources import is_large, limit_of_blocks, resident_blocks, static_shared_bytes
 
 # ---- constants of architectures and types
 

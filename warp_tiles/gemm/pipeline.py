@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from warp_tiles.gemm.resources import is_large
+from warp_tiles.gemm.hardware import is_large
 
 LoopInstruction = Literal["wgmma", "mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4", "fma"]
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from warp_tiles.gemm.hardware import LANES
+from warp_tiles.gemm.hardware import LANES, accumulator_registers, shared_limit
 from warp_tiles.gemm.main_loop import staged_product
 from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, LoopMemory, MmaPlan
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, GemmProblem, Operand
-from warp_tiles.gemm.resources import accumulator_registers, shared_limit
 
 # An iteration's products take longer than the loads of the next one. A third stage gains nothing, because atomic
 # additions to the L2 cache take the time (docs/experiments.md).

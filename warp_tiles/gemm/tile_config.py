@@ -1,14 +1,25 @@
-"""The answer: how this project's own templates compute a GEMM variant.
+"""The answer: how this project's own templates compute a GEMM variant, and the limits of these templates.
 
 A :class:`TileConfig` holds every choice that ``kernels/gemm`` leaves open. :func:`warp_tiles.gemm.choose.choose`
-chooses one for a variant. Any field can be replaced; :func:`warp_tiles.gemm.limits.check` raises an error if the
-result cannot be built.
+chooses one for a variant. Any field can be replaced; :func:`problem_of` says why a result cannot be built.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, NamedTuple, get_args
+
+from warp_tiles.errors import UnsupportedVariant
+from warp_tiles.gemm.hardware import (
+    BLOCK_THREADS,
+    LANES,
+    MIN_ARCH,
+    REGISTERS,
+    TENSOR_CORES_ARCH,
+    THREAD_REGISTERS,
+    WIDE_DOUBLES_ARCH,
+)
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
 
 Instruction = Literal["mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4", "fma"]
 _FORMER_NAMES = {f"rotation_{operand}": f"swizzle_{operand}" for operand in "abc"}  # in JSON of version 0.1
@@ -77,3 +88,250 @@ class TileConfig:
         lanes = f", lanes {self.lanes_m}x{self.lanes_n}x{self.lanes_k}" if self.instruction == "fma" else ""
         warps = f", {self.warps_k} warps along K" if self.warps_k > 1 else ""
         return f"{self.instruction} {self.tile_m}x{self.tile_n}{lanes}{warps}"
+
+
+# ---- limits
+
+LOOP_THREADS = 128  # up to this block size, the accumulators of a loop may use all registers of a multiprocessor
+INSTRUCTION_MNK: dict[Instruction, tuple[int, int, int]] = {
+    "mma_m16n8k16": (16, 8, 16),
+    "mma_m16n8k8": (16, 8, 8),
+    "mma_m8n8k4": (8, 8, 4),
+}
+
+
+def transposed(variant: GemmProblem) -> GemmProblem:
+    """The transposed problem ``C^T = B^T A^T``, in the same memory."""
+    return replace(
+        variant,
+        m=variant.n,
+        n=variant.m,
+        a=variant.b.transposed(),
+        b=variant.a.transposed(),
+        c=variant.c.transposed(),
+    )
+
+
+def view_of(variant: GemmProblem, config: TileConfig) -> GemmProblem:
+    """The problem that a configuration computes: the variant or its transpose, with a row-major C."""
+    return transposed(variant) if config.transposed else variant
+
+
+class Side(NamedTuple):
+    """A or B, as the templates read it for a row-major C.
+
+    Attributes:
+        k_major: True if it is contiguous along K: a row-major A or a column-major B.
+        extent: Rows of A or columns of B.
+        tile: Rows or columns of a warp tile.
+        swizzle: The number of its XOR patterns.
+    """
+
+    operand: Operand
+    k_major: bool
+    extent: int
+    tile: int
+    swizzle: int
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of K that are read at a time. The swizzle of a K-major operand permutes blocks."""
+        return self.swizzle if self.k_major else 1
+
+    def reads_pairs(self, vector: int) -> bool:
+        """True if lanes read two neighbours along M or N at once, as in ``kernels/tile/operand.cuh``."""
+        size = DTYPE_BYTES[self.operand.dtype]
+        enough = vector % 2 == 0 if size == 2 else size == 4
+        even = self.tile % 16 == 0 and self.extent % 2 == 0 and self.operand.leading_dimension % 2 == 0
+        return enough and even and self.operand.alignment >= 2 * size
+
+    def slots(self, vector: int) -> int:
+        """Reads of a lane in a block of K, if the operand is not K-major."""
+        return vector * (self.tile // 8) // (2 if self.reads_pairs(vector) else 1)
+
+
+def sides(view: GemmProblem, config: TileConfig) -> tuple[Side, Side]:
+    """A and B of a variant with a row-major C."""
+    return (
+        Side(view.a, view.a.arrangement == "row_major", view.m, config.tile_m, config.swizzle_a),
+        Side(view.b, view.b.arrangement == "col_major", view.n, config.tile_n, config.swizzle_b),
+    )
+
+
+def computes_in_double(variant: GemmProblem) -> bool:
+    """True if the accumulators are fp64, because a matrix is."""
+    return "float64" in (variant.a.dtype, variant.b.dtype, variant.c.dtype)
+
+
+def instructions(variant: GemmProblem) -> tuple[Instruction, ...]:
+    """The instructions that can multiply this variant's operands on its architecture, tensor cores first."""
+    a, b, c = variant.a.dtype, variant.b.dtype, variant.c.dtype
+    arch = variant.arch
+    found: list[Instruction] = []
+    if computes_in_double(variant):
+        if arch >= WIDE_DOUBLES_ARCH:
+            found.append("mma_m16n8k8")
+        if arch >= TENSOR_CORES_ARCH:
+            found.append("mma_m8n8k4")
+    elif a == b and DTYPE_BYTES[a] == 2:
+        if arch >= TENSOR_CORES_ARCH:
+            found.append("mma_m16n8k16")
+        elif a == "float16":
+            found.append("mma_m16n8k8")
+    elif arch >= TENSOR_CORES_ARCH:
+        exact = "float32" not in (a, b)  # fp16 and bf16 fit tf32
+        in_two_parts = (a == "float32") != (b == "float32") and DTYPE_BYTES[c] == 2
+        if variant.precision == "tf32" or exact or in_two_parts:
+            found.append("mma_m16n8k8")
+    return (*found, "fma")
+
+
+def require_supported(variant: GemmProblem) -> None:
+    """Check that the templates can compute a variant at all.
+
+    Raises:
+        UnsupportedVariant: The message names the field and its value.
+    """
+    if variant.threads < LANES or variant.threads % LANES or variant.threads > BLOCK_THREADS:
+        raise UnsupportedVariant(f"threads={variant.threads}: the block must have 32 to 1024 threads in whole warps")
+    if variant.arch < MIN_ARCH:
+        raise UnsupportedVariant(f"arch={variant.arch}: sm_{MIN_ARCH} is the oldest supported architecture")
+
+
+def line_bytes(operand: Operand) -> int:
+    """Bytes between the starts of two rows (row-major) or two columns (column-major)."""
+    return operand.leading_dimension * DTYPE_BYTES[operand.dtype]
+
+
+def registers(variant: GemmProblem, config: TileConfig) -> int:
+    """Estimated registers per thread: accumulators, fragments, C and addresses."""
+    word = 2 if computes_in_double(variant) else 1
+    lanes = LANES // config.lanes_k
+    accumulators = config.tile_m * config.tile_n * word // lanes
+    if config.instruction == "fma":
+        rows, cols = config.tile_m // config.lanes_m, config.tile_n // config.lanes_n
+        return accumulators + (rows + cols) * config.k_vector * word + 24
+    view = view_of(variant, config)
+    held_c = config.tile_m * config.tile_n * max(1, DTYPE_BYTES[view.c.dtype] // 4) // lanes if config.c_first else 0
+    blocks = max(side.blocks for side in sides(view, config))
+    halves = 1 if config.instruction == "mma_m16n8k16" else 2
+    # not all fragments are live at once
+    fragments = 3 * (config.tile_m + config.tile_n) // 8 * config.k_vector * blocks * halves // 8 * word
+    return accumulators + fragments + held_c + 24
+
+
+def warp_tile_count(view: GemmProblem, config: TileConfig) -> int:
+    """The number of warp tiles of a row-major C."""
+    return -(-view.m // config.tile_m) * -(-view.n // config.tile_n)
+
+
+def steps_over_k(view: GemmProblem, config: TileConfig) -> int:
+    """Steps over all of K, which the warps of a split-K divide. A step takes one block of K, times the swizzle."""
+    if config.instruction == "fma":
+        step = config.k_vector * config.lanes_k * max(config.swizzle_a, config.swizzle_b)
+    else:
+        step = 4 * config.k_vector * max(side.blocks for side in sides(view, config))
+    return -(-view.k // step)
+
+
+def accumulators_per_thread(variant: GemmProblem, config: TileConfig) -> int:
+    """Accumulators that a thread holds over a loop, of all its warp tiles; 0 if the registers cannot hold them."""
+    view = view_of(variant, config)
+    iterations = -(-warp_tile_count(view, config) // (variant.threads // LANES))
+    accumulators = config.tile_m * config.tile_n * config.lanes_k // LANES
+    word = 2 if computes_in_double(variant) else 1
+    needed = registers(variant, replace(config, c_first=False)) + (iterations - 1) * accumulators * word
+    # the module is linked for two blocks of up to 256 threads; the estimate is an upper bound
+    limit = (
+        REGISTERS // variant.threads if variant.threads <= LOOP_THREADS else 11 * REGISTERS // (20 * variant.threads)
+    )
+    return iterations * accumulators if needed <= min(THREAD_REGISTERS, limit) else 0
+
+
+def problem_of(variant: GemmProblem, config: TileConfig) -> str:
+    """The reason why a configuration cannot be built, or an empty text."""
+    allowed = instructions(variant)
+    if config.instruction not in allowed:
+        return f"instruction is {config.instruction!r}, but the operands allow {', '.join(allowed)}"
+    powers = ("lanes_m", "lanes_n", "lanes_k", "warps_k", "k_vector", "swizzle_a", "swizzle_b", "swizzle_c")
+    for name in ("tile_m", "tile_n", "k_unroll", *powers):
+        value = getattr(config, name)
+        if value < 1:
+            return f"{name} is {value!r}, not a positive number"
+        if name in powers and value & (value - 1):
+            return f"{name} is {value}, not a power of two"
+    for name, most in {"k_vector": 8, "swizzle_a": 4, "swizzle_b": 4, "swizzle_c": 4}.items():
+        if getattr(config, name) > most:
+            return f"{name} is {getattr(config, name)}, more than {most}"
+    problem = _fma_problem(variant, config) if config.instruction == "fma" else _mma_problem(variant, config)
+    if problem or (problem := _split_problem(variant, config)):
+        return problem
+    limit = min(255, REGISTERS // variant.threads)
+    needed = registers(variant, config)
+    if needed > limit:
+        return (
+            f"needs about {needed} registers per thread, but a block of {variant.threads} threads has only {limit}; "
+            "use a smaller tile_m or tile_n"
+        )
+    return ""
+
+
+def _fma_problem(variant: GemmProblem, config: TileConfig) -> str:
+    lanes = config.lanes_m * config.lanes_n * config.lanes_k
+    if lanes != LANES:
+        return f"lanes_m * lanes_n * lanes_k is {lanes}, not {LANES}"
+    if config.tile_m % config.lanes_m or config.tile_n % config.lanes_n:
+        return "lanes_m must divide tile_m, and lanes_n tile_n"
+    swizzle = max(config.swizzle_a, config.swizzle_b)
+    if swizzle > 1 and variant.k % (config.k_vector * config.lanes_k * swizzle):
+        step = config.k_vector * config.lanes_k
+        return f"a swizzle of {swizzle} steps of {step} elements does not divide K = {variant.k}"
+    return ""
+
+
+def _split_problem(variant: GemmProblem, config: TileConfig) -> str:
+    if config.warps_k == 1:
+        return ""
+    view = view_of(variant, config)
+    split, warps = config.warps_k, variant.threads // LANES
+    if warps % split:
+        return f"warps_k is {split}, which does not divide the {warps} warps of the block"
+    tiles = warp_tile_count(view, config)
+    if tiles * split > warps:
+        return f"warps_k is {split}, but {tiles} warp tiles of C need {tiles * split} warps, and the block has {warps}"
+    steps = steps_over_k(view, config)
+    if steps % split:
+        return f"warps_k is {split}, which does not divide the {steps} steps over K"
+    if config.c_first:
+        return f"c_first is set, but with split-K {split} warps add to C one after another, after their products"
+    if DTYPE_BYTES[variant.c.dtype] < (8 if computes_in_double(variant) else 4):
+        return f"warps_k is {split}, but each of these warps would round its accumulators to {variant.c.dtype}"
+    return ""
+
+
+def result_vectors(operand: Operand, tile_n: int) -> int:
+    """Vectors of a row of C per lane. A vector has four elements or two; four lanes share a row."""
+    elements = 4 if DTYPE_BYTES[operand.dtype] < 8 and tile_n % 16 == 0 else 2
+    return tile_n // (4 * elements)
+
+
+def _mma_problem(variant: GemmProblem, config: TileConfig) -> str:
+    view = view_of(variant, config)
+    m, n, k = INSTRUCTION_MNK[config.instruction]
+    if (config.lanes_m, config.lanes_n, config.lanes_k) != (1, 1, 1):
+        return "only the instruction fma takes lanes_m, lanes_n and lanes_k"
+    if config.tile_m % m or config.tile_n % n:
+        return f"tile_m and tile_n must be multiples of {m} and {n}"
+    if 4 * config.k_vector % k:
+        return f"four lanes of k_vector {config.k_vector} do not fill an instruction's {k} elements of K"
+    both = sides(view, config)
+    for name, side in zip(("swizzle_a", "swizzle_b"), both):
+        if not side.k_major and side.slots(config.k_vector) % side.swizzle:
+            return f"{name} is {side.swizzle}, which does not divide the reads of a lane in a block of K"
+    vectors = result_vectors(view.c, config.tile_n)
+    if vectors % config.swizzle_c:
+        return f"swizzle_c is {config.swizzle_c}, which does not divide the {vectors} vectors of a lane's row of C"
+    blocks = [side.blocks for side in both]
+    if max(blocks) % min(blocks):
+        return "one of swizzle_a and swizzle_b does not divide the other"
+    return ""

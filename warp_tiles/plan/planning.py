@@ -14,16 +14,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR
-from warp_tiles.gemm.hardware import THREAD_REGISTERS, multiprocessor
-from warp_tiles.gemm.limits import computes_in_double
+from warp_tiles.gemm.hardware import (
+    THREAD_REGISTERS,
+    least_registers,
+    limit_of_blocks,
+    loop_registers,
+    multiprocessor,
+    static_shared_bytes,
+)
 from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
-from warp_tiles.gemm.resources import least_registers, limit_of_blocks, loop_registers, static_shared_bytes
-from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.tile_config import TileConfig, computes_in_double
 from warp_tiles.plan.whole import WholeProduct
 from warp_tiles.settings import Settings, current
-from warp_tiles.solver.choose import register_limit, registers_of_indexed
-from warp_tiles.solver.variant import Config, SolverVariant, Variant
+from warp_tiles.solver.variant import Config, SolverVariant, Variant, register_limit, registers_of_indexed
 
 STAGES = "stages"  # in place of a provider, for products that loops compute
 

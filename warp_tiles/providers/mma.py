@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, GemmProblem
-from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.tile_config import TileConfig, accumulators_per_thread, computes_in_double
 from warp_tiles.providers.base import Recipe, Tuned
 from warp_tiles.providers.nvrtc import OwnProvider, constants, unique_name
 
@@ -98,13 +98,12 @@ extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_finis
 def register_accumulators(variant: GemmProblem, symbol: str, config: TileConfig) -> LoopAccumulators | str:
     """The accumulators that a loop keeps in registers, or the reason why there are none."""
     from warp_tiles.codegen.answers import LoopAccumulators
-    from warp_tiles.gemm import limits as tile_limits
 
     if DTYPE_BYTES[variant.c.dtype] < 4:
         return f"each product is rounded to {variant.c.dtype}, the dtype of C: use a C of float32"
-    if not (count := tile_limits.accumulators_per_thread(variant, config)):
+    if not (count := accumulators_per_thread(variant, config)):
         return "registers do not hold the accumulators of its tile: use smaller tiles or more threads"
-    accumulators = DTYPES["float64" if tile_limits.computes_in_double(variant) else "float32"]
+    accumulators = DTYPES["float64" if computes_in_double(variant) else "float32"]
     return LoopAccumulators(symbol, accumulators.warp_type, count)
 
 

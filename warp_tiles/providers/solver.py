@@ -8,8 +8,7 @@ from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.problem import DTYPES, Operand
 from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.nvrtc import OwnProvider, constants, unique_name
-from warp_tiles.solver.choose import choose, reason_unsupported
-from warp_tiles.solver.variant import OPERANDS, Function, SolverConfig, SolverVariant
+from warp_tiles.solver.variant import OPERANDS, Function, SolverConfig, SolverVariant, choose, reason_unsupported
 
 SOURCE = "solver/solver.cuh"  # below kernels/; it includes every header that a variant may need
 

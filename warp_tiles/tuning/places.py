@@ -16,11 +16,10 @@ from typing import Any, Literal
 
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.choose import choose, ranked
-from warp_tiles.gemm.limits import problem_of, steps_over_k, view_of
 from warp_tiles.gemm.loop_question import LoopAnswer, LoopQuestion
 from warp_tiles.gemm.pipeline import AUTO, LEAST_STAGES, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.tile_config import TileConfig, problem_of, steps_over_k, view_of
 from warp_tiles.providers.cublasdx import require_served
 from warp_tiles.store.key import CacheKey
 from warp_tiles.tuning.key import Environment, Scalar, TuningKey
