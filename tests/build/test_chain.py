@@ -14,8 +14,7 @@ from warp_tiles.build.chain import Chain
 from warp_tiles.errors import BuildError, ToolchainError, UnsupportedVariant
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Operand, Role
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant, Session, resolve
-from warp_tiles.providers.mma import MmaProvider
-from warp_tiles.providers.solver import SolverProvider
+from warp_tiles.providers.mma import MmaProvider, SolverProvider
 from warp_tiles.settings import PROVIDER_ORDER, Settings
 from warp_tiles.solver.variant import SolverVariant, Variant
 

@@ -22,8 +22,7 @@ from tests.integration.helpers import without_compilation
 from warp_tiles.compile import sources
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planning import PlannedVariant
-from warp_tiles.providers.mma import translation_unit
-from warp_tiles.providers.solver import solver_translation_unit
+from warp_tiles.providers.mma import solver_translation_unit, translation_unit
 from warp_tiles.solver.variant import SolverConfig, SolverVariant
 
 Argument = Values | int | float | bytes  # bytes for a struct

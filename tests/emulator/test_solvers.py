@@ -17,7 +17,7 @@ from tests.integration.helpers import load
 from tests.nightly import some
 from tests.solver_kernels import BODIES, DIFFERENTIABLE, REFERENCES, gradients, inputs, kernels_text
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, Operand
-from warp_tiles.providers.solver import SOURCE
+from warp_tiles.providers.mma import SolverProvider
 from warp_tiles.solver.variant import Function, SolverConfig, SolverVariant
 
 CASES = 600
@@ -61,7 +61,7 @@ def draw_case(seed: int) -> Case:
 def test_drawn_functions(emulator: Emulator, first: int) -> None:
     cases = [draw_case(seed) for seed in range(first, first + BATCH)]
     launches = [launch(case) for case in cases]
-    errors = [error_of(*one) for one in zip(cases, launches, emulator.run(launches, [SOURCE]))]
+    errors = [error_of(*one) for one in zip(cases, launches, emulator.run(launches, [SolverProvider.header]))]
     assert [error for error in errors if error] == []
 
 
@@ -69,7 +69,7 @@ def test_a_wrong_element_is_noticed(emulator: Emulator) -> None:
     """The check of results can fail: here one element of a correct answer is changed."""
     right = draw_case(next(seed for seed in range(99) if draw_case(seed).variant.function == "lower_solve"))
     launched = launch(right)
-    (answer,) = emulator.run([launched], [SOURCE])
+    (answer,) = emulator.run([launched], [SolverProvider.header])
     assert error_of(right, launched, answer) == ""
     answer.c[0, 0] += 0.01
     assert "elements are wrong" in error_of(right, launched, answer)

@@ -13,7 +13,7 @@ from tests.integration.helpers import compile_module, gemm, load
 from tests.integration.solvers import solver
 from tests.nightly import some
 from warp_tiles.errors import BuildError
-from warp_tiles.providers.solver import SolverProvider
+from warp_tiles.providers.mma import SolverProvider
 from warp_tiles.solver.variant import SolverConfig, SolverVariant
 
 pytestmark = pytest.mark.usefixtures("enabled")

@@ -88,7 +88,7 @@ def test_a_module_that_opts_out_of_mathdx_never_gets_libmathdx(
 
 
 def test_a_warp_without_mathdx(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warp_tiles._warp.solvers.mathdx_enabled", lambda: False)
+    monkeypatch.setattr("warp_tiles._warp.sites.mathdx_enabled", lambda: False)
     found = plan(solver("tile_cholesky"))
     assert solver_rows(found) == [("forward", "scalar"), ("adjoint", "scalar")]
     assert "kernels of a Warp without MathDx cannot call solver functions" in reasons(found)

@@ -20,9 +20,8 @@ from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.cublasdx import CublasdxProvider
-from warp_tiles.providers.mma import MmaProvider
+from warp_tiles.providers.mma import MmaProvider, SolverProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
-from warp_tiles.providers.solver import SolverProvider
 from warp_tiles.solver.variant import OPERANDS, RIGHT_SIDES, Config, Function, SolverConfig, SolverVariant, Variant
 from warp_tiles.util.threads import side_by_side
 

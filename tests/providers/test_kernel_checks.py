@@ -15,7 +15,7 @@ from warp_tiles.cli.output import write_depfile
 from warp_tiles.errors import BuildError, OutputError
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
-from warp_tiles.providers.solver import SolverProvider
+from warp_tiles.providers.mma import SolverProvider
 from warp_tiles.solver.variant import OPERANDS, SolverVariant, reason_unsupported
 
 

@@ -18,7 +18,7 @@ from warp_tiles.compile.search import Toolchain
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.providers.base import Recipe
-from warp_tiles.providers.solver import SOURCE, SolverProvider, header_of, solver_translation_unit
+from warp_tiles.providers.mma import SolverProvider, header_of, solver_translation_unit
 from warp_tiles.solver.variant import OPERANDS, Function, SolverConfig, SolverVariant, choose
 from warp_tiles.store.explain import explain
 from warp_tiles.store.key import CacheKey, KeyField
@@ -149,7 +149,7 @@ def test_the_source_includes_every_solver_header(kernels: Path) -> None:
     inside = {Path(path).resolve().relative_to(kernels.resolve()).as_posix() for path in found.values()}
     assert {f"solver/{name}" for name in SOLVER_HEADERS} <= inside
     assert {path.partition("/")[0] for path in inside} == {"solver", "arch"}
-    assert SOURCE in inside
+    assert SolverProvider.header in inside
 
 
 @pytest.mark.parametrize("name", SOLVER_HEADERS)

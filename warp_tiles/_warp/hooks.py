@@ -3,7 +3,7 @@
 The hooks replace these members of Warp. :meth:`Hooks.install` checks that all exist before it changes the first:
 
     tile_matmul.lto_dispatch_func   generates a call of tile_matmul (:mod:`warp_tiles._warp.sites`)
-    tile_cholesky.lto_dispatch_func, and those of the other solvers: generate a call (:mod:`warp_tiles._warp.solvers`)
+    tile_cholesky.lto_dispatch_func, and those of the other solvers: generate a call (:mod:`warp_tiles._warp.sites`)
     build.build_lto_dot             builds the GEMM in Warp's own adjoint of tile_cholesky, if libmathdx serves the call
     Adjoint.build                   shows which function contains a call
     codegen_func_reverse            shows which functions get an adjoint
@@ -51,8 +51,7 @@ from warp_tiles._warp.modules import (
     user_modules,
 )
 from warp_tiles._warp.reload import LoadAgain, Reloads
-from warp_tiles._warp.sites import CallSites, dispatch_lto_dot, dispatch_matmul
-from warp_tiles._warp.solvers import dispatch_solver
+from warp_tiles._warp.sites import CallSites, dispatch_lto_dot, dispatch_matmul, dispatch_solver
 from warp_tiles._warp.tapes import Tapes
 from warp_tiles._warp.tracing import Tracer
 from warp_tiles._warp.translate import libmathdx_build, mentions

@@ -23,9 +23,8 @@ from warp_tiles.plan.planning import STAGES, ModulePlan, PlannedVariant
 from warp_tiles.providers.base import Provider, Recipe
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.providers.fallbacks import TITLES, Libmathdx, LibmathdxProvider, ScalarProvider
-from warp_tiles.providers.mma import MmaProvider
+from warp_tiles.providers.mma import MmaProvider, SolverProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
-from warp_tiles.providers.solver import SolverProvider
 from warp_tiles.settings import Settings, current
 from warp_tiles.solver.variant import Variant
 from warp_tiles.util.nvtx import marked

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from warp_tiles.codegen.adjoints import plan_reverse
 from warp_tiles.codegen.answers import (
     Accumulation,
     AccumulatorStore,
@@ -28,7 +29,6 @@ from warp_tiles.codegen.answers import (
 from warp_tiles.codegen.hooks import hook_of
 from warp_tiles.codegen.operations import INPLACE, JUMPS, Effect, Operation, Tile
 from warp_tiles.codegen.pipelines import aligned, body_of, plan_pipeline
-from warp_tiles.codegen.reverse import plan_reverse
 from warp_tiles.codegen.stages import ASYNC_COPIES_OFF, LoopTarget, plan_ring
 from warp_tiles.codegen.stores import plan_accumulator_store
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, loops, operations, own_operations, path_to
