@@ -20,7 +20,7 @@ from warp_tiles.array_products.arguments import checked
 from warp_tiles.array_products.call import MatmulCall, View, contiguous
 from warp_tiles.array_products.kernels import tile_kernel
 from warp_tiles.array_products.prepared import answered, kernel_of
-from warp_tiles.gemm.loop_question import LoopAnswer
+from warp_tiles.gemm.main_loop import LoopAnswer
 from warp_tiles.gemm.matmul import answer_of, candidates, choose_matmul
 from warp_tiles.gemm.matmul_question import MatmulAnswer, MatmulConfig, MatmulProblem
 from warp_tiles.launch.script import collected_products, note_product

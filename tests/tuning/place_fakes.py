@@ -10,7 +10,7 @@ from typing import Any
 
 import warp as wp
 
-from warp_tiles.gemm.loop_question import LoopQuestion
+from warp_tiles.gemm.main_loop import LoopQuestion
 from warp_tiles.gemm.pipeline import LoopMemory
 from warp_tiles.gemm.problem import DType, GemmProblem, Operand
 from warp_tiles.tuning.in_place import PlacedLaunch

@@ -12,7 +12,7 @@ from tests.gemm_variants import gemm_variants
 from tests.tuning.place_fakes import question, variant
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.choose import choose
-from warp_tiles.gemm.loop_question import LoopAnswer
+from warp_tiles.gemm.main_loop import LoopAnswer
 from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import problem_of

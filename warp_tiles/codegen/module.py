@@ -17,7 +17,7 @@ from warp_tiles.codegen.stores import computed_stores, reversed_stores
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.codegen.whole import whole_product
 from warp_tiles.gemm.hardware import THREAD_REGISTERS, has_wgmma, limit_of_blocks
-from warp_tiles.gemm.loop_question import PipelineRecords
+from warp_tiles.gemm.main_loop import PipelineRecords
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides, PlannedLoop
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.plan.planning import Session, Site

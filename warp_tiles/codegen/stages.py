@@ -17,7 +17,7 @@ from warp_tiles.codegen.operations import JUMPS, TRANSPOSE, UNKNOWN_MEMORY, Arra
 from warp_tiles.codegen.pipelines import Body, fill_before, holds_zeros
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, operations, path_to
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
-from warp_tiles.gemm.loop_question import PipelineRecords, loop_question, transpositions
+from warp_tiles.gemm.main_loop import PipelineRecords, loop_question, transpositions
 from warp_tiles.gemm.pipeline import (
     AUTO,
     STAGE_ALIGNMENT,

@@ -1,11 +1,14 @@
-"""The chooser of a loop's pipeline. It is pure: every machine gets the same result."""
+"""The question of a loop of products in its place, and the chooser of its pipeline.
+
+Both are pure: every machine gets the same result.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
-from typing import Literal
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, Protocol
 
 from warp_tiles.gemm.hardware import (
     ASYNC_COPIES_ARCH,
@@ -31,6 +34,209 @@ from warp_tiles.gemm.pipeline import (
 )
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
 
+_LARGE_SIDE = 128  # of a tile of C
+
+
+@dataclass(frozen=True)
+class LoopAnswer:
+    """How a loop is computed in stages.
+
+    Attributes:
+        form: Number of the form of the operands in stage buffers.
+        rejection: Why its products are not computed by wgmma, although it could compute some of them; else empty.
+    """
+
+    loop: PipelineConfig
+    form: int
+    products: tuple[MmaPlan, ...]
+    accumulators: int
+    rejection: str = ""
+
+    @property
+    def operands(self) -> int:
+        """Registers of a thread that hold operands of ``fma``, at most."""
+        return max(product.operands for product in self.products)
+
+    @property
+    def code(self) -> LoopAnswer:
+        """The answer without its reasons. Equal ones make equal code."""
+        return replace(self, loop=replace(self.loop, rejection=""), rejection="")
+
+
+@dataclass(frozen=True)
+class LoopQuestion:
+    """What decides the pipeline of a loop.
+
+    Attributes:
+        forms: The products of the loop with their operands as they lie in stage buffers. If tiles are transposed there,
+            a second form has none transposed. The first form that an instruction can multiply counts.
+        arrays: The number of the array of accumulators of each product; products of one array add to one C.
+        iterations: Iterations of the loop, rounded up to a power of two; 0 if they are known at a launch alone.
+        may_double_buffer: True if double buffers are better where few blocks are resident with stages.
+        double_buffers_reason: Why the loop keeps double buffers although it could have stages; empty if it does not.
+        registers: Registers of a thread that the link of the module allows. They follow from all answers of the module,
+            so they are no part of its identity.
+    """
+
+    forms: tuple[tuple[GemmProblem, ...], ...]
+    arrays: tuple[int, ...]
+    families: tuple[InstructionFamily, ...]
+    memory: LoopMemory
+    iterations: int = 0
+    may_double_buffer: bool = False
+    double_buffers_reason: str = field(default="", compare=False)
+    registers: int = field(default=THREAD_REGISTERS, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields of its identity by name."""
+        return {
+            "products": [variant.to_json() for variant in self.forms[0]],
+            "arrays": list(self.arrays),
+            "families": " ".join(sorted(self.families)),
+            **asdict(self.memory),
+            "iterations": self.iterations,
+        }
+
+    def describe(self) -> str:
+        """A line for messages, e.g. ``loop of 128x128x64 float16 x float16 -> float32, 256 threads, sm_90``."""
+        first, more = self.forms[0][0], len(self.arrays) - 1
+        further = f" and {more} more" if more else ""
+        many = f", at most {self.iterations} iterations" if self.iterations else ""
+        return f"loop of {first.describe()}{further}, {self.memory.stage_bytes} bytes a stage{many}"
+
+    def answer(self, overrides: PipelineOverrides = AUTO) -> LoopAnswer | str:
+        """The pipeline with some fields fixed, or the reason why the loop has no stages."""
+        if overrides.family == "double_buffered":
+            return "double buffers are asked for"
+        families: Collection[InstructionFamily] = self.families if overrides.family is None else (overrides.family,)
+        if not set(families) <= set(self.families):
+            return f"{overrides.family} cannot be used here: change main_loop"
+        fixes_fields = replace(overrides, family=None) != AUTO
+        if self.double_buffers_reason and not fixes_fields:
+            return self.double_buffers_reason
+        reasons = []
+        for number, form in enumerate(self.forms):
+            found = _products_of_one_instruction(form, families, overrides)
+            if isinstance(found, str):
+                reasons.append(found)
+                continue
+            products, rejection = found
+            accumulators = sum({array: product.accumulators for array, product in zip(self.arrays, products)}.values())
+            loop = main_loop(
+                list(zip(form, products)),
+                self.memory,
+                accumulators=accumulators,
+                registers=self.registers,
+                may_double_buffer=self.may_double_buffer and not fixes_fields,
+                choice=overrides,
+            )
+            return loop if isinstance(loop, str) else LoopAnswer(loop, number, products, accumulators, rejection)
+        return reasons[-1]
+
+
+def loop_question(
+    products: Sequence[tuple[GemmProblem, tuple[str, str]]],
+    families: tuple[InstructionFamily, ...],
+    memory: LoopMemory,
+    *,
+    arrays: tuple[int, ...],
+    iterations: int = 0,
+    registers: int = THREAD_REGISTERS,
+) -> LoopQuestion:
+    """The question of a loop whose products have operands as they lie in tiles.
+
+    Args:
+        products: The forward products, each with the names of the tiles that are its operands.
+        iterations: Iterations of the loop; 0 if they are known at a launch alone.
+        families, memory, arrays, registers: See :class:`LoopQuestion`.
+    """
+    return LoopQuestion(
+        tuple(tuple(_in_buffers(*product, tiles) for product in products) for tiles in transpositions(products)),
+        arrays,
+        families,
+        memory,
+        1 << (iterations - 1).bit_length() if iterations else 0,
+        may_double_buffer=all(_rivals_double_buffers(problem) for problem, _ in products),
+        double_buffers_reason=next(filter(None, (reason_for_double_buffers(problem) for problem, _ in products)), ""),
+        registers=registers,
+    )
+
+
+def transpositions(products: Sequence[tuple[GemmProblem, tuple[str, str]]]) -> tuple[frozenset[str], ...]:
+    """The tiles whose stage buffers are transposed, in each form of the operands.
+
+    Lanes without tensor cores multiply vectors along M and N. So float32 tiles are transposed that products have
+    contiguous along K. Two transposed tiles take many copies, which only large tiles of C are worth. If products want
+    a tile in both ways, no tile is transposed, because products with one C have one type.
+    """
+    wanted: dict[str, set[bool]] = {}
+    for problem, (a, b) in products:
+        a_along, b_along = problem.a.arrangement == "row_major", problem.b.arrangement == "col_major"
+        may_transpose = _uses_fma(problem)
+        may_transpose = may_transpose and (min(problem.m, problem.n) >= _LARGE_SIDE or not (a_along and b_along))
+        wanted.setdefault(a, set()).add(a_along and may_transpose)
+        wanted.setdefault(b, set()).add(b_along and may_transpose)
+    if any(len(found) > 1 for found in wanted.values()):
+        return (frozenset(),)
+    return tuple(dict.fromkeys((frozenset(n for n, found in wanted.items() if found == {True}), frozenset[str]())))
+
+
+def _in_buffers(problem: GemmProblem, operands: tuple[str, str], transposed: Collection[str]) -> GemmProblem:
+    """A product with its operands as they lie in stage buffers."""
+    a, b = operands
+    if not problem.is_dense:
+        return problem
+    if a in transposed:
+        problem = replace(problem, a=replace(problem.a, arrangement="col_major", leading_dimension=problem.m))
+    if b in transposed:
+        problem = replace(problem, b=replace(problem.b, arrangement="row_major", leading_dimension=problem.n))
+    return problem
+
+
+@dataclass(frozen=True)
+class MeasuredPipeline:
+    """The fastest pipeline of a loop, by measurement: what it fixes, and its speed as text for the plan."""
+
+    overrides: PipelineOverrides
+    reason: str
+
+
+class PipelineRecords(Protocol):
+    """Measured pipelines. They count before the heuristics, and after a setting."""
+
+    def pipeline(self, question: LoopQuestion) -> MeasuredPipeline | None:
+        """The fastest measured pipeline of a loop; None leaves the choice to the heuristics."""
+
+
+def _products_of_one_instruction(
+    products: Sequence[GemmProblem], families: Collection[InstructionFamily], overrides: PipelineOverrides
+) -> tuple[tuple[MmaPlan, ...], str] | str:
+    """Returns how each product is computed and the ``rejection`` of the answer, or the reason why there are none."""
+    chosen, rejection = _staged(products, families, overrides), ""
+    without_wgmma: tuple[InstructionFamily, ...] = ("mma",)
+    if _is_mixed(chosen) and {"wgmma", *without_wgmma} <= set(families):
+        chosen = _staged(products, without_wgmma, overrides)
+        rejection = "wgmma can multiply only some of its products: use equal tiles for wgmma"
+    if isinstance(chosen, str):
+        return chosen
+    return "its products use different instructions: use equal tiles" if _is_mixed(chosen) else (chosen, rejection)
+
+
+def _is_mixed(chosen: tuple[MmaPlan, ...] | str) -> bool:
+    """True if products use different instructions."""
+    return not isinstance(chosen, str) and len({answer.instruction for answer in chosen}) > 1
+
+
+def _staged(
+    products: Sequence[GemmProblem], families: Collection[InstructionFamily], overrides: PipelineOverrides
+) -> tuple[MmaPlan, ...] | str:
+    found = [staged_product(variant, families, overrides) for variant in products]
+    plans = tuple(one for one in found if not isinstance(one, str))
+    return plans if len(plans) == len(found) else next(one for one in found if isinstance(one, str))
+
+
+# ---- the chooser
+
 WARPGROUP = 4 * LANES  # threads
 _USEFUL_STAGES = 4  # if other blocks multiply meanwhile; more hide no more latency then
 _OVERLAPPED_STAGES = 5  # with so many, one more to keep products in flight leaves enough for loads
@@ -43,12 +249,8 @@ _MANY_FMA_ACCUMULATORS, _LEAST_FMA_BLOCKS = 64, 3
 _SHORT_BYTES = 64  # of K in an iteration: two steps of wgmma, which are too short to cover the wait for them
 
 
-def panel_elements(operand: Operand, columns: int) -> int:
-    """Elements in a row of a panel of a stage buffer (``BufferLayout`` in ``kernels/module/stage_buffers.cuh``).
-
-    Args:
-        columns: Contiguous elements of its tile.
-    """
+def _panel_elements(operand: Operand, columns: int) -> int:
+    """Elements in a row of a panel of a stage buffer, by the contiguous elements of its tile (``BufferLayout``)."""
     size = DTYPE_BYTES[operand.dtype]
     return next(width for width in (128, 64, 32) if columns * size % width == 0) // size
 
@@ -76,18 +278,14 @@ def staged_product(
     )
 
 
-def uses_fma(variant: GemmProblem) -> bool:
+def _uses_fma(variant: GemmProblem) -> bool:
     """True for products whose stages are multiplied without tensor cores."""
     return variant.a.dtype == "float32" and variant.precision != "tf32"
 
 
-def rivals_double_buffers(variant: GemmProblem) -> bool:
-    """True for products that are fast from double buffers too: those by fma, if the rows of B are contiguous.
-
-    Args:
-        variant: The forward product, with its operands as they lie in tiles.
-    """
-    return uses_fma(variant) and variant.b.arrangement == "row_major"
+def _rivals_double_buffers(variant: GemmProblem) -> bool:
+    """True for products that are fast from double buffers too: those by fma, if the rows of B are contiguous."""
+    return _uses_fma(variant) and variant.b.arrangement == "row_major"
 
 
 def reason_for_double_buffers(variant: GemmProblem) -> str:
@@ -99,7 +297,7 @@ def reason_for_double_buffers(variant: GemmProblem) -> str:
     Args:
         variant: The forward product, with its operands as they lie in tiles.
     """
-    if rivals_double_buffers(variant) and (accumulators := _accumulators(variant)) < _LEAST_FMA_ACCUMULATORS:
+    if _rivals_double_buffers(variant) and (accumulators := _accumulators(variant)) < _LEAST_FMA_ACCUMULATORS:
         return (
             f"with {accumulators} accumulators of a thread double buffers are as fast; stages gain from "
             f"{_LEAST_FMA_ACCUMULATORS} on: use larger tiles or fewer threads"
@@ -123,7 +321,7 @@ def _staged_products(variant: GemmProblem, families: Collection[InstructionFamil
             f"{variant.size} needs {_accumulators(variant)} accumulators of a thread, which has room for {available}"
         )
         return f"{needs}: use more threads or smaller tiles"
-    if uses_fma(variant):
+    if _uses_fma(variant):
         return (
             list(_fma_products(variant))
             or f"{variant.threads} threads cannot share {variant.size}: use other tiles or threads"
@@ -198,7 +396,7 @@ def _products_from_buffers(
     for groups_x, groups_y in grids:
         if lines % (_LINES * groups_x) or width % (16 * groups_y):
             continue
-        if not is_k_major and width // groups_y % panel_elements(y, width):
+        if not is_k_major and width // groups_y % _panel_elements(y, width):
             continue  # a group's columns begin in the middle of a panel
         groups_m, groups_n = (groups_y, groups_x) if swapped else (groups_x, groups_y)
         yield MmaPlan("wgmma", groups_m, groups_n, _accumulators(variant), swapped=swapped)
@@ -235,8 +433,8 @@ def _fma_products(variant: GemmProblem) -> Iterator[MmaPlan]:
         rows, columns = variant.m // (warps_m * lanes_m), variant.n // (warps_n * lanes_n)  # of a lane
         # A vector of an operand that is contiguous along M or N has four lines, and a warp reads whole panels of it. A
         # warp reads whole swizzling patterns of the other one, which repeat after eight lines.
-        a = (4, panel_elements(variant.a, variant.m)) if variant.a.arrangement == "col_major" else (1, 8)
-        b = (4, panel_elements(variant.b, variant.n)) if variant.b.arrangement == "row_major" else (1, 8)
+        a = (4, _panel_elements(variant.a, variant.m)) if variant.a.arrangement == "col_major" else (1, 8)
+        b = (4, _panel_elements(variant.b, variant.n)) if variant.b.arrangement == "row_major" else (1, 8)
         if not (rows % a[0] or rows * lanes_m % a[1] or columns % b[0] or columns * lanes_n % b[1]):
             of_warp = rows * lanes_m + columns * lanes_n
             operands = _fma_operands(rows, a[0] == 1) + _fma_operands(columns, b[0] == 1)

@@ -19,7 +19,7 @@ from warp_tiles.gemm.hardware import (
     resident_blocks,
     static_shared_bytes,
 )
-from warp_tiles.gemm.loop_question import LoopAnswer, loop_question
+from warp_tiles.gemm.main_loop import LoopAnswer, loop_question
 from warp_tiles.gemm.matmul_question import (
     ALIGNED,
     STRIDED,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from warp_tiles.gemm.hardware import has_wgmma
-from warp_tiles.gemm.loop_question import LoopAnswer
+from warp_tiles.gemm.main_loop import LoopAnswer
 from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 from warp_tiles.errors import UnsupportedVariant
-from warp_tiles.gemm.loop_question import PipelineRecords
+from warp_tiles.gemm.main_loop import PipelineRecords
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.solver.variant import Config, Variant

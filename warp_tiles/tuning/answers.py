@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from warp_tiles.errors import ToolchainError
-from warp_tiles.gemm.loop_question import LoopQuestion, MeasuredPipeline
+from warp_tiles.gemm.main_loop import LoopQuestion, MeasuredPipeline
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import problem_of
 from warp_tiles.providers.base import TunedChoice

@@ -24,7 +24,7 @@ from warp_tiles._warp.intercept import NotedLaunch
 from warp_tiles._warp.modules import name_of
 from warp_tiles._warp.searches import copied_kernel, forget_modules, launching
 from warp_tiles.errors import ToolchainError, WarpTilesError
-from warp_tiles.gemm.loop_question import LoopQuestion
+from warp_tiles.gemm.main_loop import LoopQuestion
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.settings import Settings
 from warp_tiles.settings.layers import ANSWERS

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.choose import choose, ranked
-from warp_tiles.gemm.loop_question import LoopAnswer, LoopQuestion
+from warp_tiles.gemm.main_loop import LoopAnswer, LoopQuestion
 from warp_tiles.gemm.pipeline import AUTO, LEAST_STAGES, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig, problem_of, steps_over_k, view_of
