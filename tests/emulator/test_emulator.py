@@ -9,7 +9,7 @@ import pytest
 
 from tests.emulator.emulator import Answer, Count, Emulator, Function, Launch
 from tests.emulator.tiles import Matrix, Tile
-from warp_tiles.gemm.cost import wavefronts_of
+from warp_tiles.gemm.choose import wavefronts_of
 
 A_TILE = Tile(8, 7, "float32", "row_major", 12, 8)
 FAULTS: dict[str, list[str]] = {

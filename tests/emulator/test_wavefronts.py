@@ -11,8 +11,7 @@ from tests.bench import deep_variant
 from tests.emulator.emulator import ROLES, Answer, Emulator
 from tests.emulator.gemm import Case, operand
 from tests.emulator.wavefronts import FILE, fixed_cases, run, to_json
-from warp_tiles.gemm.choose import candidates, choose
-from warp_tiles.gemm.cost import fma_reads, wavefront_ratio
+from warp_tiles.gemm.choose import candidates, choose, fma_reads, wavefront_ratio
 from warp_tiles.gemm.problem import DType, GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig, problem_of, transposed
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from tests.emulator.gemm import operand
-from warp_tiles.gemm.choose import candidates, choose
-from warp_tiles.gemm.cost import cost
+from warp_tiles.gemm.choose import candidates, choose, cost
 from warp_tiles.gemm.matmul import cost_us
 from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, Operand, Precision
