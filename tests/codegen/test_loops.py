@@ -30,10 +30,8 @@ def test_the_common_loop_is_pipelined() -> None:
     (kept,) = decision.accumulations
     assert (kept.operation, kept.home, kept.array, kept.c) == (product, loop.hook, product.hook, C)
     assert kept.accumulators == t.accumulators_of(0)(0)
-    assert decision.pipeline is not None
-    assert decision.pipeline.loads == (first, second)
-    assert decision.pipeline.products == decision.accumulations
-    assert [(one.tile, one.load, one.c) for one in decision.pipeline.buffers] == [(A, first, C), (B, second, C)]
+    assert decision.loads == (first, second)
+    assert [(one.tile, one.load, one.c) for one in decision.buffers] == [(A, first, C), (B, second, C)]
 
 
 @pytest.mark.parametrize("kind", ["range", "while"])
@@ -146,8 +144,7 @@ def test_a_fresh_product_that_is_added_keeps_sums_and_lends_its_memory(target: T
     assert outcome(decision) == ("pipelined", BUFFERS_IN_C)
     (kept,) = decision.accumulations
     assert (kept.operation, kept.addition, kept.c) == (nodes[2], nodes[3], C)
-    assert decision.pipeline is not None
-    assert {buffer.c for buffer in decision.pipeline.buffers} == {C}
+    assert {buffer.c for buffer in decision.buffers} == {C}
 
 
 def test_the_home_of_a_fresh_product_is_the_outermost_loop_that_does_not_use_the_sum() -> None:

@@ -178,10 +178,9 @@ def test_an_unrolled_loop_needs_no_double_buffers(start: str) -> None:
     nodes = unrolled()
     decision = decide_loop(t.operation(start, results=(C,)), t.loop(*nodes, kind="unrolled"))
     assert outcome(decision) == ("pipelined", UNROLLED)
-    assert decision.pipeline is not None
-    assert decision.pipeline.buffers == ()
-    assert len(decision.pipeline.products) == 3
-    assert len(decision.pipeline.loads) == 6
+    assert decision.buffers == ()
+    assert len(decision.accumulations) == 3
+    assert len(decision.loads) == 6
 
 
 def test_an_unrolled_iteration_without_loads() -> None:
@@ -203,8 +202,7 @@ def decide_buffers(a: Any, b: Any, *cs: Any) -> LoopDecision:
 def test_buffers_are_aligned() -> None:
     a, b = t.tile("a", 3, 5), t.tile("b", 3, 6)  # 60 and 72 bytes
     decision = decide_buffers(a, b, C)
-    assert decision.pipeline is not None
-    assert {one.tile.name: one.offset_bytes for one in decision.pipeline.buffers} == {"b": 0, "a": 80}
+    assert {one.tile.name: one.offset_bytes for one in decision.buffers} == {"b": 0, "a": 80}
     assert decision.planned.reason == "double buffers of 144 bytes lie in C's memory, which is idle in the loop"
 
 
@@ -228,8 +226,7 @@ def test_buffers_may_lie_in_several_c() -> None:
     )
     decision = decide_buffers(a, b, C, D)
     assert decision.planned.state == "pipelined"
-    assert decision.pipeline is not None
-    assert {(one.tile.name, one.c.name, one.offset_bytes) for one in decision.pipeline.buffers} == {
+    assert {(one.tile.name, one.c.name, one.offset_bytes) for one in decision.buffers} == {
         ("a", "c", 0),
         ("b", "d", 0),
     }
@@ -239,8 +236,7 @@ def test_buffers_lie_only_in_a_c_that_holds_zeros() -> None:
     first, second, product = body()
     loop = t.loop(first, second, product, t.product(A, B, D, 1))
     decision = decide_loop(t.operation("tile_load", results=(C,), hook=t.number()), t.zeros(D), loop)
-    assert decision.pipeline is not None
-    assert {one.c for one in decision.pipeline.buffers} == {D}
+    assert {one.c for one in decision.buffers} == {D}
     ones = (t.operation("tile_ones", results=(c,)) for c in (C, D))
     assert outcome(decide_loop(*ones, loop)) == ("register_accumulators", START_VALUE)
 

@@ -133,24 +133,6 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Pipeline:
-    """A loop that loads and multiplies at the same time.
-
-    Attributes:
-        buffers: In the order of the loads. Empty in an unrolled loop, where each iteration has its own tiles.
-        products: In the order of the program. A loop computes all of them at the place of the last one. An unrolled
-            loop computes each at the place of the next one, and the last one at its end.
-        loads: In the order of the program.
-        ring: The stages into which the loop loads; None if it has two buffers.
-    """
-
-    buffers: tuple[Buffer, ...]
-    products: tuple[Accumulation, ...]
-    loads: tuple[Operation, ...]
-    ring: Ring | None = None
-
-
-@dataclass(frozen=True)
 class TileGradient:
     """The gradient of a loaded tile.
 
@@ -199,7 +181,12 @@ class LoopDecision:
         unrolled: True if Warp repeats the body for each iteration.
         planned: The decision as the plan shows it.
         accumulations: The products whose accumulators stay in registers.
-        pipeline: None if the loop does not load ahead.
+        loads: Its loads, in the order of the program; empty if it does not load ahead. A loop that does computes all
+            products at the place of the last one. An unrolled loop computes each at the place of the next one, and the
+            last one at its end.
+        buffers: The second buffer of each tile; empty with stages, and in an unrolled loop, where each iteration has
+            its own tiles.
+        ring: The stages of the loop; None if it has none.
         reverse: The stages of its reverse pass; None without.
         accumulator_store: The store that takes the accumulators from registers; None if C is written.
     """
@@ -209,14 +196,11 @@ class LoopDecision:
     unrolled: bool
     planned: PlannedLoop
     accumulations: tuple[Accumulation, ...] = ()
-    pipeline: Pipeline | None = None
+    loads: tuple[Operation, ...] = ()
+    buffers: tuple[Buffer, ...] = ()
+    ring: Ring | None = None
     reverse: ReverseRing | None = None
     accumulator_store: AccumulatorStore | None = None
-
-    @property
-    def ring(self) -> Ring | None:
-        """The stages of the loop; None if it has none."""
-        return self.pipeline.ring if self.pipeline is not None else None
 
 
 # ---- loads and stores

@@ -32,7 +32,6 @@ from warp_tiles.codegen.answers import (
     Accumulation,
     Loads,
     LoopDecision,
-    Pipeline,
     ReverseRing,
     Ring,
     StageBuffer,
@@ -77,17 +76,17 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
         # declared without an initializer, because a goto may not jump over one
         macros.add(Hook.BEGIN, product.home, f"{ctype} {name}[{count}]; {_each(count, f'{name}[wt_i] = {ctype}(0);')}")
     for decision in decisions:
-        if decision.pipeline is None:
+        if not decision.loads:
             for product in decision.accumulations:
                 _replace_product(macros, product, f"{_add(product)} {_SYNC}")
         elif decision.unrolled:
-            _emit_unrolled(macros, decision.hook, decision.pipeline)
+            _emit_unrolled(macros, decision)
         else:
-            _emit_double_buffers(macros, decision.hook, decision.pipeline)
+            _emit_double_buffers(macros, decision)
     # new tiles, and memory that contained buffers, are set to zeros before accumulators are added to them
     zeroed: set[tuple[int, str]] = set()
     for decision in decisions:
-        held = {buffer.c.name for buffer in decision.pipeline.buffers} if decision.pipeline else set()
+        held = {buffer.c.name for buffer in decision.buffers}
         summed = decision.accumulations
         zeroed |= {(one.home, one.c.name) for one in summed if one.addition is not None or one.c.name in held}
     for home, c in sorted(zeroed):
@@ -105,14 +104,15 @@ def _each(count: int, statement: str) -> str:
     return f"for (int wt_i = 0; wt_i < {count}; ++wt_i) {statement}"
 
 
-def _emit_double_buffers(macros: Macros, loop: int, pipeline: Pipeline) -> None:
+def _emit_double_buffers(macros: Macros, decision: LoopDecision) -> None:
     """Writes a double-buffered loop. Its end jumps to the products once more, for the tiles of the last iteration."""
+    loop = decision.hook
     state, multiply, done = f"wt_state_{loop}", f"wt_multiply_{loop}", f"wt_done_{loop}"
-    names = {buffer.tile.name: f"wt_buffer_{loop}_{buffer.tile.name}" for buffer in pipeline.buffers}
+    names = {buffer.tile.name: f"wt_buffer_{loop}_{buffer.tile.name}" for buffer in decision.buffers}
     macros.add(Hook.BEGIN, loop, f"wt_module::PipelineState {state}; {state}.start();")
     begin = " ".join([_WAIT, *(f"{name}.load_next({tile});" for tile, name in names.items()), ""])
     ends = []
-    for buffer in pipeline.buffers:
+    for buffer in decision.buffers:
         name, tile = names[buffer.tile.name], buffer.tile.name
         second = f"wt_module::address({pointer(buffer.c)}) + {buffer.offset_bytes}"
         declaration = f"wt_module::DoubleBuffer<decltype({tile})> {name};"
@@ -123,7 +123,7 @@ def _emit_double_buffers(macros: Macros, loop: int, pipeline: Pipeline) -> None:
     # the offset of a view is stored in each iteration, because the last iteration may skip the products
     offsets: dict[str, str] = {}
     adds = []
-    for product in pipeline.products:
+    for product in decision.accumulations:
         adds.append(_add(product, *(_operand(tile, names, offsets) for tile in (product.a, product.b))))
         _replace_product(macros, product, "")
     for name in offsets:
@@ -136,19 +136,20 @@ def _emit_double_buffers(macros: Macros, loop: int, pipeline: Pipeline) -> None:
     macros.add(Hook.END, loop, " ".join(ends))
 
 
-def _emit_unrolled(macros: Macros, loop: int, pipeline: Pipeline) -> None:
+def _emit_unrolled(macros: Macros, decision: LoopDecision) -> None:
     """Moves each product to the place of the next one, after the loads of the next one's tiles."""
-    texts = [_add(product) for product in pipeline.products]
-    for product, text in zip(pipeline.products, ["", *texts]):
+    products = decision.accumulations
+    texts = [_add(product) for product in products]
+    for product, text in zip(products, ["", *texts]):
         _replace_product(macros, product, text)
     group = -1
-    for load in pipeline.loads:
+    for load in decision.loads:
         number = hook_of(load)
-        own = sum(hook_of(product.operation) < number for product in pipeline.products)
+        own = sum(hook_of(product.operation) < number for product in products)
         begin = f"{_WAIT} " if own != group else ""
         group = own
         macros.replace(Hook.AT, number, f"{begin}wt_module::Load<false>() << {STATEMENT}")
-    macros.add(Hook.END, loop, f"{_WAIT} {texts[-1]}")
+    macros.add(Hook.END, decision.hook, f"{_WAIT} {texts[-1]}")
 
 
 def _replace_product(macros: Macros, product: Accumulation, text: str) -> None:

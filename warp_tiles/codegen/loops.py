@@ -20,15 +20,15 @@ from warp_tiles.codegen.adjoints import plan_reverse
 from warp_tiles.codegen.answers import (
     Accumulation,
     AccumulatorStore,
+    Buffer,
     LoopAccumulators,
     LoopDecision,
-    Pipeline,
     ReverseRing,
     Ring,
 )
 from warp_tiles.codegen.hooks import hook_of
 from warp_tiles.codegen.operations import INPLACE, JUMPS, Effect, Operation, Tile
-from warp_tiles.codegen.pipelines import aligned, body_of, plan_pipeline
+from warp_tiles.codegen.pipelines import aligned, body_of, double_buffers, problem_of_unrolled
 from warp_tiles.codegen.stages import ASYNC_COPIES_OFF, LoopTarget, plan_ring
 from warp_tiles.codegen.stores import plan_accumulator_store
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, loops, operations, own_operations, path_to
@@ -86,22 +86,22 @@ class _Decider:
     def decision(self, loop: Loop, around: tuple[Loop, ...], products: Sequence[Operation]) -> LoopDecision:
         """The decision about one loop with its products."""
         target, cost, ring = self.target, "", None
-        pipeline: Pipeline | None
+        buffers: tuple[Buffer, ...] = ()
         store: AccumulatorStore | str = ""
         staged = self._staged(loop, around, products)
         if not isinstance(staged, str) and target.forbidden:
-            cost, staged = _cost(staged[1].loop.instruction, target.forbidden), target.forbidden
+            cost, staged = _cost(staged[2].loop.instruction, target.forbidden), target.forbidden
         if isinstance(staged, str):
             accumulations, rejections = self._accumulations(loop, around, products, self.accumulators, self.arrays)
-            pipeline, reasons = self._pipeline(loop, accumulations, rejections)
+            loads, buffers, reasons = self._without_stages(loop, accumulations, rejections)
             # without a function, the reason against accumulators in registers already is the reason
             has_functions = all(product.site in target.variants for product in products)
-            if loop.kind != "unrolled" and staged and (pipeline or (has_functions and staged not in reasons)):
-                reasons.append(f"{'not more' if pipeline else 'no'} stages: {staged}")
+            if loop.kind != "unrolled" and staged and (loads or (has_functions and staged not in reasons)):
+                reasons.append(f"{'not more' if loads else 'no'} stages: {staged}")
             reason = "; ".join(dict.fromkeys(reasons))
         else:
-            pipeline, ring = staged
-            accumulations, reason = pipeline.products, _reason(ring, target.rejection)
+            accumulations, loads, ring = staged
+            reason = _reason(ring, target.rejection)
             store = plan_accumulator_store(self.function, loop, accumulations, ring)
         reverse = self._reverse(loop, accumulations, len(products), reason)
         reverse_ring = None if isinstance(reverse, str) else reverse
@@ -110,8 +110,8 @@ class _Decider:
             self.function.file,
             loop.line,
             len(products),
-            "pipelined" if pipeline else "register_accumulators" if accumulations else "as_warp",
-            1 if pipeline is None else 2,
+            "pipelined" if loads else "register_accumulators" if accumulations else "as_warp",
+            2 if loads else 1,
             reason,
             accumulators=_accumulators(accumulations, ring, reverse_ring),
             reverse=_reverse_reason(reverse),
@@ -136,15 +136,17 @@ class _Decider:
             loop.kind == "unrolled",
             planned,
             accumulations,
-            pipeline,
+            loads,
+            buffers,
+            ring,
             reverse_ring,
             None if isinstance(store, str) else store,
         )
 
     def _staged(
         self, loop: Loop, around: tuple[Loop, ...], products: Sequence[Operation]
-    ) -> tuple[Pipeline, Ring] | str:
-        """Returns the pipeline of a loop that loads into stages, or the reason why it does not."""
+    ) -> tuple[tuple[Accumulation, ...], tuple[Operation, ...], Ring] | str:
+        """Returns the products, the loads and the stages of a loop, or the reason why it has none."""
         target = self.target
         if not target.families or not self.ahead or loop.kind == "unrolled":
             return target.rejection
@@ -162,7 +164,7 @@ class _Decider:
         if isinstance(body, str):
             return body
         ring = plan_ring(self.module, self.function, loop, body, accumulations, target)
-        return ring if isinstance(ring, str) else (Pipeline((), accumulations, body.loads, ring), ring)
+        return ring if isinstance(ring, str) else (accumulations, body.loads, ring)
 
     def _accumulations(
         self,
@@ -192,23 +194,26 @@ class _Decider:
             accumulations.append(Accumulation(product, functions, home, array, alpha, addition))
         return tuple(accumulations), rejections
 
-    def _pipeline(
+    def _without_stages(
         self, loop: Loop, accumulations: tuple[Accumulation, ...], rejections: Sequence[str]
-    ) -> tuple[Pipeline | None, list[str]]:
-        """Returns the pipeline of a loop without stages, if it has one, and the reasons of the decision."""
+    ) -> tuple[tuple[Operation, ...], tuple[Buffer, ...], list[str]]:
+        """Returns the loads that run ahead, their second buffers, and the reasons of the decision."""
         if not accumulations:
-            return None, [*rejections]
+            return (), (), [*rejections]
         if rejections:
-            return None, [*rejections, "the other products keep their accumulators in registers"]
-        if not self.ahead:
-            return None, [ASYNC_COPIES_OFF]
-        pipeline = plan_pipeline(self.module, self.function, loop, accumulations)
-        if isinstance(pipeline, str):
-            return None, [pipeline]
+            return (), (), [*rejections, "the other products keep their accumulators in registers"]
+        body = body_of(self.function, loop, accumulations) if self.ahead else ASYNC_COPIES_OFF
+        if isinstance(body, str):
+            return (), (), [body]
         if loop.kind == "unrolled":
-            return pipeline, ["Warp unrolls the loop, so that each iteration has tiles of its own"]
-        size = sum(aligned(buffer.tile.size_bytes) for buffer in pipeline.buffers)
-        return pipeline, [f"double buffers of {size} bytes lie in C's memory, which is idle in the loop"]
+            if problem := problem_of_unrolled(body, accumulations):
+                return (), (), [problem]
+            return body.loads, (), ["Warp unrolls the loop, so that each iteration has tiles of its own"]
+        buffers = double_buffers(self.module, self.function, body, accumulations)
+        if isinstance(buffers, str):
+            return (), (), [buffers]
+        size = sum(aligned(buffer.tile.size_bytes) for buffer in buffers)
+        return body.loads, buffers, [f"double buffers of {size} bytes lie in C's memory, which is idle in the loop"]
 
     def _reverse(
         self, loop: Loop, accumulations: tuple[Accumulation, ...], products: int, reason: str

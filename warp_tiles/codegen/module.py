@@ -211,7 +211,7 @@ class GeneratedModule:
             summed=tuple(summed.values()),
             loops=loops,
             moves=moves,
-            loads=plan_loads(moving, {loop.hook for loop in loops if loop.pipeline is not None}),
+            loads=plan_loads(moving, {loop.hook for loop in loops if loop.loads}),
             replayed=plan_loads(moving, {loop.hook for loop in loops if loop.reverse is not None}),
             stores=tuple(found for found in stores if found.store not in stored),
             reversed_stores=tuple(found for function in moving for found in reversed_stores(self.trace, function)),

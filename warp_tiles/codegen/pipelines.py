@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from warp_tiles.codegen.answers import Accumulation, Buffer, Pipeline
+from warp_tiles.codegen.answers import Accumulation, Buffer
 from warp_tiles.codegen.operations import JUMPS, LOAD, ZEROS, Effect, Operation, Scalar, Tile
 from warp_tiles.codegen.trace import Branch, FunctionTrace, Loop, ModuleTrace, Node, loops, operations, path_to
 
@@ -58,18 +58,6 @@ def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation
     if loop.kind == "unrolled" and block is not loop.nodes:
         return "Warp unrolls the loop around a condition: give its range a variable bound"
     return body
-
-
-def plan_pipeline(
-    module: ModuleTrace, function: FunctionTrace, loop: Loop, products: Sequence[Accumulation]
-) -> Pipeline | str:
-    """Returns the pipeline of a loop with two buffers, or the reason why the loop cannot load ahead."""
-    body = body_of(function, loop, products)
-    if isinstance(body, str):
-        return body
-    if loop.kind == "unrolled":
-        return _unrolled_pipeline(body, products)
-    return _double_buffered_pipeline(module, function, body, products)
 
 
 def _block_of(nodes: tuple[Node, ...], wanted: Sequence[Operation]) -> tuple[Node, ...] | None:
@@ -123,19 +111,19 @@ def _problem_of_load(
     return ""
 
 
-def _unrolled_pipeline(body: Body, products: Sequence[Accumulation]) -> Pipeline | str:
-    """Returns a pipeline of unrolled iterations. It loads the operands of each product after the product before."""
+def problem_of_unrolled(body: Body, products: Sequence[Accumulation]) -> str:
+    """Returns the reason why unrolled iterations cannot load the operands of a product after the product before."""
     positions = [body.block.index(product.operation) for product in products]
     loads = [body.block.index(load) for load in body.loads]
     groups = [sum(position < index for position in positions) for index in loads]
-    if set(groups) != set(range(len(products))):
-        return "its iterations do not each load what they multiply: load A and B in each"
-    return Pipeline((), tuple(products), body.loads)
+    if set(groups) == set(range(len(products))):
+        return ""
+    return "its iterations do not each load what they multiply: load A and B in each"
 
 
-def _double_buffered_pipeline(
+def double_buffers(
     module: ModuleTrace, function: FunctionTrace, body: Body, products: Sequence[Accumulation]
-) -> Pipeline | str:
+) -> tuple[Buffer, ...] | str:
     """Places a second buffer for each loaded tile in the memory of each C that holds zeros before its loop."""
     free: dict[str, tuple[int, Tile]] = {}  # by name of C: bytes in use, and C
     homes = {loop.hook: loop for loop, _ in loops(function.nodes)}
@@ -157,8 +145,7 @@ def _double_buffered_pipeline(
         used, c = free[name]
         places[tile.name] = c, used
         free[name] = used + aligned(tile.size_bytes), c
-    buffers = tuple(Buffer(tile, load, *places[tile.name]) for tile, load in loaded)
-    return Pipeline(buffers, tuple(products), body.loads)
+    return tuple(Buffer(tile, load, *places[tile.name]) for tile, load in loaded)
 
 
 def aligned(size_bytes: int) -> int:
