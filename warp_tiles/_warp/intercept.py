@@ -78,7 +78,8 @@ def intercepted(launched: Callable[[NotedLaunch], None]) -> Iterator[dict[str, s
     stand_ins = (
         _launches(launched, context.launch)
         | _captures(captured)
-        | _builds()
+        | dict.fromkeys(("force_load", "load_module", "load_aot_module"), _nothing)
+        | {"compile_aot_module": lambda *args, **kwargs: []}
         | {"get_cuda_device": devices.get_cuda_device}
     )
     with ExitStack() as stack:
@@ -118,7 +119,7 @@ def _disguised(stand_in: Callable[..., Any], original: Callable[..., Any]) -> Ca
     return call
 
 
-# ---- launches and builds
+# ---- launches
 
 
 def _launches(launched: Callable[[NotedLaunch], None], original: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
@@ -160,11 +161,6 @@ class _NotLaunched:
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
     """Do nothing."""
-
-
-def _builds() -> dict[str, Callable[..., Any]]:
-    names = ("force_load", "load_module", "load_aot_module")
-    return {**dict.fromkeys(names, _nothing), "compile_aot_module": lambda *args, **kwargs: []}
 
 
 # ---- graph captures

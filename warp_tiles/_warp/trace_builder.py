@@ -240,16 +240,10 @@ class TraceBuilder:
             node.hook,
             node.wait,
             callee,
-            self._product(node),
+            None if node.site is None else Product(node.site[0], *map(self._scalars.constant, node.site[1:])),
             node.reverses,
             node.zeroes,
         )
-
-    def _product(self, node: RecordedOperation) -> Product | None:
-        if node.site is None:
-            return None
-        number, alpha, beta = node.site
-        return Product(number, self._scalars.constant(alpha), self._scalars.constant(beta))
 
     def _value(self, var: Any, constants: Mapping[int, Any], memory: frozenset[str] = frozenset()) -> Value:
         name = var.emit() if hasattr(var, "emit") else str(getattr(var, "key", var))

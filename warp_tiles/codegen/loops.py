@@ -60,12 +60,11 @@ def decide(
         target: What loops may use; None without stages.
     """
     decider = _Decider(module, function, accumulators, ahead, target or LoopTarget())
-    found = ((loop, around, _products(loop)) for loop, around in loops(function.nodes))
-    return tuple(decider.decision(loop, around, products) for loop, around, products in found if products)
-
-
-def _products(loop: Loop) -> list[Operation]:
-    return [operation for operation in own_operations(loop) if operation.product is not None]
+    return tuple(
+        decider.decision(loop, around, products)
+        for loop, around in loops(function.nodes)
+        if (products := [operation for operation in own_operations(loop) if operation.product is not None])
+    )
 
 
 _Arrays = dict[tuple[LoopAccumulators, int, str, float], int]

@@ -113,17 +113,13 @@ def _can_load(found: ComputedStore) -> bool:
 
 def _reads_elsewhere(load: Operation, found: ComputedStore) -> bool:
     """True if a load reads the stored array at another place than the store writes, perhaps before the load."""
-    array, stored = (_arrays(operation) for operation in (load, found.store))
+    accesses = load, found.store
+    array, stored = ([value.name for value in one.operands if isinstance(value, Array)] for one in accesses)
     if array and stored and array != stored:
         return False
-    places = [_offsets(one) for one in (load, found.store)]
+    places = [_offsets(one) for one in accesses]
     same = len(places[0]) == len(places[1]) == 2 and all(map(_are_equal, *places))
     return not same or load.tiles[0].shape != found.result.shape
-
-
-def _arrays(access: Operation) -> list[str]:
-    """The names of the arrays that an operation accesses."""
-    return [value.name for value in access.operands if isinstance(value, Array)]
 
 
 def _offsets(access: Operation) -> list[Scalar]:
@@ -267,7 +263,8 @@ def _has_whole_vectors(found: ComputedStore) -> bool:
 
 def _keeps_operands(module: ModuleTrace, function: FunctionTrace, found: ComputedStore) -> bool:
     """True if the operands are the same at the repeated operations and at their adjoints."""
-    operands = [value for operation in found.operations for value in _values(operation)]
+    # without the function of a map
+    operands = [value for one in found.operations for value in one.operands[1 if one.name == MAP else 0 :]]
     if not all(isinstance(value, (Tile, Scalar)) for value in operands):
         return False
     numbers = {value.name for value in operands if isinstance(value, Scalar) and value.constant is None}
@@ -280,11 +277,6 @@ def _keeps_operands(module: ModuleTrace, function: FunctionTrace, found: Compute
         _may_change(module, function, operation, found.sources, numbers)
         for operation in _following(function, found.store)
     )
-
-
-def _values(operation: Operation) -> tuple[object, ...]:
-    """The operands of an elementwise operation, without the function of a map."""
-    return operation.operands[1:] if operation.name == MAP else operation.operands
 
 
 def _constants(function: FunctionTrace) -> set[str]:

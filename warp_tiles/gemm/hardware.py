@@ -76,7 +76,6 @@ _OTHER_REGISTERS = 56  # of a thread in a loop with stages: addresses, descripto
 REGISTER_STEP = 8  # registers of a thread are allocated in steps of eight
 # With fewer registers, ptxas 12.9 refuses mma.m16n8k8 of fp64: it reads and writes 26 at once, which must be aligned.
 WIDE_DOUBLE_REGISTERS = 64
-_WGMMA_REGISTERS = 28  # besides the accumulators of one instruction; ptxas 12.9 refuses wgmma with fewer
 
 
 def static_shared_bytes(threads: int) -> int:
@@ -129,15 +128,8 @@ def loop_registers(accumulators: int, operands: int) -> int:
     return -(-(accumulators + operands + _OTHER_REGISTERS) // REGISTER_STEP) * REGISTER_STEP
 
 
-def least_registers(instruction: str, arch: int, *, in_double: bool = False, accumulators: int = 0) -> int:
-    """Registers of a thread below which the assembler refuses an instruction; 0 if none of the limits in use is below.
-
-    Args:
-        instruction: ``wgmma``, an ``mma.sync`` such as ``mma_m16n8k8``, or ``fma``.
-        accumulators: Registers of the result of one instruction of ``wgmma``.
-    """
-    if instruction == "wgmma":
-        return accumulators + _WGMMA_REGISTERS
+def least_registers(instruction: str, arch: int, *, in_double: bool) -> int:
+    """Registers of a thread below which the assembler refuses an ``mma.sync`` or ``fma``; 0 if no limit is below."""
     return WIDE_DOUBLE_REGISTERS if instruction == "mma_m16n8k8" and in_double and arch >= WIDE_DOUBLES_ARCH else 0
 
 
