@@ -112,6 +112,14 @@ def test_only_the_final_launch_changes_indexed_arrays() -> None:
     np.testing.assert_array_equal(y.numpy(), [3.0, 1.0] * (SIZE // 2))
 
 
+def test_launches_of_adjoints_have_random_gradients_of_their_own() -> None:
+    given = state()
+    (gradients,) = Workspace(("s",), [given], None, wp.get_device("cpu"), adjoint=True).gradients or ()
+    assert np.all(gradients.inner.total.numpy() != 0)
+    assert given.inner.total.grad is None
+    assert Workspace(("n",), [SIZE], None, wp.get_device("cpu"), adjoint=True).gradients == [None]
+
+
 def test_one_array_in_two_places_is_one_copy() -> None:
     x = array(1.0)
     space = Workspace(("x", "y"), [x, x], None, wp.get_device("cpu"))

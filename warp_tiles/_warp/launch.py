@@ -7,7 +7,7 @@ import ctypes
 import functools
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -166,11 +166,14 @@ def can_have_gradient(value: Any) -> bool:
     return isinstance(value, warp.array) or bool(_internal("types.is_struct")(value))
 
 
-def own_gradient(value: Any, found: dict[Any, Any] | None = None) -> Any:
+def own_gradient(
+    value: Any, found: dict[Any, Any] | None = None, of: Callable[[Any], Any] = lambda array: array.grad
+) -> Any:
     """Returns the gradient that ``wp.Tape`` would use for an argument.
 
     Args:
         found: Receives each array that has a gradient, mapped to that gradient.
+        of: Returns the gradient of an array, or None.
 
     Returns:
         An array's own gradient, a struct of the gradients of its arrays, or None.
@@ -178,11 +181,11 @@ def own_gradient(value: Any, found: dict[Any, Any] | None = None) -> Any:
     if _internal("types.is_struct")(value):
         mirror = value._cls()
         for name in value._cls.vars:
-            gradient = own_gradient(getattr(value, name), found)
+            gradient = own_gradient(getattr(value, name), found, of)
             if gradient is not None:
                 setattr(mirror, name, gradient)
         return mirror
-    gradient = value.grad if isinstance(value, warp.array) else None
+    gradient = of(value) if isinstance(value, warp.array) else None
     if gradient is not None and found is not None:
         found[value] = gradient
     return gradient

@@ -247,7 +247,7 @@ def _cells(stored: StoredRecord) -> tuple[object, ...]:
     return (
         key.digest[:KEY_DIGITS],
         key.subject,
-        ", ".join(f"{name}={value}" for name, value in key.values),
+        str(key),
         key.environment.device,
         len(stored.record.timings),
         "none" if winner is None else label(winner.config),

@@ -402,13 +402,13 @@ class TunedKernel:
         now = current()
         if now.policy == "locked":
             return LockedError(
-                f"{self!r} has no tuning record for {question}; {now.named('policy')} is 'locked', "
+                f"{self!r} has no tuning record for {question.key}; {now.named('policy')} is 'locked', "
                 f"the key is {question.key.digest}",
                 remedy="tune where the policy is not locked, and ship the record (record_paths)",
             )
         if pending:
             return TuningError(
-                f"{self!r} must be tuned for {question} while a graph is captured",
+                f"{self!r} must be tuned for {question.key} while a graph is captured",
                 remedy="launch it once before the capture",
             )
         return self._all_failed(question, record)
@@ -417,7 +417,7 @@ class TunedKernel:
         """The error for a record without a winner. Its log has each configuration's reason."""
         failed = [timing for timing in record.timings if timing.identity in question.wanted]
         return TuningError(
-            f"no configuration of {self!r} works for {question}",
+            f"no configuration of {self!r} works for {question.key}",
             remedy="see the reason of each; tune(..., again=True) tries them once more",
             log="\n".join(f"{dict(timing.config)}: {timing.reason}" for timing in failed),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,7 +62,7 @@ class TuningKey:
     """The key of a record.
 
     Attributes:
-        subject: ``gemm``, or ``kernel:`` and the qualified name of the function that makes the kernel.
+        subject: ``loop``, ``function``, ``matmul``, or ``kernel:`` and the name of the function that makes the kernel.
         values: Named values that decide the result (shapes, dtypes, layouts), sorted by name.
         source: SHA-256 of the source of the candidates, and of the constants that it closes over.
     """
@@ -75,18 +74,12 @@ class TuningKey:
 
     @classmethod
     def of(cls, subject: str, values: Mapping[str, Scalar], source: str, environment: Environment) -> TuningKey:
-        """Returns the key of these values. Their order does not matter.
-
-        Raises:
-            TypeError: A value is not a string, a number, a boolean or None.
-            ValueError: A number is not finite.
-        """
-        for name, value in values.items():
-            if not isinstance(value, Scalar):
-                raise TypeError(f"the key value {name!r} is {value!r}; it must be a string, number, boolean or None")
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"the key value {name!r} is {value!r}; it must be finite")
+        """Returns the key of these values. Their order does not matter."""
         return cls(subject, tuple(sorted(values.items())), source, environment)
+
+    def __str__(self) -> str:
+        """The values with their names."""
+        return ", ".join(f"{name}={value}" for name, value in self.values)
 
     @cached_property
     def digest(self) -> str:
@@ -121,7 +114,8 @@ class TuningKey:
         texts += [environment.warp_tiles, *(name for name, _ in key.values)]
         counts = [environment.multiprocessors, environment.measurement]
         counts += [] if environment.arch is None else [environment.arch]
-        if not all(isinstance(text, str) for text in texts) or not all(type(count) is int for count in counts):
+        are_valid = all(isinstance(text, str) for text in texts) and all(type(count) is int for count in counts)
+        if not are_valid or not all(isinstance(value, Scalar) for _, value in key.values):
             raise ValueError(f"not a tuning key, a field has another type: {shown(data, 300)}")
         return key
 

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import warp as wp
 
-from warp_tiles._warp.launch import check_arguments, pack_launch
+from warp_tiles._warp.launch import check_arguments, own_gradient, pack_launch
 from warp_tiles._warp.searches import scalar_and_shape, share_precompiled_headers, without_tape
 from warp_tiles.errors import RecordingError, ToolchainError, TuningError
 from warp_tiles.tuning.arguments import is_array, is_struct, namespace
@@ -84,7 +84,7 @@ class Workspace:
         self.pristine = [pristine for pristine, _ in pairs]  # in the order of the arguments
         self.values = [own for _, own in pairs]
         self.written = tuple(self._results)
-        self.gradients = [_gradient_of(value, device) for value in self.values] if adjoint else None
+        self.gradients = [own_gradient(value, of=_random_gradient) for value in self.values] if adjoint else None
 
     def _duplicated(self, name: str, value: Any, is_written: bool) -> tuple[Any, Any]:
         """Returns a value that holds the user's data, and the value that launches get instead."""
@@ -232,18 +232,12 @@ def _nonzero_input(name: str, array: Any, level: int) -> Any:
     return copy
 
 
-def _gradient_of(value: Any, device: Any) -> Any:
-    """Returns an array for the gradient of an argument, a struct of those of its arrays, or None."""
-    if is_struct(value):
-        gradients = value._cls()
-        for member in value._cls.vars:
-            gradient = _gradient_of(getattr(value, member), device)
-            if gradient is not None:
-                setattr(gradients, member, gradient)
-        return gradients
-    if not isinstance(value, wp.array) or not value.size:
+def _random_gradient(array: Any) -> Any:
+    """Returns a gradient of an array, in memory of its own; None if the array is empty."""
+    if not array.size:
         return None
-    return _nonzero_input("gradient", wp.zeros(value.shape, dtype=value.dtype, device=device), logging.DEBUG)
+    zeros = wp.zeros(array.shape, dtype=array.dtype, device=array.device)
+    return _nonzero_input("gradient", zeros, logging.DEBUG)
 
 
 def _numpy(value: Any) -> Any:

@@ -32,9 +32,6 @@ class Question:
     wanted: Mapping[str, Config]
     reuse_stale: bool
 
-    def __str__(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in self.key.values)
-
     def record(self) -> Record:
         """The stored record; empty if there is none."""
         return self.store.load(self.key) or Record(self.key)
