@@ -28,7 +28,9 @@ class MemoryStore:
 
     @contextmanager
     def single_flight(self, key: TuningKey, timeout_s: float | None = None) -> Iterator[bool]:
-        free = self.busy.acquire(timeout=-1 if timeout_s is None else timeout_s)
+        free = self.busy.acquire(blocking=False)
+        if not free and self.busy.acquire(timeout=-1 if timeout_s is None else timeout_s):
+            self.busy.release()  # the other search has ended
         try:
             yield free
         finally:

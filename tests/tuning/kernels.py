@@ -12,6 +12,7 @@ import warp_tiles
 from tests.tuning.fake_stores import MemoryStore
 from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.record import Config
+from warp_tiles.tuning.store import RecordStore
 
 QUICK = Effort(warmup=1, runs=2, iterations=3)
 SIZE = 64
@@ -37,7 +38,9 @@ def dim(config: Config, args: Any) -> tuple[int, ...]:
     return (args.n // config["tile"],)
 
 
-def tuned(store: MemoryStore, configs: Any = None, factory: Callable[..., Any] = scaled_add, **options: Any) -> Any:
+def tuned(
+    store: MemoryStore | RecordStore, configs: Any = None, factory: Callable[..., Any] = scaled_add, **options: Any
+) -> Any:
     given = {"key": ("a", "n"), "dim": dim, "tiled": True, "effort": QUICK, "store": lambda now: store, **options}
     if "space" not in given:
         given["configs"] = CONFIGS if configs is None else configs

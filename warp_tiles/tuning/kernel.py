@@ -10,7 +10,6 @@ import contextlib
 import logging
 import math
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +36,6 @@ from warp_tiles.tuning.record import Config, Record, Timing
 from warp_tiles.tuning.source import source_digest
 from warp_tiles.tuning.space import Limits, Space, Strategy, checked_configs, modules_first, strategy_of
 from warp_tiles.tuning.store import RecordStore, open_store
-from warp_tiles.util.threads import held
 
 Arguments = Sequence[Any] | Mapping[str, Any] | SimpleNamespace  # in order or by name
 log = logging.getLogger("warp_tiles")
@@ -101,8 +99,6 @@ class TunedKernel:
         self._candidates: dict[str, dict[str, Config]] = {}  # by device
         self._chosen: dict[Any, TunedLaunch] = {}
         self._retry_at: dict[Any, float] = {}
-        self._lock = threading.RLock()
-        self._searching: dict[Any, threading.RLock] = {}  # held during the search for a key of this process
         #: Counts of this kernel's operations in this process.
         self.counters = Counters()
         self.__wrapped__ = factory.function
@@ -269,8 +265,7 @@ class TunedKernel:
                     unstored = self._search(question, self._launches(values, device, None), pending)
             found = unstored.merged(question.record().timings)
         finally:
-            with self._lock:
-                self.forget()
+            self.forget()
         if question.winner(found) is None:
             raise self._all_failed(question, found)
         return found
@@ -288,15 +283,14 @@ class TunedKernel:
 
     def _prepare(self) -> None:
         """Read the names of the kernel's arguments."""
-        with self._lock:
-            wp.init()
-            names = self._factory.arguments()
-            if not callable(self._key):
-                refuse_unknown(self._key, names, "the key")
-                self._positions = tuple(names.index(name) for name in self._key)
-            if self._restore is not None:
-                refuse_unknown(self._restore, names, "restore")
-            self._names = names
+        wp.init()
+        names = self._factory.arguments()
+        if not callable(self._key):
+            refuse_unknown(self._key, names, "the key")
+            self._positions = tuple(names.index(name) for name in self._key)
+        if self._restore is not None:
+            refuse_unknown(self._restore, names, "restore")
+        self._names = names
 
     def _listed(self, args: Arguments) -> list[Any]:
         """The values of arguments, which are given by name or in order."""
@@ -341,28 +335,21 @@ class TunedKernel:
     def _launch_for(
         self, choice_key: Any, values: Sequence[Any], device: Any, written: frozenset[str] | None, stream: Any
     ) -> TunedLaunch:
-        with self._lock:
-            if len(self._searching) >= _MOST_KEYS:  # e.g. a key with a value that changes in each launch
-                self._searching = {}
-                self.forget()
-            searching = self._searching.setdefault(choice_key, threading.RLock())
-        with held(searching):
-            chosen_by_key, retry_at = self._chosen, self._retry_at  # forget() replaces them, also during this search
-            if choice_key is not None:
-                known = chosen_by_key.get(choice_key)
-                if known is not None:
-                    return known
-                if time.monotonic() < retry_at.get(choice_key, 0.0):
-                    return self._factory.launch_of(self._factory.default)
-            with wp.ScopedStream(stream) if stream is not None else contextlib.nullcontext():
-                config = self._choose(self._listed(values), device, written)
-            chosen = self._factory.launch_of(config if config is not None else self._factory.default)
-            if choice_key is not None:
-                if config is not None:
-                    chosen_by_key[choice_key] = chosen
-                else:
-                    retry_at[choice_key] = time.monotonic() + _RETRY_AFTER_S
-            return chosen
+        chosen_by_key, retry_at = self._chosen, self._retry_at  # forget() replaces them, also during this search
+        if time.monotonic() < retry_at.get(choice_key, 0.0):
+            return self._factory.launch_of(self._factory.default)
+        with wp.ScopedStream(stream) if stream is not None else contextlib.nullcontext():
+            config = self._choose(self._listed(values), device, written)
+        chosen = self._factory.launch_of(self._factory.default if config is None else config)
+        if choice_key is not None:
+            if max(len(chosen_by_key), len(retry_at)) >= _MOST_KEYS:  # e.g. a key with a value that changes each time
+                chosen_by_key.clear()
+                retry_at.clear()
+            if config is not None:
+                chosen_by_key[choice_key] = chosen
+            else:
+                retry_at[choice_key] = time.monotonic() + _RETRY_AFTER_S
+        return chosen
 
     def _choose(self, values: Sequence[Any], device: Any, written: frozenset[str] | None) -> Config | None:
         """Returns the configuration to launch; None for the default one, after which a later launch looks it up again.
@@ -434,6 +421,8 @@ class TunedKernel:
                 break
             if not self._wait:
                 return None
+            if question.winner(record) is not None:  # the other search was cut short
+                break
         winner = question.winner(record)
         if winner is not None:
             return winner.config
