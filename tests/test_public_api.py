@@ -160,7 +160,7 @@ def test_enabling_loads_no_modules_for_building_or_drawing(tmp_path: Path) -> No
 
 
 def test_modules_that_launch_nothing_can_be_imported_without_warp_and_cuda(tmp_path: Path) -> None:
-    modules = ["_warp", "array_products", "launch.recorded", "cli.cluster_tuning", "cli.tune_script", "__main__"]
+    modules = ["_warp", "array_products", "launch.recorded", "cli.cluster_tuning", "__main__"]
     modules += [f"tuning.{name}" for name in ("factory", "in_place", "kernel", "launches")]
     launching = [f"warp_tiles.{name}" for name in modules]
     code = (
@@ -219,7 +219,7 @@ def test_functions_that_need_the_hooks_raise_without_them(name: str) -> None:
 
 def test_no_module_that_a_command_imports_takes_the_place_of_a_public_function(tmp_path: Path) -> None:
     code = (
-        "import warp_tiles, warp_tiles.cli, warp_tiles.reports.page, warp_tiles.reports.trace\n"
+        "import warp_tiles, warp_tiles.cli, warp_tiles.reports.page, warp_tiles.reports.timeline\n"
         "print([name for name in ('plan', 'report', 'record', 'prefetch') if not callable(getattr(warp_tiles, name))])"
     )
     assert python(code, tmp_path).split() == ["[]"]

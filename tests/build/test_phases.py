@@ -12,8 +12,7 @@ import pytest
 from tests.bench import ALIGNED, Bench
 from tests.build.test_module_build import Case
 from warp_tiles import settings
-from warp_tiles.build import phases
-from warp_tiles.build.phases import COMPILE, LINK, WAIT, WARP_LINK, Phase, Phases
+from warp_tiles.build.records import COMPILE, LINK, WAIT, WARP_LINK, Phase, Phases, now_s
 from warp_tiles.compile.compiler import Compiled
 from warp_tiles.errors import BuildError
 
@@ -22,12 +21,12 @@ from warp_tiles.errors import BuildError
 def stopped(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The clock, at the time of its only entry."""
     now = [10.0]
-    monkeypatch.setattr("warp_tiles.build.phases.now_s", lambda: now[0])
+    monkeypatch.setattr("warp_tiles.build.records.now_s", lambda: now[0])
     return now
 
 
 def test_the_clock_counts_from_the_start_of_warp_tiles() -> None:
-    first, second = phases.now_s(), phases.now_s()
+    first, second = now_s(), now_s()
     assert 0 < first <= second < time.perf_counter() + 1
 
 
@@ -88,10 +87,10 @@ def test_phases_are_sorted_by_start(stopped: list[float]) -> None:
 
 
 def test_a_build_of_the_engine_has_its_start_and_the_compilers_part(bench: Bench) -> None:
-    before = phases.now_s()
+    before = now_s()
     built = bench.engine.start([ALIGNED])[ALIGNED].result(20)
     assert before <= built.started_at_s
-    assert built.started_at_s + built.seconds <= phases.now_s()
+    assert built.started_at_s + built.seconds <= now_s()
     assert built.compiled is not None
     assert built.compiled.name == COMPILE
     assert built.to_json()["compiled"] == built.compiled.to_json()
@@ -101,11 +100,11 @@ def test_a_build_of_the_engine_has_its_start_and_the_compilers_part(bench: Bench
 
 
 def test_a_record_has_the_phases_of_its_build(tmp_path: Path) -> None:
-    before = phases.now_s()
+    before = now_s()
     record = Case(tmp_path).build()
     assert {phase.name for phase in record.phases} == {WAIT, COMPILE, LINK}
     assert before <= record.started_at_s
-    assert record.started_at_s + record.seconds <= phases.now_s()
+    assert record.started_at_s + record.seconds <= now_s()
     data = record.to_json()
     assert data["started_at_s"] == round(record.started_at_s, 4)
     assert data["phases"] == [phase.to_json() for phase in record.phases]

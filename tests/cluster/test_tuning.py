@@ -20,7 +20,7 @@ from tests.cluster import lab
 from tests.tuning.place_fakes import H200, placed, question, timing, variant
 from warp_tiles import settings
 from warp_tiles.cli.cluster_tuning import ClusterDevice, ClusterGpu, SentScript, assigned, cluster_tuners
-from warp_tiles.cli.tune_script import _tune_all
+from warp_tiles.cli.tune import _tune_all
 from warp_tiles.errors import ToolchainError
 from warp_tiles.tuning.in_place import Tuner
 from warp_tiles.tuning.places import Place, loop_place

@@ -7,8 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 from tests.codegen.modules import BIG, SMALL, session
-from warp_tiles.build.phases import COMPILE, FETCH, LINK, LOOK_UP, WAIT, WARP_LINK, WRITE, Phase
-from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
+from warp_tiles.build.records import (
+    COMPILE,
+    FETCH,
+    LINK,
+    LOOK_UP,
+    WAIT,
+    WARP_LINK,
+    WRITE,
+    Artifact,
+    ModuleRecord,
+    Phase,
+    Recorder,
+)
 from warp_tiles.gemm.matmul import answer_of
 from warp_tiles.gemm.matmul_question import DecidedBy, MatmulConfig, MatmulProblem
 from warp_tiles.gemm.pipeline import PlannedLoop

@@ -8,8 +8,7 @@ from collections import defaultdict
 from typing import Any
 
 from tests.reports.records import HOSTILE, hostile, looked_up, planned, run
-from warp_tiles.reports.timeline import timeline
-from warp_tiles.reports.trace import trace
+from warp_tiles.reports.timeline import timeline, trace
 
 COMPLETE = {"ph", "name", "cat", "ts", "dur", "pid", "tid", "args"}
 METADATA = {"ph", "name", "pid", "tid", "ts", "args"}

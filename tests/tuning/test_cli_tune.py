@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -70,9 +69,8 @@ def tuned(*timings: Timing, measured: int = 2, error: str = "") -> TunedPlace:
 
 @pytest.fixture
 def search(monkeypatch: pytest.MonkeyPatch) -> Search:
-    fake, module = Search(), ModuleType("warp_tiles.cli.tune_script")
-    module.tune_script = fake.tune_script  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "warp_tiles.cli.tune_script", module)
+    fake = Search()
+    monkeypatch.setattr("warp_tiles.cli.tune.tune_script", fake.tune_script)
     return fake
 
 
@@ -115,10 +113,8 @@ def table(*words: object) -> str:
 
 
 _PRINTS_LATER = """
-import atexit, ctypes, sys, threading, types
+import atexit, ctypes, threading
 
-module = types.ModuleType("warp_tiles.cli.tune_script")
-sys.modules[module.__name__] = module
 go_on = threading.Event()
 
 def tune_script(*arguments, **options):
@@ -129,8 +125,8 @@ def tune_script(*arguments, **options):
     threading._register_atexit(go_on.set)
     return []
 
-module.tune_script = tune_script
-from warp_tiles.cli import main
+from warp_tiles.cli import main, tune
+tune.tune_script = tune_script
 main()
 """
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from warp_tiles.build.phases import COMPILE, Phase, now_s
+from warp_tiles.build.records import COMPILE, Phase, now_s
 from warp_tiles.compile.search import Toolchain, Version, dotted, require_linkable
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import BuildError, LockedError, RemoteError, ToolchainError, WorkerError

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from warp_tiles.build.chain import Chain, toolchain_text, variant_text
 from warp_tiles.build.context import BuildContext, Resources
-from warp_tiles.build.phases import now_s
 from warp_tiles.build.progress import BuildProgress
-from warp_tiles.build.records import Artifact, Recorder
+from warp_tiles.build.records import Artifact, Recorder, now_s
 from warp_tiles.compile.search import Version
 from warp_tiles.compile.sources import code_files
 from warp_tiles.errors import BuildError, LockedError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError

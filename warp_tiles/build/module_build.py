@@ -24,8 +24,19 @@ from warp_tiles.build.functions import (
     payloads_of,
     planned_functions,
 )
-from warp_tiles.build.phases import COMPILE, FETCH, LINK, LOOK_UP, WAIT, WARP_LINK, WRITE, Phases, now_s
-from warp_tiles.build.records import Artifact, ModuleRecord
+from warp_tiles.build.records import (
+    COMPILE,
+    FETCH,
+    LINK,
+    LOOK_UP,
+    WAIT,
+    WARP_LINK,
+    WRITE,
+    Artifact,
+    ModuleRecord,
+    Phases,
+    now_s,
+)
 from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.codegen.prelude import prefix_of
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, linker_flags

@@ -333,7 +333,7 @@ def write_records(
         elif report is not None:
             _write(report, json.dumps(document, indent=2) + "\n")
         if trace is not None:
-            from warp_tiles.reports.trace import trace as trace_of
+            from warp_tiles.reports.timeline import trace as trace_of
 
             _write(trace, json.dumps(trace_of(document, facts), indent=1) + "\n")
     except OutputError as error:

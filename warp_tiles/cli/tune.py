@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,8 @@ import click
 from click.core import ParameterSource
 from rich.filesize import decimal
 
-from warp_tiles.build import progress
+from warp_tiles._warp import require_hooks
+from warp_tiles.build.progress import is_enabled
 from warp_tiles.cli.cluster import connected, require_same_installation, scheduler_option
 from warp_tiles.cli.output import (
     FILE,
@@ -29,15 +30,16 @@ from warp_tiles.cli.output import (
 )
 from warp_tiles.cli.scripts import GRAMMAR, incomplete_option, module_option, require_complete, takes_script
 from warp_tiles.errors import RecordError, ScriptError, SettingError
-from warp_tiles.launch.script import Script
+from warp_tiles.launch.script import Script, discover
+from warp_tiles.settings import Settings, current
 from warp_tiles.settings.values import seconds
 from warp_tiles.tuning.record import Config, Record, Timing
 from warp_tiles.tuning.store import RecordStore, StoredRecord, open_store
+from warp_tiles.util.threads import side_by_side
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
-    from warp_tiles.settings import Settings
-    from warp_tiles.tuning.in_place import TunedPlace, Tuner
+    from warp_tiles.tuning.in_place import PlacedLaunch, Progress, TunedPlace, Tuner
     from warp_tiles.tuning.places import Place
 
 KEY_DIGITS = 12
@@ -124,9 +126,6 @@ def _script(
     as_json: bool,
 ) -> None:
     """Tune the kernels of SCRIPT."""
-    from warp_tiles.cli.tune_script import tune_script
-    from warp_tiles.settings import current
-
     now = current()
     try:
         file = script.require()
@@ -152,6 +151,69 @@ def _script(
     _print_tuned(script, tuned, as_json)
     if any(item.error for item in tuned):
         context.exit(1)
+
+
+def tune_script(
+    script: Script,
+    *,
+    budget_s: float = 0.0,
+    devices: Sequence[str] = (),
+    tuners: Callable[[Engine, Settings], Sequence[Tuner]] | None = None,
+    progress: Progress = lambda place, record: None,
+    stopped: Callable[[str], None] = lambda reason: None,
+) -> list[TunedPlace]:
+    """Tune each loop and function of a script's kernels that has no complete record, on this machine's GPUs.
+
+    The script runs as in ``warp-tiles plan``: its launches are recorded, not executed. Then its kernels are launched
+    with copies of the arguments, in which arrays that kernels would have written are zeros, and zeros of inputs random
+    numbers. After an interruption, the next call continues with the stored measurements.
+
+    Args:
+        script: A script, and its command line.
+        budget_s: Seconds for all of them, 0 for no limit. Each has an equal share of the remaining time.
+        devices: Warp's names of the GPUs that measure. The first one is tuned for; GPUs of another kind are skipped.
+            Empty for Warp's default GPU and all others of its kind.
+        tuners: Creates tuners, one for each kind of GPU; None for one of these devices.
+        progress: Called with the record of a place after each batch.
+        stopped: Called with the reason before the first batch, if the script stopped early.
+
+    Returns:
+        The loops and functions in the order in which the script needs them, for each tuner.
+
+    Raises:
+        ScriptError: The script is missing, or has no kernels.
+        ToolchainError: There is no GPU, no GPU with a given name, or no compiler, or the last GPU was lost.
+    """
+    from warp_tiles.api import enable
+    from warp_tiles.tuning.in_place import local_tuner, places_of
+    from warp_tiles.tuning.key import sharing_gpus
+
+    script.require()
+    enable()
+    engine, now = require_hooks("tune_script()").engine, current()
+    working = [local_tuner(engine, now, sharing_gpus(devices))] if tuners is None else tuners(engine, now)
+    found = discover(script)
+    if found.stopped:
+        stopped(found.stopped)
+    wanted = [(tuner, places_of(engine, found.launches, tuner.arch)) for tuner in working]
+    tuned = _tune_all(wanted, budget_s, progress)
+    if any(item.measured for item in tuned):
+        engine.records_changed()
+        from warp_tiles._warp.modules import hash_all_again
+
+        hash_all_again()
+    return tuned
+
+
+def _tune_all(
+    wanted: Sequence[tuple[Tuner, Sequence[PlacedLaunch]]], budget_s: float, progress: Progress
+) -> list[TunedPlace]:
+    """Tune for each kind of GPU, for all of them at the same time."""
+    if len(wanted) == 1:  # in this thread, which may show a progress bar
+        ((tuner, places),) = wanted
+        return tuner.tune_all(places, budget_s, progress)
+    found = side_by_side(lambda item: item[0].tune_all(item[1], budget_s, progress), wanted, len(wanted))
+    return [tuned for each in found for tuned in each]
 
 
 @contextlib.contextmanager
@@ -227,7 +289,7 @@ def _winner(item: TunedPlace) -> str:
 
 def _print_best(place: Place, record: Record) -> None:
     """Print one line on standard error for each measured batch."""
-    if progress.is_enabled():
+    if is_enabled():
         winner = record.winner()
         best = "none so far" if winner is None else f"{microseconds(winner.median_us)}, {label(winner.config)}"
         note(f"{place.title}: {len(record.timings)} candidates, best {best}")
@@ -325,7 +387,6 @@ def _row(timing: Timing, wins: bool) -> tuple[object, ...]:
 @json_option
 def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
     """Write records to one bundle FILE: those of KEYS, or all. It is signed if there is a signing key."""
-    from warp_tiles.settings import current
     from warp_tiles.store.keys import signer_if_any
 
     store = open_store()
@@ -348,7 +409,6 @@ def import_(file: Path, folder: Path | None, as_json: bool) -> None:
 
     If it is signed, then by a trusted key.
     """
-    from warp_tiles.settings import current
     from warp_tiles.store.keys import trusted_by
 
     store = open_store()
