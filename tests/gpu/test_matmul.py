@@ -101,7 +101,7 @@ def test_the_default_copies_lines_that_vectors_cannot_read(gpu: str) -> None:
     x, y = on(a, wp.float16, gpu), on(b, wp.float16, gpu)
     out = wp.empty((1000, 1003), dtype=wp.float32, device=gpu)
     call = checked(x, y, out).call
-    config = prepared(call, out.device).config
+    config = prepared(call, out.device).answer.config
     assert config.copies_a
     assert config.copies_b
     for values in (a, -a):  # the copy is made in each call

@@ -66,11 +66,6 @@ class PreparedMatmul:
     counters: int
     workspace_bytes: int
 
-    @property
-    def config(self) -> MatmulConfig:
-        """The configuration."""
-        return self.answer.config
-
     def is_current(self) -> bool:
         """True if the modules of its kernels are unmodified."""
         if not self.workspace_bytes:

@@ -190,13 +190,17 @@ def _applicable(
     records: RecordStore, toolchain: ToolchainStore, now: Settings, present: Sequence[Environment]
 ) -> dict[str, Record]:
     """The records that apply, by the digests of their questions."""
+    import warp as wp
+
     if former := len(records.records(_FORMER)):
         warn_once(
             f"{former} tuning record{'s' * (former > 1)} of an earlier release not used: functions were measured "
             "alone, and now kernels are measured as they are launched. Remedy: warp-tiles tune SCRIPT measures again; "
             "then remove the old ones (warp-tiles tune list, clear)"
         )
-    wanted = present or ((_named_environment(now.target_gpu),) if now.target_gpu else ())
+    # of a GPU that is only named, architecture and size are open
+    named = (Environment(now.target_gpu, None, 0, wp.__version__, "", __version__),) if now.target_gpu else ()
+    wanted = present or named
     ranks = {_hard(environment, named=not present): rank for rank, environment in enumerate(wanted)}
     stored: dict[str, list[Record]] = {}
     for item in [item for subject in (LOOP, FUNCTION) for item in records.records(subject)] if ranks else ():
@@ -219,13 +223,6 @@ def _applicable(
             candidate = (rank, -key.environment.multiprocessors, digest, record)
             found[question] = min(candidate, found.get(question, candidate), key=lambda item: item[:3])
     return {question: item[-1] for question, item in found.items()}
-
-
-def _named_environment(gpu: str) -> Environment:
-    """Returns the pattern that the environment of an absent GPU must match. Its architecture and size are open."""
-    import warp as wp
-
-    return Environment(gpu, None, 0, wp.__version__, "", __version__)
 
 
 def _hard(environment: Environment, named: bool) -> tuple[tuple[str, Scalar], ...]:

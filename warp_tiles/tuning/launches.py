@@ -155,7 +155,7 @@ class Workspace:
         run()
         self._is_probed = True
         for found in undeclared:
-            if not _is_same(found.copy.numpy(), found.source.numpy()):
+            if found.copy.numpy().tobytes() != found.source.numpy().tobytes():
                 log.log(
                     self._level,
                     "tuning: launches write %s; a copy is restored before each run, and yours does not change. "
@@ -193,15 +193,7 @@ class Workspace:
                 f"the reference gives {', '.join(unknown)}, which is not written",
                 remedy=f"the written arrays are {written or 'none'}",
             )
-        return {name: _numpy(value) for name, value in given.items()}
-
-
-def _is_same(array: Any, other: Any) -> bool:
-    """Compare NumPy arrays bit by bit, field by field; padding between fields is ignored."""
-    if array.dtype.names:
-        return all(_is_same(array[name], other[name]) for name in array.dtype.names)
-    first, second = (np.ascontiguousarray(values).view(np.uint8) for values in (array, other))
-    return bool(np.array_equal(first, second))
+        return {name: np.array(value.numpy() if hasattr(value, "numpy") else value) for name, value in given.items()}
 
 
 def _copy_of(array: Any, device: Any) -> Any:
@@ -238,10 +230,6 @@ def _random_gradient(array: Any) -> Any:
         return None
     zeros = wp.zeros(array.shape, dtype=array.dtype, device=array.device)
     return _nonzero_input("gradient", zeros, logging.DEBUG)
-
-
-def _numpy(value: Any) -> Any:
-    return np.array(value.numpy() if hasattr(value, "numpy") else value)
 
 
 @dataclass(eq=False)
