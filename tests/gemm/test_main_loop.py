@@ -162,6 +162,37 @@ def test_few_sums_without_tensor_cores_keep_double_buffers() -> None:
     assert reason_for_double_buffers(variant_of(64, 64, 32, 256)) == ""
 
 
+def test_a_loop_beside_solvers_leaves_more_blocks_resident() -> None:
+    """The panel loop of a blocked factorization in blocks of 32: float64 has few resident blocks with stages."""
+
+    def found(dtype: DType, beside_solvers: bool) -> PipelineConfig | str:
+        variant = variant_of(32, 32, 32, 128, dtype=dtype, result=dtype, layout="rc")
+        product = staged_product(variant, ALL)
+        assert isinstance(product, MmaPlan)
+        tile = 32 * 32 * (8 if dtype == "float64" else 4)
+        memory = LoopMemory(2 * tile, 5 * tile, 3 * tile, at_end=False, beside_solvers=beside_solvers)
+        return main_loop([(variant, product)], memory)
+
+    alone = found("float64", False)
+    assert isinstance(alone, PipelineConfig)
+    assert alone.blocks < 5
+    assert found("float64", True) == (
+        "stages would leave 3 resident blocks of 128 threads in place of 5: use a smaller K step or smaller tiles"
+    )
+    assert found("float32", True) == found("float32", False)
+
+
+@pytest.mark.parametrize(("threads", "accumulators"), [(128, "2 accumulators"), (512, "less than one accumulator")])
+def test_a_loop_beside_solvers_with_few_accumulators_has_no_stages(threads: int, accumulators: str) -> None:
+    variant = variant_of(16, 16, 16, threads, dtype="float32", layout="rc")
+    assert reason_for_double_buffers(variant, beside_solvers=True) == (
+        f"with {accumulators} of a thread a loop beside a solver is slower from stages; "
+        "stages gain from 4 on: use larger tiles or fewer threads"
+    )
+    assert reason_for_double_buffers(variant) == ""
+    assert reason_for_double_buffers(variant_of(32, 32, 32, 128, dtype="float32", layout="rc"), True) == ""
+
+
 def test_wgmma_only_if_it_may_be_used() -> None:
     found = staged_product(variant_of(128, 128, 64, 128), ("mma",))
     assert found == MmaPlan("mma_m16n8k16", 2, 2, 128)

@@ -36,7 +36,6 @@ from warp_tiles._warp.internals import (
     LTO_DOT,
     MATMUL,
     SOLVER_OPTION,
-    SOLVERS,
     check_internals,
     find,
     mathdx_enabled,
@@ -58,6 +57,7 @@ from warp_tiles._warp.translate import libmathdx_build, mentions
 from warp_tiles.build.engine import Engine
 from warp_tiles.errors import PlanError
 from warp_tiles.settings import OPTION_PREFIX, SETTINGS, Settings, current, from_options
+from warp_tiles.solver.variant import SOLVERS
 from warp_tiles.util.nvtx import marked
 from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.warn import warn

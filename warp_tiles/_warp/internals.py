@@ -9,22 +9,11 @@ from typing import Any
 import warp
 
 from warp_tiles.errors import UnsupportedWarpError
-from warp_tiles.solver.variant import Function
+from warp_tiles.solver.variant import SOLVERS
 
 SUPPORTED_VERSIONS = ((1, 17), (1, 19))
 GEMM_OPTION, SOLVER_OPTION = MATHDX_OPTIONS = ("enable_mathdx_gemm", "enable_mathdx_solver")  # Warp's module options
 MATMUL, CHOLESKY = "tile_matmul", "tile_cholesky"
-SOLVERS: dict[str, Function] = {
-    CHOLESKY: "cholesky",
-    "tile_cholesky_inplace": "cholesky",
-    "tile_cholesky_solve": "cholesky_solve",
-    "tile_cholesky_solve_inplace": "cholesky_solve",
-    "tile_lower_solve": "lower_solve",
-    "tile_lower_solve_inplace": "lower_solve",
-    "tile_upper_solve": "upper_solve",
-    "tile_upper_solve_inplace": "upper_solve",
-}
-"""Warp's solver builtins, and what each computes."""
 
 #: Parameters of ``build_lto_dot``. The last ones came in Warp 1.18 and 1.19; an unknown one may change what it builds.
 LTO_DOT = (

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from warp_tiles._warp.internals import CHOLESKY, GEMM_OPTION, MATMUL, SOLVER_OPTION, SOLVERS, find, mathdx_enabled
+from warp_tiles._warp.internals import CHOLESKY, GEMM_OPTION, MATMUL, SOLVER_OPTION, find, mathdx_enabled
 from warp_tiles._warp.reload import Reloads
 from warp_tiles._warp.tracing import Tracer
 from warp_tiles._warp.translate import precision_of, put_in_shared_memory, tile_of, variant_of_call
@@ -20,7 +20,7 @@ from warp_tiles.gemm.dispatch import Target, products
 from warp_tiles.gemm.problem import PRODUCT_ROLES, Role
 from warp_tiles.plan.planning import Session
 from warp_tiles.settings import Settings, current
-from warp_tiles.solver.variant import SolverVariant, Variant, solvers
+from warp_tiles.solver.variant import SOLVERS, SolverVariant, Variant, solvers
 
 if TYPE_CHECKING:
     from warp_tiles._warp.generation import BuilderState

@@ -26,6 +26,7 @@ from warp_tiles.gemm.pipeline import (
     PipelineOverrides,
 )
 from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.solver.variant import SOLVERS
 
 ASYNC_COPIES_OFF = "the setting async_copies is off: set it to 'on'"
 
@@ -253,7 +254,8 @@ def memory_of(
     sizes = dict(function.frame)
     around = module.bytes_around(function.label) * (2 if module.reversed else 1)  # callers' tiles may have gradients
     tile_bytes, idle_bytes = copies * sum(sizes.values()), copies * sum(sizes[name] for name in run)
-    memory = LoopMemory(stage_bytes, tile_bytes, idle_bytes, at_end, around)
+    beside_solvers = any(operation.name in SOLVERS for operation in function.operations())
+    memory = LoopMemory(stage_bytes, tile_bytes, idle_bytes, at_end, around, beside_solvers)
     return memory, idle[run[0]] if run else None
 
 

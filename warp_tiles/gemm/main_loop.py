@@ -89,11 +89,14 @@ class LoopQuestion:
 
     def to_json(self) -> dict[str, Any]:
         """The fields of its identity by name."""
+        memory = asdict(self.memory)
+        if not self.memory.beside_solvers:
+            del memory["beside_solvers"]  # so that earlier records count
         return {
             "products": [variant.to_json() for variant in self.forms[0]],
             "arrays": list(self.arrays),
             "families": " ".join(sorted(self.families)),
-            **asdict(self.memory),
+            **memory,
             "iterations": self.iterations,
         }
 
@@ -157,7 +160,9 @@ def loop_question(
         memory,
         1 << (iterations - 1).bit_length() if iterations else 0,
         may_double_buffer=all(_rivals_double_buffers(problem) for problem, _ in products),
-        double_buffers_reason=next(filter(None, (reason_for_double_buffers(problem) for problem, _ in products)), ""),
+        double_buffers_reason=next(
+            filter(None, (reason_for_double_buffers(problem, memory.beside_solvers) for problem, _ in products)), ""
+        ),
         registers=registers,
     )
 
@@ -243,7 +248,13 @@ _OVERLAPPED_STAGES = 5  # with so many, one more to keep products in flight leav
 LEAST_WARPS = 8  # of a multiprocessor, so that others multiply while one waits for its block
 _LINES = 64  # of an instruction of wgmma: rows of C, or of its transpose
 _REGISTER_STEP = 16  # of K in an iteration, if an operand is in registers
+# beside solvers: with 8 resident warps, five of six blocked factorizations in fp64 took 1.13 to 1.56 times as long with
+# stages; with 20, those in fp32 took half as long or less (benchmarks/results/blocked_solvers.json)
+_LEAST_WARPS_BESIDE_SOLVERS = 20
 _LEAST_FMA_ACCUMULATORS = 32  # of a thread
+# beside solvers, where B is contiguous along K: blocked factorizations took 1.08 to 1.23 times as long with stages if a
+# thread had 2, and half as long or less if it had 8 (benchmarks/results/blocked_solvers.json)
+_LEAST_ACCUMULATORS_BESIDE_SOLVERS = 4
 # with so many accumulators of a thread, two blocks were slower than double buffers
 _MANY_FMA_ACCUMULATORS, _LEAST_FMA_BLOCKS = 64, 3
 _SHORT_BYTES = 64  # of K in an iteration: two steps of wgmma, which are too short to cover the wait for them
@@ -288,7 +299,7 @@ def _rivals_double_buffers(variant: GemmProblem) -> bool:
     return _uses_fma(variant) and variant.b.arrangement == "row_major"
 
 
-def reason_for_double_buffers(variant: GemmProblem) -> str:
+def reason_for_double_buffers(variant: GemmProblem, beside_solvers: bool = False) -> str:
     """The reason why a loop keeps double buffers although it could have stages; empty if it has none.
 
     On an H200, stages made fp32 loops with enough resident blocks 1.01 to 1.08 times as fast if a thread has 32
@@ -296,13 +307,17 @@ def reason_for_double_buffers(variant: GemmProblem) -> str:
 
     Args:
         variant: The forward product, with its operands as they lie in tiles.
+        beside_solvers: See :class:`LoopMemory`.
     """
-    if _rivals_double_buffers(variant) and (accumulators := _accumulators(variant)) < _LEAST_FMA_ACCUMULATORS:
-        return (
-            f"with {accumulators} accumulators of a thread double buffers are as fast; stages gain from "
-            f"{_LEAST_FMA_ACCUMULATORS} on: use larger tiles or fewer threads"
-        )
-    return ""
+    accumulators, why, least = _accumulators(variant), "", 0
+    if _rivals_double_buffers(variant):
+        why, least = "double buffers are as fast", _LEAST_FMA_ACCUMULATORS
+    elif beside_solvers and _uses_fma(variant):
+        why, least = "a loop beside a solver is slower from stages", _LEAST_ACCUMULATORS_BESIDE_SOLVERS
+    if accumulators >= least:
+        return ""
+    few = f"{accumulators} accumulators of a thread" if accumulators else "less than one accumulator of a thread"
+    return f"with {few} {why}; stages gain from {least} on: use larger tiles or fewer threads"
 
 
 def _staged_products(variant: GemmProblem, families: Collection[InstructionFamily]) -> list[MmaPlan] | str:
@@ -521,13 +536,14 @@ def main_loop(
             f"{least} stages of {memory.stage_bytes} bytes need {needed} bytes of shared memory, and a block has "
             f"{limit}: use a smaller K step or smaller tiles"
         )
-    wanted = choice.blocks or (2 if product.instruction == "wgmma" else max(2, LEAST_WARPS * LANES // threads))
+    least_warps = _LEAST_WARPS_BESIDE_SOLVERS if memory.beside_solvers else LEAST_WARPS
+    wanted = choice.blocks or (2 if product.instruction == "wgmma" else max(2, least_warps * LANES // threads))
     best = max(found, key=lambda loop: (min(loop.blocks, wanted), loop.stages))
     without = max(
         1, resident_blocks(arch, threads, shared_bytes=memory.around_bytes + memory.tile_bytes, registers=used)
     )
     is_free = choice.stages is None and choice.blocks is None and product.instruction != "wgmma"
-    reason = _too_few_blocks(best, product, threads, without, may_double_buffer) if is_free else ""
+    reason = _too_few_blocks(best, product, threads, without, least_warps, may_double_buffer) if is_free else ""
     return reason or replace(best, rejection=_reason_for_no_more(best, found, possible))
 
 
@@ -547,7 +563,9 @@ def _reason_for_no_more(best: PipelineConfig, found: Sequence[PipelineConfig], p
     return f"a {_ordinal(more)} stage does not fit: a smaller K step makes room" if more else ""
 
 
-def _too_few_blocks(loop: PipelineConfig, product: MmaPlan, threads: int, without: int, may_double_buffer: bool) -> str:
+def _too_few_blocks(
+    loop: PipelineConfig, product: MmaPlan, threads: int, without: int, least_warps: int, may_double_buffer: bool
+) -> str:
     """The reason why few resident blocks are slower than double buffers; empty if they are not."""
     warps = loop.blocks * threads // LANES
     if may_double_buffer and warps < LEAST_WARPS:
@@ -556,7 +574,7 @@ def _too_few_blocks(loop: PipelineConfig, product: MmaPlan, threads: int, withou
             "smaller tiles"
         )
     many_accumulators = may_double_buffer and product.accumulators >= _MANY_FMA_ACCUMULATORS
-    if loop.blocks < without and (warps < LEAST_WARPS or (many_accumulators and loop.blocks < _LEAST_FMA_BLOCKS)):
+    if loop.blocks < without and (warps < least_warps or (many_accumulators and loop.blocks < _LEAST_FMA_BLOCKS)):
         return (
             f"stages would leave {loop.blocks} resident block{'s' * (loop.blocks > 1)} of {threads} threads in place "
             f"of {without}: use a smaller K step or smaller tiles"

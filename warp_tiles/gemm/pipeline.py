@@ -110,6 +110,7 @@ class LoopMemory:
         idle_bytes: Bytes of neighbouring tiles that are idle in the loop; the stages may lie there.
         at_end: True if these tiles are the last ones of the function, so that extra memory continues them.
         around_bytes: Bytes of the tiles of functions that call this one.
+        beside_solvers: True if the function also calls solvers, which wait for latency that other blocks hide.
     """
 
     stage_bytes: int
@@ -117,6 +118,7 @@ class LoopMemory:
     idle_bytes: int
     at_end: bool = True
     around_bytes: int = 0
+    beside_solvers: bool = False
 
     def extra_bytes(self, needed: int) -> int:
         """Bytes that a ring of so many bytes needs beyond idle tiles. It may begin up to an alignment later."""

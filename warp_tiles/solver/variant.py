@@ -51,6 +51,18 @@ Function = Literal[
     "cholesky", "cholesky_solve", "lower_solve", "upper_solve", "cholesky_adjoint", "lower_solve_adjoint"
 ]
 
+SOLVERS: dict[str, Function] = {
+    "tile_cholesky": "cholesky",
+    "tile_cholesky_inplace": "cholesky",
+    "tile_cholesky_solve": "cholesky_solve",
+    "tile_cholesky_solve_inplace": "cholesky_solve",
+    "tile_lower_solve": "lower_solve",
+    "tile_lower_solve_inplace": "lower_solve",
+    "tile_upper_solve": "upper_solve",
+    "tile_upper_solve_inplace": "upper_solve",
+}
+"""Warp's solver builtins, and what each computes."""
+
 OPERANDS: dict[Function, tuple[str, ...]] = {
     "cholesky": ("a", "l"),
     "cholesky_solve": ("l", "y", "x"),
