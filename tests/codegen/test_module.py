@@ -208,35 +208,6 @@ def test_a_loop_of_no_kernel_is_not_planned() -> None:
     assert loops_of(replace(module, trace=replace(module.trace, kernels_of={})), functions_with_sums(C)) == ()
 
 
-def test_a_pipelined_loop_is_written_with_its_declarations() -> None:
-    text = text_of(module_with_loop(), functions_with_sums(C))
-    assert text.count(loop_declarations(BIG[C], LOOP_ACCUMULATORS)) == 1
-    assert "namespace wt_module" in text
-    found = macros(text)
-    assert sum("wt_module::PipelineState" in body for body in found.values()) == 1
-    assert sum(f"{BIG[C].symbol}_finish(" in body for body in found.values()) == 1
-
-
-@pytest.mark.parametrize(
-    ("settings", "state", "reason"),
-    [
-        (
-            Settings(register_accumulators=False),
-            "as_warp",
-            "the setting register_accumulators (default) is off: set WARP_TILES_REGISTER_ACCUMULATORS=on",
-        ),
-        (Settings(async_copies=False), "register_accumulators", "the setting async_copies is off: set it to 'on'"),
-    ],
-)
-def test_settings_decide_the_state(settings: Settings, state: str, reason: str) -> None:
-    module = module_with_loop()
-    (loop, _) = loops_of(module, functions_with_sums(C), settings)
-    assert (loop.state, loop.stages, loop.reason) == (state, 1, reason)
-    text = text_of(module, functions_with_sums(C), settings)
-    assert ("_finish(" in text) is settings.register_accumulators
-    assert ("wt_module::" in text) is settings.async_copies
-
-
 def test_with_a_product_on_the_scalar_path_warp_keeps_loop_and_loads() -> None:
     module = module_with_loop()
     (loop, _) = loops_of(module, {}, Settings())

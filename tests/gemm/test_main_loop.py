@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,8 @@ from warp_tiles.gemm.pipeline import (
 from warp_tiles.gemm.problem import DType, GemmProblem, Precision, Role
 
 ALL: tuple[InstructionFamily, ...] = ("wgmma", "mma")
+SMALLER = "use a smaller K step or smaller tiles"
+SMALL = LoopMemory(8192, 24576, 24576, True)
 
 
 def variant_of(
@@ -55,17 +58,23 @@ def fp64(m: int, n: int, k: int, threads: int, arch: int = 90) -> GemmProblem:
     return variant_of(m, n, k, threads, arch, "float64", "float64")
 
 
+def pipeline_of(
+    variant: GemmProblem, memory: LoopMemory, families: tuple[InstructionFamily, ...] = ALL, **fields: Any
+) -> PipelineConfig | str:
+    """The pipeline of a loop with one product, or why it has none."""
+    product = staged_product(variant, families)
+    assert isinstance(product, MmaPlan)
+    return main_loop([(variant, product)], memory, **fields)
+
+
 def loop_of(
     m: int, n: int, k: int, threads: int, arch: int = 90, at_end: bool = True, choice: PipelineOverrides | None = None
 ) -> PipelineConfig:
     """The pipeline of a loop whose only tiles are A, B and C, all of them idle."""
-    variant = variant_of(m, n, k, threads, arch)
-    product = staged_product(variant, ALL)
-    assert isinstance(product, MmaPlan)
     stage = 2 * k * (m + n)
     tiles = stage + 4 * m * n
     given = {} if choice is None else {"choice": choice}
-    found = main_loop([(variant, product)], LoopMemory(stage, tiles, tiles, at_end), **given)
+    found = pipeline_of(variant_of(m, n, k, threads, arch), LoopMemory(stage, tiles, tiles, at_end), **given)
     assert isinstance(found, PipelineConfig)
     return found
 
@@ -216,13 +225,9 @@ def test_two_blocks_come_before_a_fourth_stage() -> None:
 def test_the_register_limit_of_the_module(registers: int, accumulators: int | None, stages: int, blocks: int) -> None:
     """64 accumulators and 32 registers of operands exceed those of two blocks of 256 threads."""
     variant = variant_of(128, 128, 32, 256, dtype="float32", layout="cr")
-    product = staged_product(variant, ALL)
-    assert isinstance(product, MmaPlan)
     tiles = 4 * (32 * (128 + 128) + 128 * 128)
-    found = main_loop(
-        [(variant, product)], LoopMemory(4 * 32 * (128 + 128), tiles, tiles, True),
-        accumulators=accumulators, registers=registers,
-    )  # fmt: skip
+    memory = LoopMemory(4 * 32 * (128 + 128), tiles, tiles, True)
+    found = pipeline_of(variant, memory, accumulators=accumulators, registers=registers)
     assert isinstance(found, PipelineConfig)
     assert (found.stages, found.blocks) == (stages, blocks)
 
@@ -230,27 +235,9 @@ def test_the_register_limit_of_the_module(registers: int, accumulators: int | No
 @pytest.mark.parametrize(
     ("m", "n", "k", "threads", "found"),
     [
-        (
-            128,
-            64,
-            32,
-            64,
-            "stages would leave 6 resident warps, and gain from 8 on: use a smaller K step or smaller tiles",
-        ),
-        (
-            128,
-            64,
-            32,
-            128,
-            "stages would leave 2 resident blocks of 128 threads in place of 3: use a smaller K step or smaller tiles",
-        ),
-        (
-            64,
-            128,
-            32,
-            128,
-            "stages would leave 2 resident blocks of 128 threads in place of 3: use a smaller K step or smaller tiles",
-        ),
+        (128, 64, 32, 64, f"stages would leave 6 resident warps, and gain from 8 on: {SMALLER}"),
+        (128, 64, 32, 128, f"stages would leave 2 resident blocks of 128 threads in place of 3: {SMALLER}"),
+        (64, 128, 32, 128, f"stages would leave 2 resident blocks of 128 threads in place of 3: {SMALLER}"),
         (64, 128, 16, 128, 4),
         (64, 64, 32, 64, 3),
         (64, 64, 64, 128, 3),
@@ -260,15 +247,11 @@ def test_the_register_limit_of_the_module(registers: int, accumulators: int | No
 def test_loops_by_fma_with_few_resident_blocks(m: int, n: int, k: int, threads: int, found: int | str) -> None:
     """Where double buffers are as good, few blocks that wait for their loads are not."""
     variant = variant_of(m, n, k, threads, dtype="float32", layout="cr")
-    product = staged_product(variant, ALL)
-    assert isinstance(product, MmaPlan)
     tiles = 4 * (k * (m + n) + m * n)
 
     def stages(may_double_buffer: bool) -> int | str:
-        loop = main_loop(
-            [(variant, product)], LoopMemory(4 * k * (m + n), tiles, tiles, True),
-            may_double_buffer=may_double_buffer,
-        )  # fmt: skip
+        memory = LoopMemory(4 * k * (m + n), tiles, tiles, True)
+        loop = pipeline_of(variant, memory, may_double_buffer=may_double_buffer)
         return loop.stages if isinstance(loop, PipelineConfig) else loop
 
     assert stages(True) == found
@@ -300,16 +283,10 @@ def test_mma_has_nothing_in_flight() -> None:
 
 
 def test_stages_that_leave_few_warps_are_refused() -> None:
-    variant = fp64(64, 64, 64, 128)
-    product = staged_product(variant, ALL)
-    assert isinstance(product, MmaPlan)
     stage = 8 * 64 * (64 + 64)
     tiles = stage + 8 * 64 * 64
-    found = main_loop([(variant, product)], LoopMemory(stage, tiles, tiles, True))
-    assert (
-        found
-        == "stages would leave 1 resident block of 128 threads in place of 2: use a smaller K step or smaller tiles"
-    )
+    found = pipeline_of(fp64(64, 64, 64, 128), LoopMemory(stage, tiles, tiles, True))
+    assert found == f"stages would leave 1 resident block of 128 threads in place of 2: {SMALLER}"
 
 
 def test_less_shared_memory_has_fewer_stages() -> None:
@@ -376,11 +353,8 @@ def test_a_grid_that_does_not_fit_is_a_reason() -> None:
 @pytest.mark.parametrize("stages", range(2, 9))
 @pytest.mark.parametrize("in_flight", [0, 1])
 def test_stages_can_be_chosen(stages: int, in_flight: int) -> None:
-    variant = variant_of(64, 64, 32, 128)
-    product = staged_product(variant, ALL)
-    assert isinstance(product, MmaPlan)
     choice = PipelineOverrides(stages=stages, in_flight=in_flight)
-    found = main_loop([(variant, product)], LoopMemory(8192, 24576, 24576, True), choice=choice)
+    found = pipeline_of(variant_of(64, 64, 32, 128), SMALL, choice=choice)
     if stages == 2 and in_flight:
         assert found == "wgmma with 2 stages has no products in flight: change main_loop"
     else:
@@ -391,11 +365,8 @@ def test_stages_can_be_chosen(stages: int, in_flight: int) -> None:
 @pytest.mark.parametrize("stages", [None, *range(2, 9)])
 @pytest.mark.parametrize("in_flight", [None, 0, 1])
 def test_two_iterations_can_share_a_barrier(stages: int | None, in_flight: int | None) -> None:
-    variant = variant_of(64, 64, 32, 128)
-    product = staged_product(variant, ALL)
-    assert isinstance(product, MmaPlan)
     choice = PipelineOverrides(stages=stages, in_flight=in_flight, per_barrier=2)
-    found = main_loop([(variant, product)], LoopMemory(8192, 24576, 24576, True), choice=choice)
+    found = pipeline_of(variant_of(64, 64, 32, 128), SMALL, choice=choice)
     if stages is not None and stages < 6 and in_flight:
         assert found == f"wgmma with {stages} stages in pairs has no products in flight: change main_loop"
     elif stages is not None and (stages == 2 or stages % 2):
@@ -430,32 +401,18 @@ def test_a_block_with_large_tiles_stays_alone() -> None:
 
 
 def test_mma_has_no_products_in_flight() -> None:
-    variant = variant_of(64, 64, 32, 128)
-    product = staged_product(variant, ("mma",))
-    assert isinstance(product, MmaPlan)
-    choice = PipelineOverrides(in_flight=1)
-    found = main_loop([(variant, product)], LoopMemory(8192, 24576, 24576, True), choice=choice)
+    found = pipeline_of(variant_of(64, 64, 32, 128), SMALL, ("mma",), choice=PipelineOverrides(in_flight=1))
     assert found == "mma_m16n8k16 with 2 stages has no products in flight: change main_loop"
 
 
 def test_chosen_stages_that_do_not_fit_are_a_reason() -> None:
-    variant = variant_of(128, 256, 64, 256)
-    product = staged_product(variant, ALL)
-    assert isinstance(product, MmaPlan)
-    choice = PipelineOverrides(stages=8)
-    found = main_loop([(variant, product)], LoopMemory(49152, 180224, 180224, True), choice=choice)
-    assert found == (
-        "8 stages of 49152 bytes need 394240 bytes of shared memory, "
-        "and a block has 230400: use a smaller K step or smaller tiles"
-    )
+    memory = LoopMemory(49152, 180224, 180224, True)
+    found = pipeline_of(variant_of(128, 256, 64, 256), memory, choice=PipelineOverrides(stages=8))
+    needed = "8 stages of 49152 bytes need 394240 bytes of shared memory, and a block has 230400"
+    assert found == f"{needed}: {SMALLER}"
 
 
 def test_shared_memory_that_does_not_suffice_is_a_reason() -> None:
-    variant = variant_of(128, 256, 64, 256, 86)
-    product = staged_product(variant, ALL)
-    assert isinstance(product, MmaPlan)
-    reason = main_loop([(variant, product)], LoopMemory(49152, 49152, 49152, True, 9999))
-    assert reason == (
-        "2 stages of 49152 bytes need 109327 bytes of shared memory, "
-        "and a block has 99328: use a smaller K step or smaller tiles"
-    )
+    found = pipeline_of(variant_of(128, 256, 64, 256, 86), LoopMemory(49152, 49152, 49152, True, 9999))
+    needed = "2 stages of 49152 bytes need 109327 bytes of shared memory, and a block has 99328"
+    assert found == f"{needed}: {SMALLER}"

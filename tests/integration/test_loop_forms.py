@@ -46,14 +46,6 @@ def test_module_options_do_not_matter(name: str, options: str) -> None:
     assert loop.state == "pipelined", loop
 
 
-@pytest.mark.parametrize("name", SPELLINGS)
-def test_the_source_agrees_with_the_plan(name: str, tmp_path: Any) -> None:
-    source = generated_source(load(SPELLINGS[name].text, block_dim=64), tmp_path)
-    staged = SPELLINGS[name].stages > 2
-    assert source.count("wt_module::PipelineState wt_state_") == (not staged)
-    assert source.count("wt_module::Ring<") == staged
-
-
 def test_lines_refer_to_the_users_file() -> None:
     module = load(SPELLINGS["bounds from a shape"].text)
     (loop,) = loops_of(module)
