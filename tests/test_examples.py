@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.commands import command
 from warp_tiles.reports.functions import functions, module_title
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,9 +28,16 @@ def run(*command: str, cwd: Path = ROOT, timeout: float = 600, **environ: str) -
     return done.stdout
 
 
+def printed(*words: object) -> str:
+    """What a command of warp_tiles, which must succeed, writes to standard output."""
+    done = command(*words, as_json=False)
+    assert done.returncode == 0, (words, done.stdout[-3000:], done.stderr[-3000:])
+    return done.stdout
+
+
 def test_gemm_through_run(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    text = run(sys.executable, "-m", "warp_tiles", "run", "--report", str(report), "examples/gemm.py")
+    text = printed("run", "--report", report, ROOT / "examples" / "gemm.py")
     assert "forward" in text
     assert "skip" in text
     assert re.search(r"largest error \d", text)
@@ -115,7 +123,7 @@ def test_warps_own_example_runs_unmodified() -> None:
     import warp as wp
 
     script = Path(wp.__file__).parent / "examples" / "tile" / "example_tile_matmul.py"
-    assert "Example matrix multiplication passed" in run(sys.executable, "-m", "warp_tiles", "run", str(script))
+    assert "Example matrix multiplication passed" in printed("run", script)
 
 
 def test_the_program_of_the_readme_runs_and_prints(tmp_path: Path) -> None:
@@ -125,9 +133,7 @@ def test_the_program_of_the_readme_runs_and_prints(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(program)
     assert run(sys.executable, str(tmp_path / "program.py")).splitlines()[-1] == "16.0"
     (shown,) = re.findall(r"^```\n(module .*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    (module,) = json.loads(run(sys.executable, "-m", "warp_tiles", "plan", "--json", str(tmp_path / "program.py")))[
-        "modules"
-    ]
+    (module,) = json.loads(printed("plan", "--json", tmp_path / "program.py"))["modules"]
     title, *cells = shown.splitlines()
     assert title == f"module {module_title(module)}, kernels: {', '.join(module['kernels'])}"
     forward = functions(module)[0]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tests.integration.commands import command
 from tests.tuning.tuning_records import ENVIRONMENT, timing
 from tests.tuning.tuning_records import key as record_key
 from warp_tiles import settings
@@ -131,14 +132,7 @@ def test_names_of_files_cannot_drive_a_terminal(shipped: Path, tmp_path: Path) -
     damaged = shipped / "gemm\x1b]0;title\x07" / f"{'0' * 64}.json"
     damaged.parent.mkdir()
     damaged.write_text("damaged")
-    done = subprocess.run(
-        [sys.executable, "-m", "warp_tiles", "tune", "list"],
-        cwd=REPOSITORY,
-        env={**os.environ, "WARP_TILES_CACHE_DIR": str(tmp_path), "WARP_TILES_RECORD_PATHS": str(shipped)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = command("tune", "list", as_json=False, cache=tmp_path, WARP_TILES_RECORD_PATHS=str(shipped))
     assert r"gemm\x1b]0;title\x07" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
 

@@ -111,8 +111,8 @@ def test_a_missing_script(words: tuple[str, ...], tmp_path: Path) -> None:
 
 
 def test_version_and_help() -> None:
-    assert __version__ in run_python(["-m", "warp_tiles", "--version"]).stdout
-    text = run_python(["-m", "warp_tiles", "--help"]).stdout
+    assert __version__ in command("--version", as_json=False).stdout
+    text = command("--help", as_json=False).stdout
     assert all(name in text for name in ("run", "plan", "compile", "cache", "doctor"))
 
 

@@ -19,7 +19,7 @@ from tests.integration.commands import (
     json_of,
     usage_error,
 )
-from tests.integration.helpers import cubin_symbols, gemm, run_python
+from tests.integration.helpers import cubin_symbols, gemm
 from tests.integration.solvers import solver
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.launch.script import PLANNED
@@ -57,8 +57,7 @@ def test_plan(folder: Path, name: str) -> None:
 def test_options_behind_the_script_belong_to_it_and_are_named(folder: Path) -> None:
     text = WITHOUT_GUARD.replace('block_dim=64, device="cpu"', 'block_dim=64, device="cuda:97"')
     (folder / "words.py").write_text(text + "print(sys.argv[2:])\n")
-    plan = ["plan", "--json", "--arch", "sm_80,90a", str(folder / "words.py"), str(folder)]
-    done = run_python(["-m", "warp_tiles", *plan, "--arch", "75", "--own"])
+    done = command("plan", "--arch", "sm_80,90a", folder / "words.py", folder, "--arch", "75", "--own")
     assert [module["arch"] for module in json_of(done)["modules"]] == [80, 90]
     assert f"{PLANNED}['--arch', '75', '--own']" in done.stderr, "and what a planned script prints is marked"
     assert "--arch stands behind the script" in done.stderr

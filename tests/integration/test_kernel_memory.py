@@ -8,7 +8,7 @@ import pytest
 
 import warp_tiles
 from tests.integration.commands import command, json_of
-from tests.integration.helpers import compile_module, gemm, load, run_python
+from tests.integration.helpers import compile_module, gemm, load
 from tests.integration.solvers import solver
 
 FACTOR = solver("tile_cholesky", decorator="@wp.kernel(enable_backward=False)").replace("(16, 16)", "(250, 250)")
@@ -51,7 +51,7 @@ def test_the_architecture_decides() -> None:
 def test_commands_say_what_cannot_be_launched(tmp_path: Path) -> None:
     script = tmp_path / "large.py"
     script.write_text(f"import warp as wp\n{PRODUCT}")
-    printed = run_python(["-m", "warp_tiles", "plan", str(script)]).stdout
+    printed = command("plan", script, as_json=False).stdout
     assert "a launch of kernel gemm fails: a block needs" in printed
     (module,) = json_of(command("plan", script))["modules"]
     assert [memory["direction"] for memory in module["memory"]] == ["forward"]
