@@ -18,7 +18,7 @@ from tests.loop_forms import FORMS
 from tests.nightly import some
 from warp_tiles._warp import tracing
 from warp_tiles._warp.internals import find
-from warp_tiles.cli import plan as plan_command
+from warp_tiles.cli import ahead as plan_command
 
 PATHS = list(tracing.REQUIRED)
 WITH_PARAMETERS = [path for path, parameters in tracing.REQUIRED.items() if parameters]

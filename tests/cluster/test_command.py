@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from tests.integration.commands import MAIN, command, json_of
 from warp_tiles.build.executor import SAME_PACKAGES
 from warp_tiles.cli import commands
+from warp_tiles.cli.ahead import _warn_of_other_archs
 from warp_tiles.cli.cluster import connected, require_same_installation
-from warp_tiles.cli.compile_ import _warn_of_other_archs
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WorkerError
 from warp_tiles.util.files import write_digests

@@ -11,7 +11,7 @@ import traceback
 
 import click
 
-from warp_tiles.cli import bundle, cache, compile_, doctor, keys, plan, run, tune
+from warp_tiles.cli import ahead, cache, doctor, keys, run, tune
 from warp_tiles.cli.examples import add_examples
 from warp_tiles.cli.output import (
     WARP_REMEDY,
@@ -45,8 +45,8 @@ def settings(as_json: bool) -> None:
     print_rows(as_json, found, ("setting", "value", "layer"), rows)
 
 
-groups = (cache.cache, keys.keys, tune.tune, bundle.bundle)
-for command in (run.run, plan.plan, compile_.compile_, *groups, settings, doctor.doctor):
+groups = (cache.cache, keys.keys, tune.tune, ahead.bundle)
+for command in (run.run, ahead.plan, ahead.compile_, *groups, settings, doctor.doctor):
     commands.add_command(command)
 add_examples(commands)
 add_verbosity(commands)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 from warp_tiles.cli.output import note
-from warp_tiles.errors import ScriptError, WarpTilesError
-from warp_tiles.launch.script import Discovery, Script
+from warp_tiles.errors import ScriptError
+from warp_tiles.launch.script import Script
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,65 +56,12 @@ def _of_the_script(context: click.Context, parameter: click.Parameter, value: tu
     return value
 
 
-def as_archs(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
-    """Parse compute capabilities such as ``90``, ``sm_90`` or ``90a``, with commas between them."""
-    parts = [re.fullmatch(r"(?:sm_)?([1-9][0-9]{1,3})[af]?", part.strip()) for part in value.split(",")]
-    if not all(parts):
-        raise click.BadParameter(f"{value!r} is invalid; valid: a compute capability such as 90, or several: 80,90")
-    return tuple(dict.fromkeys(int(part[1]) for part in parts if part))
-
-
-def target_options(command: F) -> F:
-    """``--arch``, ``--block-dim`` and ``--allow-incomplete``, as ``archs``, ``block_dim`` and ``allow_incomplete``."""
-    arch = click.option(
-        "--arch", "archs", callback=as_archs, metavar="LIST", default="90", show_default=True,
-        help="Compute capability, such as 90, sm_90 or 90a, or several with commas between them.",
-    )  # fmt: skip
-    block_dim = click.option(
-        "--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own."
-    )
-    return arch(block_dim(incomplete_option(command)))
-
-
 def incomplete_option(command: F) -> F:
     """The option ``--allow-incomplete``, as the parameter ``allow_incomplete``."""
     return click.option(
         "--allow-incomplete", is_flag=True,
         help="Succeed also if SCRIPT stops early, so that what it would have launched after that is missing.",
     )(command)  # fmt: skip
-
-
-@contextlib.contextmanager
-def kernel_errors(script: Script) -> Iterator[None]:
-    """Convert Warp's errors about a kernel to an error that is printed without a traceback.
-
-    Raises:
-        ScriptError: In place of a TypeError or ValueError.
-    """
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        if isinstance(error, WarpTilesError):
-            raise
-        raise ScriptError(f"{script}: {error}", remedy="change the kernel, or the provider of its products") from error
-
-
-def discovered(script: Script, archs: tuple[int, ...], block_dim: int | None) -> Discovery:
-    """What a script would launch. Prints the devices that stood for GPUs that this machine lacks.
-
-    Raises:
-        PlanError: There is no such target.
-        ScriptError: No kernel was found.
-    """
-    from warp_tiles._warp.modules import require_target
-    from warp_tiles.launch.script import discover
-
-    for arch in archs:
-        require_target(arch, block_dim)
-    found = discover(script, block_dim)
-    for missing, device in found.substituted.items():
-        note(f"warp-tiles: {script} names {missing}, which this machine lacks: {device} stands for it")
-    return found
 
 
 def require_complete(script: Script, stopped: str, allowed: bool) -> None:

@@ -1,0 +1,492 @@
+"""``warp-tiles plan``, ``compile`` and ``bundle``: what a script needs, printed or built ahead of time."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.filesize import decimal
+
+from warp_tiles.cli.cluster import connected, require_same_installation, scheduler_option
+from warp_tiles.cli.output import (
+    FILE,
+    F,
+    bundle_option,
+    echo,
+    facts_of,
+    interrupted_by_signals,
+    json_option,
+    note,
+    output_errors,
+    policy_option,
+    print_json,
+    print_rows,
+    print_table,
+    record_options,
+    require_folders,
+    script_output_to_stderr,
+    write_depfile,
+    write_page,
+    write_records,
+)
+from warp_tiles.cli.scripts import GRAMMAR, incomplete_option, require_complete, takes_script
+from warp_tiles.errors import BuildError, ScriptError, WarpTilesError
+from warp_tiles.launch.script import Discovery, Script, Target, discover
+from warp_tiles.reports.functions import (
+    LOOP_HEADINGS,
+    PRODUCT_HEADINGS,
+    SKIPPED,
+    compiled_again,
+    functions,
+    loop_rows,
+    module_notes,
+    module_title,
+    product_rows,
+    with_tiles,
+)
+from warp_tiles.settings import current, override
+from warp_tiles.util.files import has_digests, matches
+from warp_tiles.util.threads import side_by_side
+from warp_tiles.util.warn import warn
+
+if TYPE_CHECKING:
+    from warp_tiles.store.keys import SigningKey
+
+_MOST_THREADS = 32
+_MOST_THREADS_ON_A_CLUSTER = 256  # they only wait
+
+
+# ---- the targets of a script
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A script, and what it is planned or built for.
+
+    Attributes:
+        block_dim: Threads per block, in place of the script's own; None for these.
+        allow_incomplete: Accept a script that stops early.
+    """
+
+    script: Script
+    archs: tuple[int, ...]
+    block_dim: int | None
+    allow_incomplete: bool
+
+    @property
+    def title(self) -> str:
+        """The script and its architectures."""
+        return f"{self.script.title} for {', '.join(f'sm_{arch}' for arch in self.archs)}"
+
+    def discovered(self) -> Discovery:
+        """What the script would launch. Prints the devices that stood for GPUs that this machine lacks.
+
+        Raises:
+            PlanError: There is no such target.
+            ScriptError: No kernel was found.
+        """
+        from warp_tiles._warp.modules import require_target
+
+        for arch in self.archs:
+            require_target(arch, self.block_dim)
+        found = discover(self.script, self.block_dim)
+        for missing, device in found.substituted.items():
+            note(f"warp-tiles: {self.script} names {missing}, which this machine lacks: {device} stands for it")
+        return found
+
+    def targets(self, found: Discovery) -> list[tuple[Target, int]]:
+        """Each module at each of its block sizes, for each architecture."""
+        return [(target, arch) for arch in self.archs for target in found.targets]
+
+    def require_complete(self, found: Discovery) -> None:
+        """See :func:`require_complete`."""
+        require_complete(self.script, found.stopped, self.allow_incomplete)
+
+    @contextlib.contextmanager
+    def kernel_errors(self) -> Iterator[None]:
+        """Convert Warp's errors about a kernel to an error that is printed without a traceback.
+
+        Raises:
+            ScriptError: In place of a TypeError or ValueError.
+        """
+        try:
+            yield
+        except (TypeError, ValueError) as error:
+            if isinstance(error, WarpTilesError):
+                raise
+            raise ScriptError(
+                f"{self.script}: {error}", remedy="change the kernel, or the provider of its products"
+            ) from error
+
+
+def _takes_targets(command: F) -> F:
+    """``[-m] SCRIPT [ARGUMENTS]...``, and the options of :func:`_target_options`, as the parameter ``wanted``."""
+
+    @functools.wraps(command)
+    def call(
+        script: Script, archs: tuple[int, ...], block_dim: int | None, allow_incomplete: bool, **given: Any
+    ) -> Any:
+        return command(wanted=_Wanted(script, archs, block_dim, allow_incomplete), **given)
+
+    return takes_script(call)  # type: ignore[return-value]
+
+
+def _as_archs(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    """Parse compute capabilities such as ``90``, ``sm_90`` or ``90a``, with commas between them."""
+    parts = [re.fullmatch(r"(?:sm_)?([1-9][0-9]{1,3})[af]?", part.strip()) for part in value.split(",")]
+    if not all(parts):
+        raise click.BadParameter(f"{value!r} is invalid; valid: a compute capability such as 90, or several: 80,90")
+    return tuple(dict.fromkeys(int(part[1]) for part in parts if part))
+
+
+def _target_options(command: F) -> F:
+    """``--arch``, ``--block-dim`` and ``--allow-incomplete``, as ``archs``, ``block_dim`` and ``allow_incomplete``."""
+    arch = click.option(
+        "--arch", "archs", callback=_as_archs, metavar="LIST", default="90", show_default=True,
+        help="Compute capability, such as 90, sm_90 or 90a, or several with commas between them.",
+    )  # fmt: skip
+    block_dim = click.option(
+        "--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own."
+    )
+    return arch(block_dim(incomplete_option(command)))
+
+
+# ---- plan
+
+
+@click.command(context_settings=GRAMMAR)
+@_target_options
+@click.option("--html", "page_file", type=FILE, help="Write the plan as a page.", metavar="FILE")
+@policy_option
+@json_option
+@_takes_targets
+def plan(wanted: _Wanted, page_file: Path | None, as_json: bool) -> None:
+    """Print the device functions of SCRIPT's kernels, needed or not, the treatment of their loops, and the reasons.
+    Products of warp_tiles.matmul have a table of their own.
+
+    The script runs, but its launches are recorded and not executed. They show the block sizes and the
+    generic kernels that the script uses. Where the script needs results, it can ask warp_tiles.is_planning().
+    """
+    from warp_tiles.api import enable, plan
+
+    current()  # reports an invalid setting first
+    require_folders({"the page": page_file})
+    with script_output_to_stderr(as_json):
+        enable()
+        found = wanted.discovered()
+        with wanted.kernel_errors():
+            plans = [
+                plan(target.module, arch=arch, block_dim=target.block_dim).to_json()
+                for target, arch in wanted.targets(found)
+            ]
+    document = {
+        "modules": found.with_launched(plans),
+        "matmul": [product.to_json() for product in found.products],
+    }
+    if page_file is not None:
+        write_page(page_file, document, f"Plan of {wanted.title}", facts_of(wanted.script, found.stopped))
+    if as_json:
+        print_json(document)
+    else:
+        _print_plans(document)
+    wanted.require_complete(found)
+
+
+def _print_plans(document: Mapping[str, Any]) -> None:
+    shown, others = with_tiles(document["modules"])
+    for module in shown:
+        print_plan(module)
+    if document["matmul"]:
+        print_table("products of warp_tiles.matmul", PRODUCT_HEADINGS, product_rows(document["matmul"]))
+    for text in filter(None, (*compiled_again(document["modules"]), others)):
+        echo(text)
+
+
+def print_plan(module: Mapping[str, Any]) -> None:
+    """Print the plan of a module as tables."""
+    found = functions(module)
+    rows = [
+        (
+            each.title,
+            each.variant["dtypes"],
+            ", ".join(each.variant["kernels"]),
+            each.state,
+            each.provider,
+            each.reason,
+            each.variant["key"][:12],
+        )
+        for each in found
+        if each.state != SKIPPED
+    ]
+    skipped = Counter(each.reason for each in found if each.state == SKIPPED)
+    echo(f"module {module_title(module)}, kernels: {', '.join(module['kernels'])}")
+    if rows:
+        print_table("", ("function", "dtypes", "kernels", "state", "provider, tile", "reason", "key"), rows)
+    for reason, count in skipped.items():
+        echo(f"{count} function{'s' * (count > 1)} {reason}")
+    if loops := loop_rows(module):
+        print_table("loops of products", LOOP_HEADINGS, loops)
+    for text in module_notes(module):
+        echo(text)
+
+
+# ---- compile
+
+
+@click.command("compile", context_settings=GRAMMAR)
+@_target_options
+@click.option("-o", "--output", "folder", type=click.Path(path_type=Path, file_okay=False), required=True)
+@click.option(
+    "--depfile-of",
+    "depends",
+    type=FILE,
+    metavar="FILE",
+    help="Write FILE.d, which names everything that FILE, made from this output, depends on: the script and what it "
+    "imports, device sources, headers, compiler. For make, ninja and CMake.",
+)
+@record_options
+@scheduler_option
+@bundle_option
+@policy_option
+@json_option
+@_takes_targets
+def compile_(
+    wanted: _Wanted, folder: Path, depends: Path | None, report_file: Path | None, trace_file: Path | None,
+    scheduler: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Compile every module of SCRIPT to a cubin with its metadata in the output folder.
+
+    The script runs as under "plan": its launches are recorded and not executed. Modules are compiled in parallel, here
+    or by the workers of a Dask scheduler. The report is written even if the script fails.
+    """
+    from warp_tiles.api import report
+
+    current()  # reports an invalid setting first
+    file = wanted.script.require()
+    require_folders({"the report": report_file, "the trace": trace_file, "the depfile": depends})
+    built: list[dict[str, Any]] = []
+    found = Discovery((), "", {}, ())  # of a script that fails
+    with script_output_to_stderr(as_json), interrupted_by_signals(), _enabled(scheduler):
+        try:
+            found = wanted.discovered()
+            folders = {arch: folder / f"sm_{arch}" if len(wanted.archs) > 1 else folder for arch in wanted.archs}
+            with output_errors(folder):
+                for each in folders.values():
+                    each.mkdir(parents=True, exist_ok=True)
+            earlier = {path: path.stat().st_ino for each in folders.values() for path in each.glob("*.cubin")}
+
+            def compile_one(target: tuple[Target, int]) -> dict[str, Any]:
+                row = _compile(*target, folders[target[1]], earlier)
+                built.append(row)  # the report has it, also if another build fails
+                return row
+
+            threads = _MOST_THREADS if scheduler is None else _MOST_THREADS_ON_A_CLUSTER
+            with wanted.kernel_errors(), output_errors(folder):
+                built[:] = side_by_side(compile_one, wanted.targets(found), threads)  # in order
+            if depends is not None:
+                write_depfile(depends, file)
+        finally:
+            record = report()  # a cluster's builds end with it
+            record["modules"] = found.with_launched([*record["modules"], *_kept(built)])
+            facts = facts_of(wanted.script, sys.exc_info()[1] or found.stopped)
+            write_records(report_file, trace_file, record, f"Build of {wanted.title}", facts)
+    records = {each.get("output"): each for each in record["modules"]}
+    rows = [_with_record(row, records) for row in built]
+    if as_json:
+        print_json({"modules": rows})
+    else:
+        _print_rows(rows)
+        for text in compiled_again(record["modules"]):
+            echo(text)
+    if problems := [problem for row in rows for problem in row["launch_problems"]]:
+        raise BuildError("; ".join(problems))
+    wanted.require_complete(found)
+
+
+def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    headings = ("module", "arch", "cubin", "size", "built", "from cache", "LTO-IR", "seconds")
+    table = [
+        (
+            row["name"],
+            row["target"] or f"sm_{row['arch']}",
+            row["cubin"],
+            decimal(row["cubin_bytes"]),
+            "up to date" if row["up_to_date"] else row["lto_builds"],
+            row["lto_hits"],
+            decimal(row["lto_bytes"]),
+            f"{row['seconds']:.1f}",
+        )
+        for row in rows
+    ]
+    print_table("", headings, table)
+
+
+@contextlib.contextmanager
+def _enabled(scheduler: str | None) -> Iterator[None]:
+    """warp_tiles in the block, with the workers of a scheduler if one is named."""
+    from warp_tiles._warp import require_hooks
+    from warp_tiles.api import disable, enable
+
+    if scheduler is None:
+        enable()
+        yield
+        return
+    with connected(scheduler) as client:
+        enable(executor=client.get_executor(pure=False))
+        require_same_installation(client, require_hooks("compile").engine.build_context(current()).store)
+        yield
+        disable()
+
+
+def _compile(target: Target, arch: int, folder: Path, earlier: Mapping[Path, int]) -> dict[str, Any]:
+    from warp_tiles._warp import require_hooks
+    from warp_tiles._warp.modules import compile_module, launch_problems
+
+    start = time.perf_counter()
+    progress, choice = require_hooks("compile").engine.progress, current().progress
+    with progress.module(target.module.name, arch, target.block_dim, choice):
+        cubin = compile_module(target.module, arch, target.block_dim, folder)
+    _warn_of_other_archs(cubin)
+    return {
+        "name": target.module.name,
+        "block_dim": target.block_dim,
+        "arch": arch,
+        "cubin": str(cubin),
+        "cubin_bytes": cubin.stat().st_size,
+        "up_to_date": earlier.get(cubin) == cubin.stat().st_ino,  # a new file has replaced it otherwise
+        "seconds": round(time.perf_counter() - start, 3),
+        "launch_problems": launch_problems(cubin, arch, target.block_dim),
+    }
+
+
+def _warn_of_other_archs(cubin: Path) -> None:
+    """Warn if an earlier call compiled the module for another architecture into the same folder.
+
+    The file of metadata has no architecture in its name, and it may hold other sizes of shared memory for each.
+    """
+    module = cubin.name.partition(".sm")[0]
+    for other in cubin.parent.glob(f"{module}.sm*.cubin"):
+        if other != cubin and has_digests(other) and not matches(other, [cubin.with_name(f"{module}.meta")]):
+            warn(
+                f"{other} does not fit {module}.meta any more, which is now that of {cubin.name}. "
+                "Remedy: compile all architectures with one command, e.g. --arch 80,90"
+            )
+
+
+def _kept(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Records of the modules whose files of an earlier call were kept. They have none of a build."""
+    return [
+        {name: row[name] for name in ("name", "arch", "block_dim", "cubin_bytes", "up_to_date")}
+        | {"output": Path(row["cubin"]).name}
+        for row in rows
+        if row["up_to_date"]
+    ]
+
+
+def _with_record(row: dict[str, Any], records: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
+    """Add the counts and the target of the build record.
+
+    The counts are 0 for a module without functions and for one that was not built. The latter has the target None.
+    """
+    record = records.get(Path(row["cubin"]).name, {})
+    counts = {name: record.get(name, 0) for name in ("lto_builds", "lto_hits", "lto_bytes")}
+    return {**row, **counts, "target": record.get("target")}
+
+
+# ---- bundle
+
+
+@click.command(context_settings=GRAMMAR)
+@_target_options
+@click.option("-o", "--output", "file", type=FILE, required=True)
+@json_option
+@_takes_targets
+def bundle(wanted: _Wanted, file: Path, as_json: bool) -> None:
+    """Build every module of SCRIPT, sign it, and write all to one bundle.
+
+    The script runs as under "plan": its launches are recorded and not executed. The bundle also holds the tuning
+    records, and the facts about the compiler that keys contain. `warp-tiles run --bundle FILE SCRIPT` needs no more.
+    """
+    from warp_tiles._warp.modules import compile_module
+    from warp_tiles.api import enable, report
+    from warp_tiles.store.bundle import write_bundle
+    from warp_tiles.store.keys import signer_of
+    from warp_tiles.store.paths import cache_root
+
+    now = current()
+    require_folders({"the bundle": file})
+    signer = signer_of(now)
+    own_records = cache_root(now.cache_dir) / "tuning"
+    records = (*now.record_paths, *([own_records] if own_records.is_dir() else []))  # a missing folder is warned of
+    with script_output_to_stderr(as_json), interrupted_by_signals(), tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        with override(cache_dir=folder, cache_modules=True, remote="", record_paths=records):
+            enable()
+            found = wanted.discovered()
+
+            def build(job: tuple[Target, int]) -> None:
+                target, arch = job
+                compile_module(target.module, arch, target.block_dim, folder / f"sm_{arch}")
+
+            with wanted.kernel_errors():
+                side_by_side(build, wanted.targets(found), _MOST_THREADS)
+            objects = _signed(signer)
+        write_bundle(file, sorted(objects))
+    held = {key for _, key, _ in objects}
+    built = found.with_launched(report()["modules"])
+    rows = [_bundled(record, held) for record in built if "output" in record]
+    rows.sort(key=lambda row: (row["module"], row["arch"], row["block_dim"]))  # modules are recorded as they end
+    for row in rows:
+        if not row["bundled"]:
+            note(f"warp-tiles: module {row['module']} for sm_{row['arch']} is not in the bundle: {row['reason']}")
+    data = {"bundle": str(file), "bytes": file.stat().st_size, "signer": str(signer.public), "modules": rows}
+    table = [(row["module"], f"sm_{row['arch']}", row["block_dim"], decimal(row["cubin_bytes"])) for row in rows]
+    print_rows(as_json, data, ("module", "target", "threads", "cubin"), table, str(file))
+    for text in () if as_json else compiled_again(built):
+        echo(text)
+    wanted.require_complete(found)
+
+
+def _bundled(record: dict[str, Any], held: set[str]) -> dict[str, Any]:
+    bundled = record["module_key"] in held
+    reason = record["linker_reason"] or "it names files of this machine"
+    if record["lto_builds"] + record["lto_hits"] == 0:
+        reason = "it has no function from here, so Warp builds it"
+    return {
+        "module": record["name"],
+        "arch": record["arch"],
+        "block_dim": record["block_dim"],
+        "cubin_bytes": record["cubin_bytes"],
+        "bundled": bundled,
+        "reason": "" if bundled else reason,
+    }
+
+
+def _signed(signer: SigningKey) -> list[tuple[str, str, bytes]]:
+    """The signed objects of all modules, of the tuning records, and of the facts about the toolchain."""
+    from warp_tiles._warp import require_hooks
+    from warp_tiles.build.deployment import facts_entry
+    from warp_tiles.store import ANY_TOOLCHAIN, MODULE, RECORDS, TOOLCHAIN
+    from warp_tiles.store.envelope import pack
+    from warp_tiles.tuning.store import count_of, open_store
+
+    now = current()
+    engine = require_hooks("bundle").engine
+    context = engine.build_context(now)
+    found = [(TOOLCHAIN, facts_entry(now, context.store, engine.device_sources(now)), ANY_TOOLCHAIN)]
+    modules = (context.modules.read_verified(item.key) for item in context.modules.entries())
+    found += [(MODULE, entry, context.toolchain_text(MODULE)) for entry in modules if entry is not None]
+    records = open_store(now).entry(signer=signer)
+    if count_of(records):
+        found.append((RECORDS, records, ANY_TOOLCHAIN))
+    return [(kind, entry.key, pack(kind, entry, toolchain, signer)) for kind, entry, toolchain in found]
