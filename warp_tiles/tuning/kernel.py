@@ -358,22 +358,33 @@ class TunedKernel:
             TuningError: No configuration works, or a search is needed while a graph is captured.
             LockedError: The policy is ``locked``, and there is no record.
         """
-        default, policy = self._factory.default, current().policy
-        if policy in UNTUNED:
+        default, now = self._factory.default, current()
+        if now.policy in UNTUNED:
             return default
         question = self._ask(values, device)
         self.counters.lookups += 1
         record = question.record()
         winner, pending = question.winner(record), question.pending(record)
-        if pending and policy != "locked":
+        if pending and now.policy != "locked":
             if is_planning():
                 return default if winner is None else winner.config
             if 0 in dimensions(self._dim(default, namespace(self._names, values))):
                 return None
             if not device.is_capturing:
                 return self._search_or_wait(question, self._launches(values, device, written))
+        if winner is None and now.policy == "locked":
+            raise LockedError(
+                f"{self!r} has no tuning record for {question.key}; {now.named('policy')} is 'locked', "
+                f"the key is {question.key.digest}",
+                remedy="tune where the policy is not locked, and ship the record (record_paths)",
+            )
+        if winner is None and pending:
+            raise TuningError(
+                f"{self!r} must be tuned for {question.key} while a graph is captured",
+                remedy="launch it once before the capture",
+            )
         if winner is None:
-            raise self._without_winner(question, record, pending)
+            raise self._all_failed(question, record)
         soft = question.key.environment.soft()
         if dict(winner.soft or {}) != soft:
             log.warning(
@@ -383,22 +394,6 @@ class TunedKernel:
                 soft,
             )
         return winner.config
-
-    def _without_winner(self, question: Question, record: Record, pending: Sequence[Config]) -> Exception:
-        """The error of a launch without a winner that must not search."""
-        now = current()
-        if now.policy == "locked":
-            return LockedError(
-                f"{self!r} has no tuning record for {question.key}; {now.named('policy')} is 'locked', "
-                f"the key is {question.key.digest}",
-                remedy="tune where the policy is not locked, and ship the record (record_paths)",
-            )
-        if pending:
-            return TuningError(
-                f"{self!r} must be tuned for {question.key} while a graph is captured",
-                remedy="launch it once before the capture",
-            )
-        return self._all_failed(question, record)
 
     def _all_failed(self, question: Question, record: Record) -> TuningError:
         """The error for a record without a winner. Its log has each configuration's reason."""
