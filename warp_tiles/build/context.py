@@ -307,7 +307,7 @@ class BuildContext:
             try:
                 compiled = result_of(self.pool.submit(request))
             except BuildError as error:
-                raise BuildError(error.message, self._reproduction(request), error.log) from error
+                raise BuildError(error.message, self._reproduction(request) or error.remedy, error.log) from error
             expected = f"NVRTC {dotted(self.toolchain().nvrtc_version)}"
             if compiled.compiler != expected:
                 raise WorkerError(
@@ -318,14 +318,11 @@ class BuildContext:
             return lease.keep(compiled.payload, info(compiled)).payload, False
 
     def _reproduction(self, request: CompileRequest) -> str:
-        """Keep a rejected source, and return instructions for compiling it alone."""
+        """Keep a rejected source, and return instructions for compiling it alone; empty if it cannot be kept."""
         name = f"failed/{request.name}"
         files = TrustedFolder(self.root, shared=self.settings.cache_shared, private=True)
         try:
             files.write(name, request.text.encode("utf-8"))
         except OSError:
-            return (
-                "`python -m warp_tiles.compile.worker --reproduce FILE` compiles it alone, with this in FILE:\n"
-                f"{request.text}"
-            )
+            return ""
         return f"python -m warp_tiles.compile.worker --reproduce {files.path(name)}"

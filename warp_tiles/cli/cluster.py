@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import traceback
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,19 +15,15 @@ from warp_tiles.errors import RefusedWorkerError, ToolchainError, WorkerError
 if TYPE_CHECKING:
     from warp_tiles.compile.toolchain import ToolchainStore
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _CONNECT_S = 5.0
 _WORKERS_S = 5.0
 
 
-def scheduler_option(command: F) -> F:
-    """The ``--scheduler`` option."""
-    return click.option(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="Use the workers of this Dask scheduler, e.g. tcp://host:8786 or tls://host:8786 (docs/cluster.md).",
-    )(command)
+scheduler_option = click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Use the workers of this Dask scheduler, e.g. tcp://host:8786 or tls://host:8786 (docs/cluster.md).",
+)
 
 
 @contextlib.contextmanager

@@ -34,37 +34,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-def json_option(command: F) -> F:
-    """The ``--json`` flag that every command has."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+def _set(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    """Set the setting of an option for the process. With a bundle, the policy is ``locked`` unless another is given."""
+    if value is not None:
+        configure_by_option(str(option.name), value)
+        if option.name == "bundle" and "policy" not in configured():
+            configure_by_option("policy", "locked")
 
 
-def bundle_option(command: F) -> F:
-    """The ``--bundle`` option, which sets the bundle and, unless another is given, the policy ``locked``."""
-
-    def set_bundle(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-        if value is not None:
-            configure_by_option("bundle", value)
-            if "policy" not in configured():
-                configure_by_option("policy", "locked")
-
-    return click.option(
-        "--bundle", type=click.Path(), expose_value=False, callback=set_bundle,
-        help="Take every module from this file of `warp-tiles bundle`, and build nothing.",
-    )(command)  # fmt: skip
-
-
-def policy_option(command: F) -> F:
-    """The ``--policy`` option, which sets the policy for the process."""
-
-    def set_policy(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-        if value is not None:
-            configure_by_option("policy", value)
-
-    return click.option(
-        "--policy", type=click.Choice(list(POLICIES)), expose_value=False, callback=set_policy,
-        help="The policy, which decides what is built and tuned; it overrides modules, environment and project file.",
-    )(command)  # fmt: skip
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+bundle_option = click.option(
+    "--bundle", type=click.Path(), expose_value=False, callback=_set,
+    help="Take every module from this file of `warp-tiles bundle`, and build nothing.",
+)  # fmt: skip
+policy_option = click.option(
+    "--policy", type=click.Choice(list(POLICIES)), expose_value=False, callback=_set,
+    help="The policy, which decides what is built and tuned; it overrides modules, environment and project file.",
+)  # fmt: skip
 
 
 #: What to do if Warp raises an error of the system.

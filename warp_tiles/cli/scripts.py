@@ -18,11 +18,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 GRAMMAR = {"allow_interspersed_args": False}
 
 
-def module_option(command: F) -> F:
-    """The option ``-m``, as the parameter ``is_module``."""
-    return click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")(
-        command
-    )
+module_option = click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
+incomplete_option = click.option(
+    "--allow-incomplete",
+    is_flag=True,
+    help="Succeed also if SCRIPT stops early, so that what it would have launched after that is missing.",
+)
 
 
 def takes_script(command: F) -> F:
@@ -54,14 +55,6 @@ def _of_the_script(context: click.Context, parameter: click.Parameter, value: tu
             f"script, and a -- behind the script hides this note"
         )
     return value
-
-
-def incomplete_option(command: F) -> F:
-    """The option ``--allow-incomplete``, as the parameter ``allow_incomplete``."""
-    return click.option(
-        "--allow-incomplete", is_flag=True,
-        help="Succeed also if SCRIPT stops early, so that what it would have launched after that is missing.",
-    )(command)  # fmt: skip
 
 
 def require_complete(script: Script, stopped: str, allowed: bool) -> None:

@@ -73,16 +73,7 @@ class Toolchain:
 
     def to_json(self) -> dict[str, Any]:
         """The toolchain as ``doctor`` and the reports print it."""
-        return {
-            "nvrtc": str(self.nvrtc),
-            "nvrtc_version": list(self.nvrtc_version),
-            "nvjitlink": str(self.nvjitlink) if self.nvjitlink else None,
-            "nvjitlink_version": list(self.nvjitlink_version) if self.nvjitlink_version else None,
-            "include_dirs": [str(folder) for folder in self.include_dirs],
-            "mathdx_version": self.mathdx_version,
-            "archs": list(self.archs),
-            "missing_headers": list(self.missing_headers) if self.missing_headers else None,
-        }
+        return {name: _plain(value) for name, value in vars(self).items()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Toolchain:
@@ -99,6 +90,12 @@ class Toolchain:
             tuple(int(arch) for arch in data["archs"]),
             (str(missing[0]), str(missing[1])) if missing else None,
         )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def dotted(version: Version | None) -> str:

@@ -32,12 +32,7 @@ _SHORT = ("state", "LTO-IR", "seconds", "products")
 
 def is_built(module: Json) -> bool:
     """True if the module was built, False if it was only planned or is up to date."""
-    return "output" in module and not is_up_to_date(module)
-
-
-def is_up_to_date(module: Json) -> bool:
-    """True if ``warp-tiles compile`` kept the files of an earlier call."""
-    return bool(module.get("up_to_date"))
+    return "output" in module and not module.get("up_to_date")
 
 
 def cards(modules: Sequence[Json]) -> Markup:
@@ -45,7 +40,7 @@ def cards(modules: Sequence[Json]) -> Markup:
     found = [function for module in modules for function in functions(module)]
     states = [function.state for function in found]
     built = [module for module in modules if is_built(module)]
-    kept = sum(map(is_up_to_date, modules))
+    kept = sum(bool(module.get("up_to_date")) for module in modules)
     names = {module["name"] for module in modules}
     values: list[tuple[str, str]] = [
         (str(len(names)), "module" if len(names) == 1 else "modules"),
@@ -100,7 +95,7 @@ def module_section(module: Json, is_one_of_many: bool, is_open: bool) -> Markup:
     if rows := loop_rows(module):
         cells: list[list[Content]] = [[element("code", row[0]), element("code", row[1]), *row[2:]] for row in rows]
         parts.append(table(LOOP_HEADINGS, cells, "loops of products", _SHORT))
-    counts = "up to date" if is_up_to_date(module) else _counts(found)
+    counts = "up to date" if module.get("up_to_date") else _counts(found)
     name = module_title(module) + (f", {module.get('output', 'not built')}" if is_one_of_many else "")
     title = element("summary", name, " ", element("span", counts, class_="muted"))
     return element("details", title, *parts, open="" if is_open else None)
@@ -116,13 +111,13 @@ def _module_facts(module: Json) -> list[tuple[str, Content]]:
     if "output" in module:
         state = (
             "up to date"
-            if is_up_to_date(module)
+            if module.get("up_to_date")
             else "found linked"
             if module["found"]
             else f"linked by {module['linker']}"
         )
         file = joined((element("code", module["output"]), f": {decimal(module['cubin_bytes'])}, {state}"))
-    if is_up_to_date(module):
+    if module.get("up_to_date"):
         return [("file", file), ("build", "none in this run: the folder holds the files of an earlier one")]
     facts: list[tuple[str, Content]] = [("kernels", _codes(module["kernels"]))]
     if is_built(module):
