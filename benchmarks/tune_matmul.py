@@ -28,9 +28,8 @@ from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
 from warp_tiles.gemm.problem import DType
 from warp_tiles.tuning.key import TuningKey, environment_of
 from warp_tiles.tuning.measure import Candidate, Clock, EventClock
-from warp_tiles.tuning.question import Question, by_identity
 from warp_tiles.tuning.record import DEFAULTS, Config, Record, encode_records
-from warp_tiles.tuning.search import SearchDevice
+from warp_tiles.tuning.search import Question, SearchDevice, by_identity
 from warp_tiles.tuning.store import RecordStore
 
 MEASURED = 12  # candidates of a bucket

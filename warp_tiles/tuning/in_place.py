@@ -34,9 +34,8 @@ from warp_tiles.tuning.key import Environment, environment_of
 from warp_tiles.tuning.launches import KernelLaunches, Measurement
 from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.places import Place, function_place, loop_place
-from warp_tiles.tuning.question import Question, by_identity
 from warp_tiles.tuning.record import Config, Record, Timing, identity
-from warp_tiles.tuning.search import SearchDevice
+from warp_tiles.tuning.search import Question, SearchDevice, by_identity
 from warp_tiles.tuning.store import RecordStore, open_store
 from warp_tiles.util.warn import warn
 

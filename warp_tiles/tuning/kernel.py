@@ -31,8 +31,8 @@ from warp_tiles.tuning.factory import KernelFactory, TunedLaunch
 from warp_tiles.tuning.key import TuningKey, environment_of
 from warp_tiles.tuning.launches import Dim, KernelLaunches, Measurement, dimensions
 from warp_tiles.tuning.measure import Effort
-from warp_tiles.tuning.question import Question, by_identity
 from warp_tiles.tuning.record import Config, Record, Timing
+from warp_tiles.tuning.search import Question, by_identity
 from warp_tiles.tuning.source import source_digest
 from warp_tiles.tuning.space import Limits, Space, Strategy, checked_configs, modules_first, strategy_of
 from warp_tiles.tuning.store import RecordStore, open_store

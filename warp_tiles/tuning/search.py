@@ -1,7 +1,8 @@
-"""A search: builds candidates in parallel, measures them alternately, and reports each timing once it is final.
+"""A question, and the search that answers it.
 
-Everything that is tuned uses it: the answers of a script's kernels, the configurations of a tuned kernel, and the tiles
-of ``matmul``. A function of each device builds candidates from configurations.
+A search builds candidates in parallel, measures them alternately, and reports each timing once it is final. It serves
+everything that is tuned: the answers of a script's kernels, the configurations of a tuned kernel, and the tiles of
+``matmul``. A function of each device builds candidates from configurations.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.progress import is_enabled, new_bar
 from warp_tiles.errors import RefusedWorkerError, ToolchainError
+from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.measure import Candidate, Clock, Effort, Runner, describe_error, is_transient, race
-from warp_tiles.tuning.record import Config, Timing, identity
-from warp_tiles.tuning.space import Strategy
+from warp_tiles.tuning.record import Config, Record, Timing, identity, settled
+from warp_tiles.tuning.space import Strategy, modules_first
+from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.threads import DaemonThreads, available_cores, held, side_by_side, wait_all, wait_result
 from warp_tiles.util.warn import warn
 
@@ -118,6 +121,88 @@ def search(
         return _Search([_Guard(device) for device in devices], *given).run(configs, strategy or Strategy(), default)
 
 
+def by_identity(configs: Iterable[Config]) -> dict[str, Config]:
+    """Configurations by their identities, each once."""
+    return {identity(config): config for config in configs}
+
+
+@dataclass(frozen=True)
+class Question:
+    """Configurations, and the record with their timings.
+
+    Attributes:
+        wanted: The configurations that count, by identity.
+        reuse_stale: True if timings of another driver or Warp patch release count.
+    """
+
+    key: TuningKey
+    store: RecordStore
+    wanted: Mapping[str, Config]
+    reuse_stale: bool
+
+    def record(self) -> Record:
+        """The stored record; empty if there is none."""
+        return self.store.load(self.key) or Record(self.key)
+
+    def winner(self, record: Record) -> Timing | None:
+        """The fastest of the configurations that count."""
+        return record.among(self.wanted).winner()
+
+    def pending(self, record: Record) -> tuple[Config, ...]:
+        """Returns configurations without a timing, then those whose timing cannot be used now.
+
+        A timing cannot be used if it is outdated or unfinished. The timing of a dropped candidate cannot be used if the
+        candidate may have lost to one that does not count now.
+        """
+        known = {timing.identity: timing for timing in record.timings}
+        best, winner, soft = record.winner(), self.winner(record), self.key.environment.soft()
+
+        def is_known(timing: Timing | None) -> bool:
+            if timing is None or timing.unfinished:
+                return False
+            if not self.reuse_stale and dict(timing.soft or {}) != soft:
+                return False
+            if timing.status != "dropped":
+                return True
+            if best is None or winner is None:
+                return False
+            return best.identity in self.wanted or timing.median_us >= winner.median_us
+
+        missing = [name for name in self.wanted if not is_known(known.get(name))]
+        new = [self.wanted[name] for name in missing if name not in known]
+        again = [self.wanted[name] for name in missing if name in known]
+        return (*modules_first(new), *modules_first(again))
+
+    def search(
+        self,
+        configs: Sequence[Config],
+        devices: Sequence[SearchDevice],
+        budget_s: float,
+        finished: Callable[[Sequence[Timing], Record], None] = lambda timings, record: None,
+        **options: Any,
+    ) -> SearchResult:
+        """Measure configurations, and store each timing when it is final.
+
+        Args:
+            configs: The configurations.
+            devices: See :func:`search`, like the next one.
+            budget_s: See :func:`search`.
+            finished: Called with timings and the record that they were added to.
+            options: More arguments of :func:`search`.
+        """
+        # without this, a small budget would never be enough
+        before = self.record().timings if budget_s else ()
+
+        def store(timings: Sequence[Timing]) -> None:
+            finished(timings, self.store.merge(self.key, settled(timings, before)))
+
+        soft = self.key.environment.soft()
+        return search(configs, devices, budget_s=budget_s, soft=soft, finished=store, **options)
+
+
+# ---- the search
+
+
 _measuring: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)  # by name of the device
 
 
@@ -178,7 +263,7 @@ class _Search:
         return time.monotonic() < self.deadline
 
     def run(self, configs: Sequence[Config], strategy: Strategy, default: Config | None) -> SearchResult:
-        self.config_of = {identity(config): config for config in configs}
+        self.config_of = by_identity(configs)
         size = max(_BATCH if self.deadline == math.inf else _BATCH_ON_BUDGET, 4 * self.jobs)
         steps = strategy.keep(0, len(configs)) > 0
         full = self.effort.iterations
