@@ -120,7 +120,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", some(FAULTS, 2))
 def test_faults(machine: Machine, tmp_path: Path, fault: str) -> None:
     edit = replaced(*FAULTS[fault])
     cases = {name: FORMS[name] for name in ("plain", "residual of other columns")}

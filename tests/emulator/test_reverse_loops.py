@@ -144,7 +144,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", some(FAULTS, 3))
 def test_a_fault_is_found(machine: Machine, tmp_path: Path, fault: str) -> None:
     pattern, text = FAULTS[fault]
 

@@ -330,7 +330,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", some(FAULTS, 2))
 def test_a_fault_is_found(machine: Machine, tmp_path: Path, fault: str) -> None:
     text, other = FAULTS[fault]
 

@@ -121,7 +121,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", some(FAULTS, 1))
 def test_faults(machine: Machine, tmp_path: Path, fault: str) -> None:
     cases = {"rows": Case(32, 64, 32, 64, 64, 96), "columns": Case(32, 128, 32, 64, 123, 96)}
     emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, 90, 256, edit=replaced(*FAULTS[fault]))

@@ -10,12 +10,9 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import load
-from tests.staged_cases import FLAT, FORMS, HEADER, WIDE, Case, Values, drawn
+from tests.staged_cases import FLAT, HEADER, LINEAR, WIDE, Case, Values, drawn
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
-LINEAR = {
-    name: case for name, case in FORMS.items() if name not in ("epilogue", "two products") and "alpha" not in name
-}
 DRAWN = {f"drawn {seed}": drawn(seed) for seed in range(8)}
 LARGE = {
     "128x128x64": Case(128, 128, 64, 1024, 1000, 520),

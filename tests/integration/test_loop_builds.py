@@ -53,7 +53,7 @@ def ptx_of(tmp_path: Path, dtype: str, arch: int) -> str:
                 ("float32", 120),
             ),
         ],
-        4,
+        3,
     ),
 )
 def test_instructions(tmp_path: Path, dtype: str, arch: int) -> None:
