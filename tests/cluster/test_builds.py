@@ -107,6 +107,7 @@ def test_a_worker_killed_while_it_compiles_loses_nothing(workers: Any, pool: Exe
     assert victim not in workers.run(os.getpid).values()
 
 
+@pytest.mark.nightly
 def test_a_worker_that_held_all_requests_can_be_killed(workers: Any, installation: Installation) -> None:
     victim, pid = next(iter(workers.run(os.getpid).items()))
     executor = workers.get_executor(workers=[victim], allow_other_workers=True)

@@ -147,6 +147,7 @@ def test_tuning_needs_a_worker_with_a_gpu(workers: Any, tmp_path: Path) -> None:
     done = command(*words, as_json=False, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 2
     assert "none of the 2 workers has one" in done.stderr
+    assert "CUDA_VISIBLE_DEVICES=0 dask worker" in done.stderr
     assert "Traceback" not in done.stderr
 
 
