@@ -129,24 +129,18 @@ def function_uses(
 ) -> Iterator[FunctionUse]:
     """Yields a use for each kernel and each function with a site that the kernel reaches."""
     for kernel, seen in reached:
-        options = builder.options | kernel.options
-        backward = bool(options["enable_backward"])
+        name, backward = name_of(kernel), bool((builder.options | kernel.options)["enable_backward"])
+        reason = "the module has enable_backward=False"
         if backward:
-            reason = f"kernel '{name_of(kernel)}' has a backward pass"
+            reason = f"kernel '{name}' has a backward pass"
         elif "enable_backward" in kernel.options:
-            reason = f"kernel '{name_of(kernel)}' has enable_backward=False"
-        else:
-            reason = "the module has enable_backward=False"
+            reason = f"kernel '{name}' has enable_backward=False"
         for adjoint in seen.values():
-            label = state.existing_label(adjoint)
-            if label is None:
+            if (label := state.existing_label(adjoint)) is None:
                 continue
-            if adjoint.force_adjoint_codegen and not backward:
-                yield FunctionUse(
-                    name_of(kernel), label, True, f"kernel '{name_of(kernel)}' differentiates it with wp.grad()"
-                )
-            else:
-                yield FunctionUse(name_of(kernel), label, backward, reason)
+            is_forced = adjoint.force_adjoint_codegen and not backward
+            why = f"kernel '{name}' differentiates it with wp.grad()" if is_forced else reason
+            yield FunctionUse(name, label, backward or is_forced, why)
 
 
 def reserve_shared(builder: Any, state: BuilderState, reserved: Mapping[str, tuple[int, int]]) -> None:

@@ -69,8 +69,7 @@ def product_of(made: GeneratedModule) -> tuple[Any, ...]:
     """The sites of a module. Alignments are left out, because a Warp that tells less of them is served."""
     found = (pair for site in made.session.sites for pair in site.variants.items())
     variants = [(role, v.without_alignment() if isinstance(v, GemmProblem) else v) for role, v in found]
-    operations = (operation for function in made.trace.functions.values() for operation in function.operations())
-    calls = _facts(tuple(operation for operation in operations if operation.product is not None))
+    calls = _facts(tuple(operation for _, operation in made.trace.operations() if operation.product is not None))
     return (*variants, *calls, ("called", "wt_site0_forward" in made.source), ("with an adjoint", made.called == {0}))
 
 

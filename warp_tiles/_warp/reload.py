@@ -35,7 +35,7 @@ from warp_tiles._warp.modules import (
 from warp_tiles.errors import PlanError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import Settings, current
-from warp_tiles.util.threads import DaemonThreads, raise_if_signalled, wait_all
+from warp_tiles.util.threads import DaemonThreads, available_cores, raise_if_signalled, wait_all
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
@@ -65,7 +65,7 @@ class Reloads:
         self._engine = engine
         self._attempted: set[tuple[str, int, Settings]] = set()  # modules by name and threads per block
         self._this_thread = threading.local()
-        self._pending: dict[int, tuple[Any, Future[None]]] = {}
+        self.prefetches = Prefetches(self._compile_ahead)
         self.is_left_to_warp = False  # because this Warp generates code in an unknown way
 
     # ---- settings
@@ -79,16 +79,11 @@ class Reloads:
             return resolved.own_templates_only()
         return resolved
 
-    @functools.cached_property
-    def prefetches(self) -> Prefetches:
-        """What is compiled ahead."""
-        return Prefetches(self._compile_ahead, self._pending)
-
     # ---- hooks of Warp's loading
 
     def wrapped_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the replacement of ``Module.load``, which every launch calls."""
-        pending = self._pending
+        pending = self.prefetches.pending
 
         @functools.wraps(original)
         def load(module: Any, device: Any, block_dim: int | None = None, **named: Any) -> Any:
@@ -116,8 +111,7 @@ class Reloads:
         if arguments.get("output_name") is not None:
             with self._mark("loading"):
                 return original(module, *args, **kwargs)
-        if self._pending:
-            self.prefetches.join(module)
+        self.prefetches.join(module)
         try:
             return bool(loads_a_module(original)(module, *args, **kwargs))
         except LoadAgain as caught:
@@ -222,14 +216,12 @@ class Reloads:
     def after_fork(self) -> None:
         """Resets a forked child, which has no threads of its parent."""
         self._this_thread = threading.local()
-        if "prefetches" in vars(self):
-            self.prefetches.after_fork()
+        self.prefetches.after_fork()
         self.reset()
 
     def reset(self) -> None:
         """Cancels all prefetches, and forgets which hashes are outdated and what was tuned."""
-        if "prefetches" in vars(self):
-            self.prefetches.stop()
+        self.prefetches.stop()
         outdated.clear()
         self._attempted.clear()
 
@@ -240,14 +232,12 @@ class Reloads:
 class Prefetches:
     """The modules that are compiled ahead of their launches; launches look into ``pending``, which is by identity."""
 
-    def __init__(
-        self, compile_ahead: Callable[[Any, Any, int], None], pending: dict[int, tuple[Any, Future[None]]]
-    ) -> None:
+    def __init__(self, compile_ahead: Callable[[Any, Any, int], None]) -> None:
         self._compile_ahead = compile_ahead
         self._lock = threading.RLock()  # submit() makes the call itself if no thread can be started
         self._threads: DaemonThreads | None = None
         self._left: set[int] = set()  # modules whose remaining block sizes and devices are left to launches
-        self.pending = pending
+        self.pending: dict[int, tuple[Any, Future[None]]] = {}
 
     def start(self, modules: Iterable[tuple[Any, Any, int]]) -> int:
         """Compiles modules on threads, as many as the setting ``jobs`` allows. Returns at once.
@@ -266,8 +256,6 @@ class Prefetches:
         with self._lock:
             fresh = [(key, *target) for key, target in targets.items() if key not in self.pending]
             if fresh and self._threads is None:
-                from warp_tiles.util.threads import available_cores
-
                 self._threads = DaemonThreads(current().jobs or available_cores(), "warp_tiles_prefetch")
             for key, module, devices in fresh:
                 assert self._threads is not None

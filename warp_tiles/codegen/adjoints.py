@@ -41,14 +41,8 @@ _NO_READS = frozenset({"tile_zeros", "tile_load", "tile_store"})
 
 def waiting_sites(module: ModuleTrace) -> frozenset[int]:
     """Returns the sites of products whose operands may share memory. Their second adjoint waits for the first."""
-    sites = set()
-    for function in module.functions.values():
-        for operation in function.operations():
-            if operation.product is not None:
-                a, b, _ = operation.matrices
-                if module.may_overlap(function, a, b):
-                    sites.add(operation.product.site)
-    return frozenset(sites)
+    products = ((function, operation) for function, operation in module.operations() if operation.product is not None)
+    return frozenset(one.site for function, one in products if module.may_overlap(function, *one.matrices[:2]))
 
 
 @functools.lru_cache(maxsize=1)  # all decisions about a module ask
@@ -65,7 +59,7 @@ def sites_without_replay(module: ModuleTrace) -> frozenset[int]:
                 if operation.product is None or operation.results:
                     continue
                 if _is_unread(module, function, outermost, operation.matrices[2]):
-                    sites.add(operation.product.site)
+                    sites.add(operation.site)
     return frozenset(sites)
 
 

@@ -223,8 +223,8 @@ class GeneratedModule:
         calls, get = decision.calls, functions.get
         here = {site.index for site in self._product_sites() if self._has_functions(site, calls[site.index], get)}
         here &= sites_without_replay(self.trace)
-        nodes = (node for function in self.trace.functions.values() for node in function.operations())
-        return tuple(hook_of(node) for node in nodes if node.product is not None and node.site in here)
+        nodes = (node for _, node in self.trace.operations() if node.product is not None)
+        return tuple(hook_of(node) for node in nodes if node.site in here)
 
     def _calls_of(
         self, site: Site, decision: ModuleDecision, functions: Functions, waiting: Collection[int]

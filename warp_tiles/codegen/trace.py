@@ -108,14 +108,12 @@ class ModuleTrace:
 
     def largest_tile(self, names: Collection[str]) -> int:
         """Returns the number of elements of the largest tile of some operations."""
-        found = (
-            math.prod(tile.shape)
-            for function in self.functions.values()
-            for operation in function.operations()
-            if operation.name in names
-            for tile in operation.tiles
-        )
-        return max(found, default=0)
+        found = (operation for _, operation in self.operations() if operation.name in names)
+        return max((math.prod(tile.shape) for operation in found for tile in operation.tiles), default=0)
+
+    def operations(self) -> Iterator[tuple[FunctionTrace, Operation]]:
+        """Yields every operation, with the function that contains it."""
+        return ((function, operation) for function in self.functions.values() for operation in function.operations())
 
     def may_overlap(self, function: FunctionTrace, one: Tile, other: Tile) -> bool:
         """True if two tiles of a function may share memory. Parameters may if a call of the function passes such."""
@@ -145,9 +143,7 @@ class ModuleTrace:
 
     def calls_of(self, label: str) -> list[tuple[FunctionTrace, Operation]]:
         """Returns every call of a function, each with the function that contains it."""
-        return [
-            (caller, call) for caller in self.functions.values() for call in caller.operations() if call.callee == label
-        ]
+        return [(caller, call) for caller, call in self.operations() if call.callee == label]
 
 
 def _hooks(nodes: tuple[Node, ...], end: int | None) -> Iterator[tuple[Hook, int]]:
