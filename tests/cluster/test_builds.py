@@ -148,7 +148,7 @@ def test_the_engine_asks_once_more_after_such_an_error(
     workers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(warp_toolkit=(13, 4), executor=workers.get_executor())
-    monkeypatch.setattr(MmaProvider, "text", lambda self, variant, config: f"{_FUNCTIONS}\n// {variant.symbol}")
+    monkeypatch.setattr(MmaProvider, "text", lambda self, recipe: f"{_FUNCTIONS}\n// {recipe.symbol}")
     with settings.override(cache_dir=tmp_path, provider="mma"), allowed_failures(workers, 0):
         (future,) = engine.start([variant_of(16, threads=64)]).values()
         os.kill(until(lambda: compiling_worker(workers)), signal.SIGKILL)

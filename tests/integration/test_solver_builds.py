@@ -13,8 +13,8 @@ from tests.integration.helpers import compile_module, gemm, load
 from tests.integration.solvers import solver
 from tests.nightly import some
 from warp_tiles.errors import BuildError
+from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.mma import SolverProvider
-from warp_tiles.solver.variant import SolverConfig, SolverVariant
 
 pytestmark = pytest.mark.usefixtures("enabled")
 
@@ -80,8 +80,8 @@ def test_a_function_that_does_not_compile_takes_the_scalar_path_alone(
 ) -> None:
     text = SolverProvider.text
 
-    def broken(provider: SolverProvider, variant: SolverVariant, config: SolverConfig | None) -> str:
-        return "#error refused\n" * (variant.function == refused) + text(provider, variant, config)
+    def broken(provider: SolverProvider, recipe: Recipe) -> str:
+        return "#error refused\n" * (recipe.variant.to_json()["solver"] == refused) + text(provider, recipe)
 
     monkeypatch.setattr(SolverProvider, "text", broken)
     with pytest.warns(RuntimeWarning, match=f"{refused} of 16x16.*using Warp's scalar path"):
