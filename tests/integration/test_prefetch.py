@@ -113,6 +113,7 @@ def test_a_launch_waits_for_its_module(device: StandIn, compiler: Compiler) -> N
     module = plain()
     compiler.open.clear()
     warp_tiles.prefetch(module, device=ALIAS)
+    until(lambda: len(compiler.calls) == 1)  # else the launch compiles it
     launch = threading.Thread(target=device.load, args=(module.__name__,), daemon=True)
     launch.start()
     launch.join(0.3)
