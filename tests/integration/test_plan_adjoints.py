@@ -169,14 +169,9 @@ def test_grad_of_another_function_does_not_need_the_adjoints() -> None:
     assert roles(plan(text), needed=True) == ["forward"]
 
 
-CUSTOM = """
-@wp.func
-def loss(x: wp.float32):
-    a = wp.tile_full(shape=(16, 16), value=x, dtype=wp.float32, storage="shared")
-    b = wp.tile_ones(shape=(16, 16), dtype=wp.float32, storage="shared")
-    c = wp.tile_matmul(a, b)
-    return wp.tile_extract(c, 0, 0)
-
+CUSTOM = (
+    LOSS
+    + """
 @wp.func_grad(loss)
 def adj_loss(x: wp.float32, adj_ret: wp.float32):
     {gradient}
@@ -185,6 +180,7 @@ def adj_loss(x: wp.float32, adj_ret: wp.float32):
 def gemm(x: wp.array(dtype=wp.float32), out: wp.array(dtype=wp.float32)):
     out[0] = loss(x[0])
 """
+)
 SCALED = "wp.adjoint[x] += 16.0 * adj_ret"
 MULTIPLIED = """a = wp.tile_full(shape=(8, 8), value=adj_ret, dtype=wp.float32, storage="shared")
     b = wp.tile_ones(shape=(8, 8), dtype=wp.float32, storage="shared")

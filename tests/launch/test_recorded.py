@@ -14,7 +14,6 @@ import warp as wp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import warp_tiles
 from tests.launch.recorded_kernels import (
     CPU,
     array,
@@ -369,7 +368,3 @@ def test_a_replay_is_fast() -> None:
         replay_us = fastest_us(replay)
         assert replay_us <= fastest_us(theirs) + 0.5
         assert replay_us <= 0.35 * launch_us
-
-
-def test_public_names() -> None:
-    assert {"record", "RecordedLaunch", "RecordingError", "RecordingTarget"} <= set(warp_tiles.__all__)

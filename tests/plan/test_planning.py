@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pytest
-
 from tests.codegen.modules import BIG, SMALL, session
 from warp_tiles.gemm.problem import PRODUCT_ROLES, Operand, Role
 from warp_tiles.gemm.tile_config import TileConfig
@@ -36,36 +34,11 @@ def test_a_forward_only_kernel_needs_one_product() -> None:
     assert (plan.name, plan.arch, plan.block_dim, plan.kernels) == ("module", 90, 128, ("k",))
 
 
-def test_a_differentiable_kernel_needs_three() -> None:
-    plan = resolve(session(("k", BIG)), {0}, ["k"], [use("k", "k", True)])
-    found = by_role(plan)
-    assert all(item.needed for item in found.values())
-    assert {role: item.variant for role, item in found.items()} == BIG
-    assert found[A].reason == "needed: k has backward pass"
-    assert {item.kernels for item in found.values()} == {("k",)}
-
-
 def test_without_a_use_the_generated_adjoints_give_the_reason() -> None:
     called = resolve(session(("k", BIG)), {0}, ["k"], [])
     assert by_role(called)[A].reason == "needed: its adjoint is called"
     skipped = resolve(session(("k", BIG)), (), ["k"], [])
     assert by_role(skipped)[A].reason == "not needed: no kernel calls its adjoint"
-
-
-def test_a_helper_shared_by_two_kernels_gets_its_adjoints_for_one() -> None:
-    uses = [use("infer", "helper", False), use("train", "helper", True)]
-    plan = resolve(session(("helper", BIG)), {0}, ["infer", "train"], uses)
-    found = by_role(plan)
-    assert found[C].kernels == ("infer", "train")
-    assert found[A].kernels == found[B].kernels == ("train",)
-    assert found[A].reason == "needed: train has backward pass"
-
-
-def test_a_skipped_adjoint_names_its_kernels() -> None:
-    uses = [use("one", "helper", False), use("two", "helper", False), use("other", "elsewhere", False)]
-    found = by_role(resolve(session(("helper", BIG)), (), ["one", "two", "other"], uses))
-    assert found[A].kernels == ("one", "two")
-    assert found[A].reason == "not needed: one has no backward pass; two has no backward pass"
 
 
 def test_equal_variants_of_two_sites_are_merged() -> None:
@@ -74,21 +47,6 @@ def test_equal_variants_of_two_sites_are_merged() -> None:
     assert len(plan.needed) == 1
     assert plan.needed[0].kernels == ("one", "two")
     assert len(plan.variants) == 3  # the skipped adjoints are merged too
-
-
-def test_a_needed_variant_absorbs_its_skipped_equal() -> None:
-    uses = [use("infer", "infer", False), use("train", "train", True)]
-    plan = resolve(session(("infer", BIG), ("train", BIG)), {1}, ["infer", "train"], uses)
-    found = by_role(plan)
-    assert all(item.needed for item in found.values())
-    assert found[A].kernels == ("train",)
-    assert found[C].kernels == ("infer", "train")
-
-
-def test_different_sizes_stay_apart() -> None:
-    plan = resolve(session(("k", BIG), ("k", SMALL)), (), ["k"], [use("k", "k", False)])
-    assert {item.variant for item in plan.needed} == {BIG[C], SMALL[C]}
-    assert len(plan.variants) == 6
 
 
 def test_a_variant_with_two_roles_is_listed_under_both() -> None:
@@ -139,16 +97,6 @@ def solver_session() -> Session:
     made = Session("module", 90, 128)
     made.add("tile_cholesky", "k", {C: FACTOR, Role.ADJOINT: FACTOR_ADJOINT}, roles=SOLVER_ROLES)
     return made
-
-
-@pytest.mark.parametrize("backward", [False, True])
-def test_the_adjoint_of_a_solver_is_needed_if_it_is_called(backward: bool) -> None:
-    plan = resolve(solver_session(), {0} if backward else (), ["k"], [use("k", "k", backward)])
-    found = by_role(plan)
-    assert {role: item.needed for role, item in found.items()} == {C: True, Role.ADJOINT: backward}
-    assert found[C].reason == "needed"
-    assert found[Role.ADJOINT].reason == f"{'needed: k has' if backward else 'not needed: k has no'} backward pass"
-    assert [item.variant for item in plan.needed] == [FACTOR, FACTOR_ADJOINT][: 1 + backward]
 
 
 def test_a_solver_of_libmathdx_has_no_variant_and_its_provider() -> None:

@@ -46,14 +46,6 @@ def test_layers_are_used_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     assert current().jobs == 0
 
 
-def test_layers_are_merged_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WARP_TILES_PROVIDER", "scalar")
-    configure(linker="warp")
-    with override(jobs=2):
-        now = current()
-    assert (now.provider, now.linker, now.jobs) == ("scalar", "warp", 2)
-
-
 def test_none_in_configure_removes_only_that_setting() -> None:
     configure(jobs=2, linker="warp")
     configure(jobs=None)

@@ -145,10 +145,3 @@ def test_other_strides_are_refused_with_the_tile_and_its_strides(position: int, 
 def test_other_strides_of_a_matrix_that_is_factored_are_refused() -> None:
     found = solvers("cholesky", [replace(tile(8, 8), strides=(16, 2)), tile(8, 8)], TARGET)
     assert "the triangle" in str(found)
-
-
-def test_every_architecture_and_block_is_planned() -> None:
-    """The provider refuses what it does not serve."""
-    for arch, threads in ((50, 7), (90, 1024)):
-        found = solved("cholesky", tile(8, 8), tile(8, 8), target=Target(arch, threads))
-        assert {(variant.arch, variant.threads) for variant in found.values()} == {(arch, threads)}
