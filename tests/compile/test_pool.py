@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
@@ -303,3 +304,17 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip().endswith("7"), done.stderr
+
+
+def test_an_interrupted_program_ends_at_once() -> None:
+    code = """
+import time
+from warp_tiles.util.threads import DaemonThreads
+threads = DaemonThreads(1, "t")
+for _ in range(20):
+    threads.submit(time.sleep, 5)
+raise KeyboardInterrupt
+"""
+    start = time.monotonic()
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    assert time.monotonic() - start < 4
