@@ -30,7 +30,7 @@ from warp_tiles.compile.compiler import LinkRequest
 from warp_tiles.compile.pool import result_of
 from warp_tiles.compile.search import find_toolchain
 from warp_tiles.store.cache import Cache
-from warp_tiles.store.remote import Connection
+from warp_tiles.store.remote import RemoteStore
 from warp_tiles.tuning.factory import KernelFactory
 from warp_tiles.tuning.launches import Reference
 from warp_tiles.tuning.measure import Effort, Runner, race
@@ -108,7 +108,7 @@ def behind(holding: Callable[[], AbstractContextManager[object]], change: Callab
 
 
 def for_a_remote_answer(tmp_path: Path) -> None:
-    connection = Connection((tmp_path / "store").as_uri(), LONG_S)
+    connection = RemoteStore((tmp_path / "store").as_uri(), {}, LONG_S, str)
     connection._opened = Future()
     connection._opened.set_result(None)  # type: ignore[arg-type]
     connection.answer(sleep)

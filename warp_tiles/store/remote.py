@@ -43,17 +43,31 @@ _THREADS = 32
 PROBE = f"{LAYOUT}/store.json"
 
 
-class Connection:
-    """A connection that is made in the background.
+class RemoteStore:
+    """A store of signed entries. It connects in the background as soon as it is made.
 
     Args:
         url: URL of the store.
+        trusted: The keys whose signatures count, by key id.
         wait_s: The longest time to wait for an answer.
+        toolchain: Returns the compiler of a kind of entries, and for modules the linker, as text.
+        signer: Signs entries that are written; None to write none.
+        clock: Returns seconds. The differences are the waits for entries.
     """
 
-    def __init__(self, url: str, wait_s: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        trusted: Mapping[str, PublicKey],
+        wait_s: float,
+        toolchain: Callable[[str], str],
+        signer: SigningKey | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.url = without_password(url)  # for messages
         self._given_url, self.wait_s = url, wait_s
+        self.trusted, self.signer = trusted, signer
+        self._toolchain, self._clock = toolchain, clock
         self._threads = DaemonThreads(_THREADS, "warp_tiles_remote")
         self._lock = threading.Lock()
         self._patience_s = PATIENCE_S
@@ -172,31 +186,6 @@ class Connection:
             self._said.add(about or text)
         if new:
             log.log(level, "the remote store %s: %s", self.url, text)
-
-
-class RemoteStore(Connection):
-    """A store of signed entries. It connects in the background as soon as it is made.
-
-    Args:
-        trusted: The keys whose signatures count, by key id.
-        wait_s: The longest time to wait for an entry.
-        toolchain: Returns the compiler of a kind of entries, and for modules the linker, as text.
-        signer: Signs entries that are written; None to write none.
-        clock: Returns seconds. The differences are the waits for entries.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        trusted: Mapping[str, PublicKey],
-        wait_s: float,
-        toolchain: Callable[[str], str],
-        signer: SigningKey | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        super().__init__(url, wait_s)
-        self.trusted, self.signer = trusted, signer
-        self._toolchain, self._clock = toolchain, clock
 
     # ---- reading
 
