@@ -154,15 +154,11 @@ class RecordedStore(ToolchainStore):
         try:
             if facts["schema"] != _SCHEMA:
                 raise ValueError(f"facts of schema {shown(facts['schema'], 40)}")
-            self._facts = Toolchain.from_json(facts["toolchain"])
+            self._toolchain = Toolchain.from_json(facts["toolchain"])  # its paths lead nowhere
             self._compiler, self._linker = str(facts["compiler"]), str(facts["linker"])
             self._sources = {str(label): str(digest) for label, digest in facts["sources"].items()}
         except (LookupError, TypeError, AttributeError) as error:
             raise ValueError(f"no facts of a toolchain: {shown(error, 100)}") from error
-
-    def toolchain(self) -> Toolchain:
-        """The toolchain, whose paths lead nowhere."""
-        return self._facts
 
     def compiler_digest(self) -> str:
         """See :meth:`ToolchainStore.compiler_digest`."""
@@ -185,6 +181,3 @@ class RecordedStore(ToolchainStore):
                 remedy="make the bundle again with this version of warp_tiles",
             )
         return self._sources[label]
-
-    def take_digests(self, sources: Iterable[DeviceSource]) -> None:
-        """Do nothing, because all digests are known."""
