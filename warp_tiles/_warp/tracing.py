@@ -72,21 +72,24 @@ class Tracer:
     @contextmanager
     def function(self, adjoint: Any, module: BuilderState | None) -> Iterator[None]:
         """Records the function that Warp generates in the block."""
-        stack = self._local.__dict__.setdefault("stack", [])
         recorder = module.begin(adjoint) if module is not None else None
-        stack.append((adjoint, recorder))
+        self._stack.append((adjoint, recorder))
         try:
             yield
             if recorder is not None:
                 recorder.end_function()
         finally:
-            stack.pop()
+            self._stack.pop()
+
+    @property
+    def _stack(self) -> list[tuple[Any, Recorder | None]]:
+        stack: list[tuple[Any, Recorder | None]] = self._local.__dict__.setdefault("stack", [(None, None)])
+        return stack
 
     @property
     def adjoint(self) -> Any:
         """Warp's Adjoint of the function that this thread generates, or None."""
-        stack = self._local.__dict__.get("stack")
-        return stack[-1][0] if stack else None
+        return self._stack[-1][0]
 
     def recorder(self, adjoint: Any = None) -> Recorder | None:
         """The recorder of the function that this thread generates.
@@ -97,8 +100,5 @@ class Tracer:
         Returns:
             None if this thread generates another function, or one that is not recorded.
         """
-        stack = self._local.__dict__.get("stack")
-        if not stack or (adjoint is not None and stack[-1][0] is not adjoint):
-            return None
-        found: Recorder | None = stack[-1][1]
-        return found
+        current, recorder = self._stack[-1]
+        return recorder if adjoint is None or adjoint is current else None
