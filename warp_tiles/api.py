@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import warp_tiles.plan  # noqa: F401  a folder takes its name at its first import, so it comes before the function
 from warp_tiles._warp import installed, is_enabled, require_hooks, set_installed
 from warp_tiles._warp.intercept import is_planning
-from warp_tiles.errors import PlanError, SettingError
+from warp_tiles.errors import PlanError, SettingError, UnsupportedWarpError
 from warp_tiles.settings import current, on_change
+from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -40,7 +41,8 @@ def enable(*, executor: Executor | None = None) -> None:
             (docs/cluster.md). :func:`disable` does not shut it down.
 
     Raises:
-        UnsupportedWarpError: The installed Warp lacks a part that warp_tiles hooks into. Warp stays unchanged.
+        UnsupportedWarpError: The installed Warp lacks a part that warp_tiles hooks into. Warp stays unchanged. If it is
+            newer than the newest tested version, a warning says so instead, and everything is left to it.
         SettingError: The environment or the project file holds an unknown name or value, the executor is none, or
             warp_tiles is already enabled and the call names an executor.
     """
@@ -54,7 +56,7 @@ def enable(*, executor: Executor | None = None) -> None:
                 raise SettingError("warp_tiles is enabled already, with another executor", "call disable() first")
             return
         from warp_tiles._warp.hooks import Hooks
-        from warp_tiles._warp.internals import toolkit_version
+        from warp_tiles._warp.internals import toolkit_version, untested
         from warp_tiles._warp.tapes import Tapes
         from warp_tiles.build.engine import Engine
         from warp_tiles.tuning.snapshots import TunedSnapshots
@@ -64,7 +66,14 @@ def enable(*, executor: Executor | None = None) -> None:
         engine.connect(resolved)
         tapes = Tapes(lambda *target: hooks.plan_module(*target), _gemm_gradients)
         hooks = Hooks(engine, tapes)
-        hooks.install()
+        try:
+            hooks.install()
+        except UnsupportedWarpError as error:
+            engine.close()
+            if not untested():
+                raise
+            warn(f"everything is left to Warp: {error}")
+            return
         on_change(_settings_changed)
         set_installed(hooks)
 

@@ -143,6 +143,21 @@ def test_another_signature_of_build_lto_dot(newer: list[str], monkeypatch: pytes
     assert plan.loops
 
 
+def test_a_required_part_that_is_gone(newer: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program runs with Warp alone, and a warning names the part. A tested Warp without it is an error."""
+    load_of = find("context.Module").load
+    monkeypatch.delattr(find("context.Module"), "load")
+    warp_tiles.enable()
+    assert not warp_tiles.is_enabled()
+    assert any(
+        "everything is left to Warp: Warp 1.20.0 has no warp._src.context.Module.load" in text for text in newer
+    ), newer
+    assert find("build").build_cuda.__module__.startswith("warp.")
+    monkeypatch.setattr(find("context.Module"), "load", load_of, raising=False)
+    warp_tiles.enable()
+    assert warp_tiles.is_enabled()
+
+
 def test_launches_that_skip_the_load_find_no_hash_after_a_change(enabled: None) -> None:
     module = wp.get_module(load(gemm()).__name__)
     module.get_module_hash(64)

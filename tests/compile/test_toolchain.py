@@ -26,15 +26,17 @@ from warp_tiles.errors import ToolchainError
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Toolchain]:
-    """All searches so far. Each finds a toolchain of two small files."""
+    """All searches so far. Each finds a toolchain of three small files."""
     searches: list[Toolchain] = []
     library = tmp_path / "lib/libnvrtc.so.12"
     library.parent.mkdir()
     library.write_bytes(b"compiler")
+    linker = library.with_name("libnvJitLink.so.12")
+    linker.write_bytes(b"linker")
     include = tree(tmp_path / "inc", a="#pragma once\n")
 
     def search() -> Toolchain:
-        searches.append(Toolchain(library, (12, 9), None, None, (include,), "25.6.0"))
+        searches.append(Toolchain(library, (12, 9), linker, (12, 9), (include,), "25.6.0"))
         return searches[-1]
 
     monkeypatch.setattr(module, "find_toolchain", search)
@@ -124,12 +126,16 @@ def test_a_failed_search_is_not_stored(tmp_path: Path, monkeypatch: pytest.Monke
     assert store.toolchain() == PLAIN
 
 
-def test_missing_headers_repeat_the_search(
-    found: list[Toolchain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "missing", [{"missing_headers": ("none", "install")}, {"nvjitlink": None, "nvjitlink_version": None}]
+)
+def test_what_is_missing_repeats_the_search(
+    found: list[Toolchain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: dict[str, Any]
 ) -> None:
-    # headers of a toolkit below CUDA_HOME can be installed without changing the state of the search
+    # a toolkit below CUDA_HOME can get headers without changing the state of the search, and a lack of memory hides the
+    # linker
     search = module.find_toolchain
-    monkeypatch.setattr(module, "find_toolchain", lambda: replace(search(), missing_headers=("none", "install")))
+    monkeypatch.setattr(module, "find_toolchain", lambda: replace(search(), **missing))
     store = ToolchainStore(tmp_path / "memo")
     assert store.toolchain() == store.toolchain()
     assert len(found) == 1

@@ -30,12 +30,15 @@ from warp_tiles.compile.compiler import LinkRequest
 from warp_tiles.compile.pool import result_of
 from warp_tiles.compile.search import find_toolchain
 from warp_tiles.store.cache import Cache
+from warp_tiles.store.documents import Documents
 from warp_tiles.store.remote import RemoteStore
 from warp_tiles.tuning.factory import KernelFactory
+from warp_tiles.tuning.folder import RecordFolder
 from warp_tiles.tuning.launches import Reference
 from warp_tiles.tuning.measure import Effort, Runner, race
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.threads import DaemonThreads, side_by_side, wait_result
+from warp_tiles.util.trusted_folder import TrustedFolder
 
 LONG_S = 2.0
 
@@ -126,6 +129,18 @@ def for_a_library(slow: str) -> None:
         find_toolchain()
 
 
+def in_a_read(owner: type, method: str, read: Callable[[], object]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, method, sleep)
+        read()
+
+
+def for_a_removal(root: Path) -> None:
+    store = RecordStore(root, folder="tuning")
+    store.merge(record_key("gemm"), [timing({"n": 1})])
+    behind(store._own.changing, RecordStore(root, folder="tuning").remove)
+
+
 class Anything:
     def portable(self, request: Any) -> Any:
         return request, ()
@@ -151,6 +166,16 @@ WAITS: dict[str, Callable[[Path], object]] = {
         RecordStore(root, folder="tuning")._own.changing,
         lambda: RecordStore(root, folder="tuning").merge(record_key("gemm"), [timing({"n": 1})]),
     ),
+    "a removal of records": for_a_removal,
+    "a read of the cache": lambda root: in_a_read(TrustedFolder, "read", lambda: Cache(root).get(cache_key(1))),
+    "a look at the cache": lambda root: in_a_read(TrustedFolder, "read", lambda: Cache(root).manifest(cache_key(1))),
+    "a read of records": lambda root: in_a_read(
+        RecordFolder, "_decode", lambda: RecordStore(root, folder="tuning").load(record_key("gemm"))
+    ),
+    "a list of records": lambda root: in_a_read(
+        RecordFolder, "files", lambda: RecordStore(root, folder="tuning").records()
+    ),
+    "a document": lambda root: in_a_read(TrustedFolder, "read", lambda: Documents(root, "facts").read("toolchain")),
     "the compiler's library": lambda _: for_a_library("nvrtc"),
     "the linker's library": lambda _: for_a_library("nvJitLink"),
     "a remote answer": for_a_remote_answer,

@@ -312,13 +312,14 @@ def test_the_package_of_a_module_is_planned_with_it(tmp_path: Path, monkeypatch:
     """A look-up of the module must not import its package, whose launches would run and whose kernels would be lost."""
     (tmp_path / "outer").mkdir()
     text = "import warp as wp\n\n" + gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY)
-    (tmp_path / "outer" / "__init__.py").write_text(text + "print('imported')\n")
+    text += "import sys\nprint('imported')\nsys.stdout.writelines(['one\\n', 'two\\n'])\n"
+    (tmp_path / "outer" / "__init__.py").write_text(text)
     (tmp_path / "outer" / "inner.py").write_text("import outer\n")
     monkeypatch.chdir(tmp_path)
     done = command("plan", "-m", "outer.inner")
     (module,) = json_of(done)["modules"]
     assert module["name"] == "outer"
-    assert "planned| imported" in done.stderr
+    assert "planned| imported\nplanned| one\nplanned| two\n" in done.stderr
 
 
 def test_a_script_that_disables_warp_tiles_is_planned(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ import pytest
 
 from tests.store.server import dav
 from tests.store.subjects import SIGNER, STRANGER, TRUSTED, connect, ready
+from tests.store.subjects import key as cache_key
 from tests.tuning.tuning_records import key, timing
-from warp_tiles.store import RECORDS
+from warp_tiles.store import LTOIR, RECORDS, transfer
+from warp_tiles.store.cache import Cache
 from warp_tiles.store.client import Client
 from warp_tiles.store.keys import SigningKey
 from warp_tiles.store.manifest import Entry
@@ -99,6 +101,18 @@ def test_a_failed_read_is_not_an_empty_store(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(Client, "read", fails_once)
     found = RecordStore(tmp_path / "unlucky").pull(connection(tmp_path / "store"))
     assert (found.failed, found.moved > 0) == (1, True)
+
+
+def test_a_failed_question_is_not_a_missing_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(tmp_path / "cache")
+    cache.put(cache_key(1), b"payload", {})
+    remote = connection(tmp_path / "store", SIGNER)
+
+    def fails(client: Client, name: str) -> Iterator[bytes]:
+        raise OSError("503 Service Unavailable")
+
+    monkeypatch.setattr(Client, "read", fails)
+    assert transfer.push(cache, remote, LTOIR, {}, lambda: None) == Transfer(failed=1)
 
 
 def test_a_push_that_cannot_be_written_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

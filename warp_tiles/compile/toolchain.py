@@ -191,7 +191,8 @@ class ToolchainStore:
             if found is None:
                 found = find_toolchain()
                 value = {"toolchain": found.to_json(), "files": _files_state(found)}
-                if found.missing_headers is None:  # a toolkit can add them without changing the state
+                # a toolkit can add headers without changing the state, and a lack of memory hides the linker
+                if found.missing_headers is None and found.nvjitlink is not None:
                     self._write("toolchain", search_state(), value)
             self._toolchain = found
         return self._toolchain

@@ -316,8 +316,8 @@ def reason_for_double_buffers(variant: GemmProblem, beside_solvers: bool = False
         why, least = "a loop beside a solver is slower from stages", _LEAST_ACCUMULATORS_BESIDE_SOLVERS
     if accumulators >= least:
         return ""
-    few = f"{accumulators} accumulators of a thread" if accumulators else "less than one accumulator of a thread"
-    return f"with {few} {why}; stages gain from {least} on: use larger tiles or fewer threads"
+    few = {0: "less than one accumulator", 1: "one accumulator"}.get(accumulators, f"{accumulators} accumulators")
+    return f"with {few} of a thread {why}; stages gain from {least} on: use larger tiles or fewer threads"
 
 
 def _staged_products(variant: GemmProblem, families: Collection[InstructionFamily]) -> list[MmaPlan] | str:

@@ -178,6 +178,10 @@ class _Marked:
             self._begins_line = line.endswith("\n")
         return len(text)
 
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 

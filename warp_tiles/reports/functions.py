@@ -125,7 +125,8 @@ def compiled_again(modules: Iterable[Json]) -> list[str]:
     """
     found, planned = [], [module for module in modules if "launched" in module]
     for module in planned:
-        tiled = {kernel for variant in module.get("variants", ()) for kernel in variant["kernels"]}
+        kernels = (kernel for variant in module.get("variants", ()) for kernel in variant["kernels"])
+        tiled = {kernel.partition("[")[0] for kernel in kernels}  # a launch does not name the instance
         others = [m for m in planned if (m["name"], m["arch"]) == (module["name"], module["arch"]) and m is not module]
         useful = next((m["block_dim"] for m in others if tiled & set(m["launched"])), None)
         if useful is None or not module["launched"] or tiled & set(module["launched"]):

@@ -34,6 +34,7 @@ from warp_tiles.store.folder import MAX_PAYLOAD_BYTES
 from warp_tiles.store.keys import PublicKey
 from warp_tiles.store.manifest import Entry
 from warp_tiles.util.files import open_input, open_output
+from warp_tiles.util.threads import raise_if_signalled
 
 log = logging.getLogger("warp_tiles")
 #: The largest number of objects. Each has at most 138 bytes in the directory of the file.
@@ -104,6 +105,7 @@ def write_bundle(path: Path, objects: Iterable[tuple[str, str, bytes]]) -> None:
                 stream.writelines((members[-1].header, data))
             stream.write(_directory(members))
     except OSError as error:
+        raise_if_signalled(error)
         raise BundleError(
             f"the bundle {path} cannot be written: {error.strerror or error}",
             remedy="name a file in an existing folder that you may write, on a disk with space",
@@ -212,6 +214,7 @@ class Bundle:
         try:
             return self._read(Wanted(kind, key, toolchain, self._unsigned))
         except (OSError, RefusedError) as error:
+            raise_if_signalled(error)
             if key not in self._said:
                 self._said.add(key)
                 log.warning("the bundle %s: %s %s is refused: %s", self.path, kind, key[:12], error)
@@ -250,6 +253,7 @@ class Bundle:
         try:
             yield
         except (OSError, RefusedError) as error:
+            raise_if_signalled(error)
             reason = getattr(error, "strerror", None) or str(error)
             raise BundleError(
                 f"the bundle {self.path} cannot be used: {what}{reason}",

@@ -191,7 +191,6 @@ class Cache:
                 entry = replace(entry, manifest=self._folder.store(entry.manifest, entry.payload))
                 self._keep_bound(size, entry.key)
         except OSError as error:
-            raise_if_signalled(error)
             self._unusable(error)
         return entry
 
@@ -247,6 +246,7 @@ class Cache:
             yield BuildLease(found, keep)
 
     def _unusable(self, error: OSError) -> None:
+        raise_if_signalled(error)
         # one message for all caches of a root, unless the cause lies in this one
         root = self._folder.files.root
         inner = isinstance(error, PermissionError) and root / (error.filename or root) not in (root, *root.parents)
@@ -266,6 +266,7 @@ class Cache:
         except RefusedFolderError as error:
             raise refused(error) from error
         except OSError as error:
+            raise_if_signalled(error)
             raise CacheError(
                 f"{what} failed for the cache folder {self.root}: {error}",
                 remedy="check that the folder exists, is yours and has space",
@@ -407,8 +408,8 @@ class FileCache(Cache):
                 return path
         except FileNotFoundError:
             return None
-        except (DamagedError, OSError):
-            pass
+        except (DamagedError, OSError) as error:
+            raise_if_signalled(error)
         self.get(key)  # removes damaged files, and reports them
         return None
 

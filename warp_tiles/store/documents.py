@@ -13,6 +13,7 @@ from pathlib import Path
 from warp_tiles.store.report import Problems
 from warp_tiles.store.sealed import DamagedError, seal, unseal
 from warp_tiles.util.files import FileTooLargeError
+from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
 
 MAX_BYTES = 4 << 20
@@ -48,8 +49,8 @@ class Documents:
                 self.files.remove(self.file(name))
         except RefusedFolderError as error:
             self._report(error)
-        except OSError:
-            pass  # missing, or the cache itself reports that its folder cannot be used
+        except OSError as error:  # missing, or the cache itself reports that its folder cannot be used
+            raise_if_signalled(error)
         return None
 
     def _read(self, name: str) -> dict[str, object]:
@@ -67,8 +68,8 @@ class Documents:
                 self._remove_oldest()
         except RefusedFolderError as error:
             self._report(error)
-        except OSError:
-            pass
+        except OSError as error:
+            raise_if_signalled(error)
 
     def _remove_oldest(self) -> None:
         stored = [(status.st_mtime_ns, file) for file, status in self.files.files(self.folder)]
@@ -78,10 +79,12 @@ class Documents:
 
     def names(self) -> list[str]:
         """The names of the stored documents, in order; none if the folder cannot be used."""
-        with suppress(OSError):
+        try:
             found = (file.rpartition("/")[2] for file, _ in self.files.files(self.folder))
             return sorted(name.removesuffix(_SUFFIX) for name in found if name.endswith(_SUFFIX))
-        return []
+        except OSError as error:
+            raise_if_signalled(error)
+            return []
 
     def damage(self) -> list[tuple[Path, str]]:
         """The damaged files, each with the fault. Nothing is changed.

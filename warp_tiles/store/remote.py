@@ -248,9 +248,12 @@ class RemoteStore:
         """Remove an entry, if the store does that."""
         self.answer(lambda: self.client().remove(object_name(kind, key)))
 
-    def has(self, kind: str, key: str) -> bool:
-        """Returns True if the store has an entry with a sound, trusted statement. Its payload is not read."""
-        return bool(self.answer(functools.partial(self._has, kind, key)))
+    def has(self, kind: str, key: str) -> bool | None:
+        """Returns whether the store has an entry with a sound, trusted statement; None if it does not answer.
+
+        The payload is not read.
+        """
+        return self.answer(functools.partial(self._has, kind, key))
 
     def _has(self, kind: str, key: str) -> bool:
         wanted = Wanted(kind, key, self._toolchain(kind))

@@ -65,7 +65,10 @@ def push(
 
     def one(digest: str) -> Transfer:
         try:
-            if remote.has(kind, digest):
+            is_there = remote.has(kind, digest)
+            if is_there is None:
+                return Transfer(failed=1)
+            if is_there:
                 return Transfer(present=1)
             entry = cache.get(digest)
             if entry is None or SIGNED_BY in entry.manifest.info or not is_built_by(entry.manifest.key, toolchain):

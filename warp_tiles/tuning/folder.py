@@ -13,6 +13,7 @@ from warp_tiles.store.paths import is_digest
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import FutureSchemaError, Record, decode_record, encode_record
 from warp_tiles.util.files import FileTooLargeError, read_whole
+from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
 from warp_tiles.util.warn import WarnedTexts, warn
 
@@ -106,16 +107,19 @@ class RecordFolder:
                 with self.changing():
                     return self.read_for_change(path)
             except OSError as problem:
+                raise_if_signalled(problem)
                 reason = reason_of(problem)
                 warn_once(f"the tuning record {path} is damaged ({error}) and cannot be set aside: {reason}")
         except RefusedFolderError as error:
             self.warn_of(error)
         except OSError as error:
+            raise_if_signalled(error)
             warn_once(f"the tuning record {path} is not used: {reason_of(error)}")
         return None
 
     def warn_of(self, error: OSError) -> None:
         """Warn once that the folder is not used."""
+        raise_if_signalled(error)
         reason = reason_of(error)
         if isinstance(error, RefusedFolderError):
             reason = f"{error.path}: {error.reason}; chmod 700 it, or set WARP_TILES_CACHE_SHARED=1"

@@ -215,6 +215,7 @@ class RecordStore:
                 for path in (*stored, *(own.files(suffix=DAMAGED_SUFFIX) if wanted is None else ())):
                     own.trusted.remove(own.name(path))
         except OSError as error:
+            raise_if_signalled(error)
             raise RecordError(
                 f"tuning records in {self.root} cannot be removed: {reason_of(error)}",
                 remedy="check that the folder is yours",
@@ -292,6 +293,7 @@ class RecordStore:
             with Bundle(path, trusted or {}, unsigned=True) as bundle:
                 data = [bundle.read(RECORDS, key, MAX_EXPORT_BYTES).payload for key in bundle.names(RECORDS)]
         except OSError as error:
+            raise_if_signalled(error)
             raise RecordError(f"{path} is not imported: {reason_of(error)}", remedy="check the path") from error
         except BundleError as error:
             raise RecordError(f"the tuning records are not imported: {error.message}", error.remedy) from error
@@ -319,6 +321,7 @@ class RecordStore:
                 for record in records.values():
                     self._own.write(record)
         except OSError as error:
+            raise_if_signalled(error)
             raise RecordError(
                 f"{path} is not imported, {self.root} cannot be changed: {reason_of(error)}",
                 remedy="check that the folder is yours and has space",
