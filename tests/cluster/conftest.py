@@ -65,7 +65,10 @@ def cluster() -> Iterator[Workers]:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with (
         distributed.LocalCluster(
-            n_workers=0, protocol="tcp://", dashboard_address=":0", silence_logs=logging.CRITICAL
+            n_workers=0,
+            protocol="tcp://",
+            dashboard_address=":0",
+            silence_logs=False,  # otherwise it silences pytest's handlers, for later tests too
         ) as scheduler,
         distributed.Client(scheduler.scheduler.address, set_as_default=False) as client,
     ):

@@ -113,7 +113,7 @@ def test_an_address_that_cannot_be_used_is_an_error(address: str, monkeypatch: p
 
 def test_a_scheduler_without_workers_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warp_tiles.cli.cluster._WORKERS_S", 0.2)
-    with distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as empty:
+    with distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0", silence_logs=False) as empty:
         address = empty.scheduler_address
         with pytest.raises(WorkerError, match="has no worker") as caught, connected(address):
             pass
