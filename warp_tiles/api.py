@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import warp_tiles.plan  # noqa: F401  a folder takes its name at its first import, so it comes before the function
-from warp_tiles._warp import installed, is_enabled, require_hooks, set_installed
+from warp_tiles._warp import installed, is_enabled, require_hooks, set_installed, set_refusal
 from warp_tiles._warp.intercept import is_planning
 from warp_tiles.errors import PlanError, SettingError, UnsupportedWarpError
 from warp_tiles.settings import current, on_change
@@ -62,16 +62,16 @@ def enable(*, executor: Executor | None = None) -> None:
         from warp_tiles.tuning.snapshots import TunedSnapshots
 
         resolved = current()
-        engine = Engine(warp_toolkit=toolkit_version(), executor=executor, tuned=TunedSnapshots())
-        engine.connect(resolved)
-        tapes = Tapes(lambda *target: hooks.plan_module(*target), _gemm_gradients)
-        hooks = Hooks(engine, tapes)
         try:
+            engine = Engine(warp_toolkit=toolkit_version(), executor=executor, tuned=TunedSnapshots())
+            engine.connect(resolved)
+            tapes = Tapes(lambda *target: hooks.plan_module(*target), _gemm_gradients)
+            hooks = Hooks(engine, tapes)
             hooks.install()
         except UnsupportedWarpError as error:
-            engine.close()
             if not untested():
                 raise
+            set_refusal(error)
             warn(f"everything is left to Warp: {error}")
             return
         on_change(_settings_changed)

@@ -153,6 +153,8 @@ def test_a_required_part_that_is_gone(newer: list[str], monkeypatch: pytest.Monk
         "everything is left to Warp: Warp 1.20.0 has no warp._src.context.Module.load" in text for text in newer
     ), newer
     assert find("build").build_cuda.__module__.startswith("warp.")
+    with pytest.raises(warp_tiles.UnsupportedWarpError, match=r"context\.Module\.load"):
+        warp_tiles.report()
     monkeypatch.setattr(find("context.Module"), "load", load_of, raising=False)
     warp_tiles.enable()
     assert warp_tiles.is_enabled()

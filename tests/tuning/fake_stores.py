@@ -26,6 +26,9 @@ class MemoryStore:
         self.records[key.digest] = (self.load(key) or Record(key)).merged(timings)
         return self.records[key.digest]
 
+    def searches(self, key: TuningKey) -> bool:
+        return False
+
     @contextmanager
     def single_flight(self, key: TuningKey, timeout_s: float | None = None) -> Iterator[bool]:
         free = self.busy.acquire(blocking=False)

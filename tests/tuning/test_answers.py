@@ -114,6 +114,15 @@ class TestForced:
         other = found.pipeline(replace(ASKED, memory=replace(ASKED.memory, at_end=False)))
         assert other is None
 
+    def test_a_forced_answer_that_does_not_fit_is_an_error(self) -> None:
+        """So that the candidate fails. A warning about a record would leave the default to be timed in its place."""
+        forced = {FUNCTION.digest: function_config("mma", replace(TILE, tile_m=512)), LOOP.digest: {"pipeline": "?"}}
+        for found in (Answers({}, forced=forced), replace(loop_answers(80.0), forced=forced)):
+            with pytest.raises(ValueError, match="use a smaller tile_m"):
+                found.best(PRODUCT, ALL)
+            with pytest.raises(ValueError, match="unknown"):
+                found.pipeline(ASKED)
+
     def test_the_forced_default_is_that_of_the_heuristics(self) -> None:
         """Although the record has another winner."""
         found = replace(

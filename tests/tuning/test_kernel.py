@@ -18,6 +18,7 @@ from warp_tiles import TuningError
 from warp_tiles._warp.intercept import intercepted
 from warp_tiles.tuning import launches
 from warp_tiles.tuning.space import modules_first
+from warp_tiles.tuning.store import RecordStore
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -363,6 +364,19 @@ def test_if_nothing_can_be_built_the_next_launch_tries_again(
     monkeypatch.setattr(wp._src.build, "build_cpu", build)
     add.launch(**lists(args))
     assert len(add.record(args, "cpu").timings) == 3
+
+
+def test_a_reference_that_launches_the_kernel_itself_gets_the_default(tmp_path: Path) -> None:
+    def reference(args: Any) -> Any:
+        again = arguments()
+        add.launch(**lists(again))
+        results.append(again["c"].numpy())
+        return results[0]
+
+    results: list[Any] = []
+    add, args = tuned(RecordStore(tmp_path, folder="tuning"), reference=reference), arguments()
+    add.launch(**lists(args))
+    np.testing.assert_array_equal(args["c"].numpy(), results[0])
 
 
 def test_a_recorded_launch_searches_with_its_outputs(store: MemoryStore) -> None:

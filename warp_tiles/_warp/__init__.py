@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from warp_tiles.errors import PlanError
+from warp_tiles.errors import PlanError, UnsupportedWarpError
 
 if TYPE_CHECKING:
     from warp_tiles._warp.hooks import Hooks
 
 _hooks: Hooks | None = None
+_refusal: UnsupportedWarpError | None = None
 
 
 def installed() -> Hooks | None:
@@ -25,6 +26,13 @@ def set_installed(hooks: Hooks | None) -> None:
     """Sets the installed hooks, or None."""
     global _hooks
     _hooks = hooks
+    set_refusal(None)
+
+
+def set_refusal(error: UnsupportedWarpError | None) -> None:
+    """Sets why an untested Warp has no hooks although they were asked for, or None."""
+    global _refusal
+    _refusal = error
 
 
 def is_enabled() -> bool:
@@ -40,7 +48,10 @@ def require_hooks(what: str) -> Hooks:
 
     Raises:
         PlanError: warp_tiles is not enabled.
+        UnsupportedWarpError: It was asked for, and left everything to an untested Warp.
     """
+    if _refusal is not None:
+        raise _refusal
     if _hooks is None:
         raise PlanError(f"{what} needs warp_tiles to be enabled", remedy="call warp_tiles.enable() first")
     return _hooks

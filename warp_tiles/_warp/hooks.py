@@ -381,10 +381,11 @@ class Hooks:
 
     def uninstantiated(self, module: Any) -> tuple[str, ...]:
         """Keys of the generic kernels that contain products or solvers, and that have no instance yet."""
-        found = []
+        found, served = [], self._served_builtins(module.options, module)
         for kernel in module.kernels.values():
             if kernel.is_generic and not kernel.overloads:
                 hasher = find("context.ModuleHasher")((), {})  # a module's hash leaves such kernels out
+                hasher.warp_tiles_names = served
                 hasher.hash_adjoint(kernel.adj)
                 if hasher.warp_tiles_has_calls:
                     found.append(kernel.key)

@@ -157,7 +157,8 @@ class Recorder:
         self._begin_loop("while")
         return self._unrecorded(original, *args, **named)
 
-    def end_for(self, original: Any, *args: Any, **named: Any) -> Any:
+    def _end(self, original: Any, *args: Any, **named: Any) -> Any:
+        """Ends the block that lies open: a loop or a branch."""
         block = self._blocks[-1]
         block.end_wait = self._mark_wait()
         self._loads_in_flight = False
@@ -169,7 +170,7 @@ class Recorder:
             self._end_loop()
         return result
 
-    end_while = end_if = end_else = end_for
+    end_for = end_while = end_if = end_else = _end
 
     def begin_if(self, original: Any, *args: Any, **named: Any) -> Any:
         self._open(RecordedBlock("branch", self.line, wait=self._mark_wait()))

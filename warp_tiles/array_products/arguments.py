@@ -67,7 +67,7 @@ def checked(
     accumulator: DType = "float64" if dtype == "float64" else "float32"
     if out is None and beta != 0.0:
         raise MatmulError(f"beta is {beta}, and out is None", remedy="give the array that beta scales as out")
-    found = dtype if out is None else _checked_out(a, out, shape, (dtype, accumulator))
+    found = dtype if out is None else _checked_out(out, shape, (dtype, accumulator))
     vector = None if bias is None else _checked_bias(shape, found, bias)
     if epilogue is not None:
         _check_epilogue(epilogue, accumulator)
@@ -126,7 +126,7 @@ def _checked_array(name: str, value: Any, dimensions: tuple[int, ...]) -> DType:
     return found
 
 
-def _checked_out(a: Any, out: Any, shape: tuple[int, ...], allowed: Sequence[DType]) -> DType:
+def _checked_out(out: Any, shape: tuple[int, ...], allowed: Sequence[DType]) -> DType:
     found = _checked_array("out", out, (2, 3))
     if tuple(out.shape) != shape:
         raise MatmulError(

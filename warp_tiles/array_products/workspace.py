@@ -117,9 +117,11 @@ def _temporary(size_bytes: int, counters: int, device: Any) -> Iterator[Workspac
         return
     array = wp.empty(size_bytes, dtype=wp.uint8, device=device)
     arrived = wp.zeros(counters, dtype=wp.int32, device=device)
-    yield Workspace(array.ptr, arrived.ptr or 0)
-    if device.is_cuda and not device.is_capturing:
-        device.null_stream.wait_stream(device.stream)  # where Warp frees the arrays
+    try:
+        yield Workspace(array.ptr, arrived.ptr or 0)
+    finally:
+        if device.is_cuda and not device.is_capturing:
+            device.null_stream.wait_stream(device.stream)  # where Warp frees the arrays
 
 
 @contextmanager
@@ -143,5 +145,7 @@ def _of_a_graph(size_bytes: int, counters: int, device: Any) -> Iterator[Workspa
         stream = device.stream.cuda_stream
         start = value_of(driver.cuMemAllocAsync(offset + 4 * counters, stream))
         value_of(driver.cuMemsetD32Async(int(start) + offset, 0, counters, stream))
-    yield Workspace(int(start), int(start) + offset)
-    value_of(driver.cuMemFreeAsync(start, stream))
+    try:
+        yield Workspace(int(start), int(start) + offset)
+    finally:
+        value_of(driver.cuMemFreeAsync(start, stream))

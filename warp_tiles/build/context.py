@@ -17,7 +17,7 @@ from warp_tiles.errors import BuildError, LockedError, RemoteError, ToolchainErr
 from warp_tiles.settings import Settings
 from warp_tiles.store import ANY_TOOLCHAIN, LTOIR, MODULE, RECORDS
 from warp_tiles.store.paths import MODULES, MODULES_SUFFIX, cache_root
-from warp_tiles.util.threads import DaemonThreads
+from warp_tiles.util.threads import DaemonThreads, raise_if_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 if TYPE_CHECKING:
@@ -323,6 +323,7 @@ class BuildContext:
         files = TrustedFolder(self.root, shared=self.settings.cache_shared, private=True)
         try:
             files.write(name, request.text.encode("utf-8"))
-        except OSError:
+        except OSError as error:
+            raise_if_signalled(error)
             return ""
         return f"python -m warp_tiles.compile.worker --reproduce {files.path(name)}"

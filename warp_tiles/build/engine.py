@@ -156,7 +156,8 @@ class Engine:
             BundleError, SettingError: See :attr:`BuildContext.bundle`.
         """
         context = self.build_context(resolved)
-        _ = context.bundle or context.remote
+        if context.bundle is None:  # to ask for either is to open it
+            _ = context.remote
 
     def start_compilers(self, resolved: Settings) -> None:
         """Start compiler processes for a build that is certain to come, while Warp still generates its code.

@@ -187,8 +187,8 @@ def _warp_version() -> str:
 
 # ---- the worker's side
 #
-# The functions here run in processes of Dask, MPI or another executor. They are imported there by name, so the worker
-# needs this package. A worker compiles in compiler processes of its own, like any other process: a crash of the
+# The functions of this part run in processes of Dask, MPI or another executor. They are imported there by name, so the
+# worker needs this package. A worker compiles in compiler processes of its own, like any other process: a crash of the
 # compiler does not end the worker, several threads compile at the same time, and modules share precompiled headers.
 
 

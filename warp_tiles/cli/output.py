@@ -25,7 +25,7 @@ from rich.text import Text
 from warp_tiles.errors import OutputError, ScriptError
 from warp_tiles.launch.script import Script
 from warp_tiles.reports.functions import filled
-from warp_tiles.settings import POLICIES, configure_by_option, configured
+from warp_tiles.settings import POLICIES, configure_by_option, configured, current
 from warp_tiles.util.files import write_output
 from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import printable
@@ -363,7 +363,6 @@ def write_depfile(output: Path, *scripts: Path) -> None:
 
     from warp_tiles.build.engine import Engine
     from warp_tiles.compile.sources import code_files
-    from warp_tiles.settings import current
 
     engine, now = Engine(), current()
     store = engine.build_context(now).store

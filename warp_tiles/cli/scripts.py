@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from warp_tiles.cli.output import note
+from warp_tiles.cli.output import F, note
 from warp_tiles.errors import ScriptError
 from warp_tiles.launch.script import Script
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 #: Options come before the script. A misspelt one is an error; what follows the script belongs to the script.
 GRAMMAR = {"allow_interspersed_args": False}

@@ -121,7 +121,7 @@ def plan_reverse(
     if len(products) != 1:
         return f"the loop has {len(products)} products: give each a loop of its own"
     (product,) = products
-    if problem := _problem_of_product(module, function, loop, body, product):
+    if problem := _problem_of_product(module, loop, body, product):
         return problem
     variant = target.variants.get(product.operation.site)
     if variant is None:
@@ -152,9 +152,7 @@ def plan_reverse(
     return ReverseRing(answer, variant, product.operation, product.c, first, buffers, stage_bytes, gradients, views)
 
 
-def _problem_of_product(
-    module: ModuleTrace, function: FunctionTrace, loop: Loop, body: Body, product: Accumulation
-) -> str:
+def _problem_of_product(module: ModuleTrace, loop: Loop, body: Body, product: Accumulation) -> str:
     """Returns the reason why gradients cannot be computed from stages; empty if they can."""
     operation, c = product.operation, product.c
     if product.addition is not None:

@@ -131,7 +131,7 @@ def _emit_double_buffers(macros: Macros, decision: LoopDecision) -> None:
     stores = f" if ({state}.more) {{ {' '.join(offsets.values())} }}" if offsets else ""
     swaps = " ".join(f"{name}.swap();" for name in names.values())
     text = f"{multiply}:;{stores} if ({state}.pending) {{ {' '.join(adds)} }} {state}.pending = true; {swaps}"
-    _replace_product(macros, product, f"{text} if (!{state}.more) goto {done};")
+    _replace_product(macros, decision.accumulations[-1], f"{text} if (!{state}.more) goto {done};")
     macros.add(Hook.END, loop, f"{state}.more = false; {_WAIT} goto {multiply}; {done}:;")
     macros.add(Hook.END, loop, " ".join(ends))
 

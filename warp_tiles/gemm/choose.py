@@ -115,7 +115,7 @@ def mma_candidates(view: GemmProblem, instruction: Instruction) -> Iterator[Tile
 
 
 def _split_k_values(view: GemmProblem) -> Iterator[int]:
-    """Candidates for ``warps_k``. The block may have too few warps; :func:`check` refuses those."""
+    """Candidates for ``warps_k``. The block may have too few warps; :func:`problem_of` refuses those."""
     if view.threads > _MAX_SPLIT_THREADS:
         return
     warps_k = 2

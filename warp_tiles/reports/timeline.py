@@ -108,7 +108,7 @@ def _module_rows(module: Json, builders: dict[tuple[Any, Any], str]) -> ModuleRo
     ]
     if cached:
         rows.append(_cached_row(cached, labels))
-    rows += _own_rows(module, builds, labels, start, end)
+    rows += _own_rows(module, builds, labels, start)
     return ModuleRows(module_title(module), start, end, tuple(row for row in rows if row.spans))
 
 
@@ -179,7 +179,7 @@ def _cached_row(cached: Sequence[Json], labels: dict[int, str]) -> Row:
     )
 
 
-def _own_rows(module: Json, builds: Sequence[Json], labels: dict[int, str], start: float, end: float) -> list[Row]:
+def _own_rows(module: Json, builds: Sequence[Json], labels: dict[int, str], start: float) -> list[Row]:
     """The rows of the module's own source and of its link, each with the wait before it."""
     phases = {str(phase["name"]): phase for phase in module["phases"]}  # the last one of each name counts
     ends = {labels[id(build)]: _times(build)[1] for build in builds}

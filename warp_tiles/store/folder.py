@@ -152,8 +152,8 @@ class Folder:
         except PermissionError:  # another user's file in a shared cache: only "now" may be set
             with suppress(OSError):
                 self.files.touch(self.key_name(digest))
-        except OSError:
-            pass
+        except OSError as error:
+            raise_if_signalled(error)
 
     def store(self, manifest: Manifest, payload: bytes) -> Manifest:
         """Store an entry durably, the payload first. The caller holds the store lock.

@@ -80,6 +80,8 @@ class Answers:
         try:
             return MeasuredPipeline(pipeline_of(found[0]), found[1])
         except ValueError as error:
+            if digest in self.forced:  # the candidate of a search fails
+                raise
             _warn_of(self.records[digest], question.describe(), str(error))
             return None
 
@@ -96,6 +98,8 @@ class Answers:
             problem = problem_of(variant, tile_config) if tile_config else ""
         except ValueError as error:
             tile_config, problem = None, str(error)
+        if problem and digest in self.forced:  # the candidate of a search fails
+            raise ValueError(problem)
         if problem:
             _warn_of(self.records[digest], variant.describe(), problem)
             return None

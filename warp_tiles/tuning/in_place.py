@@ -239,7 +239,8 @@ def local_devices(
     """
     launch, (device, *others) = placed.launch, devices
     names = argument_names(launch.kernel)
-    copies, lock = dict[str, TunedLaunch](), threading.Lock()
+    copies: dict[str, TunedLaunch] = {}
+    lock = threading.Lock()
 
     def launch_of(config: Config) -> TunedLaunch:
         with lock:

@@ -414,7 +414,7 @@ class TunedKernel:
                     record = self._search(question, launches, pending).merged(question.record().timings)
             if may_search or not pending:
                 break
-            if not self._wait:
+            if not self._wait or question.store.searches(question.key):  # a reference may launch this kernel
                 return None
             if question.winner(record) is not None:  # the other search was cut short
                 break
@@ -520,7 +520,7 @@ def autotune(
         rtol: Relative tolerance of results, as in ``numpy.allclose``; finite and not negative.
         atol: Absolute tolerance, likewise.
         flush_l2: Measure with inputs that are not in the L2 cache of the GPU.
-        wait: True waits while another process tunes the same key. False launches the default meanwhile.
+        wait: True waits while another thread or process tunes the same key. False launches the default meanwhile.
         jobs: Number of parallel builds; 0 for one per core.
         effort: Amount of measurement; None for the default.
         devices: Further GPUs that share the work, one or a list. GPUs unlike the launch's own are left out.

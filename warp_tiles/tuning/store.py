@@ -37,7 +37,7 @@ from warp_tiles.tuning.record import (
     encode_records,
 )
 from warp_tiles.util.files import open_input, read_whole
-from warp_tiles.util.single_flight import single_flight
+from warp_tiles.util.single_flight import searches, single_flight
 from warp_tiles.util.threads import raise_if_signalled
 
 if TYPE_CHECKING:
@@ -145,11 +145,13 @@ class RecordStore:
         """
 
         def unusable(error: OSError) -> None:
-            warn_once(
-                f"searches are not coordinated between processes: {self.root} cannot be used ({reason_of(error)})"
-            )
+            warn_once(f"searches are not coordinated: {self.root} cannot be used ({reason_of(error)})")
 
         return single_flight(self._own.trusted, lock_name(key.digest), timeout_s, unusable)
+
+    def searches(self, key: TuningKey) -> bool:
+        """Returns True if this thread is in the block of :meth:`single_flight` for a key."""
+        return searches(self._own.trusted, lock_name(key.digest))
 
     def records(self, subject_prefix: str = "") -> list[StoredRecord]:
         """Every stored record whose subject begins with a prefix, folder by folder in lookup order."""

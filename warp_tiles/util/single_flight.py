@@ -58,5 +58,10 @@ def single_flight(
         yield may_search
 
 
+def searches(files: TrustedFolder, name: str) -> bool:
+    """Returns True if this thread holds a lock of :func:`single_flight`."""
+    return files.path(name) in vars(_searching).get("mine", ())
+
+
 def _say_waiting(holder: str) -> None:
     log.warning("waiting for %s, which searches for the same configuration", holder)
