@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -151,8 +152,11 @@ def _state() -> dict[str, object]:
 @pytest.fixture(autouse=True)
 def _leaves_no_state() -> Iterator[None]:
     """Fail a test that leaves state behind, and forget the kernels of scripts, which all belong to ``__main__``."""
-    before = _state()
+    before, stack = _state(), resource.getrlimit(resource.RLIMIT_STACK)
     yield
+    resource.setrlimit(
+        resource.RLIMIT_STACK, stack
+    )  # NVRTC raises it, and Linux lays out memory of new processes by it
     after = _state()
     if "warp" in sys.modules:
         from warp_tiles._warp.internals import find
