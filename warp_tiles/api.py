@@ -87,6 +87,7 @@ def disable() -> None:
     if is_planning():
         return
     with _lock:
+        set_refusal(None)
         if (hooks := installed()) is not None:
             set_installed(None)
             hooks.uninstall()

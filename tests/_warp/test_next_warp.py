@@ -155,6 +155,9 @@ def test_a_required_part_that_is_gone(newer: list[str], monkeypatch: pytest.Monk
     assert find("build").build_cuda.__module__.startswith("warp.")
     with pytest.raises(warp_tiles.UnsupportedWarpError, match=r"context\.Module\.load"):
         warp_tiles.report()
+    warp_tiles.disable()
+    with pytest.raises(warp_tiles.PlanError, match="to be enabled"):
+        warp_tiles.report()
     monkeypatch.setattr(find("context.Module"), "load", load_of, raising=False)
     warp_tiles.enable()
     assert warp_tiles.is_enabled()
