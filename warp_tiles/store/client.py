@@ -148,12 +148,11 @@ class Client:
             yield
         except Exception as error:
             known = self._library.exceptions
+            unsupported = (known.NotSupportedError, NotImplementedError)  # obstore raises the built-in one too
             kind: type[Exception] = OSError
             if isinstance(error, (known.NotFoundError, FileNotFoundError)):
                 kind = MissingObjectError
-            elif isinstance(
-                error, (known.NotSupportedError, NotImplementedError)
-            ):  # obstore raises the built-in one too
+            elif isinstance(error, unsupported):
                 kind = NotSupportedError
             elif isinstance(error, (known.PermissionDeniedError, known.UnauthenticatedError)):
                 kind = PermissionError
