@@ -113,7 +113,7 @@ def run(only: Sequence[str]) -> None:
     from benchmarks.launch_kernels import separator
 
     torch = importlib.import_module("torch")
-    wp.config.quiet = True
+    wp.config.log_level = wp.LOG_WARNING
     warp_tiles.enable()
     wp.set_stream(wp.stream_from_torch(torch.cuda.current_stream()))
     for name, call in calls(torch, only):

@@ -287,7 +287,7 @@ def main(arguments: list[str] | None = None) -> int:
     import warp_tiles
 
     torch = importlib.import_module("torch")
-    wp.config.quiet = True
+    wp.config.log_level = wp.LOG_WARNING
     warp_tiles.enable()
     wp.set_stream(wp.stream_from_torch(torch.cuda.current_stream()))
     rows: list[dict[str, Any]] = []

@@ -90,8 +90,6 @@ import sys
 import numpy as np
 import warp as wp
 
-wp.config.quiet = True
-
 {kernel}
 
 rng = np.random.default_rng(0)
@@ -152,7 +150,7 @@ def command(*words: object, cache: Path) -> str:
 
 def measured(script: Path, cache: Path) -> dict[str, float]:
     """The median times in microseconds with the records of a cache, and without."""
-    found = [command("run", script, "--measure", cache=cache).split()[-2:] for _ in range(TURNS)]
+    found = [command("run", "-q", script, "--measure", cache=cache).split()[-2:] for _ in range(TURNS)]
     tuned, default = (statistics.median(map(float, column)) for column in zip(*found))
     return {"tuned": tuned, "default": default}
 

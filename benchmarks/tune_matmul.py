@@ -179,7 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
     from warp_tiles.array_products.answers import key_of
 
     torch = importlib.import_module("torch")
-    wp.config.quiet = True
+    wp.config.log_level = wp.LOG_WARNING
     warp_tiles.enable()
     wp.set_stream(wp.stream_from_torch(torch.cuda.current_stream()))
     device = wp.get_device("cuda:0")

@@ -69,7 +69,7 @@ def test_kernels_have_no_adjoint() -> None:
 
 def test_names_are_the_same_in_each_process() -> None:
     code = (
-        "import sys, warp as wp; wp.config.quiet = True\n"
+        "import sys, warp as wp; wp.config.log_level = wp.LOG_WARNING\n"
         "from tests.array_products.test_kernels import KEYS, tile_kernel\n"
         "names = list(KEYS) if sys.argv[1] == '1' else list(reversed(KEYS))\n"
         "print(*sorted(tile_kernel(KEYS[name]).module.name for name in names))"

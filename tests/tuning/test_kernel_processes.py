@@ -21,7 +21,7 @@ import json, sys
 import numpy as np
 import warp as wp
 
-wp.config.quiet = True
+wp.config.log_level = wp.LOG_WARNING
 import warp_tiles
 
 
