@@ -14,7 +14,7 @@ import warp as wp
 import warp_tiles
 from tests.array_products.cases import integers, on
 from warp_tiles import settings
-from warp_tiles._warp.intercept import intercepted
+from warp_tiles._warp.intercept import collected_products, intercepted, note_product
 from warp_tiles.array_products import answers
 from warp_tiles.array_products.arguments import checked
 from warp_tiles.array_products.call import MatmulCall, View, contiguous
@@ -23,7 +23,6 @@ from warp_tiles.array_products.prepared import answered, kernel_of
 from warp_tiles.gemm.main_loop import LoopAnswer
 from warp_tiles.gemm.matmul import answer_of, candidates, choose_matmul
 from warp_tiles.gemm.matmul_question import MatmulAnswer, MatmulConfig, MatmulProblem
-from warp_tiles.launch.script import collected_products, note_product
 
 PROBLEM = MatmulProblem(4096, 128, 1024, 1, "float16", "float16", "float16")
 CONFIG = MatmulConfig(64, 64, 128, 128, 2, 4)

@@ -18,11 +18,16 @@ import inspect
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from warp_tiles.gemm.matmul_question import MatmulAnswer
 
 _ABSENT = object()
 
-_open_blocks = 0  # global, because every thread of a script must see it
+# global, because every thread of a script must see them
+_open_blocks = 0
+_collections: list[dict[MatmulAnswer, None]] = []
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +62,25 @@ def is_planning() -> bool:
     A script asks this where it needs results, e.g. before it checks them, or in a loop that ends when they converge.
     """
     return _open_blocks > 0
+
+
+@contextmanager
+def collected_products() -> Iterator[list[MatmulAnswer]]:
+    """Collect the products that are noted in the block. They are complete after it, each once."""
+    noted: dict[MatmulAnswer, None] = {}
+    found: list[MatmulAnswer] = []
+    _collections.append(noted)
+    try:
+        yield found
+    finally:
+        _collections[:] = [one for one in _collections if one is not noted]  # an equal one may be open
+        found.extend(noted)
+
+
+def note_product(product: MatmulAnswer) -> None:
+    """Add a product of ``warp_tiles.matmul`` to the collections that are open."""
+    for noted in _collections:
+        noted.setdefault(product)
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import warp
@@ -56,18 +58,22 @@ REQUIRED = {
 }
 
 
+_getter = cache(attrgetter)  # thousands of calls while a module is generated
+
+
 def find(path: str) -> Any:
     """Returns ``warp._src.<path>``.
 
     Raises:
         UnsupportedWarpError: This Warp does not have it.
     """
-    here: Any = getattr(warp, "_src", None)
-    for name in path.split("."):
-        here = getattr(here, name, None)
-        if here is None:
-            raise missing(f"warp._src.{path}")
-    return here
+    try:
+        found = _getter(f"_src.{path}")(warp)
+    except AttributeError:
+        found = None
+    if found is None:
+        raise missing(f"warp._src.{path}")
+    return found
 
 
 def missing(what: str) -> UnsupportedWarpError:

@@ -42,6 +42,13 @@ REQUIRED = {
 }
 
 
+class _Generating(threading.local):
+    """The functions that a thread generates, the innermost last: Warp's Adjoint, and the recorder if it is recorded."""
+
+    def __init__(self) -> None:
+        self.stack: list[tuple[Any, Recorder | None]] = [(None, None)]
+
+
 class Tracer:
     """Wraps the methods of Warp's code generator. Each thread records the function that it generates.
 
@@ -50,7 +57,7 @@ class Tracer:
     """
 
     def __init__(self) -> None:
-        self._local = threading.local()
+        self._generating = _Generating()
         self.rejection = ""
 
     def install(self, wrap: Callable[[Any, str, Callable[..., Any]], None]) -> None:
@@ -73,23 +80,18 @@ class Tracer:
     def function(self, adjoint: Any, module: BuilderState | None) -> Iterator[None]:
         """Records the function that Warp generates in the block."""
         recorder = module.begin(adjoint) if module is not None else None
-        self._stack.append((adjoint, recorder))
+        self._generating.stack.append((adjoint, recorder))
         try:
             yield
             if recorder is not None:
                 recorder.end_function()
         finally:
-            self._stack.pop()
-
-    @property
-    def _stack(self) -> list[tuple[Any, Recorder | None]]:
-        stack: list[tuple[Any, Recorder | None]] = self._local.__dict__.setdefault("stack", [(None, None)])
-        return stack
+            self._generating.stack.pop()
 
     @property
     def adjoint(self) -> Any:
         """Warp's Adjoint of the function that this thread generates, or None."""
-        return self._stack[-1][0]
+        return self._generating.stack[-1][0]
 
     def recorder(self, adjoint: Any = None) -> Recorder | None:
         """The recorder of the function that this thread generates.
@@ -100,5 +102,5 @@ class Tracer:
         Returns:
             None if this thread generates another function, or one that is not recorded.
         """
-        current, recorder = self._stack[-1]
+        current, recorder = self._generating.stack[-1]
         return recorder if adjoint is None or adjoint is current else None

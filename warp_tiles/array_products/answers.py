@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warp_tiles._warp import is_enabled
 from warp_tiles._warp.intercept import is_planning
@@ -13,8 +13,10 @@ from warp_tiles.gemm.matmul import answer_of, choose_matmul
 from warp_tiles.gemm.matmul_question import MatmulAnswer, MatmulConfig, MatmulProblem, ShapeBucket
 from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.settings import DEFAULT, current
-from warp_tiles.tuning.key import Environment, TuningKey
-from warp_tiles.tuning.record import Record, decode_records
+
+if TYPE_CHECKING:
+    from warp_tiles.tuning.key import Environment, TuningKey
+    from warp_tiles.tuning.record import Record
 
 # the GPU of plans on a machine without one: its compute capability and multiprocessors, and its name if the setting
 # target_gpu is empty
@@ -58,6 +60,8 @@ def _pipeline() -> PipelineOverrides | str | None:
 
 def key_of(problem: MatmulProblem, source: str, environment: Environment) -> TuningKey:
     """The key of the tuning record of a product's shape bucket."""
+    from warp_tiles.tuning.key import TuningKey
+
     return TuningKey.of("matmul", dict(zip(_BUCKET, problem.bucket)), source, environment)
 
 
@@ -88,4 +92,6 @@ def winners(records: list[Record]) -> dict[ShapeBucket, MatmulConfig]:
 
 @functools.cache
 def _shipped() -> tuple[Record, ...]:
+    from warp_tiles.tuning.record import decode_records
+
     return tuple(record for path in sorted(RECORDS.glob("*.json")) for record in decode_records(path.read_bytes()))

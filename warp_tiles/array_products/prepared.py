@@ -9,7 +9,7 @@ from typing import Any
 
 import warp as wp
 
-from warp_tiles._warp.intercept import is_planning
+from warp_tiles._warp.intercept import is_planning, note_product
 from warp_tiles._warp.launch import pack_launch
 from warp_tiles.array_products.answers import answer
 from warp_tiles.array_products.call import MatmulCall, View, canonicalize, contiguous
@@ -27,7 +27,6 @@ from warp_tiles.array_products.workspace import workspace
 from warp_tiles.errors import MatmulError, WarpTilesError
 from warp_tiles.gemm.matmul_question import ALIGNED, MatmulAnswer, MatmulConfig
 from warp_tiles.gemm.problem import DTYPE_BYTES
-from warp_tiles.launch.script import note_product
 from warp_tiles.util.threads import raise_if_signalled
 
 THREADS = 256  # of kernels without tiles

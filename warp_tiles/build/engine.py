@@ -230,11 +230,15 @@ class Engine:
         """
         from warp_tiles.build.functions import decided
 
-        functions = _ChosenFunctions(self.chain(bare.settings), bare, self.build_context(bare.settings))
-        return self.annotate(decided(bare, generated, functions))
+        chain = self.chain(bare.settings)
+        functions = _ChosenFunctions(chain, bare, self.build_context(bare.settings))
+        return self.annotate(decided(bare, generated, functions), chain)
 
-    def annotate(self, plan: ModulePlan) -> ModulePlan:
+    def annotate(self, plan: ModulePlan, chain: Chain | None = None) -> ModulePlan:
         """The plan with the provider, key and cache state of each needed variant, and with the register limit.
+
+        Args:
+            chain: The chain of its settings, whose digests are taken already; None for a new one.
 
         Raises:
             TypeError, UnsupportedVariant, ToolchainError: See :meth:`warp_tiles.build.chain.Chain.assign`.
@@ -242,7 +246,7 @@ class Engine:
         """
         from warp_tiles.plan.planning import with_register_limit
 
-        chain = self.chain(plan.settings)
+        chain = chain or self.chain(plan.settings)
         variants = tuple(self._annotated(chain, variant) for variant in plan.variants)
         return with_register_limit(replace(plan, variants=variants))
 

@@ -123,10 +123,9 @@ def _identity(kind: str, files: Mapping[str, str | os.PathLike[str]]) -> tuple[s
     rows: list[tuple[object, ...]] = []
     newest_ns = 0
     for name in sorted(files):
-        path = os.path.abspath(files[name])
-        state = _state(os.stat(path))
+        state = _state(os.stat(files[name]))
         newest_ns = max(newest_ns, state[2])
-        rows.append((name, path, *state))
+        rows.append((name, os.fspath(files[name]), *state))
     return hashlib.sha256(repr((kind, rows)).encode("utf-8", "surrogatepass")).hexdigest(), newest_ns
 
 

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from warp_tiles._warp.intercept import NotedLaunch, intercepted
+from warp_tiles._warp.intercept import NotedLaunch, collected_products, intercepted
 from warp_tiles.errors import ScriptError
 from warp_tiles.gemm.matmul_question import MatmulAnswer
 
@@ -54,28 +54,6 @@ class Discovery:
         """Plans or records of modules, each with the names of the kernels that its block size is launched for."""
         launched = {(target.module.name, target.block_dim): list(target.launched) for target in self.targets}
         return [{**module, "launched": launched.get((module["name"], module["block_dim"]), [])} for module in modules]
-
-
-_collections: list[dict[MatmulAnswer, None]] = []  # global, because every thread of a script must see it
-
-
-@contextlib.contextmanager
-def collected_products() -> Iterator[list[MatmulAnswer]]:
-    """Collect the products that are noted in the block. They are complete after it, each once."""
-    noted: dict[MatmulAnswer, None] = {}
-    found: list[MatmulAnswer] = []
-    _collections.append(noted)
-    try:
-        yield found
-    finally:
-        _collections[:] = [one for one in _collections if one is not noted]  # an equal one may be open
-        found.extend(noted)
-
-
-def note_product(product: MatmulAnswer) -> None:
-    """Add a product of ``warp_tiles.matmul`` to the collections that are open."""
-    for noted in _collections:
-        noted.setdefault(product)
 
 
 @dataclass(frozen=True)
