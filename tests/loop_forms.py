@@ -363,6 +363,54 @@ MORE: dict[str, Form] = {
         reason="Warp unrolls the loop, and each iteration has a new tile",
         expected=lambda a, b: a[:, :48] @ b[:48],
     ),
+    "two loops that use the same names": Form(
+        kernel(
+            START,
+            START.replace("c =", "d ="),
+            RANGE,
+            ranged(product="wp.tile_matmul(a, b, d)"),
+            "e = c + d",
+            STORE.replace("C, c", "C, e"),
+        ),
+        expected=lambda a, b: 2 * (a @ b),
+        loops=2,
+    ),
+    "two loops that use the same names, in a loop": Form(
+        kernel(
+            START,
+            START.replace("c =", "d ="),
+            "for part in range(A.shape[0] // 32):",
+            *(
+                indented(loop("for k in range(A.shape[1] // 32):", f"{k} * 16", product=f"wp.tile_matmul(a, b, {c})"))
+                for c, k in (("c", "(part * 10 + k)"), ("d", "((1 - part) * 10 + k)"))
+            ),
+            "e = c + d",
+            STORE.replace("C, c", "C, e"),
+        ),
+        expected=lambda a, b: 2 * (a @ b),
+        loops=2,
+        differentiable=False,
+    ),
+    "a name that the loop changes and that is read later": Form(
+        kernel(START, *(line.format(k="0") for line in (LOAD_A, LOAD_B)), RANGE, ODD, STORE),
+        state="register_accumulators",
+        reason="the loop replaces a tile that is read outside of it: give the tile a name of its own in the loop",
+        expected=lambda a, b: a @ b + a[:, -16:] @ b[-16:],
+        differentiable=False,
+    ),
+    "a name that the loop changes and reads first": Form(
+        kernel(
+            START,
+            *(line.format(k="0") for line in (LOAD_A, LOAD_B)),
+            "for k in range(0, A.shape[1], 16):",
+            *(f"    {line}" for line in (ODD, LOAD_A.format(k="k"), LOAD_B.format(k="k"))),
+            STORE,
+        ),
+        state="register_accumulators",
+        reason="the loop loads no operand of its products",
+        expected=lambda a, b: a @ b + a[:, :16] @ b[:16] - a[:, -16:] @ b[-16:],
+        differentiable=False,
+    ),
     "an array is written": Form(
         kernel(START, RANGE + "\n    if k == 0:\n        wp.atomic_add(C, 63, 63, wp.float32(0.0))", STORE),
         state="register_accumulators",

@@ -10,6 +10,7 @@ from typing import Any
 from warp_tiles._warp.modules import name_of
 from warp_tiles._warp.recorder import Recorder
 from warp_tiles.build.module_build import ModuleBuild
+from warp_tiles.codegen.assignments import without_unread_assignments
 from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.codegen.operations import INDEXED, Effect
 from warp_tiles.codegen.prelude import PLACEHOLDER
@@ -59,7 +60,8 @@ class BuilderState:
 
     def trace(self, kernels: Sequence[Any], reached: list[tuple[Any, dict[int, Any]]]) -> ModuleTrace:
         """Returns the trace of the module."""
-        functions = [recorder.trace(self.label, self._effect_of) for recorder in self.recorders.values()]
+        traces = (recorder.trace(self.label, self._effect_of) for recorder in self.recorders.values())
+        functions = [without_unread_assignments(trace) for trace in traces]
         labels = {identity: self.label(recorder.adjoint) for identity, recorder in self.recorders.items()}
         return ModuleTrace(
             {function.label: function for function in functions},

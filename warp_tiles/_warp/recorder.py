@@ -22,6 +22,7 @@ from warp_tiles._warp.trace_builder import (
 )
 from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.operations import (
+    ASSIGN,
     ASTYPE,
     ELEMENTWISE,
     INPLACE,
@@ -45,7 +46,9 @@ _ARITHMETIC_NODES = (
     *(ast.Attribute, ast.BoolOp, ast.Compare, ast.UnaryOp, ast.BinOp, ast.Name, ast.Subscript),
 )
 # the adjoints of these have hooks, if the statements have
-_REVERSED = ELEMENTWISE | {LOAD, MATMUL, STORE, TRANSPOSE}
+_REVERSED = ELEMENTWISE | {ASSIGN, LOAD, MATMUL, STORE, TRANSPOSE}
+# loads may be in flight during these: a view of a tile, and a copy that may turn out to be unread
+_WAITLESS = (ASSIGN, TRANSPOSE)
 _LOOP_JUMPS: dict[type[ast.AST], str] = {ast.Break: "break", ast.Continue: "continue"}
 
 
@@ -113,17 +116,18 @@ class Recorder:
             original(statement, replay, skip_replay)
             return
         name = _name_of(frame.function)
-        effect = self._effect(frame)
+        effect, is_hooked = self._effect(frame), self._is_hooked(frame, name)
         if effect is not Effect.NONE:
             frame.wait = self._mark_wait() if frame.wait is None else frame.wait
-            if effect is not Effect.ALIAS and name != LOAD and frame.function.is_builtin():
+            is_waitless = name == LOAD or (name == ASSIGN and is_hooked)
+            if effect is not Effect.ALIAS and not is_waitless and frame.function.is_builtin():
                 self._loads_in_flight = False
-        if self._is_hooked(frame, name):
+        if is_hooked:
             frame.hook, frame.statement = next(self._numbers), replay or statement
             if not frame.function.skip_replay:  # else Warp writes it into the reverse pass as a comment
                 replay = Hook.REPLAY.around(frame.hook, replay or statement)
             statement = Hook.AT.around(frame.hook, statement)
-            if name != TRANSPOSE:  # a view, which may be made while its tile is loaded
+            if name not in _WAITLESS:
                 self._loads_in_flight = name == LOAD
         original(statement, replay, skip_replay)
 
@@ -259,7 +263,7 @@ class Recorder:
 
     def _is_hooked(self, call: RecordedOperation, name: str) -> bool:
         """True if a call gets a hook around its statement."""
-        if name in INPLACE:  # a vector and an element of a tile have these operators too
+        if name in INPLACE or name == ASSIGN:  # vectors, and elements of tiles, have these too
             return all(map(is_tile, call.operands))
         if name in OPERATORS:
             return any(map(is_tile, call.operands))

@@ -12,6 +12,7 @@ import numpy as np
 
 from warp_tiles._warp.internals import find
 from warp_tiles.codegen.operations import (
+    ASSIGN,
     UNKNOWN_MEMORY,
     Affine,
     Array,
@@ -143,7 +144,7 @@ class Scalars:
         """Stores the value of a call's result, if it is a constant or an affine expression."""
         results = call.results
         name = str(call.function.key)
-        if name == "assign" and call.operands:
+        if name == ASSIGN and call.operands:
             self.assigned.add(call.operands[0].emit())
         if len(results) != 1 or not call.function.is_builtin():
             return

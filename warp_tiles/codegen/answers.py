@@ -329,6 +329,7 @@ class ModuleAnswer:
         stores: The stores of computed tiles, without those of ``loops``.
         reversed_stores: The stores whose adjoints are computed in bands.
         skipped: Hooks of the products that the reverse pass does not repeat.
+        unread: Hooks of the assignments that nobody reads.
     """
 
     hooks: tuple[tuple[Hook, int], ...]
@@ -341,3 +342,4 @@ class ModuleAnswer:
     stores: tuple[ComputedStore, ...] = ()
     reversed_stores: tuple[ReversedStore, ...] = ()
     skipped: tuple[int, ...] = ()
+    unread: tuple[int, ...] = ()

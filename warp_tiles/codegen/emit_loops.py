@@ -24,6 +24,7 @@ docs/templates.md shows the text of one loop with stages, whole.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -61,6 +62,12 @@ def skip_replays(macros: Macros, hooks: Iterable[int]) -> None:
     """Replaces forward products in the reverse pass by a barrier, because the next statement may read their tiles."""
     for hook in hooks:
         macros.replace(Hook.REPLAY, hook, _SYNC)
+
+
+def remove_unread(macros: Macros, hooks: Iterable[int]) -> None:
+    """Removes assignments that nobody reads, with their adjoints."""
+    for hook, number in itertools.product((Hook.AT, Hook.REPLAY, Hook.ADJOINT), hooks):
+        macros.replace(hook, number, "")
 
 
 def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:

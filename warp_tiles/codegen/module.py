@@ -11,6 +11,7 @@ from warp_tiles.codegen.answers import FunctionCall, LoopAccumulators, LoopDecis
 from warp_tiles.codegen.hooks import hook_of
 from warp_tiles.codegen.loads import plan_loads
 from warp_tiles.codegen.loops import decide
+from warp_tiles.codegen.operations import UNREAD_ASSIGN
 from warp_tiles.codegen.prelude import finished_source
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.stores import computed_stores, reversed_stores
@@ -216,6 +217,7 @@ class GeneratedModule:
             stores=tuple(found for found in stores if found.store not in stored),
             reversed_stores=tuple(found for function in moving for found in reversed_stores(self.trace, function)),
             skipped=self._skipped(decision, functions) if settings.register_accumulators else (),
+            unread=tuple(hook_of(node) for _, node in self.trace.operations() if node.name == UNREAD_ASSIGN),
         )
 
     def _skipped(self, decision: ModuleDecision, functions: Functions) -> tuple[int, ...]:

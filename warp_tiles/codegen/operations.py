@@ -40,6 +40,8 @@ SHAPE = "shape"  # of an array
 JUMPS = ("break", "continue")
 ZEROS = "tile_zeros"
 TRANSPOSE = "tile_transpose"  # a view of the whole tile
+ASSIGN = "assign"  # to a variable, to an element, or of a whole tile
+UNREAD_ASSIGN = "unread_assign"  # of a tile that nobody reads (warp_tiles.codegen.assignments)
 ADD_INPLACE, SUB_INPLACE = "add_inplace", "sub_inplace"  # the operators += and -=
 INPLACE = frozenset({ADD_INPLACE, SUB_INPLACE})  # these change the elements of their first tile
 # operators on the elements of tiles, which compute a tile in registers as ASTYPE and MAP do

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from warp_tiles.codegen.answers import Accumulation, Buffer
+from warp_tiles.codegen.assignments import assigned_tile
 from warp_tiles.codegen.operations import JUMPS, LOAD, ZEROS, Effect, Operation, Scalar, Tile
 from warp_tiles.codegen.trace import Branch, FunctionTrace, Loop, ModuleTrace, Node, loops, operations, path_to
 
@@ -78,6 +79,8 @@ def _problem_of_operation(operation: Operation, loaded: set[str]) -> str:
         # the products read the tiles of the iteration before through the view of this iteration
         moves = any(isinstance(value, Scalar) and value.constant is None for value in operation.operands)
         return f"the view that {operation.name} makes moves with the loop: load a tile in its place" if moves else ""
+    if assigned_tile(operation):
+        return "the loop replaces a tile that is read outside of it: give the tile a name of its own in the loop"
     return {
         Effect.NONE: "",
         Effect.WRITES: f"{operation.name} writes to an array while tiles are loaded: move it behind the loop",

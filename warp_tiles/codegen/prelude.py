@@ -12,6 +12,7 @@ from warp_tiles.codegen.emit_loops import (
     emit_loads,
     emit_loops,
     emit_reverse,
+    remove_unread,
     reversed_types,
     skip_replays,
     staged_types,
@@ -85,6 +86,7 @@ def _macros(answer: ModuleAnswer) -> Macros:
     for store in answer.reversed_stores:
         emit_store_adjoint(macros, store)
     skip_replays(macros, answer.skipped)
+    remove_unread(macros, answer.unread)
     for loop in answer.loops:
         emit_reverse(macros, loop)
     return macros

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from warp_tiles.codegen.answers import Accumulation, Ring, StageBuffer
-from warp_tiles.codegen.operations import JUMPS, TRANSPOSE, UNKNOWN_MEMORY, Array, Operation, Tile
+from warp_tiles.codegen.operations import ASSIGN, JUMPS, TRANSPOSE, UNKNOWN_MEMORY, Array, Operation, Tile
 from warp_tiles.codegen.pipelines import Body, fill_before, holds_zeros
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, operations, path_to
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
@@ -113,7 +113,7 @@ def constant_arrays(function: FunctionTrace, loop: Loop) -> frozenset[str]:
     assigned: set[str] = set()
     for operation in function.operations():
         made |= {value.name: operation for value in operation.results if isinstance(value, Array)}
-        assigned |= {value.name for value in operation.operands if operation.name == "assign"}
+        assigned |= {value.name for value in operation.operands if operation.name == ASSIGN}
     read = {value for operation in inside for value in operation.operands if isinstance(value, Array)}
     return frozenset(
         array.name

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from warp_tiles.codegen.operations import (
     ADD_INPLACE,
+    ASSIGN,
     ASTYPE,
     JUMPS,
     LOAD,
@@ -68,7 +69,7 @@ class _Reader:
         self._operations = list(function.operations())
         # the first one, because a tuple has its operands as results
         self._maker = {value.name: operation for operation in reversed(self._operations) for value in operation.results}
-        assignments = (operation for operation in self._operations if operation.name == "assign")
+        assignments = (operation for operation in self._operations if operation.name == ASSIGN)
         self._assigned = {value.name for operation in assignments for value in operation.operands[:1]}
 
     def product(self) -> WholeProduct:
