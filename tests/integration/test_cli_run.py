@@ -15,12 +15,15 @@ from tests.integration.helpers import gemm
 
 def test_run_with_a_report_and_arguments(folder: Path) -> None:
     report = folder / "report.json"
-    words = (folder / "main.py", folder, "--arch", "x", "-o", "--json")
+    words = (folder / "main.py", folder, "--arch", "x", "-o", "--json", "-v", "--quiet")
     done = command("run", "--report", report, *words, as_json=False, WARP_CACHE_PATH=str(folder / "warp"))
     assert done.returncode == 0, done.stderr
+    assert "warp-tiles: --json, -v, --quiet stands behind the script, which gets it" in done.stderr
     assert "sum 16384.0" in done.stdout
     assert (folder / "sum").read_text() == "16384.0"
-    assert (folder / "arguments").read_text() == "--arch x -o --json", "arguments after the script belong to the script"
+    assert (folder / "arguments").read_text() == "--arch x -o --json -v --quiet", (
+        "arguments after the script belong to the script"
+    )
     (module,) = json.loads(report.read_text())["modules"]
     assert module["kernels"] == ["gemm"]
     assert [variant["role"] for variant in module["variants"]] == ["forward", "adjoint_a", "adjoint_b"]

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,9 +143,8 @@ class ModuleBuild:
         linked_here = self.plan.has_own_code and not self._warp_link_reason(module, foreign)
         kept = linked_here and self._settings.keeps_modules
         text = source_path.read_text("utf-8")
-        known = self._lease(module, text) if kept else nullcontext()
         counted = self._engine.progress.module(self.plan.name, arch, self.plan.block_dim, self._settings.progress)
-        with counted, known as lease:
+        with counted, self._lease(module, text, kept=kept) as lease:
             if lease is not None and lease.found is not None:
                 record = replace(self._found(lease.found, output_path), module_key=lease.found.key)
             else:
@@ -202,12 +201,16 @@ class ModuleBuild:
             return None
 
     @contextmanager
-    def _lease(self, module: ModuleSource, text: str) -> Iterator[BuildLease | None]:
-        """Look the linked module up, and keep other processes from linking it. Yields None if it has no key."""
+    def _lease(self, module: ModuleSource, text: str, *, kept: bool) -> Iterator[BuildLease | None]:
+        """Look the linked module up, and keep other processes from linking it.
+
+        Yields None if it is not kept or has no key.
+        """
         started = now_s()
-        key = self._key(module, text)
+        key = self._key(module, text) if kept else None
         if key is None:
-            yield None
+            with self._context.modules.building():
+                yield None
             return
         upstream = self._context.upstream(MODULE, key)
 

@@ -44,7 +44,7 @@ def _of_the_script(context: click.Context, parameter: click.Parameter, value: tu
     if value[:1] == ("--",):
         return value[1:]
     options = [option for option in context.command.params if isinstance(option, click.Option)]
-    known = {name for option in options for name in option.opts if name.startswith("--") or option.required}
+    known = {name for option in options for name in option.opts}
     if found := [word for word in value if word.partition("=")[0] in known]:
         names = ", ".join(found)
         note(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import Any, TextIO, cast
 
 from warp_tiles._warp.intercept import NotedLaunch, collected_products, intercepted
@@ -21,6 +22,8 @@ from warp_tiles.errors import ScriptError
 from warp_tiles.gemm.matmul_question import MatmulAnswer
 
 PLANNED = "planned| "  # before each line that a script prints while it is planned
+_DRAWN = re.compile(r"\r|\x1b\[[\d;?]*[^\d;?m]")  # moves the cursor, as progress bars do
+_PRINTERS = {*sys.stdlib_module_names, "click", "rich"}  # print what others give them
 
 
 @dataclass(frozen=True)
@@ -144,15 +147,21 @@ def _searching(folder: str) -> Iterator[None]:
 
 
 class _Marked:
-    """A stream with a mark before each line. Its other members are those of the stream."""
+    """A stream with a mark before each line of a script, but not of this package. Its other members are the stream's.
+
+    Attributes:
+        mark: The text before each line. Loggers of the script may keep the stream, so it is emptied at the end.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._begins_line = True
+        self.mark = PLANNED
 
     def write(self, text: str) -> int:
+        mark = "" if _is_of_this_package(sys._getframe(1)) else self.mark
         for line in re.findall(r"[^\n]*\n|[^\n]+", text):
-            self._stream.write(f"{PLANNED}{line}" if self._begins_line else line)
+            self._stream.write(f"{mark}{line}" if self._begins_line and not _DRAWN.match(line) else line)
             self._begins_line = line.endswith("\n")
         return len(text)
 
@@ -164,11 +173,33 @@ class _Marked:
         return getattr(self._stream, name)
 
 
+def _is_of_this_package(frame: FrameType | None) -> bool:
+    """True if the innermost frame that does not only print is of this package, e.g. of a warning."""
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        package = name.partition(".")[0]
+        if name != __name__ and package not in _PRINTERS:
+            return package == __name__.partition(".")[0]
+        frame = frame.f_back
+    return False
+
+
+@contextlib.contextmanager
+def _marked_output() -> Iterator[None]:
+    """Mark what is printed in the block, see :class:`_Marked`."""
+    output, errors = _Marked(sys.stdout), _Marked(sys.stderr)
+    with contextlib.redirect_stdout(cast(TextIO, output)), contextlib.redirect_stderr(cast(TextIO, errors)):
+        try:
+            yield
+        finally:
+            output.mark = errors.mark = ""
+
+
 def discover(script: Script, block_dim: int | None = None) -> Discovery:
     """Run a script and collect its launches without executing them. The script sees ``is_planning()``.
 
-    The lines that it prints are marked, because they show values that nothing has computed. Filters of warnings that
-    the script sets end with it, so that they do not hide the warnings of a later build.
+    The lines that it prints are marked on both streams, because they show values that nothing has computed. Filters of
+    warnings that the script sets end with it, so that they do not hide the warnings of a later build.
 
     Args:
         block_dim: Use this block size instead of those that the script launches with.
@@ -192,7 +223,7 @@ def discover(script: Script, block_dim: int | None = None) -> Discovery:
     try:
         with intercepted(note) as substituted, collected_products() as products, warnings.catch_warnings():
             try:
-                with contextlib.redirect_stdout(cast(TextIO, _Marked(sys.stdout))):
+                with _marked_output():
                     script.run()
             except ScriptError:
                 raise

@@ -21,16 +21,17 @@ _SUFFIX = ".json"
 
 
 class Documents:
-    """The files of one folder. They are for this user alone, also below a shared root.
+    """The files of one folder.
 
     Args:
         folder: The folder of the files, by name below the root.
         shared: Accept a root that others can write.
         most: The largest number of files; the oldest are removed first. 0 for no limit.
+        private: The files are for this user alone, also below a shared root.
     """
 
-    def __init__(self, root: Path, folder: str, *, shared: bool = False, most: int = 0) -> None:
-        self.files = TrustedFolder(root, shared=shared, private=True)
+    def __init__(self, root: Path, folder: str, *, shared: bool = False, most: int = 0, private: bool = True) -> None:
+        self.files = TrustedFolder(root, shared=shared, private=private)
         self.folder = folder
         self.problems = Problems()
         self._most = most
@@ -42,7 +43,7 @@ class Documents:
     def read(self, name: str) -> dict[str, object] | None:
         """Returns a document, or None if it is missing, damaged or unreadable."""
         try:
-            return self._read(name)
+            return self.load(name)
         except DamagedError as error:
             self.problems.damage(str(self.files.path(self.file(name))), str(error))
             with suppress(OSError):
@@ -53,7 +54,13 @@ class Documents:
             raise_if_signalled(error)
         return None
 
-    def _read(self, name: str) -> dict[str, object]:
+    def load(self, name: str) -> dict[str, object]:
+        """Returns a document.
+
+        Raises:
+            DamagedError: It is damaged. It stays.
+            OSError: It is missing or unreadable, or the folder is refused.
+        """
         try:
             data, _ = self.files.read(self.file(name), MAX_BYTES)
         except FileTooLargeError as error:
@@ -96,7 +103,7 @@ class Documents:
         found = []
         for name in self.names():
             try:
-                self._read(name)
+                self.load(name)
             except DamagedError as error:
                 found.append((self.files.path(self.file(name)), str(error)))
             except FileNotFoundError:

@@ -17,6 +17,7 @@ from warp_tiles.store.folder import KEYS, Folder
 from warp_tiles.store.manifest import Manifest
 from warp_tiles.store.paths import HEADERS, HEADERS_SUFFIX, LAYOUT, MODULES, MODULES_SUFFIX
 from warp_tiles.store.sealed import DamagedError
+from warp_tiles.store.statistics import STATISTICS
 from warp_tiles.util.processes import is_leftover
 from warp_tiles.util.trusted_folder import TrustedFolder
 
@@ -28,7 +29,7 @@ PARTS = {
     "linked_modules": (MODULES,),
     "precompiled_headers": (HEADERS,),
     "tuning_records": ("tuning",),
-    "facts": (FACTS := ("toolchain", "asked", "failed")),
+    "facts": (FACTS := ("toolchain", "asked", "failed", STATISTICS)),
 }
 LOCKS_OF_SEARCHES = "tuning/.locks"
 
