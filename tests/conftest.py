@@ -82,6 +82,7 @@ LONGEST_FIRST = (
     "tests/integration/test_cli_run.py",
     "tests/emulator/test_loop_forms.py",
     "tests/store/test_modules.py",
+    "tests/store/test_warp_modules.py",
     "tests/integration/test_loop_targets.py",
     "tests/hardening/test_outputs.py",
     "tests/integration/test_policy.py",

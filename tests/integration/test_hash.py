@@ -229,6 +229,7 @@ def test_disable_restores_every_attribute() -> None:
         "codegen.codegen_func_reverse",
         *(name for name in tracing.REQUIRED if name.startswith("codegen.Adjoint.")),
         "context.Module._compile",
+        "context.Module._run_codegen",
         "context.Module.load",
         "context.ModuleBuilder.codegen",
         "context.ModuleBuilder.get_link_inputs",

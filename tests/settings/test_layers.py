@@ -89,6 +89,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "build_wait_s": "30",
         "trusted_project_dirs": os.pathsep.join(("/p", "/q")),
         "cache_modules": "1",
+        "modules": "all",
         "remote": "s3://bucket/path",
         "remote_push": "1",
         "remote_wait_s": "2.5",

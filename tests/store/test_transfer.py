@@ -70,6 +70,12 @@ def test_only_entries_for_this_toolchain_are_pulled(tmp_path: Path) -> None:
     assert is_built_by(found.manifest.key, TOOLCHAIN)
 
 
+def test_modules_of_warp_are_of_its_library() -> None:
+    key = CacheKey.of({"kind": "module of Warp", "warp": "a" * 64})
+    assert is_built_by(key, {**TOOLCHAIN, "warp": "a" * 64})
+    assert not is_built_by(key, {**TOOLCHAIN, "warp": "b" * 64})
+
+
 def test_other_names_in_a_store_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "store" / "v1" / "ltoir" / "ab").mkdir(parents=True)
     (tmp_path / "store" / "v1" / "ltoir" / "ab" / "README").write_text("")

@@ -9,6 +9,7 @@ The hooks replace these members of Warp. :meth:`Hooks.install` checks that all e
     codegen_func_reverse            shows which functions get an adjoint
     ModuleBuilder.codegen           returns the finished source, from which the plan is made
     ModuleBuilder.get_link_inputs   starts the builds, which run outside Warp's lock
+    Module._run_codegen             generates a module; one that its start key finds is not generated
     build.build_cuda                compiles and links
     ModuleHasher                    hashes a module; one that contains a product or a solver gets another hash
     Module.load, Module._compile    load a module; one whose hash is discarded is loaded again
@@ -16,6 +17,7 @@ The hooks replace these members of Warp. :meth:`Hooks.install` checks that all e
 The trace of the code generator needs more members (:mod:`warp_tiles._warp.tracing`). If a Warp lacks one of them, its
 products and solvers are still served, and its loops stay as Warp generates them. The hook of
 ``Tape.record_launch`` (:mod:`warp_tiles._warp.tapes`) is optional too. Without it, tapes run all adjoint kernels.
+Without ``Module._run_codegen``, every module is generated.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ from warp_tiles._warp.modules import (
     require_target,
     user_modules,
 )
+from warp_tiles._warp.plain import PlainModules
 from warp_tiles._warp.reload import LoadAgain, Reloads
 from warp_tiles._warp.sites import CallSites, dispatch_lto_dot, dispatch_matmul, dispatch_solver
 from warp_tiles._warp.tapes import Tapes
@@ -65,6 +68,7 @@ from warp_tiles.util.warn import warn
 if TYPE_CHECKING:
     from warp_tiles._warp.generation import BuilderState
     from warp_tiles.build.module_build import ModuleBuild
+    from warp_tiles.build.warp_module import WarpModuleBuild
     from warp_tiles.codegen.module import GeneratedModule
     from warp_tiles.plan.planning import ModulePlan
 
@@ -87,7 +91,7 @@ def _module_builder(module: Any, options: Any, hasher: Any, target: str = "cuda"
 class _LinkInputs(list):  # type: ignore[type-arg]
     """Warp's list of LTO-IR, which carries the pending build to build_cuda()."""
 
-    def __init__(self, inputs: list[bytes], build: ModuleBuild) -> None:
+    def __init__(self, inputs: list[bytes], build: ModuleBuild | WarpModuleBuild) -> None:
         super().__init__(inputs)
         self.build = build
 
@@ -101,6 +105,7 @@ class Hooks:
         self._tracer = Tracer()
         self._tapes = tapes
         self.sites = CallSites(self.reloads, self._tracer)
+        self._plain = PlainModules(engine, self.reloads.settings_of, self.reloads.target_of)
         self._code_settings = _code_settings()
         self._generating = threading.local()
         self._is_untested = untested() != ""
@@ -140,6 +145,8 @@ class Hooks:
                 self._tapes.install(self._wrap)
             self._wrap(context.ModuleBuilder, "codegen", self._codegen)
             self._wrap(context.ModuleBuilder, "get_link_inputs", self._get_link_inputs)
+            if hasattr(context.Module, "_run_codegen"):
+                self._wrap(context.Module, "_run_codegen", self._run_codegen)
             self._replace(context.Module, "load", self.reloads.wrapped_load(context.Module.load))
             self._wrap(context.Module, "_compile", self.reloads.compile)
             self._wrap(context.ModuleHasher, "__init__", self._hasher_init)
@@ -220,7 +227,7 @@ class Hooks:
 
     def _codegen(self, original: Callable[..., str], builder: Any, device: str) -> str:
         source = self._generate(original, builder, device)
-        self.reloads.check_prefetch(builder)
+        self.reloads.check_prefetch(builder.module, int(builder.options["block_dim"]))
         return source
 
     def _generate(self, original: Callable[..., str], builder: Any, device: str) -> str:
@@ -321,9 +328,24 @@ class Hooks:
         ltoirs, fatbins = original(builder)
         state = self.sites.existing_state(builder)
         if state is None or state.build is None or not (state.build.plan.needed or state.build.plan.has_own_code):
-            return ltoirs, fatbins
+            build = self._plain.build(builder, getattr(self._generating, "start", None))
+            return ltoirs if build is None else _LinkInputs(ltoirs, build), fatbins
         state.build.start()
         return _LinkInputs(ltoirs, state.build), fatbins
+
+    def _run_codegen(
+        self, original: Callable[..., Any], module: Any, options: dict[str, Any], is_cpu: bool
+    ) -> tuple[str, str, dict[str, Any], list[bytes], list[bytes]]:
+        start = None if is_cpu else self._plain.look_up(module, options)
+        if start is not None and start.found is not None:
+            self.reloads.check_prefetch(module, int(options["block_dim"]))
+            build = self._plain.found_build(module, options, start)
+            return start.found.source.decode("utf-8"), "cu", dict(start.found.meta), _LinkInputs([], build), []
+        self._generating.start = start
+        try:
+            return original(module, options, is_cpu)  # type: ignore[no-any-return]
+        finally:
+            self._generating.start = None
 
     def _build_cuda(
         self, original: Callable[..., None], cu_path: str, arch: int, output_path: str, **keywords: Any
@@ -419,7 +441,11 @@ class Hooks:
         hasher.warp_tiles_names = self._served_builtins(options, module)
         hasher.warp_tiles_has_calls = False
         original(hasher, kernels, hashed)
+        hasher.warp_tiles_hash = hasher.hash
         if not hasher.warp_tiles_has_calls:
+            resolved = self.reloads.settings_of(options, module)
+            if PlainModules.serves(resolved) and (trust := self.engine.foreign_trust(resolved)):
+                hasher.hash = hashlib.sha256(hasher.hash + trust.encode("utf-8")).digest()
             return
         if self.reloads.settings_of(options, module).providers:
             self._probe()

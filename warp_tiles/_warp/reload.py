@@ -109,23 +109,36 @@ class Reloads:
         """Hook of ``Module._compile``. A call without ``output_name`` compiles ahead of time and never builds later."""
         arguments = inspect.signature(original).bind(module, *args, **kwargs).arguments
         if arguments.get("output_name") is not None:
-            with self._mark("loading"):
+            with self._mark("loading"), self._mark("compiling", arguments):
                 return original(module, *args, **kwargs)
         self.prefetches.join(module)
         try:
-            return bool(loads_a_module(original)(module, *args, **kwargs))
+            with self._mark("compiling", arguments):
+                return bool(loads_a_module(original)(module, *args, **kwargs))
         except LoadAgain as caught:
             again = caught
         return bool(self._load_again(again, original, module, *args, **kwargs))
+
+    def target_of(self, module: Any, options: Mapping[str, Any]) -> str:
+        """What this thread compiles a module to: architecture, suffix, cubin or PTX; empty if it compiles none."""
+        given = getattr(self._this_thread, "compiling", None)
+        if not given:
+            return ""
+        arch, threads = options["output_arch"], options["block_dim"]
+        named = given.get("output_name") or module._get_compile_output_name(
+            given.get("device"), arch, use_ptx=given.get("use_ptx"), block_dim=threads
+        )
+        suffix = getattr(warp.config, "cuda_arch_suffix", None)  # an output without a name has it too
+        return f"{arch} {named.removeprefix(module.get_module_identifier(threads))} {suffix}"
 
     def planning(self) -> Any:
         """Returns a with-block in which this thread generates code only to plan it."""
         return self._mark("planning")
 
     @contextmanager
-    def _mark(self, name: str) -> Iterator[None]:
+    def _mark(self, name: str, value: object = True) -> Iterator[None]:
         before = getattr(self._this_thread, name, False)
-        setattr(self._this_thread, name, True)
+        setattr(self._this_thread, name, value)
         try:
             yield
         finally:
@@ -148,10 +161,10 @@ class Reloads:
             self._this_thread.hasher = None
             hash_again(module)
 
-    def check_prefetch(self, builder: Any) -> None:
-        """Refuses the code that a prefetch has generated if the module changed since it was hashed.
+    def check_prefetch(self, module: Any, block_dim: int) -> None:
+        """Refuses the code of a prefetch if the module changed since it was hashed.
 
-        Warp's lock is held, and nothing is written yet. Otherwise Warp's cache would have the code under another hash.
+        Nothing is written yet. Otherwise Warp's cache would have the code under another hash.
 
         Raises:
             LoadAgain: A constant, an option or a setting has changed. It ends the prefetch.
@@ -159,12 +172,12 @@ class Reloads:
         hashed = getattr(self._this_thread, "hasher", None)
         if hashed is None:
             return
-        module, block_dim = builder.module, int(builder.options["block_dim"])
-        if module.hashers.get(block_dim) is not hashed or not reusable(module):
-            raise LoadAgain
-        options = module.resolve_options(warp.config, block_dim=block_dim)
-        if find("context.ModuleHasher")(module._get_live_kernels(), options).get_hash() != hashed.get_hash():
-            raise LoadAgain
+        with find("codegen._codegen_lock"):
+            if module.hashers.get(block_dim) is not hashed or not reusable(module):
+                raise LoadAgain
+            options = module.resolve_options(warp.config, block_dim=block_dim)
+            if find("context.ModuleHasher")(module._get_live_kernels(), options).get_hash() != hashed.get_hash():
+                raise LoadAgain
 
     def _load_again(self, again: LoadAgain, load: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:
         for _ in range(_ATTEMPTS):

@@ -24,7 +24,7 @@ from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.providers.fallbacks import TITLES, Libmathdx, LibmathdxProvider, ScalarProvider
 from warp_tiles.providers.mma import MmaProvider, SolverProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
-from warp_tiles.settings import Settings, current
+from warp_tiles.settings import OWN, Settings, current
 from warp_tiles.solver.variant import Variant
 from warp_tiles.util.nvtx import marked
 from warp_tiles.util.threads import raise_if_signalled, wait_all
@@ -192,9 +192,7 @@ class Engine:
                 raise_if_signalled(error)
         if self._code is None:  # it is taken once, because loaded modules do not change
             self._code = context.store.digests.digest_many(code_files())
-        trust = resolved.store_trust
-        if (store := context.bundle or context.remote) is not None:
-            trust += f", signed by {' '.join(sorted(store.trusted))}"
+        trust = self.foreign_trust(resolved) or OWN
         parts = ["warp_tiles", __version__, f"store={trust}", f"code={self._code}", chain.choices()]
         for provider in chain.providers:
             try:
@@ -208,6 +206,13 @@ class Engine:
             except ToolchainError as error:
                 parts.append(f"no toolchain: {error.message}")
         return "\n".join(parts)
+
+    def foreign_trust(self, resolved: Settings) -> str:
+        """Who else may choose the code of modules: those who write the cache or sign entries; empty for nobody."""
+        context = self.build_context(resolved)
+        if (store := context.bundle or context.remote) is not None:
+            return f"{resolved.store_trust}, signed by {' '.join(sorted(store.trusted))}"
+        return "" if resolved.store_trust == OWN else resolved.store_trust
 
     def choices(self, resolved: Settings) -> str:
         """The part of :meth:`fingerprint` that changes while a program runs: settings, providers and tuning records."""

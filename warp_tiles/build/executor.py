@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
-import importlib.util
 import logging
 import os
 import platform
@@ -27,10 +26,11 @@ from pathlib import Path
 
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
-from warp_tiles.compile.pool import CompilerPool, result_of
+from warp_tiles.compile.pool import CompilerPool, Request, result_of
 from warp_tiles.compile.search import dotted
 from warp_tiles.compile.sources import code_modules, kernels_folder
 from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.compile.warp_compiler import WarpCompileRequest, warp_headers_folder
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.settings import Settings, current
@@ -65,14 +65,6 @@ class Fact:
 
 
 Facts = tuple[tuple[str, Fact], ...]
-
-
-@functools.cache
-def warp_headers_folder() -> Path | None:
-    """Folder of the headers of the installed Warp, which is not imported; None without Warp."""
-    spec = importlib.util.find_spec("warp")
-    locations = list(spec.submodule_search_locations or ()) if spec is not None else []
-    return Path(locations[0]) / "native" if locations else None
 
 
 class Installation:
@@ -328,8 +320,10 @@ class ExecutorPool(CompilerPool):
         self._installation = installation
         self._pending: set[Future[Answer]] = set()
 
-    def submit(self, request: CompileRequest | LinkRequest, prefix: int = 0) -> Future[Compiled]:
-        """See :meth:`CompilerPool.submit`."""
+    def submit(self, request: Request, prefix: int = 0) -> Future[Compiled]:
+        """See :meth:`CompilerPool.submit`. Processes of this machine compile what Warp's own compiler has to."""
+        if isinstance(request, WarpCompileRequest):
+            return super().submit(request)
         try:
             portable = self._installation.portable(request)
             if portable is None:

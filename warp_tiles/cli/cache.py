@@ -253,6 +253,7 @@ def push(as_json: bool) -> None:
     Entries that the store has, entries of other compilers, and entries that somebody else has signed are skipped. You
     vouch for the rest, including imported bundles. A cache that other users can write is refused.
     """
+    from warp_tiles.compile.warp_compiler import warp_library
     from warp_tiles.store import transfer
     from warp_tiles.tuning.store import open_store
 
@@ -263,6 +264,7 @@ def push(as_json: bool) -> None:
                 remedy="push from a cache of your own, without WARP_TILES_CACHE_SHARED",
             )
         digests = {"compiler": context.store.compiler_digest(), "linker": context.store.linker_digest()}
+        digests["warp"] = context.store.digests.digest(warp_library())
         found = {kind: transfer.push(each, remote, kind, digests, done) for kind, each in _caches(context).items()}
         found[RECORDS] = open_store(context.settings).push(remote)
     _end(found, "pushed", as_json)

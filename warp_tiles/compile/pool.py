@@ -20,11 +20,13 @@ from typing import Any
 from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.search import search_path
+from warp_tiles.compile.warp_compiler import WarpCompileRequest
 from warp_tiles.errors import WarpTilesError, WorkerError
 from warp_tiles.util.threads import DaemonThreads, available_cores, raise_if_signalled, wait_all
 
 #: A compiler process keeps some memory of every request, so it is replaced after this many.
 _REQUESTS_OF_A_PROCESS = 200
+Request = CompileRequest | LinkRequest | WarpCompileRequest
 _CLOSED = "the compiler processes were closed during a build"
 # without the __init__ of this package, whose imports take 0.05 s that a worker does not need
 _BOOTSTRAP = """
@@ -76,7 +78,7 @@ class _Process:
                 f"a compiler process could not be started: {error}", remedy=f"check that {sys.executable} can be run"
             ) from error
 
-    def run(self, request: CompileRequest | LinkRequest) -> Compiled:
+    def run(self, request: Request) -> Compiled:
         self.start()
         process = self._process
         assert process is not None
@@ -147,7 +149,7 @@ class CompilerPool:
         self._processes: list[_Process] = []
         self._lock = threading.RLock()  # submit() makes the call itself if no thread can be started
 
-    def submit(self, request: CompileRequest | LinkRequest, prefix: int = 0) -> Future[Compiled]:
+    def submit(self, request: Request, prefix: int = 0) -> Future[Compiled]:
         """Start a request. If it fails, its future raises the WarpTilesError.
 
         Args:
@@ -185,7 +187,7 @@ class CompilerPool:
                 self._processes.append(process)
                 self._idle.append(process)
 
-    def _run(self, request: CompileRequest | LinkRequest, threads: DaemonThreads) -> Compiled:
+    def _run(self, request: Request, threads: DaemonThreads) -> Compiled:
         with self._lock:
             if self._threads is not threads:  # the pool was closed since this request was taken, and may be open again
                 raise WorkerError(_CLOSED)

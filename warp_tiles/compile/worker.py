@@ -21,8 +21,9 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from warp_tiles.compile.compiler import CompileRequest, compile_to_ltoir, run
+from warp_tiles.compile.compiler import Compiled, CompileRequest, compile_to_ltoir, run
 from warp_tiles.compile.search import load_library
+from warp_tiles.compile.warp_compiler import WarpCompileRequest, compile_with_warp
 from warp_tiles.errors import ToolchainError, WarpTilesError, WorkerError
 
 _LENGTH = struct.Struct("<Q")
@@ -54,6 +55,8 @@ def receive(stream: BinaryIO) -> Any:
 
 def preload() -> None:
     """Load the libraries before the first request arrives: the compiler's first, the linker's if nothing waits."""
+    if select.select([sys.stdin], [], [], 0)[0]:  # it loads what it needs, which may be Warp's library
+        return
     with contextlib.suppress(Exception):  # a request that needs them reports the missing file
         load_library("nvrtc")
         from cuda.bindings import nvjitlink, nvrtc
@@ -95,7 +98,7 @@ def serve(parent: int | None = None) -> None:
             return
         answer: tuple[bool, object]
         try:
-            answer = (True, run(request))
+            answer = (True, _answer(request))
         except WarpTilesError as error:
             answer = (False, error)
         except Exception as error:
@@ -107,6 +110,12 @@ def serve(parent: int | None = None) -> None:
             send(answers, answer)
         except OSError:  # the parent no longer waits for the answer
             os._exit(0)  # the interpreter would try to flush the stream again
+
+
+def _answer(request: Any) -> Compiled:
+    if not isinstance(request, WarpCompileRequest):
+        return run(request)
+    return compile_with_warp(request)
 
 
 def reproduce(path: Path) -> int:

@@ -19,6 +19,7 @@ PREFIX = "WARP_TILES_"
 OPTION_PREFIX = "warp_tiles_"  # for wp.set_module_options()
 DEFAULT = "default"  # the layer below all others
 COMMAND_LINE = "command line"
+OWN = "own"  # trust in the user's own cache alone
 PROVIDER_ORDER = ("mma", "cublasdx", "libmathdx", "scalar")
 
 
@@ -122,6 +123,9 @@ class Settings:
     from the environment, `configure()` and `override()`."""
     cache_modules: bool = _setting(False, values.flag, affects="modules")
     """Keep [linked modules](remote.md#linked-modules) in the cache too. A remote store always does."""
+    modules: str = _setting("tiles", values.choice("tiles", "all"), affects="modules")
+    """Which CUDA modules pass through the cache: `tiles`, those with products or solvers; `all`, also those that
+    [Warp's compiler](cache.md#modules-of-warp) builds."""
     remote: str = _setting("", values.store_url, affects="modules", users_own=True)
     """URL of a [remote store](remote.md) behind the cache."""
     remote_push: bool = _setting(False, values.flag, affects="modules", users_own=True)
@@ -214,7 +218,7 @@ class Settings:
     @property
     def keeps_modules(self) -> bool:
         """True if linked modules are kept in the cache."""
-        return self.cache_modules or bool(self.remote) or self.bundle is not None
+        return self.cache_modules or self.modules == "all" or bool(self.remote) or self.bundle is not None
 
     @property
     def store_trust(self) -> str:
@@ -225,7 +229,7 @@ class Settings:
         if self.cache_shared:
             return f"shared {self.cache_dir or ''}"
         layer = self.layer("cache_dir")
-        return f"project {layer}" if layer.endswith(project_file.FILE) else "own"
+        return f"project {layer}" if layer.endswith(project_file.FILE) else OWN
 
     @property
     def rules(self) -> Policy:

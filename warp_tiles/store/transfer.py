@@ -41,14 +41,16 @@ class Transfer:
 
 
 def is_built_by(key: CacheKey, toolchain: Mapping[str, str]) -> bool:
-    """Returns True if the compiler and the linker of a key are those of a toolchain.
+    """Returns True if the compiler and the linker of a key, or Warp's library, are those of a toolchain.
 
     Args:
         key: The key of an entry.
-        toolchain: The digests ``compiler`` and ``linker``.
+        toolchain: The digests ``compiler``, ``linker`` and ``warp``.
     """
     named = {field.label: field.shown for field in key.fields if field.label in toolchain}
-    return "compiler" in named and all(toolchain[label] == digest for label, digest in named.items())
+    return not named.keys().isdisjoint(("compiler", "warp")) and all(
+        toolchain[label] == digest for label, digest in named.items()
+    )
 
 
 def push(

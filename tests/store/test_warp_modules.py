@@ -1,0 +1,581 @@
+"""Modules of Warp in the cache: equal bytes, two keys, what is left to Warp, and what a key must not forget."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from benchmarks.stand_in import ALIAS, StandIn
+from tests.integration.builds import TINY
+from tests.integration.helpers import load
+from tests.waiting import until
+from warp_tiles._warp import installed
+from warp_tiles._warp.internals import find
+from warp_tiles.build import warp_module
+from warp_tiles.build.warp_module import WarpOutput
+from warp_tiles.compile import pool as pool_module
+from warp_tiles.compile.compiler import Compiled
+from warp_tiles.compile.pool import CompilerPool
+from warp_tiles.compile.toolchain import FileDigests
+from warp_tiles.compile.warp_compiler import WarpCompileRequest
+from warp_tiles.settings import current
+from warp_tiles.store import MODULE
+from warp_tiles.store.cache import Cache
+from warp_tiles.store.key import CacheKey
+from warp_tiles.store.keys import SigningKey
+from warp_tiles.util.warn import WarnedTexts
+
+PLAIN = """
+N = wp.constant({value})
+
+@wp.func
+def f(x: float, n: int):
+    s = float(0.0)
+    for i in range(n):
+        s += wp.sin(x * float(i))
+    return s
+
+@wp.kernel
+def plain(x: wp.array(dtype=float), y: wp.array(dtype=float)):
+    i = wp.tid()
+    y[i] = {expression}
+"""
+TEXTS = {
+    "functions and adjoints": PLAIN.format(value=3, expression="f(x[i], N)"),
+    "an assertion": PLAIN.format(value=3, expression="x[i]\n    assert x[i] > 0.0"),
+    "output and atomics": PLAIN.format(value=3, expression='wp.atomic_add(y, 0, 1.0)\n    wp.printf("%d", N)'),
+    "a tile": """
+@wp.kernel(enable_backward=False)
+def plain(x: wp.array(dtype=float), y: wp.array(dtype=float)):
+    wp.tile_store(y, wp.tile_load(x, shape=64) * 2.0)
+""",
+    "a struct": """
+@wp.struct
+class S:
+    a: wp.vec3
+    b: wp.mat33
+
+@wp.kernel
+def plain(x: wp.array(dtype=S), y: wp.array(dtype=wp.vec3)):
+    i = wp.tid()
+    y[i] = x[i].b * x[i].a
+""",
+    "a snippet": """
+@wp.func_native("// # include <nothing>\\nreturn x * 2.0f;")
+def twice(x: float) -> float: ...
+
+@wp.kernel
+def plain(x: wp.array(dtype=float)):
+    x[0] = twice(x[0])
+""",
+}
+Files = dict[str, bytes]
+
+
+def text(value: object = 3, expression: str = "x[i] * float(N)") -> str:
+    return PLAIN.format(value=value, expression=expression)
+
+
+def compiled(module: ModuleType, folder: Path, **given: Any) -> Files:
+    """What Warp writes for a module ahead of time."""
+    wp.compile_aot_module(module, module_dir=folder, **{"arch": 90, **given})
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def records() -> list[dict[str, Any]]:
+    return [record for record in warp_tiles.report()["modules"] if "output" in record]
+
+
+def entries(folder: Path) -> list[dict[str, str]]:
+    """The transcripts of all entries, by label."""
+    found = Cache(folder / "cache", "modules", suffix=".cubin").entries()
+    return [{field.label: field.shown for field in item.manifest.key.fields} for item in found]
+
+
+@pytest.fixture(autouse=True)
+def _disabled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    warp_tiles.disable()
+    monkeypatch.setattr(warp_module, "_said", WarnedTexts())
+    yield
+    warp_tiles.disable()
+
+
+@pytest.fixture
+def everything(tmp_path: Path) -> Iterator[Path]:
+    """warp_tiles with an empty cache, through which every module passes."""
+    with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=2), warp_tiles.enabled():
+        yield tmp_path
+
+
+@pytest.fixture
+def no_generation(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Returns a function after whose call no code is generated and nothing is compiled."""
+
+    @functools.wraps(find("context.ModuleBuilder").__init__)
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("no code may be generated or compiled")
+
+    def begin() -> None:
+        monkeypatch.setattr(find("context.ModuleBuilder"), "__init__", refuse)
+        monkeypatch.setattr(CompilerPool, "submit", refuse)
+        monkeypatch.setattr(CompilerPool, "start_processes", refuse)
+
+    return begin
+
+
+# ---- the bytes of Warp
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_files_are_byte_for_byte_those_of_warp(name: str, tmp_path: Path) -> None:
+    module = load(TEXTS[name])
+    expected = compiled(module, tmp_path / "warp")
+    for again in range(2):
+        with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=1), warp_tiles.enabled():
+            assert compiled(module, tmp_path / str(again)) == expected
+            (record,) = records()
+        assert (record["found"], record["linker"], record["lto_builds"]) == (bool(again), "warp", 0)
+        assert ("compile" in {phase["name"] for phase in record["phases"]}) == (not again)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"fast_math": True}, {"fuse_fp": False}, {"optimization_level": 1}, {"enable_backward": False}],
+    ids=lambda options: next(iter(options)),
+)
+def test_options_and_ptx_give_the_bytes_of_warp(options: Mapping[str, Any], tmp_path: Path) -> None:
+    use_ptx = "fuse_fp" in options
+    module = load(TEXTS["functions and adjoints"], **options)
+    expected = compiled(module, tmp_path / "warp", use_ptx=use_ptx)
+    with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=1), warp_tiles.enabled():
+        assert compiled(module, tmp_path / "tiles", use_ptx=use_ptx) == expected
+        assert [record["found"] for record in records()] == [False]
+
+
+def test_by_default_modules_of_warp_are_left_to_warp(tmp_path: Path) -> None:
+    with warp_tiles.override(cache_dir=tmp_path / "cache"), warp_tiles.enabled():
+        compiled(load(text()), tmp_path / "out")
+        assert records() == []
+    assert entries(tmp_path) == []
+
+
+def test_an_option_leaves_one_module_to_warp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARP_TILES_MODULES", "all")
+    with warp_tiles.override(cache_dir=tmp_path / "cache"), warp_tiles.enabled():
+        compiled(load(text(), warp_tiles_modules="tiles"), tmp_path / "out")
+        assert (records(), entries(tmp_path)) == ([], [])
+        compiled(load(text()), tmp_path / "other")
+        assert len(records()) == 1
+
+
+def test_modules_with_products_are_kept_too(everything: Path) -> None:
+    compiled(load(TINY), everything / "out")
+    assert [entry["kind"] for entry in entries(everything)] == ["linked module"]
+
+
+# ---- two keys, one entry
+
+
+def test_a_known_module_is_not_generated(everything: Path, no_generation: Callable[[], None]) -> None:
+    module = load(text())
+    expected = compiled(module, everything / "first")
+    warp_tiles.disable()
+    warp_tiles.enable()
+    no_generation()
+    assert compiled(module, everything / "second") == expected
+    (record,) = records()
+    assert (record["found"], [phase["name"] for phase in record["phases"]]) == (True, ["write_module"])
+    kinds = sorted(entry["kind"] for entry in entries(everything))
+    assert kinds == ["module of Warp", "start of a module of Warp"]
+    assert len(list((everything / "cache").rglob("*.cubin"))) == 1, "one payload for both keys"
+
+
+def test_modules_of_other_names_have_other_entries(everything: Path) -> None:
+    compiled(load(text()), everything / "first")
+    compiled(load(text()), everything / "second")
+    assert [record["found"] for record in records()] == [False, False], "symbols contain the name of the file"
+
+
+def test_a_module_is_found_by_its_content(everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load(text())
+    expected = compiled(module, everything / "first")
+    monkeypatch.setattr(installed()._plain, "start_key", lambda *_: None)
+    assert compiled(module, everything / "second") == expected
+    assert [record["found"] for record in records()] == [False, True]
+
+
+def test_other_metadata_is_not_served(everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load(text())
+    expected = compiled(module, everything / "first")
+    plain = installed()._plain
+    monkeypatch.setattr(plain, "start_key", lambda *_: None)  # so that it is generated
+    original = find("context.ModuleBuilder").build_meta
+    monkeypatch.setattr(find("context.ModuleBuilder"), "build_meta", lambda b: {**original(b), "new": 1})
+    found = compiled(module, everything / "second")
+    assert [record["found"] for record in records()] == [False, False]
+    (meta,) = (json.loads(data) for name, data in found.items() if name.endswith(".meta"))
+    assert meta["new"] == 1
+    assert {n: d for n, d in found.items() if n.endswith("cubin")} == {
+        n: d for n, d in expected.items() if n.endswith("cubin")
+    }
+
+
+@pytest.mark.parametrize("payload", [b"\x7fELF of something else" * 9, b"x", b"\0" * 64, b"\xff" * 64])
+def test_a_foreign_payload_under_a_key_is_not_served(payload: bytes, everything: Path) -> None:
+    module = load(text())
+    expected = compiled(module, everything / "first")
+    cache = Cache(everything / "cache", "modules", suffix=".cubin")
+    for item in cache.entries():
+        cache.put(item.manifest.key, payload, {})
+    assert compiled(module, everything / "second") == expected
+    assert [record["found"] for record in records()] == [False, False]
+
+
+def test_an_output_survives_packing() -> None:
+    output = WarpOutput(b"binary", "source ä".encode(), ".sm_90.cubin", {"a": 1})
+    payload = output.pack()
+    assert payload.startswith(b"binary")
+    cache_entry: Any = type("Entry", (), {"payload": payload})
+    assert WarpOutput.of(cache_entry) == output
+    for at in range(len(payload)):
+        cut: Any = type("Entry", (), {"payload": payload[:at]})
+        assert WarpOutput.of(cut) != output
+
+
+# ---- what a key must not forget
+
+OTHER_CONSTANTS = {
+    "an int beyond 32 bits": (5, 5 + 2**32),
+    "a float beyond float32": (0.1, 0.1 + 1e-12),
+    "an int and a bool": (1, True),
+    "a zero with a sign": (0.0, -0.0),
+}
+
+
+def start_key(module: ModuleType, **options: Any) -> CacheKey | None:
+    """The start key of a module for sm_90."""
+    hooks, warp = installed(), wp.get_module(module.__name__)
+    warp.get_module_hash(64)
+    given = {**warp.resolved_options[64], "output_arch": 90, **options}
+    with hooks.reloads._mark("compiling", {"output_name": options.pop("named", "a.sm90.cubin")}):
+        return hooks._plain.start_key(warp, given, hooks.engine.build_context(current()))
+
+
+@pytest.mark.parametrize("name", OTHER_CONSTANTS)
+def test_constants_count_at_their_full_width(name: str, everything: Path) -> None:
+    module = load(text(OTHER_CONSTANTS[name][0]))
+    first, warps = start_key(module), wp.get_module(module.__name__).hashers[64].warp_tiles_hash
+    module.N = OTHER_CONSTANTS[name][1]
+    module.plain.module.mark_modified()
+    second = start_key(module)
+    assert wp.get_module(module.__name__).hashers[64].warp_tiles_hash == warps or "sign" in name, "Warp's hash"
+    assert first is not None
+    assert second is not None
+    assert first != second
+
+
+REQUEST = WarpCompileRequest("warp.so", "a.cu", b"source", 90, "", "cubin", "native", 3, (False, False, True, True))
+
+
+def content_key(module: ModuleType, request: WarpCompileRequest, target: str = ".sm_90.cubin") -> CacheKey:
+    """The content key of a request."""
+    engine = installed().engine
+    plan = warp_tiles.ModulePlan(module.__name__, 90, 64, (), (), current())
+    return warp_module.WarpModuleBuild(engine, plan, "a.cu", {}, None)._key(
+        dataclasses.replace(request, native_dir=str(Path(__file__).parent)), target
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source": b"other source"},
+        {"optimization_level": 2},
+        *({"switches": tuple(on != (n == at) for n, on in enumerate(REQUEST.switches))} for at in range(4)),
+        {"ltoirs": (b"a",)},
+        {"fatbins": (b"a",)},
+        {"name": "b.cu"},
+    ],
+    ids=str,
+)
+def test_each_input_of_the_compiler_is_in_the_content_key(change: dict[str, Any], everything: Path) -> None:
+    module = load(text())
+    assert content_key(module, REQUEST) != content_key(module, dataclasses.replace(REQUEST, **change))
+
+
+def test_the_target_is_in_the_content_key(everything: Path) -> None:
+    module = load(text())
+    targets = (".sm_90.cubin", ".sm_90a.cubin", ".compute_90.ptx", ".sm_80.cubin")
+    assert len({content_key(module, REQUEST, target).digest for target in targets}) == len(targets)
+
+
+def test_headers_and_library_are_in_both_keys(everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load(text())
+
+    def keys() -> tuple[CacheKey | None, CacheKey]:
+        return start_key(module), content_key(module, REQUEST)
+
+    before = keys()
+    for name in ("digest", "digest_folder"):
+        with monkeypatch.context() as patch:
+            patch.setattr(FileDigests, name, lambda *_: "0" * 64)
+            assert all(old != new for old, new in zip(before, keys()))
+    assert keys() == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"output_arch": 80},
+        {"named": "a.sm90a.cubin"},
+        {"named": "a.sm90.ptx"},
+        {"fast_math": True},
+        {"verify_fp": True},
+    ],
+    ids=str,
+)
+def test_target_and_options_are_in_the_start_key(change: dict[str, Any], everything: Path) -> None:
+    module = load(text())
+    assert start_key(module) == start_key(module)
+    assert start_key(module) != start_key(module, **change)
+
+
+def test_a_start_key_changes_no_hash_of_warp(everything: Path) -> None:
+    module = load(text())
+    start_key(module)
+    kernel = module.plain
+    before = kernel.hash, wp.get_module(module.__name__).hashers[64]
+    start_key(module)
+    assert (kernel.hash, wp.get_module(module.__name__).hashers[64]) == before
+
+
+def test_a_constant_that_changes_during_the_generation_binds_nothing(
+    everything: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = load(text())
+    original = find("context.ModuleBuilder").codegen
+
+    def codegen(builder: Any, device: str) -> str:
+        module.N = 4
+        return str(original(builder, device))
+
+    monkeypatch.setattr(find("context.ModuleBuilder"), "codegen", codegen)
+    compiled(module, everything / "out")
+    assert [entry["kind"] for entry in entries(everything)] == ["module of Warp"]
+
+
+def test_hashes_of_modules_cover_who_may_choose_their_code(tmp_path: Path) -> None:
+    module, hashes = load(text()), []
+    for given in ({}, {"modules": "all"}, {"modules": "all", "cache_shared": True}, {"cache_shared": True}):
+        with warp_tiles.override(cache_dir=tmp_path / "cache", **given), warp_tiles.enabled():
+            hashes.append(wp.get_module(module.__name__).get_module_hash(64))
+    assert hashes[0] == hashes[1] == hashes[3] != hashes[2]
+
+
+# ---- left to Warp
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"mode": "debug"}, "debug builds"), ({"lineinfo": True}, "lineinfo"), ({"strip_hash": True}, "strip_hash")],
+    ids=["debug", "lineinfo", "strip_hash"],
+)
+def test_what_names_files_or_hides_its_hash_is_left_to_warp(
+    options: dict[str, Any], reason: str, everything: Path
+) -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for number in range(2):
+            given = {"strip_hash": True} if "strip_hash" in options else {}
+            compiled(load(text(number), **options), everything / str(number), **given)
+    assert [reason in str(each.message) for each in said if "Warp itself" in str(each.message)] == [True]
+    assert (records(), entries(everything)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "line", ["#include <x.h>", "#  include X", "# /* */ include X", "#in\\\\\nclude X", "%:include X"]
+)
+def test_code_that_includes_files_is_left_to_warp(line: str, everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CompilerPool, "submit", lambda *_: pytest.fail("nothing may be compiled in a worker"))
+    body = f"#if 0\n{line.replace(chr(92) * 2, chr(92))}\n#endif\nreturn x;"
+    module = load(f"@wp.func_native({body!r})\ndef same(x: float) -> float: ...\n\n{USES_SNIPPET}")
+    with pytest.warns(RuntimeWarning, match="may include files"):
+        assert any(name.endswith("cubin") for name in compiled(module, everything / "out"))
+    assert (records(), entries(everything)) == ([], [])
+
+
+USES_SNIPPET = "@wp.kernel\ndef plain(x: wp.array(dtype=float)):\n    x[0] = same(x[0])\n"
+
+
+def test_a_cache_of_kernels_that_is_off_is_honoured(everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wp.config, "cache_kernels", False)
+    compiled(load(text()), everything / "out")
+    assert (records(), entries(everything)) == ([], [])
+
+
+@pytest.mark.parametrize("option", ["deterministic", "verify_autograd_array_access"])
+def test_generation_with_effects_is_not_left_out(
+    option: str, everything: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if option == "deterministic":
+        module = load(text(), deterministic=find("context").warp.DeterministicMode.RUN_TO_RUN)
+    else:
+        monkeypatch.setattr(wp.config, option, True)
+        module = load(text())
+    for folder in ("first", "second"):
+        compiled(module, everything / folder)
+    assert [record["found"] for record in records()] == [False, True]
+    assert {entry["kind"] for entry in entries(everything)} == {"module of Warp"}, "by its content alone"
+
+
+# ---- failures
+
+
+def kill(monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+    """Kill each process before it gets a request, or while it compiles."""
+    original = pool_module._Process.run
+
+    def run(process: Any, request: Any) -> Compiled:
+        process.start()
+        if before:
+            process._process.kill()
+            process._process.wait()
+            monkeypatch.setattr(process, "start", lambda: None)
+        else:
+            receive = pool_module.worker.receive
+            monkeypatch.setattr(
+                pool_module.worker, "receive", lambda stream: (process._process.kill(), receive(stream))[1]
+            )
+        return original(process, request)
+
+    monkeypatch.setattr(pool_module._Process, "run", run)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before the request", "during the request"])
+def test_a_killed_worker_costs_one_message(
+    before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = load(text())
+    expected = compiled(module, tmp_path / "warp")
+    kill(monkeypatch, before)
+    with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=1), warp_tiles.enabled():
+        assert compiled(module, tmp_path / "out") == expected
+        (record,) = records()
+    assert [phase["name"] for phase in record["phases"]] == ["look_up_module", "link_by_warp"]
+    assert [r.message for r in caplog.records if "in this process" in r.message] == [
+        f"Warp compiles module {module.__name__} in this process: "
+        "a compiler process ended with exit status -9 during a build"
+    ]
+
+
+def test_an_error_of_the_source_is_that_of_warp(everything: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    module = load(f'@wp.func_native("return unknown(x);")\ndef same(x: float) -> float: ...\n\n{USES_SNIPPET}')
+    with pytest.raises(Exception, match="CUDA kernel build failed with error code"):
+        compiled(module, everything / "out")
+    assert capfd.readouterr().err.count('identifier "unknown" is undefined') == 1, "said once, by Warp"
+    assert entries(everything) == []
+
+
+def test_a_build_after_disable_is_warps(everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, original = load(text()), find("context.ModuleBuilder").codegen
+
+    def codegen(builder: Any, device: str) -> str:
+        installed().engine.close()
+        return str(original(builder, device))
+
+    monkeypatch.setattr(find("context.ModuleBuilder"), "codegen", codegen)
+    assert any(name.endswith("cubin") for name in compiled(module, everything / "out"))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_forked_child_has_workers_of_its_own(everything: Path) -> None:
+    compiled(load(text(1)), everything / "parent")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            compiled(load(text(2)), everything / "child")
+            status = 0 if [phase["name"] for phase in records()[-1]["phases"]][-1] == "compile" else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# ---- of other machines
+
+
+def test_a_signed_start_key_needs_no_generation(tmp_path: Path, no_generation: Callable[[], None]) -> None:
+    SigningKey.generate().write(tmp_path / "key.pem")
+    public = str(SigningKey.read(tmp_path / "key.pem").public)
+    (tmp_path / "store").mkdir()
+    module, remote = load(text()), (tmp_path / "store").as_uri()
+    given: dict[str, Any] = {"remote": remote, "modules": "all", "jobs": 1, "remote_wait_s": 60}
+    writes = {"remote_push": True, "signing_key": tmp_path / "key.pem"}
+    with warp_tiles.override(cache_dir=tmp_path / "ci", **given, **writes), warp_tiles.enabled():
+        installed().engine.build_context(current()).remote.require()
+        expected = compiled(module, tmp_path / "first")
+    assert len(list((tmp_path / "store").glob(f"v1/{MODULE}/*/*"))) == 2
+    for trusted, found in (([], False), ([public], True)):
+        if found:
+            no_generation()
+        cache = tmp_path / f"cache {len(trusted)}"
+        with warp_tiles.override(cache_dir=cache, trusted_keys=trusted, **given), warp_tiles.enabled():
+            installed().engine.build_context(current()).remote.require()
+            files = compiled(module, tmp_path / str(found))
+            assert [record["found"] for record in records()] == [found]
+        assert [d for n, d in sorted(files.items())] == [d for n, d in sorted(expected.items())]
+
+
+# ---- side by side
+
+
+def test_prefetched_modules_are_compiled_by_several_workers(
+    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, most, original = [0], [0], pool_module._Process.run
+
+    def run(process: Any, request: Any) -> Compiled:
+        running[0] += 1
+        until(lambda: running[0] == 2 or most[0] == 2)
+        most[0] = max(most[0], running[0])
+        try:
+            return original(process, request)
+        finally:
+            running[0] -= 1
+
+    monkeypatch.setattr(pool_module._Process, "run", run)
+    modules = [load(text(value)) for value in range(4)]
+    with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=2), warp_tiles.enabled():
+        warp_tiles.prefetch(*modules, device=ALIAS)
+        for module in modules:
+            stand_in.load(module.__name__)
+        assert len(records()) == 4
+    assert most == [2]
+    assert len(stand_in.loaded) == 4
+
+
+def test_a_launch_finds_what_a_start_key_has_found_ahead(
+    stand_in: StandIn, everything: Path, no_generation: Callable[[], None]
+) -> None:
+    module = load(text())
+    compiled(module, everything / "out")  # of another output folder; the file has the same name
+    no_generation()
+    warp_tiles.prefetch(module, device=ALIAS)
+    until(lambda: not installed().reloads.prefetches.pending)
+    stand_in.load(module.__name__)
+    (path,) = stand_in.loaded
+    source = Path(path).with_name(Path(path).name.partition(".sm")[0] + ".cu")
+    assert source.read_bytes() == next((everything / "out").glob("*.cu")).read_bytes()

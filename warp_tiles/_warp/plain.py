@@ -1,0 +1,199 @@
+"""Modules in which nothing is computed by warp_tiles: when they pass through the cache, and their start keys.
+
+The start key covers all that Warp generates the source from. Warp's own hash is a part of it, but it narrows constants
+to 32 bits, which the source prints in full, and covers neither Warp's files nor the target.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import warp
+
+from warp_tiles._warp.internals import find
+from warp_tiles._warp.modules import name_of
+from warp_tiles.plan.planning import ModulePlan
+from warp_tiles.store.key import CacheKey
+
+if TYPE_CHECKING:
+    from warp_tiles.build.context import BuildContext
+    from warp_tiles.build.engine import Engine
+    from warp_tiles.build.warp_module import Start, WarpModuleBuild
+    from warp_tiles.settings import Settings
+
+
+class PlainModules:
+    """Looks plain modules up before and after their generation, if the setting ``modules`` is ``all``.
+
+    Args:
+        settings_of: Returns the settings of a module, from its options and the module.
+        target_of: Returns what this thread compiles a module to: architecture, suffix, cubin or PTX; empty if it
+            compiles none.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings_of: Callable[[Mapping[str, Any], Any], Settings],
+        target_of: Callable[[Any, Mapping[str, Any]], str],
+    ) -> None:
+        self._engine = engine
+        self._settings_of = settings_of
+        self._target_of = target_of
+        self._generator = ""
+
+    @staticmethod
+    def serves(settings: Settings) -> bool:
+        """True if modules pass through the cache under some settings."""
+        return settings.modules == "all" and settings.policy != "off"
+
+    def settings(self, module: Any, options: Mapping[str, Any]) -> Settings | None:
+        """The settings of a module that passes through the cache; None for one that is left to Warp."""
+        hasher = module.hashers.get(int(options["block_dim"]))  # None for a module with the option strip_hash
+        if options.get("output_arch") is None or getattr(hasher, "warp_tiles_has_calls", False):
+            return None
+        resolved = self._settings_of(options, module)
+        if not self.serves(resolved) or not warp.config.cache_kernels:
+            return None
+        from warp_tiles.build.warp_module import say_left_to_warp
+        from warp_tiles.compile.warp_compiler import reason_left_to_warp
+
+        prints = warp.config.log_level <= warp.LOG_DEBUG or getattr(warp.config, "verbose", False)
+        if reason := "Warp's log shows what the compiler prints" if prints else reason_left_to_warp(options):
+            say_left_to_warp(reason)
+            return None
+        return resolved if hasattr(hasher, "warp_tiles_hash") else None  # without, it was hashed before enable()
+
+    def look_up(self, module: Any, options: Mapping[str, Any]) -> Start | None:
+        """Look a module up before its code is generated; None if it has to be generated in any case."""
+        resolved = self.settings(module, options)
+        # the generation in deterministic mode has effects on launches, and in the other mode on what is printed
+        if resolved is None or options.get("deterministic") or options.get("verify_autograd_array_access"):
+            return None
+        from warp_tiles.build.warp_module import look_up
+
+        context = self._engine.build_context(resolved)
+        is_new = context.store.digests.is_empty  # so no entry is expected, and the digests take time
+        if is_new:
+            self._engine.start_compilers(resolved)
+        key = self.start_key(module, options, context)
+        start = None if key is None else look_up(context, key)
+        if not is_new and (start is None or start.found is None):
+            self._engine.start_compilers(resolved)  # while Warp generates the code
+        return start
+
+    def start_key(self, module: Any, options: Mapping[str, Any], context: BuildContext) -> CacheKey | None:
+        """The key over all that a module's source and binary follow from; None if a value is not known exactly."""
+        from warp_tiles.compile.warp_compiler import names_in_code, warp_library
+
+        digests = context.store.digests
+        self._generator = self._generator or digests.digest_folder(Path(find("build.warp_home"), "_src"), "*.py")
+        native_dir = str(Path(find("build.warp_home"), "native"))
+        hasher, target = module.hashers[int(options["block_dim"])], self._target_of(module, options)
+        if not target:
+            return None
+        try:
+            with find("codegen._codegen_lock"):
+                kernels = exact_hashes(hasher)
+        except (TypeError, ValueError, AttributeError):
+            return None
+        return CacheKey.of({
+            "generator": self._generator,
+            "headers": digests.digest_folder(Path(native_dir), "*.h"),
+            "kernels": kernels,
+            "kind": "start of a module of Warp",
+            "module": hasher.warp_tiles_hash.hex(),
+            "names": names_in_code(program_name(module, hasher), native_dir, verify_fp=options["verify_fp"]),
+            "options": [f"{name}={value!r}" for name, value in sorted(options.items())],
+            "python": platform.python_version(),
+            "target": target,
+            "warp": digests.digest(warp_library()),
+        })  # fmt: skip
+
+    def build(self, builder: Any, start: Start | None) -> WarpModuleBuild | None:
+        """The build of a module that was generated just now. None if it is left to Warp.
+
+        Args:
+            start: The lookup before its generation.
+        """
+        module, options = builder.module, builder.options
+        resolved = self.settings(module, options)
+        if resolved is None:
+            return None
+        context = self._engine.build_context(resolved)
+        if start is not None and self.start_key(module, options, context) != start.key:
+            start = None  # a constant has changed since
+        return self._build(module, options, resolved, builder.build_meta(), start)
+
+    def found_build(self, module: Any, options: Mapping[str, Any], start: Start) -> WarpModuleBuild:
+        """The build of a module that is not generated, because its start key has found it."""
+        assert start.found is not None
+        resolved = self._settings_of(options, module)
+        return self._build(module, options, resolved, start.found.meta, start)
+
+    def _build(
+        self, module: Any, options: Mapping[str, Any], resolved: Settings, meta: Mapping[str, Any], start: Start | None
+    ) -> WarpModuleBuild:
+        from warp_tiles.build.warp_module import WarpModuleBuild
+
+        threads = int(options["block_dim"])
+        hasher = module.hashers[threads]
+        kernels = tuple(name_of(kernel) for kernel in hasher.get_unique_kernels())
+        plan = ModulePlan(str(module.name), int(options["output_arch"]), threads, kernels, (), resolved)
+        return WarpModuleBuild(self._engine, plan, program_name(module, hasher), meta, start)
+
+
+def program_name(module: Any, hasher: Any) -> str:
+    """The name of a module's source in unmodified Warp."""
+    return f"wp_{module.name}_{hasher.warp_tiles_hash.hex()[:7]}.cu"
+
+
+# ---- hashes with constants at their full width
+
+
+def exact_hashes(hasher: Any) -> list[str]:
+    """For each kernel of a module, Warp's hash and one with exact constants and shapes. Nothing is changed.
+
+    Raises:
+        TypeError: A constant has an unknown type.
+    """
+    exact = _exact_hasher()
+    return [f"{found.hex()} {exact.hash_adjoint(kernel.adj).hex()}" for found, kernel in hasher.unique_kernels.items()]
+
+
+def _exact_hasher() -> Any:
+    base = find("context.ModuleHasher")
+
+    class ExactHasher(base):  # type: ignore[misc, valid-type]
+        def __init__(self) -> None:  # Warp's sets the hashes of kernels
+            self.function_hashes: dict[Any, bytes] = {}
+            self.functions_in_progress: set[Any] = set()
+
+        def hash_adjoint(self, adjoint: Any) -> bytes:
+            _, types, _ = adjoint.get_references()
+            shapes = [_exact_type(kind) for kind in (*adjoint.arg_types.values(), *types)]
+            return bytes(super().hash_adjoint(adjoint)) + repr(shapes).encode("utf-8")
+
+        def get_constant_bytes(self, value: Any) -> bytes:
+            return f"{_exact_type(type(value))}:{_exact_value(value, super().get_constant_bytes)}\0".encode()
+
+    return ExactHasher()
+
+
+def _exact_type(kind: Any) -> str:
+    """The name, shape and scalar of a type, and the hash of a struct."""
+    inner = getattr(kind, "dtype", None)
+    parts = [getattr(kind, "__qualname__", type(kind).__qualname__), getattr(kind, "_shape_", None)]
+    parts += [getattr(kind, "ndim", None), getattr(kind, "hash", None) if hasattr(kind, "native_name") else None]
+    parts += [getattr(getattr(kind, "_wp_scalar_type_", None), "__name__", None)]
+    return f"{parts}{_exact_type(inner) if inner is not None else ''}"
+
+
+def _exact_value(value: Any, others: Callable[[Any], bytes]) -> str:
+    number = getattr(value, "value", value)
+    if isinstance(number, int):
+        return str(int(number))
+    return float(number).hex() if isinstance(number, float) else others(value).hex()

@@ -1,0 +1,250 @@
+"""The build of a module in which nothing is computed by warp_tiles: Warp's source, Warp's compiler, Warp's bytes.
+
+Two keys lead to one entry, which holds the binary, its source and Warp's metadata. The *content key* covers what the
+compiler reads. The *start key* (:mod:`warp_tiles._warp.plain`) covers what the source is generated from, so a module
+that is found by it is not generated. Only a process that has generated the source binds a start key to an entry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warp_tiles.build.context import BuildContext
+from warp_tiles.build.records import COMPILE, FETCH, LOOK_UP, WARP_LINK, WRITE, ModuleRecord, Phases, now_s
+from warp_tiles.compile.module import ModuleSource
+from warp_tiles.compile.pool import result_of
+from warp_tiles.compile.warp_compiler import WarpCompileRequest, names_in_code, reason_without_key, warp_library
+from warp_tiles.errors import LinkError, WorkerError
+from warp_tiles.plan.planning import ModulePlan
+from warp_tiles.store import MODULE
+from warp_tiles.store.key import CacheKey
+from warp_tiles.util.files import write_output
+from warp_tiles.util.warn import WarnedTexts, warn
+
+if TYPE_CHECKING:
+    from warp_tiles.build.engine import Engine
+    from warp_tiles.store.cache import BuildLease, Upstream
+    from warp_tiles.store.manifest import Entry
+
+log = logging.getLogger("warp_tiles")
+_LENGTH_BYTES = 8
+_MOST_TEXT_BYTES = 1 << 28  # of a source that is unpacked
+_said = WarnedTexts()
+
+
+@dataclass(frozen=True)
+class WarpOutput:
+    """What Warp writes for a module: the payload of an entry.
+
+    Attributes:
+        target: The end of the binary's name, e.g. ``.sm_90a.cubin``.
+        meta: Warp's metadata of the kernels.
+    """
+
+    binary: bytes
+    source: bytes
+    target: str
+    meta: Mapping[str, Any]
+
+    def pack(self) -> bytes:
+        """The binary, which tools read as it is, then the source and the rest, compressed, and their sizes."""
+        rest = json.dumps({"target": self.target, "meta": self.meta}, sort_keys=True).encode("utf-8")
+        parts = [zlib.compress(part, 1) for part in (self.source, rest)]
+        return b"".join((self.binary, *parts, *(len(part).to_bytes(_LENGTH_BYTES, "big") for part in parts)))
+
+    @classmethod
+    def of(cls, entry: Entry | None) -> WarpOutput | None:
+        """Rebuild what :meth:`pack` returned; None for no entry, and for one with another payload."""
+        payload = b"" if entry is None else entry.payload
+        end = len(payload) - 2 * _LENGTH_BYTES
+        sizes = [int.from_bytes(payload[end + at : end + at + _LENGTH_BYTES], "big") for at in (0, _LENGTH_BYTES)]
+        begin = end - sum(sizes)
+        if end <= 0 or begin <= 0:
+            return None
+        try:
+            source, rest = (
+                _unpacked(payload[at : at + size]) for at, size in zip((begin, begin + sizes[0]), sizes, strict=True)
+            )
+            facts = json.loads(rest)
+            if not isinstance(facts["meta"], dict) or not all(type(size) is int for size in facts["meta"].values()):
+                return None
+            source.decode("utf-8")
+            return cls(payload[:begin], source, str(facts["target"]), facts["meta"])
+        except (zlib.error, ValueError, LookupError, TypeError, RecursionError):
+            return None
+
+
+def _unpacked(data: bytes) -> bytes:
+    unpacker = zlib.decompressobj()
+    found = unpacker.decompress(data, _MOST_TEXT_BYTES)
+    if not unpacker.eof or unpacker.unused_data:
+        raise ValueError("it does not end")
+    return found
+
+
+@dataclass(frozen=True)
+class Start:
+    """The lookup of a start key.
+
+    Attributes:
+        found: The output; None if the source has to be generated.
+        keep: Binds the key to the payload of an entry.
+    """
+
+    key: CacheKey
+    found: WarpOutput | None
+    keep: Callable[[bytes, Mapping[str, object]], object]
+
+
+def look_up(context: BuildContext, key: CacheKey) -> Start:
+    """Look a start key up, here and in the remote store or the bundle."""
+    with context.modules.lease(key, _upstream(context, key)) as lease:
+        return Start(key, WarpOutput.of(lease.found), lease.keep)
+
+
+def _upstream(context: BuildContext, key: CacheKey) -> Callable[[], Upstream] | None:
+    # signed statements name the toolchain, also those of modules that Warp's compiler alone has built
+    return None if context.try_toolchain() is None else context.upstream(MODULE, key)
+
+
+class WarpModuleBuild:
+    """The build of a module that Warp has generated, or that its start key has found.
+
+    Args:
+        plan: Its name, target and kernels.
+        program: The name of the source's file in unmodified Warp. The file has another one if the module's hash covers
+            whom the user trusts.
+        meta: Warp's metadata of the kernels.
+        start: The lookup of its start key; None if it has none.
+    """
+
+    def __init__(
+        self, engine: Engine, plan: ModulePlan, program: str, meta: Mapping[str, Any], start: Start | None
+    ) -> None:
+        self.plan = plan
+        self._program = program
+        self._engine = engine
+        self._library = warp_library()
+        self._meta = meta
+        self._start = start
+        self._context = engine.build_context(plan.settings)
+        self._phases = Phases()
+
+    def finish(
+        self,
+        source_path: Path,
+        output_path: Path,
+        arch: int,
+        *,
+        native_dir: str,
+        warp_inputs: Sequence[bytes],
+        keywords: Mapping[str, Any],
+        warp_build: Callable[[list[bytes]], None],
+    ) -> None:
+        """Write the binary, from an entry or from Warp's compiler. See :meth:`ModuleBuild.finish`."""
+        started, source = now_s(), source_path.read_bytes()
+        module = ModuleSource(self._program, arch, output_path.suffix[1:], native_dir, keywords)
+        request = WarpCompileRequest.of(module, self._library, source, warp_inputs)
+        wanted = WarpOutput(b"", source, f".{module.target}.{module.output}", self._meta)
+        if reason := reason_without_key(module, source.decode("utf-8")):
+            say_left_to_warp(reason)
+            warp_build(list(warp_inputs))
+            return
+        key = self._key(request, wanted.target)
+        progress = self._engine.progress.module(self.plan.name, arch, self.plan.block_dim, self.plan.settings.progress)
+        with progress:
+            found = self._start.found if self._start is not None else None
+            if found is not None and replace(found, binary=b"") == wanted:
+                self._write(output_path, found)
+            else:
+                with self._lease(key) as lease:
+                    found = WarpOutput.of(lease.found)
+                    by_warp = False
+                    if found is not None and replace(found, binary=b"") == wanted:
+                        self._write(output_path, found)
+                    else:
+                        found = None
+                        by_warp = self._compile(request, output_path, lambda: warp_build(list(warp_inputs)))
+                    if not by_warp or source_path.name == self._program:
+                        output = found or replace(wanted, binary=output_path.read_bytes())
+                        self._keep(output.pack(), key, lease, now_s() - started)
+        self._engine.recorder.add_record(
+            ModuleRecord(
+                self.plan, (), "warp", "it calls no function of warp_tiles", output_path.name,
+                os.path.getsize(output_path), now_s() - started, module_key=key.digest, found=found is not None,
+                started_at_s=started, phases=self._phases.found,
+            )
+        )  # fmt: skip
+
+    def _key(self, request: WarpCompileRequest, target: str) -> CacheKey:
+        digests = self._context.store.digests
+        return CacheKey.of({
+            "headers": digests.digest_folder(Path(request.native_dir), "*.h"),
+            "kind": "module of Warp",
+            "links": [hashlib.sha256(data).hexdigest() for data in (*request.ltoirs, *request.fatbins)],
+            "links_of_fatbins": str(len(request.fatbins)),
+            "names": names_in_code(request.name, request.native_dir, verify_fp=request.switches[0]),
+            "options": request.options,
+            "source": request.source.decode("utf-8"),
+            "target": target,
+            "warp": digests.digest(self._library),
+        })  # fmt: skip
+
+    @contextmanager
+    def _lease(self, key: CacheKey) -> Iterator[BuildLease]:
+        upstream = _upstream(self._context, key)
+
+        def asked() -> Upstream:
+            assert upstream is not None
+            with self._phases.measured(FETCH):
+                return upstream()
+
+        started = now_s()
+        with self._context.modules.lease(key, asked if upstream is not None else None) as lease:
+            self._phases.add(LOOK_UP, started)
+            yield lease
+
+    def _write(self, output_path: Path, found: WarpOutput) -> None:
+        with self._phases.measured(WRITE):
+            write_output(output_path, found.binary)
+
+    def _compile(self, request: WarpCompileRequest, output_path: Path, by_warp: Callable[[], None]) -> bool:
+        """Compile in a worker. If that fails, Warp compiles in this process, and reports errors of the source.
+
+        Returns:
+            True if Warp has compiled.
+        """
+        try:
+            work = self._context.pool.submit(request)
+            write_output(output_path, result_of(self._phases.of_process(COMPILE, work)).payload)
+            return False
+        except LinkError as error:
+            log.debug("module %s: %s", self.plan.name, error)
+        except WorkerError as error:
+            if not self._engine.resources.closed:
+                log.warning("Warp compiles module %s in this process: %s", self.plan.name, error.message)
+        with self._phases.measured(WARP_LINK):
+            by_warp()
+        return True
+
+    def _keep(self, payload: bytes, key: CacheKey, lease: BuildLease, seconds: float) -> None:
+        """Store the entry under both keys, unless they have it."""
+        info = {"module": self.plan.name, "build_seconds": round(seconds, 3)}
+        if lease.found is None or lease.found.payload != payload:
+            lease.keep(payload, info)
+        if self._start is not None and self._start.found is None:  # this process has generated the source
+            self._start.keep(payload, {**info, "content_key": key.digest})
+
+
+def say_left_to_warp(reason: str) -> None:
+    """Say once why modules are compiled by Warp in its own process, and not kept."""
+    warn(f"modules are compiled by Warp itself and not kept, although modules is 'all': {reason}", _said)
