@@ -340,6 +340,47 @@ MORE: dict[str, Form] = {
         reason="double buffers of 4096 bytes",
         expected=lambda a, b: 2 * (a @ b),
     ),
+    "a difference that is assigned": Form(
+        kernel(ONES, RANGE.replace("wp.tile_matmul(a, b, c)", "c = c - wp.tile_matmul(a, b)"), STORE),
+        reason="double buffers of 4096 bytes",
+        expected=lambda a, b: 1 - a @ b,
+    ),
+    "a sum that is assigned, with a start value in registers": Form(
+        kernel(
+            "c = wp.tile_ones(shape=(32, 32), dtype=wp.float32)",
+            ranged(product="p = wp.tile_matmul(a, b)\n    c = p + c"),
+            STORE,
+        ),
+        reason="double buffers of 4096 bytes",
+        expected=lambda a, b: a @ b + 1,
+    ),
+    "a difference from the product that is assigned": Form(
+        kernel(ONES, RANGE.replace("wp.tile_matmul(a, b, c)", "c = wp.tile_matmul(a, b) - c"), STORE),
+        state="as_warp",
+        reason="the product is a new tile in each iteration",
+        expected=lambda a, b: (
+            1 + sum((-1) ** (19 - k) * (a[:, 16 * k : 16 * k + 16] @ b[16 * k : 16 * k + 16]) for k in range(20))
+        ),
+    ),
+    "a difference that is assigned and leaves the loop early": Form(
+        kernel(ONES, ranged(product="c = c - wp.tile_matmul(a, b)\n    if k == 160:\n        break"), STORE),
+        state="as_warp",
+        reason="the product is a new tile in each iteration",
+        expected=lambda a, b: 1 - a[:, :176] @ b[:176],
+        differentiable=False,
+    ),
+    "a difference that is read before it is assigned": Form(
+        kernel(
+            ONES,
+            START.replace("c =", "e ="),
+            ranged(product="d = c - wp.tile_matmul(a, b)\n    e += d\n    c = d"),
+            STORE,
+        ),
+        state="as_warp",
+        reason="the product is a new tile in each iteration",
+        expected=lambda a, b: 1 - a @ b,
+        differentiable=False,
+    ),
     "the return form": Form(
         kernel(START, RANGE.replace("wp.tile_matmul(a, b, c)", "c += wp.tile_matmul(a, b)"), STORE),
         reason="double buffers of 4096 bytes",

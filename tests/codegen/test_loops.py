@@ -8,9 +8,9 @@ import pytest
 
 from tests.codegen import traces as t
 from tests.codegen.decisions import BUFFERS_IN_C, START_VALUE, A, B, C, D, body, decide_loop, decide_loops, outcome
-from warp_tiles.codegen.answers import LoopDecision
+from warp_tiles.codegen.answers import Addition, LoopDecision
 from warp_tiles.codegen.loops import decide
-from warp_tiles.codegen.operations import Array, Effect, Tile
+from warp_tiles.codegen.operations import Array, Effect, Operation, Tile
 from warp_tiles.codegen.trace import ModuleTrace, Node
 
 # ---- loops with a decision
@@ -143,8 +143,46 @@ def test_a_fresh_product_that_is_added_keeps_sums_and_lends_its_memory(target: T
     decision = decide_loop(t.load(target), t.loop(*nodes))
     assert outcome(decision) == ("pipelined", BUFFERS_IN_C)
     (kept,) = decision.accumulations
-    assert (kept.operation, kept.addition, kept.c) == (nodes[2], nodes[3], C)
+    assert (kept.operation, kept.addition, kept.c) == (nodes[2], Addition((nodes[3],), target, "add_inplace"), C)
     assert {buffer.c for buffer in decision.buffers} == {C}
+
+
+def operator(name: str, *operands: Tile) -> Operation:
+    """``r = d + c`` or ``r = d - c``."""
+    return t.operation(name, *operands, results=(t.register("r"),), hook=t.number())
+
+
+def assigned(target: Tile = D, source: Tile | None = None) -> Operation:
+    """``d = r``."""
+    return t.operation("assign", target, source or t.register("r"), hook=t.number())
+
+
+@pytest.mark.parametrize(("name", "operands"), [("add", (D, C)), ("add", (C, D)), ("sub", (D, C))])
+def test_a_sum_that_is_assigned_keeps_sums(name: str, operands: tuple[Tile, Tile]) -> None:
+    statements = operator(name, *operands), assigned()
+    decision = decide_loop(t.load(D), t.loop(FIRST, SECOND, FRESH, *statements))
+    assert outcome(decision) == ("pipelined", BUFFERS_IN_C)
+    assert decision.accumulations[0].addition == Addition(statements, D, f"{name}_inplace")
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        (operator("sub", C, D), assigned()),
+        (operator("mul", D, C), assigned()),
+        (operator("add", C, C), assigned(C)),
+        (operator("sub", D, C), assigned(A)),
+        (operator("sub", D, C), assigned(), uses(t.register("r"))),
+        (operator("sub", D, C), t.branch(assigned())),
+        (operator("sub", D, C), t.branch(t.jump("break")), assigned()),
+        (operator("sub", D, C), assigned(D, t.view("v", D))),
+        (operator("sub", D, C),),
+    ],
+    ids=["swapped", "product", "of C", "elsewhere", "read", "branch", "jump", "other source", "unassigned"],
+)
+def test_other_operators_keep_no_sums(nodes: tuple[Node, ...]) -> None:
+    decision = decide_loop(t.load(D), t.loop(FIRST, SECOND, FRESH, *nodes))
+    assert outcome(decision) == ("as_warp", NOT_ADDED)
 
 
 def test_the_home_of_a_fresh_product_is_the_outermost_loop_that_does_not_use_the_sum() -> None:

@@ -35,6 +35,20 @@ class LoopAccumulators:
 
 
 @dataclass(frozen=True)
+class Addition:
+    """``s += C`` or ``s -= C``, also as ``s = s + C`` or ``s = s - C``.
+
+    Attributes:
+        statements: The operator, and in the second form the assignment of its result to s.
+        name: Key of the operator that changes s.
+    """
+
+    statements: tuple[Operation, ...]
+    target: Tile
+    name: str
+
+
+@dataclass(frozen=True)
 class Accumulation:
     """A product whose accumulators stay in registers.
 
@@ -43,7 +57,7 @@ class Accumulation:
         home: Hook of the outermost loop in which nothing else touches C. The accumulators are added to C after it.
         array: Number of the array that holds the accumulators. Products of one C, function and factor share it.
         alpha: The factor of the product. The accumulators are multiplied by it after the loop.
-        addition: The statement ``s += C`` or ``s -= C`` that follows the product; None if the product adds to C itself.
+        addition: What adds C to another tile after the product; None if the product adds to C itself.
     """
 
     operation: Operation
@@ -51,7 +65,7 @@ class Accumulation:
     home: int
     array: int
     alpha: float
-    addition: Operation | None = None
+    addition: Addition | None = None
 
     @property
     def a(self) -> Tile:

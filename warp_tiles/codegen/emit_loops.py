@@ -339,8 +339,9 @@ def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...],
 def _emit_addition(macros: Macros, loop: int, product: Accumulation) -> None:
     """Adds a new tile C to the tile that the program adds it to or subtracts it from, once, after the loop."""
     if product.addition is not None:
-        macros.replace(Hook.AT, hook_of(product.addition), "")
-        target = product.addition.tiles[0].name
+        for statement in product.addition.statements:
+            macros.replace(Hook.AT, hook_of(statement), "")
+        target = product.addition.target.name
         macros.add(Hook.END, loop, f"wp::tile_{product.addition.name}({target}, {product.c.name});")
 
 

@@ -4,7 +4,8 @@
 its accumulators can stay in registers. C is then read and written once, after the loop.
 
 ``s += wp.tile_matmul(a, b)`` writes a new tile C at each call and adds it to s. The accumulators can stay in registers,
-too, and C is written and added to s once, after the loop. No other statement may use C then. ``s -= C`` is alike.
+too, and C is written and added to s once, after the loop. No other statement may use C then. ``s -= C``, ``s = s + C``
+and ``s = s - C`` are alike.
 
 A constant factor ``alpha`` is applied once, after the loop. The conditions of loading ahead are in
 :mod:`warp_tiles.codegen.pipelines`. All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
@@ -20,18 +21,20 @@ from warp_tiles.codegen.adjoints import plan_reverse
 from warp_tiles.codegen.answers import (
     Accumulation,
     AccumulatorStore,
+    Addition,
     Buffer,
     LoopAccumulators,
     LoopDecision,
     ReverseRing,
     Ring,
 )
+from warp_tiles.codegen.assignments import assigned_tile
 from warp_tiles.codegen.hooks import hook_of
-from warp_tiles.codegen.operations import INPLACE, JUMPS, Effect, Operation, Tile
+from warp_tiles.codegen.operations import INPLACE, INPLACE_OF, JUMPS, Effect, Operation, Tile
 from warp_tiles.codegen.pipelines import aligned, body_of, double_buffers, problem_of_unrolled
 from warp_tiles.codegen.stages import ASYNC_COPIES_OFF, LoopTarget, plan_ring
 from warp_tiles.codegen.stores import plan_accumulator_store
-from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, loops, operations, own_operations, path_to
+from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Node, loops, operations, own_operations, path_to
 from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import DTYPE_BYTES
 
@@ -329,20 +332,34 @@ def kept_accumulators(
     return functions
 
 
-def addition_of(function: FunctionTrace, operation: Operation) -> Operation | None:
-    """Returns ``s += C`` or ``s -= C`` after a product that makes a new tile C, if it is in the same block."""
+def addition_of(function: FunctionTrace, operation: Operation) -> Addition | None:
+    """Returns what adds a new tile C to another one after a product makes C, if it is in the same block."""
     if not operation.results:
         return None
     block, index = path_to(function.nodes, operation)[-1]
+    jumps = (at for at, node in enumerate(block) if any(one.name in JUMPS for one in operations((node,))))
+    straight = block[index + 1 : min((at for at in jumps if at > index), default=None)]
     c = operation.matrices[2].name
-    for node in block[index + 1 :]:
-        if any(other.name in JUMPS for other in operations((node,))):
-            return None
-        if isinstance(node, Operation) and node.name in INPLACE and node.hook is not None:
-            target, *added = node.tiles
-            if [tile.name for tile in added] == [c] and target.name != c:
-                return node
+    for node in straight:
+        if not isinstance(node, Operation) or node.hook is None:
+            continue
+        names = [tile.name for tile in node.tiles]
+        if node.name in INPLACE and names[1:] == [c] and names[0] != c:
+            return Addition((node,), node.tiles[0], node.name)
+        if node.name in INPLACE_OF and c in names:
+            return _assigned_sum(function, straight, node, c)
     return None
+
+
+def _assigned_sum(function: FunctionTrace, block: Sequence[Node], operation: Operation, c: str) -> Addition | None:
+    """Returns ``s = s + C``, ``s = C + s`` or ``s = s - C`` if nothing else reads the result of the operator."""
+    *operands, result = (tile.name for tile in operation.tiles)
+    readers = [one for one in function.operations() if one is not operation and result in {t.name for t in one.tiles}]
+    target = assigned_tile(readers[0]) if len(readers) == 1 and readers[0] in block else None
+    if target is None or target.name == c:
+        return None
+    forms = [[target.name, c], [c, target.name]] if operation.name == "add" else [[target.name, c]]
+    return Addition((operation, readers[0]), target, INPLACE_OF[operation.name]) if operands in forms else None
 
 
 def _problem_of_new_tile(module: ModuleTrace, function: FunctionTrace, loop: Loop, operation: Operation) -> str:
@@ -354,11 +371,13 @@ def _problem_of_new_tile(module: ModuleTrace, function: FunctionTrace, loop: Loo
     if loop.kind == "unrolled":
         return "Warp unrolls the loop, and each iteration has a new tile: use wp.tile_matmul(a, b, c)"
     for other in function.operations():
-        if other not in (operation, addition) and any(_touches(module, function, c, tile) for tile in other.tiles):
+        if other not in (operation, *addition.statements) and any(
+            _touches(module, function, c, tile) for tile in other.tiles
+        ):
             return f"line {other.line}: {other.name} uses the new tile too: use wp.tile_matmul(a, b, c)"
-    target = addition.tiles[0]
+    target = addition.target
     for other in operations(loop.nodes):
-        if other is not addition and any(_touches(module, function, target, tile) for tile in other.tiles):
+        if other not in addition.statements and any(_touches(module, function, target, tile) for tile in other.tiles):
             return f"line {other.line}: {other.name} uses the sum in the loop: move it behind the loop"
     return ""
 

@@ -44,6 +44,7 @@ ASSIGN = "assign"  # to a variable, to an element, or of a whole tile
 UNREAD_ASSIGN = "unread_assign"  # of a tile that nobody reads (warp_tiles.codegen.assignments)
 ADD_INPLACE, SUB_INPLACE = "add_inplace", "sub_inplace"  # the operators += and -=
 INPLACE = frozenset({ADD_INPLACE, SUB_INPLACE})  # these change the elements of their first tile
+INPLACE_OF = {"add": ADD_INPLACE, "sub": SUB_INPLACE}  # by the operator that computes a new tile
 # operators on the elements of tiles, which compute a tile in registers as ASTYPE and MAP do
 OPERATORS = frozenset({"add", "sub", "mul", "div", "neg", "bit_and", "bit_or", "bit_xor"})
 # these compute each element of their result from the same elements of their tiles

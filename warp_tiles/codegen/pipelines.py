@@ -40,7 +40,7 @@ class Body:
 def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation]) -> Body | str:
     """Returns the statements of a loop that can load ahead, or the reason why it cannot."""
     multiplied = [product.operation for product in products]
-    additions = [product.addition for product in products]
+    additions = [statement for product in products if product.addition for statement in product.addition.statements]
     block = _block_of(loop.nodes, multiplied)
     if block is None:
         return "its products lie in different branches: move them to one"
