@@ -8,10 +8,19 @@
 
 namespace wt::arch {
 
-// Returns 1 / sqrt(x) with an error of at most 2 units in the last place (float) or 1 (double).
+// Returns 1 / sqrt(x) with an error of at most 2 units in the last place.
 // https://docs.nvidia.com/cuda/cuda-math-api/
-WT_DEVICE float reciprocal_root(float x) { return rsqrtf(x); }
-WT_DEVICE double reciprocal_root(double x) { return rsqrt(x); }
+WT_DEVICE float reciprocal_root_estimate(float x) { return rsqrtf(x); }
+
+// Returns 1 / sqrt(x) with a relative error of about 2^-19; rsqrt() refines the same estimate. A subnormal x counts as
+// zero: rsqrt() branches for it, which keeps the compiler from hiding latency.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-rsqrt-approx-ftz-f64
+WT_DEVICE double reciprocal_root_estimate(double x)
+{
+    double estimate;
+    asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(estimate) : "d"(x));
+    return estimate;
+}
 
 WT_DEVICE float root(float x) { return sqrtf(x); }
 WT_DEVICE double root(double x) { return sqrt(x); }

@@ -17,18 +17,19 @@ struct Pivot {
     T root, reciprocal;
 };
 
-// One Newton step follows the estimate. Where it fails, the pivot is zero (0 and infinity), infinite (infinity and 0), or
-// negative (NaN and NaN).
+// One step follows the estimate, of second order (float) or third (double). Where it fails, the pivot is zero (0 and infinity), infinite (infinity and 0), or
+// negative (NaN and NaN). A subnormal double counts as zero.
 template <class T>
 WT_DEVICE Pivot<T> pivot_of(T x)
 {
-    const T estimate = arch::reciprocal_root(x);
+    const T estimate = arch::reciprocal_root_estimate(x);
     const T error = arch::multiply_add(-x * estimate, estimate, T(1));
-    const T reciprocal = arch::multiply_add(estimate * T(0.5), error, estimate);
+    const T weight = sizeof(T) == 8 ? arch::multiply_add(T(0.375), error, T(0.5)) : T(0.5);
+    const T reciprocal = arch::multiply_add(estimate * error, weight, estimate);
     const T root = x * reciprocal;
     const T rest = arch::multiply_add(-root, root, x);
     const T refined = arch::multiply_add(rest, reciprocal * T(0.5), root);
-    const bool exact = error == error;  // not NaN
+    const bool exact = error > T(-1);  // neither NaN nor infinite
     return {exact ? refined : x >= T(0) ? x : estimate, exact ? reciprocal : estimate};
 }
 

@@ -62,6 +62,7 @@ class Launch:
         values: A, B and C. If C is None, it is NaN and must not be read before it is written.
         alpha, beta: Scalars of C's dtype.
         complete: True if every element of C must be written.
+        block: Index of the block in its grid.
     """
 
     function: Function
@@ -72,6 +73,7 @@ class Launch:
     alpha: float = 1.0
     beta: float = 0.0
     complete: bool = True
+    block: int = 0
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,7 @@ def _request(launch: Launch, number: int) -> bytes:
     """A launch as ``machine/batch.cpp`` reads it."""
     a, b, c = launch.values
     initialised = c is not None
-    parts = [struct.pack("<6i", number, launch.threads, launch.arch, initialised, launch.complete, 0)]
+    parts = [struct.pack("<6i", number, launch.threads, launch.arch, initialised, launch.complete, launch.block)]
     for tile in launch.tiles:
         row_major = tile.arrangement == "row_major"
         parts.append(
