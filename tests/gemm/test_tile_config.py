@@ -47,18 +47,6 @@ def test_json_of_something_else_is_refused(data: object) -> None:
         TileConfig.from_json(data)
 
 
-@given(configs)
-def test_former_field_names_are_read(config: TileConfig) -> None:
-    former = {name.replace("swizzle_", "rotation_"): value for name, value in config.to_json().items()}
-    assert set(former) >= {"rotation_a", "rotation_b", "rotation_c"}
-    assert TileConfig.from_json(former) == config
-
-
-def test_a_field_with_both_names_is_refused() -> None:
-    with pytest.raises(ValueError, match="not a tile configuration"):
-        TileConfig.from_json({**CONFIG.to_json(), "rotation_a": 1})
-
-
 def test_bools_and_integers_are_not_mixed() -> None:
     with pytest.raises(ValueError, match="another type"):
         TileConfig.from_json({**CONFIG.to_json(), "tile_m": True})

@@ -170,11 +170,6 @@ def test_long_launches_get_fewer_runs() -> None:
     assert all(len(runner.samples_us) == 10 for runner in runners.values())
 
 
-def test_without_dropping_all_are_measured_alike() -> None:
-    runners, _ = contest({"fast": noisy(1), "slow": noisy(100)}, drop=False, effort=Effort(iterations=4, runs=3))
-    assert [len(runner.samples_us) for runner in runners.values()] == [12, 12]
-
-
 def test_a_leader_of_an_earlier_race_keeps_its_samples() -> None:
     leader = Runner("leader", Fake(noisy(50)), samples_us=[50.0] * 10, status="ok")
     clock = FakeClock()

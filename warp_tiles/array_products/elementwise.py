@@ -8,7 +8,7 @@ from typing import Any
 
 import warp as wp
 
-from warp_tiles.array_products.kernels import forward_only, types
+from warp_tiles.array_products.kernels import forward_kernel, types
 from warp_tiles.gemm.problem import DType
 
 CHUNK = 128  # rows of a column that one thread reads
@@ -22,7 +22,7 @@ def gradient_kernel(function: Any, dtype: DType, sums: DType) -> Any:
     """
     value, total = types(dtype, sums)
 
-    @wp.kernel(enable_backward=False, module="unique")
+    @forward_kernel
     def epilogue_gradient(
         factor: total,
         Before: wp.array(dtype=total, ndim=3),
@@ -33,7 +33,7 @@ def gradient_kernel(function: Any, dtype: DType, sums: DType) -> Any:
         slope = wp.grad(function)(Before[z, i, j])
         Result[z, i, j] = value(factor * slope * total(Gradient[z, i, j]))
 
-    return forward_only(epilogue_gradient)
+    return epilogue_gradient
 
 
 @functools.cache
@@ -41,14 +41,14 @@ def scale_kernel(source: DType, result: DType, sums: DType) -> Any:
     """A kernel of ``factor, Source, Result``: a scaled copy. Both arrays are (batch, m, n)."""
     source_type, result_type, total = types(source, result, sums)
 
-    @wp.kernel(enable_backward=False, module="unique")
+    @forward_kernel
     def scaled_copy(
         factor: total, Source: wp.array(dtype=source_type, ndim=3), Result: wp.array(dtype=result_type, ndim=3)
     ):
         z, i, j = wp.tid()
         Result[z, i, j] = result_type(factor * total(Source[z, i, j]))
 
-    return forward_only(scaled_copy)
+    return scaled_copy
 
 
 @functools.cache
@@ -59,7 +59,7 @@ def largest_kernel() -> Any:
     column of ``height`` rows.
     """
 
-    @wp.kernel(enable_backward=False, module="unique")
+    @forward_kernel
     def largest_magnitude(
         height: int, factor: float, Values: wp.array(dtype=float, ndim=3), Largest: wp.array(dtype=float, ndim=3)
     ):
@@ -72,7 +72,7 @@ def largest_kernel() -> Any:
         if found > Largest[0, 0, 0]:  # few threads find a larger one, so that few wait for each other
             wp.atomic_max(Largest, 0, 0, 0, found)
 
-    return forward_only(largest_magnitude)
+    return largest_magnitude
 
 
 @functools.cache
@@ -87,7 +87,7 @@ def parts_kernel(half: DType) -> Any:
     (value,) = types(half)
     is_scaled = half == "float16"
 
-    @wp.kernel(enable_backward=False, module="unique")
+    @forward_kernel
     def two_parts(
         batch: int,
         factor: float,
@@ -111,7 +111,7 @@ def parts_kernel(half: DType) -> Any:
             rest = wp.float32(0.0)
         Parts[batch + z, i, j] = value(rest)
 
-    return forward_only(two_parts)
+    return two_parts
 
 
 @functools.cache
@@ -122,7 +122,7 @@ def column_sums_kernel(dtype: DType, sums: DType) -> Any:
     """
     value, total = types(dtype, sums)
 
-    @wp.kernel(enable_backward=False, module="unique")
+    @forward_kernel
     def column_sums(
         height: int, factor: total, Gradient: wp.array(dtype=value, ndim=3), Sums: wp.array(dtype=total, ndim=3)
     ):
@@ -132,7 +132,7 @@ def column_sums_kernel(dtype: DType, sums: DType) -> Any:
             found += total(Gradient[z, i, j])
         Sums[z * ((Gradient.shape[1] + height - 1) // height) + chunk, 0, j] = factor * found
 
-    return forward_only(column_sums)
+    return column_sums
 
 
 _COPY = """
@@ -167,9 +167,9 @@ def padding_kernel(dtype: DType) -> Any:
         Source: wp.array(dtype=value, ndim=3), Result: wp.array(dtype=value, ndim=3), z: int, line: int, vector: int
     ): ...
 
-    @wp.kernel(enable_backward=False, module="unique")
+    @forward_kernel
     def padded_copy(Source: wp.array(dtype=value, ndim=3), Result: wp.array(dtype=value, ndim=3)):
         z, line, vector = wp.tid()
         copy_vector(Source, Result, z, line, vector)
 
-    return forward_only(padded_copy)
+    return padded_copy

@@ -267,8 +267,9 @@ def raster_arguments(rows: int, columns: int, group: int, slices: int) -> list[i
 # ---- kernels
 
 
-def forward_only(kernel: Any) -> Any:
-    """Turns adjoints off for a kernel's own module, as Warp demands for products of bfloat16. Returns the kernel."""
+def forward_kernel(function: Any, **options: Any) -> Any:
+    """Makes a kernel in a module of its own, both without adjoints, as Warp demands for products of bfloat16."""
+    kernel = wp.kernel(enable_backward=False, module="unique", **options)(function)
     if kernel.module.options["enable_backward"]:
         wp.set_module_options({"enable_backward": False}, module=kernel.module)
     return kernel
@@ -442,10 +443,10 @@ def tile_kernel(key: TileKernel) -> Any:
     is_fixed, pipeline = key.main_loop != AUTO, key.main_loop.text
     if is_fixed:  # part of the name, because Warp's hash of a kernel contains no options that are set afterwards
         matmul.__qualname__ += "_" + re.sub(r"\W+", "_", pipeline)
-    kernel = wp.kernel(enable_backward=False, module="unique", **options)(matmul)
+    kernel = forward_kernel(matmul, **options)
     if is_fixed:
         wp.set_module_options({"warp_tiles_main_loop": pipeline}, module=kernel.module)
-    return forward_only(kernel)
+    return kernel
 
 
 @functools.cache
@@ -458,7 +459,7 @@ def reduce_kernel(epilogue: Epilogue) -> Any:
     has_beta, has_bias, has_factor = epilogue.has_beta, epilogue.bias is not None, epilogue.has_factor
     finish = finish_function(epilogue)
 
-    @wp.kernel(enable_backward=False, module="unique")
+    @forward_kernel
     def add_slices(
         slices: int,
         alpha: sums,
@@ -483,4 +484,4 @@ def reduce_kernel(epilogue: Epilogue) -> Any:
             scale = alpha * Factor[0]
         C[z, i, j] = finish(total, scale, beta, old, bias)
 
-    return forward_only(add_slices)
+    return add_slices

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.gemm.pipeline import PlannedLoop
-from warp_tiles.plan.planning import ModulePlan
+from warp_tiles.plan.planning import ModulePlan, config_json
 from warp_tiles.solver.variant import Config, Variant
 
 if TYPE_CHECKING:
@@ -33,6 +33,11 @@ def now_s() -> float:
     return time.perf_counter() - _ZERO
 
 
+def _times(of: Phase | Artifact | ModuleRecord) -> dict[str, float]:
+    """Start and time, rounded to 0.1 ms."""
+    return {"started_at_s": round(of.started_at_s, 4), "seconds": round(of.seconds, 4)}
+
+
 @dataclass(frozen=True)
 class Phase:
     """One step of a module's build.
@@ -49,12 +54,8 @@ class Phase:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values, rounded to 0.1 ms."""
-        return {
-            "name": self.name,
-            "started_at_s": round(self.started_at_s, 4),
-            "seconds": round(self.seconds, 4),
-        }
+        """The fields as JSON values."""
+        return {"name": self.name, **_times(self)}
 
 
 class Phases:
@@ -147,18 +148,12 @@ class Artifact:
     def to_json(self) -> dict[str, Any]:
         """The artifact without the LTO-IR itself, as JSON values."""
         return {
-            "symbol": self.symbol,
+            **{name: getattr(self, name) for name in ("symbol", "provider", "key", "hit", "shared")},
             "variant": self.variant.to_json(),
-            "provider": self.provider,
-            "tile_config": self.tile_config.to_json() if self.tile_config else None,
-            "tile": self.tile_config.describe() if self.tile_config else "",
-            "key": self.key,
-            "hit": self.hit,
+            **config_json(self.tile_config),
             "lto_bytes": self.lto_bytes or len(self.payload),
-            "started_at_s": round(self.started_at_s, 4),
-            "seconds": round(self.seconds, 4),
+            **_times(self),
             "compiled": self.compiled.to_json() if self.compiled else None,
-            "shared": self.shared,
             "warnings": list(self.warnings),
         }
 
@@ -202,14 +197,9 @@ class ModuleRecord:
             "lto_builds": sum(not artifact.hit for artifact in from_lto),
             "lto_hits": sum(artifact.hit for artifact in from_lto),
             "lto_bytes": sum(artifact.lto_bytes or len(artifact.payload) for artifact in from_lto),
-            "linker": self.linker,
-            "linker_reason": self.linker_reason,
-            "module_key": self.module_key,
-            "found": self.found,
-            "output": self.output,
+            **{name: getattr(self, name) for name in ("linker", "linker_reason", "module_key", "found", "output")},
             "cubin_bytes": self.output_bytes,
-            "started_at_s": round(self.started_at_s, 4),
-            "seconds": round(self.seconds, 4),
+            **_times(self),
             "phases": [phase.to_json() for phase in self.phases],
         }
 

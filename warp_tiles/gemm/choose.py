@@ -385,7 +385,7 @@ def _resident_blocks(view: GemmProblem, registers_used: float) -> int:
     threads got another tile, which took 1.4 times as long on an H100.
     """
     sizes = (view.m * view.k, view.k * view.n, view.m * view.n)
-    tiles = sum(n * DTYPE_BYTES[o.dtype] for n, o in zip(sizes, (view.a, view.b, view.c)))
+    tiles = sum(n * DTYPE_BYTES[o.dtype] for n, o in zip(sizes, view.operands))
     tiles -= static_shared_bytes(view.threads)
     return max(1, resident_blocks(view.arch, view.threads, shared_bytes=tiles, registers=registers_used))
 

@@ -115,9 +115,14 @@ class GemmProblem:
         )
 
     @property
-    def leading_dimensions(self) -> tuple[int, int, int]:
+    def operands(self) -> tuple[Operand, Operand, Operand]:
+        """A, B and C."""
+        return self.a, self.b, self.c
+
+    @property
+    def leading_dimensions(self) -> tuple[int, ...]:
         """Leading dimensions of A, B and C, in elements."""
-        return (self.a.leading_dimension, self.b.leading_dimension, self.c.leading_dimension)
+        return tuple(operand.leading_dimension for operand in self.operands)
 
     @property
     def is_dense(self) -> bool:
@@ -125,22 +130,21 @@ class GemmProblem:
         return self.leading_dimensions == self.dense_leading_dimensions
 
     @property
-    def element_alignments(self) -> tuple[int, int, int]:
+    def element_alignments(self) -> tuple[int, ...]:
         """The alignment of one element of A, B and C, in bytes. No operand has less."""
-        return (DTYPE_BYTES[self.a.dtype], DTYPE_BYTES[self.b.dtype], DTYPE_BYTES[self.c.dtype])
+        return tuple(DTYPE_BYTES[operand.dtype] for operand in self.operands)
 
     @property
-    def alignments(self) -> tuple[int, int, int]:
+    def alignments(self) -> tuple[int, ...]:
         """Alignment of A, B and C, in bytes."""
-        return (self.a.alignment, self.b.alignment, self.c.alignment)
+        return tuple(operand.alignment for operand in self.operands)
 
     @property
     def symbol(self) -> str:
         """Name of the device function. Variants and symbols correspond one to one."""
-        dtypes = "_".join(DTYPES[operand.dtype].code for operand in (self.a, self.b, self.c))
-        arrangements = "".join(operand.arrangement[0] for operand in (self.a, self.b, self.c))
-        lds = "_".join(str(ld) for ld in self.leading_dimensions)
-        alignments = "_".join(str(alignment) for alignment in self.alignments)
+        dtypes = "_".join(DTYPES[operand.dtype].code for operand in self.operands)
+        arrangements = "".join(operand.arrangement[0] for operand in self.operands)
+        lds, alignments = ("_".join(map(str, numbers)) for numbers in (self.leading_dimensions, self.alignments))
         tf32 = "_tf32" if self.precision == "tf32" else ""
         return (
             f"wt_gemm_{self.m}_{self.n}_{self.k}_{dtypes}{tf32}_{arrangements}"
@@ -159,7 +163,7 @@ class GemmProblem:
 
     def without_alignment(self) -> GemmProblem:
         """The same product, with only the alignment of an element promised."""
-        a, b, c = (replace(operand, alignment=DTYPE_BYTES[operand.dtype]) for operand in (self.a, self.b, self.c))
+        a, b, c = (replace(operand, alignment=DTYPE_BYTES[operand.dtype]) for operand in self.operands)
         return replace(self, a=a, b=b, c=c)
 
     def describe(self) -> str:
@@ -169,16 +173,9 @@ class GemmProblem:
     def to_json(self) -> dict[str, Any]:
         """The fields under the names that ``warp-tiles plan --json`` prints."""
         return {
-            "m": self.m,
-            "n": self.n,
-            "k": self.k,
-            "a_dtype": self.a.dtype,
-            "b_dtype": self.b.dtype,
-            "c_dtype": self.c.dtype,
-            "precision": self.precision,
-            "arrangement": [self.a.arrangement, self.b.arrangement, self.c.arrangement],
+            **{name: getattr(self, name) for name in ("m", "n", "k", "precision", "threads", "arch")},
+            **{f"{name}_dtype": operand.dtype for name, operand in zip("abc", self.operands)},
+            "arrangement": [operand.arrangement for operand in self.operands],
             "leading_dimensions": list(self.leading_dimensions),
             "alignments": list(self.alignments),
-            "threads": self.threads,
-            "arch": self.arch,
         }

@@ -22,7 +22,6 @@ from warp_tiles.gemm.hardware import (
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
 
 Instruction = Literal["mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4", "fma"]
-_FORMER_NAMES = {f"rotation_{operand}": f"swizzle_{operand}" for operand in "abc"}  # in JSON of version 0.1
 
 
 @dataclass(frozen=True)
@@ -66,22 +65,19 @@ class TileConfig:
 
     @classmethod
     def from_json(cls, data: object) -> TileConfig:
-        """The configuration in JSON of :meth:`to_json`, of this version or an earlier one.
+        """The configuration that :meth:`to_json` wrote.
 
         Raises:
             ValueError: A field is missing, unknown or of another type.
         """
         kinds = {item.name: {"int": int, "bool": bool}.get(str(item.type), str) for item in fields(cls)}
-        values: dict[str, Any] = {}
-        if isinstance(data, dict):
-            values = {_FORMER_NAMES.get(str(name), str(name)): value for name, value in data.items()}
-        if not isinstance(data, dict) or len(values) != len(data) or set(values) != set(kinds):
+        if not isinstance(data, dict) or set(data) != set(kinds):
             raise ValueError(f"not a tile configuration, which has the fields {', '.join(kinds)}: {data!r}")
-        if any(type(values[name]) is not kind for name, kind in kinds.items()):
+        if any(type(data[name]) is not kind for name, kind in kinds.items()):
             raise ValueError(f"not a tile configuration, a field has another type: {data!r}")
-        if values["instruction"] not in get_args(Instruction):
-            raise ValueError(f"not a tile configuration, instruction is {values['instruction']!r}")
-        return cls(**values)
+        if data["instruction"] not in get_args(Instruction):
+            raise ValueError(f"not a tile configuration, instruction is {data['instruction']!r}")
+        return cls(**data)
 
     def describe(self) -> str:
         """A short text for tables, e.g. ``mma_m16n8k16 32x64``."""
@@ -160,12 +156,12 @@ def sides(view: GemmProblem, config: TileConfig) -> tuple[Side, Side]:
 
 def computes_in_double(variant: GemmProblem) -> bool:
     """True if the accumulators are fp64, because a matrix is."""
-    return "float64" in (variant.a.dtype, variant.b.dtype, variant.c.dtype)
+    return "float64" in (operand.dtype for operand in variant.operands)
 
 
 def instructions(variant: GemmProblem) -> tuple[Instruction, ...]:
     """The instructions that can multiply this variant's operands on its architecture, tensor cores first."""
-    a, b, c = variant.a.dtype, variant.b.dtype, variant.c.dtype
+    a, b, c = (operand.dtype for operand in variant.operands)
     arch = variant.arch
     found: list[Instruction] = []
     if computes_in_double(variant):

@@ -131,25 +131,23 @@ class PlannedVariant:
         """
         names = ["m", "n", "k", "a_dtype", "b_dtype", "c_dtype", "precision", "arrangement"]
         names += ["leading_dimensions", "alignments", "threads", "arch"]
-        sizes = dict.fromkeys(names) | ({} if self.variant is None else self.variant.to_json())
+        variant = self.variant
         return {
+            **{name: value for name, value in vars(self).items() if name != "variant"},
+            **dict.fromkeys(names),
+            **({} if variant is None else variant.to_json()),
             "role": self.role.value,
-            **sizes,
-            "size": self.call if self.variant is None else self.variant.size,
-            "dtypes": self.variant.dtypes if self.variant else "",
-            "symbol": self.symbol or (self.variant.symbol if self.variant else ""),
-            "call": self.call,
-            "function": self.function,
+            "size": self.call if variant is None else variant.size,
+            "dtypes": variant.dtypes if variant else "",
+            "symbol": self.symbol or (variant.symbol if variant else ""),
             "kernels": list(self.kernels),
-            "needed": self.needed,
-            "reason": self.reason,
-            "provider": self.provider,
-            "tile_config": self.tile_config.to_json() if self.tile_config else None,
-            "tile": self.tile_config.describe() if self.tile_config else "",
-            "choice": self.choice,
-            "key": self.key,
-            "cached": self.cached,
+            **config_json(self.tile_config),
         }
+
+
+def config_json(config: Config | None) -> dict[str, Any]:
+    """The tile configuration of a function and its short text, as JSON values."""
+    return {"tile_config": config.to_json() if config else None, "tile": config.describe() if config else ""}
 
 
 @dataclass(frozen=True)
@@ -295,22 +293,17 @@ class ModulePlan:
 
     def to_json(self) -> dict[str, Any]:
         """The module as ``warp-tiles plan --json`` prints it."""
+        names = ("name", "arch", "target", "block_dim")
+        reasons = ("loops_reason", "register_limit", "register_limit_reason", "uninstantiated_reason")
         return {
-            "name": self.name,
-            "arch": self.arch,
-            "target": self.target,
-            "block_dim": self.block_dim,
+            **{name: getattr(self, name) for name in (*names, *reasons)},
             "kernels": list(self.kernels),
             "provider": self.settings.provider,
             "policy": self.settings.policy,
             "variants": [v.to_json() for v in self.variants],
             "loops": [loop.to_json() for loop in self.loops],
-            "loops_reason": self.loops_reason,
-            "register_limit": self.register_limit,
-            "register_limit_reason": self.register_limit_reason,
             "memory": [memory.to_json() for memory in self.memory],
             "uninstantiated": list(self.uninstantiated),
-            "uninstantiated_reason": self.uninstantiated_reason,
         }
 
 

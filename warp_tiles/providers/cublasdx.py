@@ -51,7 +51,7 @@ def source_text(variant: GemmProblem) -> str:
     A zero leading dimension or alignment omits the cuBLASDx operator. cuBLASDx checks a missing operator less strictly
     than one that repeats the default.
     """
-    operands = {"A": variant.a, "B": variant.b, "C": variant.c}
+    operands = dict(zip("ABC", variant.operands))
     lds = (0, 0, 0) if variant.is_dense else variant.leading_dimensions
     minimal = variant.alignments == variant.element_alignments
     alignments = (0, 0, 0) if minimal or not variant.is_dense else variant.alignments

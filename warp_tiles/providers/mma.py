@@ -26,7 +26,7 @@ _SOURCE = "gemm/block_gemm.cuh"  # below kernels/
 
 def problem_struct(variant: GemmProblem) -> str:
     """C++ structure of the variant for ``kernels/gemm/problem.cuh``."""
-    operands = {"a": variant.a, "b": variant.b, "c": variant.c}
+    operands = dict(zip("abc", variant.operands))
     types = " ".join(
         f"using {name.upper()} = {DTYPES[operand.dtype].kernel_type};" for name, operand in operands.items()
     )

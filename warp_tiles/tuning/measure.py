@@ -164,7 +164,6 @@ def race(
     effort: Effort | None = None,
     *,
     deadline: float = math.inf,
-    drop: bool = True,
     on_measured: Callable[[Runner], None] = lambda runner: None,
 ) -> None:
     """Measure runners against each other, and set their status.
@@ -177,7 +176,6 @@ def race(
         effort: Amount of measurement; None for the default.
         deadline: When to stop, by ``time.monotonic``. A runner without a sample then stays ``running``. One that needs
             more samples is ``unfinished``.
-        drop: Drop runners that cannot win.
         on_measured: Called with a runner after each of its measurements.
     """
     effort = effort or Effort()
@@ -201,9 +199,8 @@ def race(
                 continue
             runner.samples_us += _attempt(runner, partial(clock.sample_us, runner.candidate, effort.runs)) or ()
             on_measured(runner)
-        if drop:
-            _drop(runners)
-        if drop and _is_decided(runners, effort):
+        _drop(runners)
+        if _is_decided(runners, effort):
             break
         if time.monotonic() >= deadline:
             in_time = in_time and iteration + 1 == effort.iterations
