@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,13 @@ class FakeEngine:
 
     def build_context(self, resolved: Settings) -> FakeEngine:
         return self
+
+    @property
+    def modules(self) -> FakeEngine:
+        return self
+
+    def building(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def compile_module(self, request: CompileRequest, native_dir: str, prefix: int) -> Future[Compiled]:
         assert 0 <= prefix < len(request.source)
