@@ -245,15 +245,22 @@ def interrupted(kernels: list[Any], folder: Path) -> tuple[list[str], int]:
     return lost, built
 
 
-#: Functions that catch any exception without asking whether a signal's handler raised it.
+#: What a handler of a signal may raise: TimeoutError is an OSError.
+BROAD_ERRORS = "(BaseException|Exception|OSError|RuntimeError|TimeoutError)"
+
+#: Functions that catch such errors without asking whether a signal's handler raised it.
 BROAD = {
     "of a command, which has handlers of its own": {
+        ("cli/__init__.py", "_end_by"),
+        ("cli/__init__.py", "_open_standard_streams"),
         ("cli/cluster.py", "connected"),
         ("cli/cluster.py", "require_same_installation"),
         ("cli/cluster_tuning.py", "_run"),
         ("cli/cluster_tuning.py", "cluster_tuners"),
         ("cli/cluster_tuning.py", "perform_here"),
         ("cli/doctor.py", "diagnose"),
+        ("cli/output.py", "output_errors"),
+        ("cli/output.py", "written"),
         ("cli/run.py", "enable_here"),
         ("launch/script.py", "discover"),
     },
@@ -262,6 +269,8 @@ BROAD = {
         ("compile/compiler.py", "compile_to_ltoir"),
         ("compile/compiler.py", "link_module"),
         ("compile/compiler.py", "reserve_heap"),
+        ("compile/pool.py", "_drop_process"),
+        ("compile/pool.py", "run"),
         ("compile/worker.py", "preload"),
         ("compile/worker.py", "serve"),
         ("store/client.py", "_errors"),
@@ -269,28 +278,35 @@ BROAD = {
         ("store/client.py", "remove"),
         ("util/threads.py", "_call"),
     },
+    "hands the error to a function that asks": {
+        ("store/cache.py", "add"),
+        ("store/cache.py", "check_trust"),
+        ("store/cache.py", "get"),
+        ("store/cache.py", "manifest"),
+        ("tuning/store.py", "records"),
+    },
     "waits for nothing": {("build/executor.py", "_pass_on")},
     "raises the interrupt afterwards": {("tuning/search.py", "run")},
 }
 
 
 def broad_catches(tree: ast.AST, function: str = "") -> Iterator[str]:
-    """The functions that catch any exception, and neither raise it again nor call raise_if_signalled()."""
+    """The functions that catch such errors, and neither raise it again nor call raise_if_signalled()."""
     for node in ast.iter_child_nodes(tree):
         inside = node.name if isinstance(node, ast.FunctionDef) else function
         if isinstance(node, ast.ExceptHandler):
             caught, text = ast.unparse(node.type) if node.type else "Exception", ast.unparse(node)
             passes_on = "raise_if_signalled(" in text or re.search(r"^\s*raise$", text, re.MULTILINE)
-            if re.search(r"\b(Base)?Exception\b", caught) and not passes_on:
+            if re.search(rf"\b{BROAD_ERRORS}\b", caught) and not passes_on:
                 yield inside
         elif isinstance(node, ast.With):
             items = (ast.unparse(item) for item in node.items)
-            if any(re.match(r"(contextlib\.)?suppress\((Base)?Exception\)", item) for item in items):
+            if any(re.match(rf"(contextlib\.)?suppress\(.*\b{BROAD_ERRORS}\b", item) for item in items):
                 yield inside
         yield from broad_catches(node, inside)
 
 
-def test_every_broad_catch_asks_for_a_signal() -> None:
+def test_every_catch_of_what_a_handler_may_raise_asks_for_it() -> None:
     package = Path(warp_tiles.__file__).parent
     found = {
         (path.relative_to(package).as_posix(), name)

@@ -20,6 +20,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from warp_tiles.util.threads import raise_if_signalled
+
 if TYPE_CHECKING:
     from warp_tiles.gemm.matmul_question import MatmulAnswer
 
@@ -250,7 +252,8 @@ class _Devices:
     def get_current_cuda_device(self) -> Any:
         try:
             return self._get_current_cuda_device()
-        except RuntimeError:
+        except RuntimeError as error:
+            raise_if_signalled(error)
             return self._substitute("cuda")
 
     def get_cuda_device(self, ordinal: int | None = None) -> Any:

@@ -16,6 +16,7 @@ import warp
 from warp_tiles._warp import internals
 from warp_tiles._warp.internals import find, missing, require
 from warp_tiles.errors import RecordingError
+from warp_tiles.util.threads import raise_if_signalled
 
 # required members of warp._src, each with its required parameters
 _REQUIRED = {
@@ -95,6 +96,7 @@ def overload_for(kernel: Any, values: Sequence[Any]) -> Any:
     try:
         return kernel.add_overload(kernel.infer_argument_types(list(values)))
     except (TypeError, RuntimeError, ValueError) as error:
+        raise_if_signalled(error)
         raise RecordingError(str(error)) from error
 
 
@@ -146,6 +148,7 @@ def pack(kernel: Any, index: int, value: Any, device: Any, *, adjoint: bool, any
     try:
         return _internal("context.pack_arg")(kernel, expected, argument.label, value, device, adjoint)
     except (TypeError, RuntimeError, ValueError) as error:
+        raise_if_signalled(error)
         raise RecordingError(f"{what} does not fit: {error}") from error
 
 

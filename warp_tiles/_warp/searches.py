@@ -17,6 +17,7 @@ import warp
 from warp_tiles._warp.intercept import NotedLaunch
 from warp_tiles._warp.internals import find, runtime
 from warp_tiles.errors import UnsupportedWarpError
+from warp_tiles.util.threads import raise_if_signalled, suppressed
 
 CPU_HEADERS = "builtin_bd*.pch"  # the same folders also contain NVRTC's precompiled headers
 
@@ -59,16 +60,17 @@ def share_precompiled_headers() -> None:
         found = runtime("_get_or_create_pch_dir", "_pch_dirs")
         folder = Path(found._get_or_create_pch_dir())
     except (UnsupportedWarpError, OSError) as error:
+        raise_if_signalled(error)
         log.info("tuning: each thread precompiles its own headers: %s", error)
         return
     dated: list[tuple[int, Path]] = []
     for other in list(found._pch_dirs.values()):
         for header in Path(other.name).glob(CPU_HEADERS):
-            with contextlib.suppress(OSError):  # Warp removes files that Clang rejects
+            with suppressed(OSError):  # Warp removes files that Clang rejects
                 dated.append((header.stat().st_mtime_ns, header))
     for name, newest in {header.name: header for _, header in sorted(dated)}.items():
         if name not in _shared.names and not (folder / name).exists():
-            with contextlib.suppress(OSError):  # a file system without links
+            with suppressed(OSError):  # a file system without links
                 os.link(newest, folder / name)
         _shared.names.add(name)
 

@@ -16,6 +16,7 @@ from warp_tiles.array_products.call import Bias, MatmulCall, are_distinct, conti
 from warp_tiles.array_products.prepared import PreparedMatmul
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.problem import DTYPES, DType
+from warp_tiles.util.threads import raise_if_signalled
 
 PRECISIONS = ("default", "tf32")
 _MOST_WORK: Any = 1_000_000  # of NumPy's search for a common address
@@ -205,7 +206,8 @@ def check_overlap(name: str, array: Any, out: Any) -> None:
     """
     try:
         is_shared = np.shares_memory(_addresses(array), _addresses(out), max_work=_MOST_WORK)
-    except RuntimeError:  # too many elements to compare
+    except RuntimeError as error:  # too many elements to compare
+        raise_if_signalled(error)
         is_shared = True
     if is_shared and math.prod(array.shape):
         raise MatmulError(f"{_described(name, array)}, and overlaps out in memory", remedy="give out memory of its own")

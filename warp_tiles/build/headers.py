@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from warp_tiles.errors import CacheError, ToolchainError
 from warp_tiles.store.cache import FileCache
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.paths import HEADERS, HEADERS_SUFFIX
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled, suppressed
 
 if TYPE_CHECKING:
     from warp_tiles.compile.pool import CompilerPool
@@ -106,8 +105,8 @@ class ModuleHeaders:
         try:
             if not done.cancelled() and done.exception() is None and done.result().header_written:
                 self._cache.put(key, path.read_bytes(), {"compiler": done.result().compiler})
-        except (CacheError, OSError):
-            pass  # the next process writes it
+        except (CacheError, OSError) as error:  # the next process writes it
+            raise_if_signalled(error)
         finally:
-            with suppress(OSError):
+            with suppressed(OSError):
                 path.unlink()

@@ -9,7 +9,6 @@ is loaded here is found. It searches the other places.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import importlib.util
 import os
@@ -21,7 +20,7 @@ from typing import Any
 
 from warp_tiles.errors import ToolchainError
 from warp_tiles.store.paths import absolute
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled, suppressed
 
 Version = tuple[int, int]
 
@@ -294,7 +293,7 @@ def package_folders() -> tuple[Path, ...]:
     An empty entry, which stands for the current folder, is left out, because those files may belong to anyone.
     """
     found = [os.fspath(absolute(Path(entry)) / "nvidia") for entry in search_path()]
-    with contextlib.suppress(ImportError, ValueError, OSError):  # no specification, or no working folder
+    with suppressed(ImportError, ValueError, OSError):  # no specification, or no working folder
         spec = importlib.util.find_spec("nvidia")
         locations = (spec.submodule_search_locations or ()) if spec else ()
         found += [folder for folder in locations if os.path.dirname(folder) != os.getcwd()]
@@ -325,18 +324,20 @@ def load_library(name: str) -> None:
     try:
         ctypes.CDLL(str(path), os.RTLD_NOW | os.RTLD_GLOBAL)
     except OSError as error:
+        raise_if_signalled(error)
         raise ToolchainError(
             f"{path} cannot be loaded: {error}",
             remedy=f"install {library.wheel} for this platform again, in a folder that is not mounted with noexec",
         ) from error
     for builtins in path.parent.glob("libnvrtc-builtins.so*") if name == "nvrtc" else ():
-        with contextlib.suppress(OSError):  # NVRTC 13.0 does not look for them beside itself
+        with suppressed(OSError):  # NVRTC 13.0 does not look for them beside itself
             ctypes.CDLL(str(builtins), os.RTLD_NOW | os.RTLD_GLOBAL)
 
 
 def _is_loaded(soname: str) -> bool:
     try:
         ctypes.CDLL(soname, os.RTLD_NOLOAD)
-    except OSError:
+    except OSError as error:
+        raise_if_signalled(error)
         return False
     return True

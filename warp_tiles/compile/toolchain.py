@@ -24,7 +24,7 @@ from warp_tiles.compile.sources import DeviceSource, include_closure
 from warp_tiles.store.documents import Documents
 from warp_tiles.store.paths import LAYOUT, absolute, is_digest
 from warp_tiles.util.files import sha256_of as _hash_file
-from warp_tiles.util.threads import side_by_side
+from warp_tiles.util.threads import raise_if_signalled, side_by_side
 
 FOLDER = "toolchain"  # below the cache
 #: The largest number of records. The oldest are removed first.
@@ -144,7 +144,8 @@ def _state(status: os.stat_result) -> list[int]:
 def _stat(path: str) -> list[int] | None:
     try:
         return _state(os.stat(path))
-    except OSError:
+    except OSError as error:
+        raise_if_signalled(error)
         return None
 
 

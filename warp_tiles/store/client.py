@@ -17,6 +17,7 @@ from urllib.request import url2pathname
 
 from warp_tiles.errors import RemoteError
 from warp_tiles.store.keys import INSTALL
+from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.urls import secrets_of, without_password
 
 _CHUNK_BYTES = 1 << 16
@@ -82,6 +83,7 @@ class Client:
                     retry_config={"max_retries": 0, "retry_timeout": limit},
                 )
         except (obstore.exceptions.BaseError, OSError, ValueError) as error:
+            raise_if_signalled(error)
             raise RemoteError(
                 f"it cannot be opened: {self._text(error)}",
                 remedy="check the setting remote, and the credentials in the environment",

@@ -7,13 +7,12 @@ A damaged file is reported once and removed. If the folder cannot be used, nothi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from warp_tiles.store.report import Problems
 from warp_tiles.store.sealed import DamagedError, seal, unseal
 from warp_tiles.util.files import FileTooLargeError
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
 
 MAX_BYTES = 4 << 20
@@ -46,7 +45,7 @@ class Documents:
             return self.load(name)
         except DamagedError as error:
             self.problems.damage(str(self.files.path(self.file(name))), str(error))
-            with suppress(OSError):
+            with suppressed(OSError):
                 self.files.remove(self.file(name))
         except RefusedFolderError as error:
             self._report(error)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from warp_tiles.store.report import Problem, Problems
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.util.files import FileTooLargeError
 from warp_tiles.util.processes import TEMP_PREFIX
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
 
 STORE_LOCK = "store"
@@ -134,7 +134,7 @@ class Folder:
             return None
         except DamagedError as error:
             self.remove_damaged(name, str(error))
-            with suppress(OSError):
+            with suppressed(OSError):
                 self.files.remove(self.key_name(digest))
             return None
         return Entry(digest, payload, manifest)
@@ -142,7 +142,7 @@ class Folder:
     def remove_damaged(self, name: str, reason: str) -> None:
         """Remove and report a damaged file."""
         self.problems.damage(str(self.files.path(name)), reason)
-        with suppress(OSError):
+        with suppressed(OSError):
             self.files.remove(name)
 
     def touch(self, digest: str) -> None:
@@ -150,7 +150,7 @@ class Folder:
         try:
             self.files.touch(self.key_name(digest), time.time_ns())  # finer than the kernel's own clock tick
         except PermissionError:  # another user's file in a shared cache: only "now" may be set
-            with suppress(OSError):
+            with suppressed(OSError):
                 self.files.touch(self.key_name(digest))
         except OSError as error:
             raise_if_signalled(error)
@@ -163,7 +163,7 @@ class Folder:
         """
         name = self.object_name(manifest.payload_sha256)
         status = None
-        with suppress(OSError, DamagedError):
+        with suppressed(OSError, DamagedError):
             known, status = self.read_object(manifest.payload_sha256)
             if known != payload:
                 self.remove_damaged(name, "payload does not match its name")

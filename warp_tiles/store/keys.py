@@ -131,6 +131,7 @@ class SigningKey:
                 raise RemoteError(f"others can read the private key {path}", remedy=f"chmod 600 {path}")
             key = load_pem_private_key(data, password=None)
         except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise_if_signalled(error)
             raise RemoteError(f"the private key {path} cannot be read: {error}", remedy=remedy) from error
         if not isinstance(key, kind):
             raise RemoteError(f"the private key {path} is not an Ed25519 key", remedy=remedy)
@@ -148,6 +149,7 @@ class SigningKey:
         try:
             write_new(path, data)
         except OSError as error:
+            raise_if_signalled(error)
             raise RemoteError(
                 f"the private key {path} cannot be written: {error.strerror or error}",
                 remedy="name a new file in a folder of your own; an existing key is never replaced",
@@ -197,6 +199,7 @@ class TrustedKeys:
         except (FileNotFoundError, NotADirectoryError):
             return ()
         except OSError as error:
+            raise_if_signalled(error)
             raise RemoteError(
                 f"the trusted keys {self.path} cannot be read: {error.strerror or error}",
                 remedy=f"make the folder {self.path.parent} yours alone (chmod 700), or remove the file",

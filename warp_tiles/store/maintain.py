@@ -19,6 +19,7 @@ from warp_tiles.store.paths import HEADERS, HEADERS_SUFFIX, LAYOUT, MODULES, MOD
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.store.statistics import STATISTICS
 from warp_tiles.util.processes import is_leftover
+from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 DAY_S = 86400.0
@@ -219,7 +220,8 @@ def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport
         except DamagedError as error:
             folder.remove_damaged(folder.key_name(digest), str(error))
             continue
-        except OSError:
+        except OSError as error:
+            raise_if_signalled(error)
             complete = False  # this key may refer to any payload
         keys.append((status.st_mtime_ns, digest, status.st_size, payload))
     references = Counter(payload for *_, payload in keys)
@@ -249,7 +251,7 @@ def drop_idle_locks(files: TrustedFolder, found: Iterable[tuple[str, os.stat_res
         # a held lock stays, and one without file locking
         lock, is_lock = f"{name.rpartition('.')[0]}.lock", name.endswith(".lock")
         if not is_lock or time.time() - status.st_mtime > DAY_S:
-            with suppress(OSError), files.lock(lock, 0.0):
+            with suppressed(OSError), files.lock(lock, 0.0):
                 files.remove(name)
 
 

@@ -6,6 +6,8 @@ import os
 import re
 from pathlib import Path
 
+from warp_tiles.util.threads import raise_if_signalled
+
 LAYOUT = "v1"
 #: The cache of linked modules, below the root, and the suffix of its payloads.
 MODULES, MODULES_SUFFIX = "modules", ".cubin"
@@ -38,7 +40,8 @@ def _of_user(kind: str) -> Path:
 
     try:
         found: Path = getattr(platformdirs, kind)("warp_tiles", appauthor=False)
-    except RuntimeError:  # this user has no home folder
+    except RuntimeError as error:  # this user has no home folder
+        raise_if_signalled(error)
         return _NO_FOLDER
     return found if found.is_absolute() else _NO_FOLDER  # XDG_CACHE_HOME may be relative
 

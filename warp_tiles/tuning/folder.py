@@ -13,7 +13,7 @@ from warp_tiles.store.paths import is_digest
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import FutureSchemaError, Record, decode_record, encode_record
 from warp_tiles.util.files import FileTooLargeError, read_whole
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
 from warp_tiles.util.warn import WarnedTexts, warn
 
@@ -177,7 +177,7 @@ class RecordFolder:
         name, data = self.name(self.path(record.key)), encode_record(record)
         if len(data) > MAX_BYTES:
             raise OSError(errno.EFBIG, f"the record has {len(data)} bytes, and at most {MAX_BYTES} are read")
-        with suppress(OSError):
+        with suppressed(OSError):
             if self.trusted.read(name, MAX_BYTES)[0] == data:  # a new file would change fingerprints
                 return
         self.trusted.write(name, data)

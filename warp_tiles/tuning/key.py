@@ -6,7 +6,6 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from warp_tiles.errors import ToolchainError
 from warp_tiles.store.key import CacheKey
+from warp_tiles.util.threads import suppressed
 from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import shown, warn
 
@@ -199,7 +199,7 @@ def sharing_gpus(names: Sequence[str] = ()) -> list[Any]:
 @lru_cache(maxsize=1)
 def processor() -> str:
     """Name of the processor."""
-    with suppress(OSError), _CPUINFO.open(encoding="utf-8", errors="replace") as file:
+    with suppressed(OSError), _CPUINFO.open(encoding="utf-8", errors="replace") as file:
         for line in file.read(_CPUINFO_BYTES).splitlines():
             name, _, value = line.partition(":")
             if name.strip() == "model name" and value.strip():

@@ -534,6 +534,7 @@ def _devices(device: Any, others: Sequence[Any]) -> list[Any]:
     try:
         found = [wp.get_device(other) for other in others]
     except (RuntimeError, ValueError) as error:
+        raise_if_signalled(error)
         raise TuningError(
             f"devices is {list(others)!r}: {error}", remedy=f"there are {', '.join(map(str, wp.get_devices()))}"
         ) from error

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from warp_tiles.util.processes import TEMP_PREFIX, is_leftover, temporary_name
+from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.warn import WarnedTexts, warn
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def sync_folder(path: Path) -> None:
     """Sync a folder, so that the names in it survive a crash. Does nothing where a folder cannot be synced."""
     if os.name == "nt":
         return
-    with suppress(OSError):
+    with suppressed(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -109,7 +110,7 @@ def write_new(path: Path, data: bytes) -> None:
     try:
         write_descriptor(descriptor, data)
     except BaseException:
-        with suppress(OSError):
+        with suppressed(OSError):
             os.unlink(path)
         raise
 
@@ -142,12 +143,12 @@ def open_output(path: Path) -> Iterator[BinaryIO]:
             yield stream
             with _named(path):
                 stream.flush()
-                with suppress(OSError):
+                with suppressed(OSError):
                     os.fchmod(stream.fileno(), stat.S_IMODE(os.stat(target).st_mode))
                 os.fsync(stream.fileno())
                 os.replace(temporary, target)
         except BaseException:
-            with suppress(OSError):
+            with suppressed(OSError):
                 os.unlink(temporary)
             raise
     sync_folder(target.parent)
@@ -159,6 +160,7 @@ def _named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        raise_if_signalled(error)
         raise type(error)(error.errno, error.strerror or str(error), str(path)) from error
 
 
@@ -212,7 +214,7 @@ def staging(folder: Path) -> Iterator[Path]:
     Those that killed processes left are removed, too.
     """
     for left in folder.glob(f"{TEMP_PREFIX}*"):
-        with suppress(OSError):
+        with suppressed(OSError):
             if is_leftover(left.name, left.stat().st_mtime):
                 shutil.rmtree(left, ignore_errors=True)
     place = folder / temporary_name()
@@ -337,7 +339,7 @@ def has_digests(output: Path) -> bool:
 
 def matches(output: Path, others: Sequence[Path] = ()) -> bool:
     """Returns True if the output and the other files are as they were when their digests were written."""
-    with suppress(OSError, ValueError):
+    with suppressed(OSError, ValueError):
         data, _ = read_whole(digests_of(output), 1 << 20)
         lines = data.decode("utf-8", "surrogateescape").splitlines()
         known = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}

@@ -8,6 +8,8 @@ import zlib
 from functools import lru_cache
 from pathlib import Path
 
+from warp_tiles.util.threads import raise_if_signalled
+
 TEMP_PREFIX = ".tmp-"
 _MOST_BYTES = 4096
 _DAY_S = 86400.0
@@ -27,8 +29,8 @@ def is_abandoned(name: str) -> bool:
         os.kill(int(parts[1]), 0)
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError):
-        return False
+    except (OSError, OverflowError) as error:
+        raise_if_signalled(error)
     return False
 
 
@@ -53,7 +55,8 @@ def _host() -> str:
     """A text for the start of the host, and on Linux for the namespace of process numbers (of a container)."""
     try:
         namespace = os.readlink("/proc/self/ns/pid")
-    except OSError:
+    except OSError as error:
+        raise_if_signalled(error)
         namespace = ""
     facts = f"{_node()} {namespace}".encode("utf-8", "replace") + _read("/proc/sys/kernel/random/boot_id")
     return f"{zlib.crc32(facts):08x}"
@@ -91,5 +94,6 @@ def _read(path: str) -> bytes:
     try:
         with Path(path).open("rb") as stream:
             return stream.read(_MOST_BYTES)
-    except OSError:
+    except OSError as error:
+        raise_if_signalled(error)
         return b""

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -38,6 +38,15 @@ def raise_if_signalled(error: BaseException) -> None:
         if _is_of_a_handler(cause):
             raise cause
         cause = cause.__cause__
+
+
+class suppressed(suppress):  # noqa: N801  as contextlib names it
+    """``contextlib.suppress``, which passes on what a signal's handler raises, such as TimeoutError."""
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> bool:
+        if error is not None:
+            raise_if_signalled(error)
+        return super().__exit__(kind, error, traceback)
 
 
 def _is_of_a_handler(error: BaseException) -> bool:

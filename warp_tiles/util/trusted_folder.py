@@ -18,7 +18,7 @@ from typing import Any
 
 from warp_tiles.util.files import make_private_folders, read_descriptor, write_descriptor
 from warp_tiles.util.processes import described, temporary_name, this_process
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.warn import printable
 
 _SUPPORTED = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
@@ -144,7 +144,7 @@ class TrustedFolder:
                 status = write_descriptor(descriptor, data, mode if mode != 0o600 else None, durable=durable)
                 os.replace(temporary, file, src_dir_fd=parent, dst_dir_fd=parent)
             except BaseException:
-                with suppress(OSError):
+                with suppressed(OSError):
                     os.unlink(temporary, dir_fd=parent)
                 raise
             if durable:
@@ -253,20 +253,21 @@ class TrustedFolder:
             held.release()
             raise NoLocksError(errno.ENOSYS, "no lock on this file system: flock() is missing")
         try:
-            with suppress(OSError):
+            with suppressed(OSError):
                 self._note(holder, this_process())
             yield
         finally:
-            with suppress(OSError):
+            with suppressed(OSError):
                 self.remove(holder)
-            with suppress(OSError):
+            with suppressed(OSError):
                 held.release()
 
     def _holder(self, name: str) -> str:
         """The process that holds a lock, for a message."""
         try:
             return described(self.read(name, _HOLDER_BYTES)[0])
-        except OSError:
+        except OSError as error:
+            raise_if_signalled(error)
             return described(b"")
 
     def _note(self, name: str, data: bytes) -> None:
@@ -373,7 +374,7 @@ def _shown(status: os.stat_result) -> str:
 
 
 def _sync(descriptor: int) -> None:
-    with suppress(OSError):
+    with suppressed(OSError):
         os.fsync(descriptor)
 
 
