@@ -60,6 +60,7 @@ class Form:
         loops: The number of loops in the plan.
         stages: The number of buffers of a loop whose state is "pipelined".
         differentiable: True if Warp's backward pass is correct, so that gradients can be compared.
+        has_half: True if A and B may be float16. Warp adds and subtracts tiles of equal dtypes alone.
     """
 
     text: str
@@ -70,6 +71,7 @@ class Form:
     loops: int = 1
     stages: int = 2
     differentiable: bool = True
+    has_half: bool = True
 
 
 def indented(*lines: str) -> str:
@@ -344,6 +346,7 @@ MORE: dict[str, Form] = {
         kernel(ONES, RANGE.replace("wp.tile_matmul(a, b, c)", "c = c - wp.tile_matmul(a, b)"), STORE),
         reason="double buffers of 4096 bytes",
         expected=lambda a, b: 1 - a @ b,
+        has_half=False,
     ),
     "a sum that is assigned, with a start value in registers": Form(
         kernel(
@@ -368,6 +371,7 @@ MORE: dict[str, Form] = {
         reason="the product is a new tile in each iteration",
         expected=lambda a, b: 1 - a[:, :176] @ b[:176],
         differentiable=False,
+        has_half=False,
     ),
     "a difference that is read before it is assigned": Form(
         kernel(
@@ -380,6 +384,7 @@ MORE: dict[str, Form] = {
         reason="the product is a new tile in each iteration",
         expected=lambda a, b: 1 - a @ b,
         differentiable=False,
+        has_half=False,
     ),
     "the return form": Form(
         kernel(START, RANGE.replace("wp.tile_matmul(a, b, c)", "c += wp.tile_matmul(a, b)"), STORE),
