@@ -12,11 +12,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.filesize import decimal
 
+from warp_tiles import api
+from warp_tiles._warp import require_hooks
 from warp_tiles.cli.cluster import connected, require_same_installation, scheduler_option
 from warp_tiles.cli.output import (
     FILE,
@@ -55,12 +57,13 @@ from warp_tiles.reports.functions import (
     with_tiles,
 )
 from warp_tiles.settings import current, override
+from warp_tiles.store import ANY_TOOLCHAIN, MODULE, RECORDS, TOOLCHAIN
+from warp_tiles.store.keys import SigningKey, signer_of
+from warp_tiles.store.paths import cache_root
+from warp_tiles.tuning.store import count_of, open_store
 from warp_tiles.util.files import has_digests, matches
 from warp_tiles.util.threads import side_by_side
 from warp_tiles.util.warn import warn
-
-if TYPE_CHECKING:
-    from warp_tiles.store.keys import SigningKey
 
 _MOST_THREADS = 32
 _MOST_THREADS_ON_A_CLUSTER = 256  # they only wait
@@ -177,16 +180,14 @@ def plan(wanted: _Wanted, page_file: Path | None, as_json: bool) -> None:
     The script runs, but its launches are recorded and not executed. They show the block sizes and the
     generic kernels that the script uses. Where the script needs results, it can ask warp_tiles.is_planning().
     """
-    from warp_tiles.api import enable, plan
-
     current()  # reports an invalid setting first
     require_folders({"the page": page_file})
     with script_output_to_stderr(as_json):
-        enable()
+        api.enable()
         found = wanted.discovered()
         with wanted.kernel_errors():
             plans = [
-                plan(target.module, arch=arch, block_dim=target.block_dim).to_json()
+                api.plan(target.module, arch=arch, block_dim=target.block_dim).to_json()
                 for target, arch in wanted.targets(found)
             ]
     document = {
@@ -269,8 +270,6 @@ def compile_(
     The script runs as under "plan": its launches are recorded and not executed. Modules are compiled in parallel, here
     or by the workers of a Dask scheduler. The report is written even if the script fails.
     """
-    from warp_tiles.api import report
-
     current()  # reports an invalid setting first
     file = wanted.script.require()
     require_folders({"the report": report_file, "the trace": trace_file, "the depfile": depends})
@@ -296,7 +295,7 @@ def compile_(
             if depends is not None:
                 write_depfile(depends, file)
         finally:
-            record = report()  # a cluster's builds end with it
+            record = api.report()  # a cluster's builds end with it
             record["modules"] = found.with_launched([*record["modules"], *_kept(built)])
             facts = facts_of(wanted.script, sys.exc_info()[1] or found.stopped)
             write_records(report_file, trace_file, record, f"Build of {wanted.title}", facts)
@@ -334,22 +333,18 @@ def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
 @contextlib.contextmanager
 def _enabled(scheduler: str | None) -> Iterator[None]:
     """warp_tiles in the block, with the workers of a scheduler if one is named."""
-    from warp_tiles._warp import require_hooks
-    from warp_tiles.api import disable, enable
-
     if scheduler is None:
-        enable()
+        api.enable()
         yield
         return
     with connected(scheduler) as client:
-        enable(executor=client.get_executor(pure=False))
+        api.enable(executor=client.get_executor(pure=False))
         require_same_installation(client, require_hooks("compile").engine.build_context(current()).store)
         yield
-        disable()
+        api.disable()
 
 
 def _compile(target: Target, arch: int, folder: Path, earlier: Mapping[Path, int]) -> dict[str, Any]:
-    from warp_tiles._warp import require_hooks
     from warp_tiles._warp.modules import compile_module, launch_problems
 
     start = time.perf_counter()
@@ -418,10 +413,7 @@ def bundle(wanted: _Wanted, file: Path, as_json: bool) -> None:
     records, and the facts about the compiler that keys contain. `warp-tiles run --bundle FILE SCRIPT` needs no more.
     """
     from warp_tiles._warp.modules import compile_module
-    from warp_tiles.api import enable, report
     from warp_tiles.store.bundle import write_bundle
-    from warp_tiles.store.keys import signer_of
-    from warp_tiles.store.paths import cache_root
 
     now = current()
     require_folders({"the bundle": file})
@@ -431,7 +423,7 @@ def bundle(wanted: _Wanted, file: Path, as_json: bool) -> None:
     with script_output_to_stderr(as_json), interrupted_by_signals(), tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         with override(cache_dir=folder, cache_modules=True, remote="", record_paths=records):
-            enable()
+            api.enable()
             found = wanted.discovered()
 
             def build(job: tuple[Target, int]) -> None:
@@ -443,7 +435,7 @@ def bundle(wanted: _Wanted, file: Path, as_json: bool) -> None:
             objects = _signed(signer)
         write_bundle(file, sorted(objects))
     held = {key for _, key, _ in objects}
-    built = found.with_launched(report()["modules"])
+    built = found.with_launched(api.report()["modules"])
     rows = [_bundled(record, held) for record in built if "output" in record]
     rows.sort(key=lambda row: (row["module"], row["arch"], row["block_dim"]))  # modules are recorded as they end
     for row in rows:
@@ -474,11 +466,8 @@ def _bundled(record: dict[str, Any], held: set[str]) -> dict[str, Any]:
 
 def _signed(signer: SigningKey) -> list[tuple[str, str, bytes]]:
     """The signed objects of all modules, of the tuning records, and of the facts about the toolchain."""
-    from warp_tiles._warp import require_hooks
     from warp_tiles.build.deployment import facts_entry
-    from warp_tiles.store import ANY_TOOLCHAIN, MODULE, RECORDS, TOOLCHAIN
     from warp_tiles.store.envelope import pack
-    from warp_tiles.tuning.store import count_of, open_store
 
     now = current()
     engine = require_hooks("bundle").engine

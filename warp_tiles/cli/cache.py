@@ -14,13 +14,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from rich.filesize import decimal
 
+from warp_tiles.build.progress import is_enabled, new_bar
 from warp_tiles.cli.output import FILE, echo, json_option, print_json, print_rows, print_table
 from warp_tiles.errors import CacheError, RemoteError
 from warp_tiles.settings import current
+from warp_tiles.settings.values import parse_size
 from warp_tiles.store import LTOIR, MODULE, RECORDS
 from warp_tiles.store.cache import Cache, find
 from warp_tiles.store.explain import MissedKeys, explain_among
+from warp_tiles.store.keys import signer_if_any, trusted_by
 from warp_tiles.store.statistics import BUILD_SECONDS, BUILT, COUNTED, FAILED, FETCHED, FOUND
+from warp_tiles.tuning import store as records
+from warp_tiles.util.urls import without_password
 
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
@@ -151,8 +156,6 @@ def explain(key: str, as_json: bool) -> None:
 @json_option
 def gc(max_size: str | None, as_json: bool) -> None:
     """Remove the least recently used entries above a size, and leftovers of killed processes."""
-    from warp_tiles.settings.values import parse_size
-
     _report(_context().cache.gc(None if max_size is None else parse_size("--max-size", max_size)), as_json)
 
 
@@ -173,7 +176,6 @@ def clear(everything: bool, as_json: bool) -> None:
 @json_option
 def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
     """Write functions and linked modules to one bundle FILE, signed if there is a signing key."""
-    from warp_tiles.store.keys import signer_if_any
     from warp_tiles.store.transfer import export
 
     caches = _caches(_context())
@@ -190,7 +192,6 @@ def import_(file: Path, as_json: bool) -> None:
     An unsigned bundle is accepted: import only what you built, or what comes from a source whose programs you would
     run. A signed one needs the signature of a trusted key.
     """
-    from warp_tiles.store.keys import trusted_by
     from warp_tiles.store.transfer import import_bundle
 
     _report(import_bundle(_caches(_context()), file, trusted_by(current())), as_json)
@@ -223,17 +224,11 @@ def _opened(*, writes: bool) -> Iterator[tuple[BuildContext, RemoteStore]]:
 @contextlib.contextmanager
 def _progress(what: str) -> Iterator[Callable[[], None]]:
     """Counts entries on a terminal."""
-    from warp_tiles.build.progress import is_enabled
-
     if not is_enabled():
         yield lambda: None
         return
-    from rich.console import Console
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), TextColumn("{task.completed} entries"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what)
+    with new_bar(what, transient=True) as bar:
+        task = bar.add_task("", total=None)
         yield lambda: bar.advance(task)
 
 
@@ -255,7 +250,6 @@ def push(as_json: bool) -> None:
     """
     from warp_tiles.compile.warp_compiler import warp_library
     from warp_tiles.store import transfer
-    from warp_tiles.tuning.store import open_store
 
     with _opened(writes=True) as (context, remote), _progress("pushed") as done:
         if context.settings.cache_shared:
@@ -266,7 +260,7 @@ def push(as_json: bool) -> None:
         digests = {"compiler": context.store.compiler_digest(), "linker": context.store.linker_digest()}
         digests["warp"] = context.store.digests.digest(warp_library())
         found = {kind: transfer.push(each, remote, kind, digests, done) for kind, each in _caches(context).items()}
-        found[RECORDS] = open_store(context.settings).push(remote)
+        found[RECORDS] = records.open_store(context.settings).push(remote)
     _end(found, "pushed", as_json)
 
 
@@ -275,11 +269,10 @@ def push(as_json: bool) -> None:
 def pull(as_json: bool) -> None:
     """Fetch and verify all entries of the remote store that are for this toolchain, and all tuning records."""
     from warp_tiles.store import transfer
-    from warp_tiles.tuning.store import open_store
 
     with _opened(writes=False) as (context, remote), _progress("pulled") as done:
         found = {kind: transfer.pull(each, remote, kind, done) for kind, each in _caches(context).items()}
-        found[RECORDS] = open_store(context.settings).pull(remote)
+        found[RECORDS] = records.open_store(context.settings).pull(remote)
     _end(found, "pulled", as_json)
 
 
@@ -287,9 +280,6 @@ def pull(as_json: bool) -> None:
 @json_option
 def status(as_json: bool) -> None:
     """Print the state of the remote store, and the trusted keys."""
-    from warp_tiles.store.keys import trusted_by
-    from warp_tiles.util.urls import without_password
-
     now, context, state = current(), _context(), "there is none"
     if now.remote:
         try:

@@ -12,8 +12,9 @@ import click
 from rich.filesize import decimal
 
 from warp_tiles.cli.output import WARP_REMEDY, bundle_option, json_option, print_rows, script_output_to_stderr
-from warp_tiles.compile.search import dotted, require_linkable
+from warp_tiles.compile.search import dotted, find_headers, find_toolchain, require_linkable
 from warp_tiles.errors import ToolchainError, WarpTilesError
+from warp_tiles.settings import current
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,6 @@ def _internals() -> Finding:
 
 def _toolchain() -> Finding:
     from warp_tiles._warp.internals import toolkit_version
-    from warp_tiles.compile.search import find_toolchain
-    from warp_tiles.settings import current
 
     try:
         toolchain = find_toolchain()
@@ -101,8 +100,6 @@ def _toolchain() -> Finding:
 
 
 def _headers() -> Finding:
-    from warp_tiles.compile.search import find_headers
-
     try:
         folders, version = find_headers()
     except ToolchainError as error:
@@ -126,8 +123,6 @@ def _gpus() -> Finding:
 
 
 def _settings() -> Finding:
-    from warp_tiles.settings import current
-
     now = current()
     _ = now.providers  # a provider that the policy forbids is a problem
     named = [f"{name}={getattr(now, name)} ({layer})" for name, layer in now.layers]
@@ -136,7 +131,6 @@ def _settings() -> Finding:
 
 def _bundle() -> Finding | None:
     from warp_tiles.build.deployment import open_bundle
-    from warp_tiles.settings import current
 
     if (now := current()).bundle is None:
         return None
@@ -146,7 +140,6 @@ def _bundle() -> Finding | None:
 
 def _cache() -> Finding:
     from warp_tiles.build.context import BuildContext, Resources
-    from warp_tiles.settings import current
 
     cache = BuildContext(Resources(), current()).cache
     cache.check_trust()

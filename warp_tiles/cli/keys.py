@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from warp_tiles.cli.output import FILE, echo, json_option, print_json, print_rows
-
-if TYPE_CHECKING:
-    from warp_tiles.store.keys import PublicKey
+from warp_tiles.cli.output import FILE, json_option, print_result, print_rows
+from warp_tiles.settings import current
+from warp_tiles.store.keys import PublicKey, SigningKey, TrustedKeys, trusted_by
 
 
 @click.group()
@@ -26,8 +24,6 @@ def new(file: Path, as_json: bool) -> None:
 
     An existing file is never replaced. Whoever has the private key can choose code for everybody who trusts it.
     """
-    from warp_tiles.store.keys import SigningKey
-
     key = SigningKey.generate()
     key.write(file)
     _print_public(key.public, as_json)
@@ -38,9 +34,6 @@ def new(file: Path, as_json: bool) -> None:
 @json_option
 def show(file: Path | None, as_json: bool) -> None:
     """Print the public key of the private key FILE; without FILE, the signing key and the trusted keys."""
-    from warp_tiles.settings import current
-    from warp_tiles.store.keys import SigningKey, trusted_by
-
     if file is not None:
         _print_public(SigningKey.read(file).public, as_json)
         return
@@ -62,18 +55,11 @@ def trust(public: tuple[str, ...], as_json: bool) -> None:
 
     Its owner can then choose the code that runs on your GPU, and your user's rights with it.
     """
-    from warp_tiles.store.keys import PublicKey, TrustedKeys
-
     key, file = PublicKey.parse(" ".join(public)), TrustedKeys()
     added = file.add(key)
-    if as_json:
-        print_json({"public": str(key), "id": key.key_id, "comment": key.comment, "added": added})
-        return
-    echo(f"{'added to' if added else 'already in'} {file.path}: {key}")
+    data = {"public": str(key), "id": key.key_id, "comment": key.comment, "added": added}
+    print_result(as_json, data, f"{'added to' if added else 'already in'} {file.path}: {key}")
 
 
 def _print_public(key: PublicKey, as_json: bool) -> None:
-    if as_json:
-        print_json({"public": str(key), "id": key.key_id})
-    else:
-        echo(str(key))
+    print_result(as_json, {"public": str(key), "id": key.key_id}, str(key))

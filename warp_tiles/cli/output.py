@@ -116,6 +116,18 @@ def echo(text: str) -> None:
         print(printable(text, lines=True), file=stream)
 
 
+def print_result(as_json: bool, data: Any, text: str) -> None:
+    """Print data as JSON, or else a text about them.
+
+    Raises:
+        StandardOutputError: Standard output cannot be written.
+    """
+    if as_json:
+        print_json(data)
+    else:
+        echo(text)
+
+
 def note(text: str) -> None:
     """Print a text on standard error, unless the option ``--quiet`` is given. Control sequences are escaped."""
     context = click.get_current_context(silent=True)

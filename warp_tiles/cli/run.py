@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from warp_tiles._warp import is_enabled, require_hooks
+from warp_tiles.api import enable, report
 from warp_tiles.cli.output import (
     bundle_option,
     facts_of,
@@ -26,7 +27,7 @@ from warp_tiles.cli.output import (
 )
 from warp_tiles.cli.scripts import GRAMMAR, takes_script
 from warp_tiles.launch.script import Script
-from warp_tiles.settings import COMMAND_LINE, configure, configure_by_option, configured
+from warp_tiles.settings import COMMAND_LINE, configure, configure_by_option, configured, current
 from warp_tiles.util.warn import warn
 
 # ---- children of a script through multiprocessing (spawn and forkserver)
@@ -66,8 +67,6 @@ def enable_here(configured: Mapping[str, Any], options: Mapping[str, Any]) -> No
         options: Those of options of the command alone.
     """
     try:
-        from warp_tiles.api import enable
-
         configure(**configured)
         for name, value in options.items():
             configure_by_option(name, value)
@@ -119,8 +118,6 @@ def run(script: Script, report_file: Path | None, trace_file: Path | None, as_js
     holds the plan and the build record of every module of the run, even if the script fails.
     """
     from warp_tiles._warp.internals import find
-    from warp_tiles.api import enable, is_enabled, report
-    from warp_tiles.settings import current
 
     current()  # reports an invalid setting first
     script.require()

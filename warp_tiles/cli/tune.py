@@ -15,15 +15,16 @@ from click.core import ParameterSource
 from rich.filesize import decimal
 
 from warp_tiles._warp import require_hooks
+from warp_tiles.api import enable
 from warp_tiles.build.progress import is_enabled
 from warp_tiles.cli.cluster import connected, require_same_installation, scheduler_option
 from warp_tiles.cli.output import (
     FILE,
-    echo,
     json_option,
     note,
     output_errors,
     print_json,
+    print_result,
     print_rows,
     print_table,
     script_output_to_stderr,
@@ -33,6 +34,8 @@ from warp_tiles.errors import RecordError, ScriptError, SettingError
 from warp_tiles.launch.script import Script, discover
 from warp_tiles.settings import Settings, current
 from warp_tiles.settings.values import seconds
+from warp_tiles.store.keys import signer_if_any, trusted_by
+from warp_tiles.tuning.key import sharing_gpus
 from warp_tiles.tuning.record import Config, Record, Timing
 from warp_tiles.tuning.store import RecordStore, StoredRecord, open_store
 from warp_tiles.util.threads import side_by_side
@@ -184,9 +187,7 @@ def tune_script(
         ScriptError: The script is missing, or has no kernels.
         ToolchainError: There is no GPU, no GPU with a given name, or no compiler, or the last GPU was lost.
     """
-    from warp_tiles.api import enable
     from warp_tiles.tuning.in_place import local_tuner, places_of
-    from warp_tiles.tuning.key import sharing_gpus
 
     script.require()
     enable()
@@ -387,12 +388,10 @@ def _row(timing: Timing, wins: bool) -> tuple[object, ...]:
 @json_option
 def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
     """Write records to one bundle FILE: those of KEYS, or all. It is signed if there is a signing key."""
-    from warp_tiles.store.keys import signer_if_any
-
     store = open_store()
     records = [_merged(store, key)[1] for key in keys] if keys else None
     count = store.export(file, records, signer_if_any(current()))
-    _print_result(as_json, f"{_records(count)} written to {file}", records=count, file=str(file))
+    print_result(as_json, {"records": count, "file": str(file)}, f"{_records(count)} written to {file}")
 
 
 @tune.command("import")
@@ -409,15 +408,13 @@ def import_(file: Path, folder: Path | None, as_json: bool) -> None:
 
     If it is signed, then by a trusted key.
     """
-    from warp_tiles.store.keys import trusted_by
-
     store = open_store()
     if folder is not None:
         with output_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         store = RecordStore(folder, shared=True)  # as readable as the folder
     count = store.import_(file, trusted_by(current()))
-    _print_result(as_json, f"{_records(count)} added to {store.root}", records=count, folder=str(store.root))
+    print_result(as_json, {"records": count, "folder": str(store.root)}, f"{_records(count)} added to {store.root}")
 
 
 @tune.command()
@@ -430,7 +427,7 @@ def clear(keys: tuple[str, ...], everything: bool, as_json: bool) -> None:
         raise click.UsageError("give KEYS, or --all for all records")
     store = open_store()
     count = store.remove(None if everything else [_own_digest(store, key) for key in keys])
-    _print_result(as_json, f"{_records(count)} removed", removed=count)
+    print_result(as_json, {"removed": count}, f"{_records(count)} removed")
 
 
 def _own_digest(store: RecordStore, prefix: str) -> str:
@@ -446,13 +443,6 @@ def _own_digest(store: RecordStore, prefix: str) -> str:
 
 def _records(count: int) -> str:
     return f"{count} record{'' if count == 1 else 's'}"
-
-
-def _print_result(as_json: bool, text: str, **data: object) -> None:
-    if as_json:
-        print_json(data)
-    else:
-        echo(text)
 
 
 # ---- configurations and times as short texts for tables
