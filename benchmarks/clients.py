@@ -2,11 +2,16 @@
 
     python benchmarks/clients.py --install DIR --json benchmarks/results/clients.json
     python benchmarks/clients.py --python DIR/bin/python --only newton_ik tile_cholesky
+    python benchmarks/clients.py --python DIR/bin/python --all-modules --json benchmarks/results/all_modules.json
 
 One step of each client runs in a fresh process with empty caches, once with Warp alone and once with warp_tiles. Its
 launches are noted and not executed, and each module that it launches is compiled for sm_90, one after another. A client
 takes the branches that it takes on Warp's CPU device. CPU seconds include compiler processes, and exclude imports and
 the building of models, which are recorded apart.
+
+`--all-modules` measures the setting modules="all": Warp one module after another, Warp on a thread for each core,
+warp_tiles in workers, and warp_tiles again with its own cache, Warp's being empty. It compares the bytes of all modules
+without functions. Python's hashes of strings are fixed, because Warp orders variables of the source by them.
 
 The clients' packages are pinned and unmodified. `--install` puts them into a virtual environment, with this project.
 Without it nothing is installed, and a client whose packages `--python` lacks is left out, with the reason.
@@ -115,14 +120,17 @@ def require(client: Client, versions: Mapping[str, str]) -> None:
 # ---- measurements
 
 
-def run_side(python: Path, name: str, side: str, limit_s: float) -> dict[str, Any]:
+def run_side(python: Path, name: str, side: str, limit_s: float, kept: Path | None = None) -> dict[str, Any]:
     """Compile a client's step in a fresh process with empty caches.
+
+    Args:
+        kept: Folder of the cache of warp_tiles; None for a new one.
 
     Raises:
         LeftOut: The process failed or took longer than the limit.
     """
     with tempfile.TemporaryDirectory() as folder:
-        caches = {"WARP_CACHE_PATH": Path(folder, "warp"), "WARP_TILES_CACHE_DIR": Path(folder, "tiles")}
+        caches = {"WARP_CACHE_PATH": Path(folder, "warp"), "WARP_TILES_CACHE_DIR": kept or Path(folder, "tiles")}
         others = {key: value for key, value in os.environ.items() if not key.startswith("WARP_")}
         variables = environment(others, **caches)
         command = [str(python), "-m", "benchmarks.client_scripts.child", name, side, str(Path(folder, "out"))]
@@ -174,8 +182,35 @@ def compared(sides: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def measure(name: str, python: Path, versions: Mapping[str, str], limit_s: float) -> dict[str, Any]:
-    """Both sides of a client, or the reason why it was left out."""
+def measured_all(name: str, python: Path, limit_s: float) -> dict[str, Any]:
+    """The entry of a client with the setting modules="all".
+
+    Raises:
+        LeftOut: A side failed.
+    """
+    os.environ["PYTHONHASHSEED"] = "0"
+    with tempfile.TemporaryDirectory() as kept:
+        runs = {side: run_side(python, name, side, limit_s) for side in ("warp", "warp_threads")}
+        runs |= {title: run_side(python, name, "all", limit_s, Path(kept)) for title in ("all", "known")}
+    plain = [(a["sha256"], b["sha256"]) for a, b in zip(runs["warp"]["digests"], runs["all"]["digests"])]
+    plain = [pair for pair in plain if pair[0]]
+    fields = ("cpu_s", "wall_s", "found")
+    return {
+        **{title: {field: run[field] for field in fields} for title, run in runs.items()},
+        "ratio": round(runs["all"]["wall_s"] / runs["warp"]["wall_s"], 3),
+        "ratio_known": round(runs["known"]["wall_s"] / runs["warp"]["wall_s"], 3),
+        "modules": runs["warp"]["modules"],
+        "without_functions": len(plain),
+        "equal": sum(first == second for first, second in plain),
+        "versions": runs["warp"]["versions"],
+        "python": runs["warp"]["python"],
+    }
+
+
+def measure(
+    name: str, python: Path, versions: Mapping[str, str], limit_s: float, *, all_modules: bool = False
+) -> dict[str, Any]:
+    """All sides of a client, or the reason why it was left out."""
     client = CLIENTS[name]
     entry: dict[str, Any] = {
         "title": client.title,
@@ -186,6 +221,8 @@ def measure(name: str, python: Path, versions: Mapping[str, str], limit_s: float
     }
     try:
         require(client, versions)
+        if all_modules:
+            return entry | measured_all(name, python, limit_s)
         return entry | compared({side: run_side(python, name, side, limit_s) for side in reversed(SIDES)})
     except LeftOut as reason:
         return entry | {"left_out": str(reason)}
@@ -233,6 +270,22 @@ def table(entries: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def table_of_all(entries: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each client with the setting modules="all": wall seconds, ratios and equal modules."""
+    lines = [
+        f"{'':32}{'modules':>9}{'Warp':>8}{'threads':>9}{'all':>8}{'ratio':>7}{'known':>8}{'ratio':>7}{'equal':>10}"
+    ]
+    for entry in entries:
+        if "left_out" in entry:
+            lines.append(f"{entry['title']:32}  left out: {entry['left_out']}")
+            continue
+        seconds = [entry[title]["wall_s"] for title in ("warp", "warp_threads", "all", "known")]
+        equal = f"{entry['equal']}/{entry['without_functions']}"
+        cells = f"{entry['modules']:>9}{seconds[0]:>8.1f}{seconds[1]:>9.1f}{seconds[2]:>8.1f}{entry['ratio']:>7.2f}"
+        lines.append(f"{entry['title']:32}{cells}{seconds[3]:>8.1f}{entry['ratio_known']:>7.3f}{equal:>10}")
+    return "\n".join(lines)
+
+
 def markdown(entries: Sequence[Mapping[str, Any]]) -> str:
     """The rows of the table in docs/clients.md."""
     lines = []
@@ -263,6 +316,7 @@ def main() -> None:
     parser.add_argument(
         "--markdown", action="store_true", help="print the rows of docs/clients.md from --json, and end"
     )
+    parser.add_argument("--all-modules", action="store_true", help='measure the setting modules="all"')
     parser.add_argument("--limit", type=float, default=1200.0, help="seconds for one side of a client")
     arguments = parser.parse_args()
     if arguments.markdown:
@@ -272,13 +326,14 @@ def main() -> None:
     path: Path | None = arguments.json
     entries: dict[str, Any] = json.loads(path.read_text())["clients"] if path and path.exists() else {}
     versions = installed(python)
+    show = table_of_all if arguments.all_modules else table
     for name in arguments.only:
-        entries[name] = measure(name, python, versions, arguments.limit)
-        print(table([entries[name]]).splitlines()[-1], file=sys.stderr, flush=True)
+        entries[name] = measure(name, python, versions, arguments.limit, all_modules=arguments.all_modules)
+        print(show([entries[name]]).splitlines()[-1], file=sys.stderr, flush=True)
         if path:
             ordered = {key: entries[key] for key in CLIENTS if key in entries}
             path.write_text(json.dumps({"clients": ordered}, indent=1) + "\n")
-    print(table([entries[name] for name in arguments.only]))
+    print(show([entries[name] for name in arguments.only]))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
 """Compiles what one step of a client launches, in this process, and prints the cost as a line of JSON.
 
-    python -m benchmarks.client_scripts.child CLIENT warp|tiles FOLDER
+    python -m benchmarks.client_scripts.child CLIENT warp|tiles|warp_threads|all FOLDER
 
-The folder receives the cubins. The environment names the caches, which the caller leaves empty. `tiles` enables
-warp_tiles before the client is imported, as a user does, and `warp` does not enable it.
+The folder receives the cubins. The environment names the caches. `tiles` and `all` enable warp_tiles before the client
+is imported, as a user does, and the others do not. `warp_threads` and `all` compile on a thread for each core; `all`
+sets modules="all", so that workers compile.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import platform
@@ -26,6 +28,7 @@ import warp as wp
 import warp_tiles
 from benchmarks.client_scripts.steps import STEPS
 from warp_tiles._warp.intercept import NotedLaunch, intercepted
+from warp_tiles.util.threads import available_cores, side_by_side
 
 ARCH = 90
 
@@ -48,7 +51,10 @@ def launched_modules(step: Callable[[], None]) -> list[tuple[Any, int]]:
 
 def _descendants(pid: int) -> Iterator[int]:
     for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
+        children = ""
+        with contextlib.suppress(OSError):  # the thread has ended
+            children = (task / "children").read_text()
+        for child in map(int, children.split()):
             yield child
             yield from _descendants(child)
 
@@ -106,6 +112,27 @@ def compile_module(module: Any, threads: int, folder: Path) -> dict[str, Any]:
     return row
 
 
+def compile_side_by_side(targets: list[tuple[Any, int]], folder: Path) -> None:
+    """Compile modules on a thread for each core. The block sizes of one module follow each other."""
+    groups: dict[int, list[tuple[int, Any, int]]] = {}
+    for number, (module, threads) in enumerate(targets):
+        groups.setdefault(id(module), []).append((number, module, threads))
+
+    def compile_group(group: list[tuple[int, Any, int]]) -> None:
+        for number, module, threads in group:
+            module.options["block_dim"] = threads
+            wp.compile_aot_module(module, arch=ARCH, module_dir=folder / str(number))
+
+    side_by_side(compile_group, list(groups.values()), available_cores())
+
+
+def digest_row(module: Any, threads: int, folder: Path) -> dict[str, Any]:
+    """The kernels of a compiled module, and the digest of its cubin; empty if it links functions."""
+    functions = sum(linked_functions(path.read_text()) for path in folder.glob("*.cu"))
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*.cubin"))]
+    return {"kernels": sorted(module.kernels), "threads": threads, "sha256": "" if functions else "".join(digests)}
+
+
 def versions() -> dict[str, str]:
     """Versions of the installed packages that matter."""
     names = (
@@ -124,11 +151,14 @@ def versions() -> dict[str, str]:
     return found
 
 
-def measure(step: Callable[[], None], tiles: bool, folder: Path) -> dict[str, Any]:
-    """Find what a step launches and compile it, one module after another, as launches do."""
+def measure(step: Callable[[], None], side: str, folder: Path) -> dict[str, Any]:
+    """Find what a step launches and compile it: one module after another, as launches do, or side by side."""
+    tiles = side in ("tiles", "all")
     wp.config.log_level = wp.LOG_WARNING
     wp.init()
     enabling = Meter()
+    if side == "all":
+        warp_tiles.configure(modules="all")
     if tiles:
         warp_tiles.enable()
     start = enabling.read()
@@ -136,16 +166,23 @@ def measure(step: Callable[[], None], tiles: bool, folder: Path) -> dict[str, An
     targets = launched_modules(step)
     met = setup.read()
     compiling = Meter()
-    rows = [compile_module(*target, folder / str(number)) for number, target in enumerate(targets)]
+    rows: list[dict[str, Any]] = []
+    if side in ("all", "warp_threads"):
+        compile_side_by_side(targets, folder)
+    else:
+        rows = [compile_module(*target, folder / str(number)) for number, target in enumerate(targets)]
     records = warp_tiles.report()["modules"] if tiles else []
     if tiles:
         warp_tiles.disable()
     cost = compiling.read()
+    digests = [digest_row(*target, folder / str(number)) for number, target in enumerate(targets)]
     return {
         **{name: round(cost[name] + start[name], 3) for name in cost},
         "setup_cpu_s": met["cpu_s"],
-        "modules": len(rows),
-        "cubin_bytes": sum(row["cubin_bytes"] for row in rows),
+        "modules": len(targets),
+        "digests": digests,
+        "cubin_bytes": sum(path.stat().st_size for path in folder.rglob("*.cubin")),
+        "found": sum(record.get("found", False) for record in records),
         "mathdx_builds": mathdx_builds(),
         "own_builds": sum(record.get("lto_builds", 0) for record in records),
         "rows": rows,
@@ -156,7 +193,7 @@ def main() -> None:
     """Entry point."""
     client, side, folder = sys.argv[1:]
     with contextlib.redirect_stdout(sys.stderr):
-        result = measure(STEPS[client], side == "tiles", Path(folder))
+        result = measure(STEPS[client], side, Path(folder))
     print(json.dumps({**result, "versions": versions(), "python": platform.python_version()}))
 
 

@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import until
+from warp_tiles.compile import pool as pool_module
 from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
-from warp_tiles.compile.pool import CompilerPool, result_of
+from warp_tiles.compile.pool import PROCESS_BYTES, CompilerPool, result_of
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WorkerError
 from warp_tiles.util.threads import available_cores
 
@@ -262,6 +263,14 @@ def test_a_message_that_ends_early_is_an_end_of_file(tmp_path: Path) -> None:
 def test_jobs() -> None:
     assert CompilerPool(3).jobs == 3
     assert CompilerPool(0).jobs == available_cores() >= 1
+
+
+@pytest.mark.parametrize(("free", "jobs"), [(0, 1), (-1, 1), (5 * PROCESS_BYTES - 1, 4), (1 << 50, 8), (None, 8)])
+def test_short_memory_means_fewer_processes(free: int | None, jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "available_cores", lambda: 8)
+    monkeypatch.setattr(pool_module, "free_memory_bytes", lambda: free)
+    assert CompilerPool().jobs == jobs
+    assert CompilerPool(16).jobs == 16, "the user's number counts"
 
 
 def test_no_more_processes_than_jobs_are_started() -> None:

@@ -6,6 +6,7 @@ to 32 bits, which the source prints in full, and covers neither Warp's files nor
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -155,7 +156,7 @@ def program_name(module: Any, hasher: Any) -> str:
 
 
 def exact_hashes(hasher: Any) -> list[str]:
-    """For each kernel of a module, Warp's hash and one with exact constants and shapes. Nothing is changed.
+    """For each kernel of a module, Warp's hash and one of all constants and types that the kernel reaches.
 
     Raises:
         TypeError: A constant has an unknown type.
@@ -168,17 +169,26 @@ def _exact_hasher() -> Any:
     base = find("context.ModuleHasher")
 
     class ExactHasher(base):  # type: ignore[misc, valid-type]
+        """Follows functions as Warp's hasher does. What Warp hashes exactly is left out."""
+
         def __init__(self) -> None:  # Warp's sets the hashes of kernels
             self.function_hashes: dict[Any, bytes] = {}
             self.functions_in_progress: set[Any] = set()
 
         def hash_adjoint(self, adjoint: Any) -> bytes:
-            _, types, _ = adjoint.get_references()
-            shapes = [_exact_type(kind) for kind in (*adjoint.arg_types.values(), *types)]
-            return bytes(super().hash_adjoint(adjoint)) + repr(shapes).encode("utf-8")
-
-        def get_constant_bytes(self, value: Any) -> bytes:
-            return f"{_exact_type(type(value))}:{_exact_value(value, super().get_constant_bytes)}\0".encode()
+            constants, types, functions = adjoint.get_references()
+            values = [*constants.items(), *adjoint.resolved_static_expressions.items()]
+            values += adjoint.deferred_static_expressions
+            parts = [_exact_type(kind) for kind in (*adjoint.arg_types.values(), *types)]
+            for name, value in values:
+                if hasattr(value, "is_builtin"):
+                    functions = {**functions, value: None}
+                else:
+                    parts.append(f"{name}={_exact_value(value, self.get_constant_bytes)}")
+            for function in functions:
+                if not function.is_builtin() and function not in self.functions_in_progress:
+                    parts.append(self.hash_function(function).hex())
+            return hashlib.sha256(repr(parts).encode("utf-8")).digest()
 
     return ExactHasher()
 
@@ -195,5 +205,7 @@ def _exact_type(kind: Any) -> str:
 def _exact_value(value: Any, others: Callable[[Any], bytes]) -> str:
     number = getattr(value, "value", value)
     if isinstance(number, int):
-        return str(int(number))
-    return float(number).hex() if isinstance(number, float) else others(value).hex()
+        text = str(int(number))
+    else:
+        text = float(number).hex() if isinstance(number, float) else others(value).hex()
+    return f"{_exact_type(type(value))}:{text}"

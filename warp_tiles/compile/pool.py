@@ -22,8 +22,11 @@ from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.search import search_path
 from warp_tiles.compile.warp_compiler import WarpCompileRequest
 from warp_tiles.errors import WarpTilesError, WorkerError
+from warp_tiles.util.processes import free_memory_bytes
 from warp_tiles.util.threads import DaemonThreads, available_cores, raise_if_signalled, wait_all
 
+#: Memory of a compiler process, at most. docs/cache.md names it.
+PROCESS_BYTES = 450 * 10**6
 #: A compiler process keeps some memory of every request, so it is replaced after this many.
 _REQUESTS_OF_A_PROCESS = 200
 Request = CompileRequest | LinkRequest | WarpCompileRequest
@@ -124,6 +127,11 @@ class _Process:
             self._drop_process()
 
 
+def _default_jobs() -> int:
+    cores, free = available_cores(), free_memory_bytes()
+    return cores if free is None else max(1, min(cores, free // PROCESS_BYTES))
+
+
 def _wait_or_kill(process: subprocess.Popen[bytes]) -> int:
     """Exit status of a process with closed pipes. If it does not end, it is killed."""
     try:
@@ -137,11 +145,12 @@ class CompilerPool:
     """Runs requests on ``jobs`` processes.
 
     Args:
-        jobs: Largest number of processes; 0 means one per core that this process may use.
+        jobs: Largest number of processes; 0 means one per core that this process may use, and fewer where memory is
+            short.
     """
 
     def __init__(self, jobs: int = 0) -> None:
-        self.jobs = jobs or available_cores()
+        self.jobs = jobs or _default_jobs()
         self._threads: DaemonThreads | None = None
         self._unfinished = 0
         self._retired = False

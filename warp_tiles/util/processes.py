@@ -15,6 +15,24 @@ _MOST_BYTES = 4096
 _DAY_S = 86400.0
 
 
+def free_memory_bytes() -> int | None:
+    """Memory that new processes may use, on this machine and in this container; None if that is not known."""
+    try:
+        free = _bytes_of("/proc/meminfo", "MemAvailable:") * 1024
+    except (OSError, LookupError, ValueError):  # not on Linux
+        return None
+    try:
+        most, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+        return min(free, most - used + _bytes_of("/sys/fs/cgroup/memory.stat", "inactive_file"))
+    except (OSError, LookupError, ValueError):  # no container, or one without a limit
+        return free
+
+
+def _bytes_of(path: str, name: str) -> int:
+    rows = (line.split() for line in Path(path).read_text().splitlines())
+    return {row[0]: int(row[1]) for row in rows}[name]
+
+
 def temporary_name() -> str:
     """A name for a temporary file, which shows the process that writes it."""
     return f"{TEMP_PREFIX}{_host()}-{os.getpid()}-{os.urandom(16).hex()}"
