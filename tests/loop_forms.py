@@ -6,7 +6,7 @@ Each form is a kernel ``multiply(A, B, C)`` of 32x32 tiles over K = 320 in steps
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,6 +113,34 @@ def add_product(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32)
         wp.tile_matmul(a, b, c)
 """
 ODD = """wp.tile_matmul(a, b, c)"""
+
+
+def substitution(rows: str, blocks: str, *, view: str = "wp.tile_view(x, shape=(16, 32), offset=({row}, 0))") -> str:
+    """The source of a kernel that subtracts products of A and blocks of a tile from another block of the tile."""
+    return kernel(
+        "x = wp.tile_load(B, shape=(64, 32), offset=(0, j * 32), storage='shared')",
+        f"for p in {rows}:",
+        f"    y = {view.format(row='p')}",
+        f"    for q in {blocks}:",
+        "        a = wp.tile_load(A, shape=(16, 16), offset=(p, q), storage='shared')",
+        f"        z = {view.format(row='q')}",
+        "        wp.tile_matmul(a, z, y, alpha=-1.0)",
+        "wp.tile_store(C, wp.tile_view(x, shape=(32, 32), offset=(i * 32, 0)), offset=(i * 32, j * 32))",
+    )
+
+
+def substituted(rows: Sequence[int], blocks: Callable[[int], Sequence[int]]) -> Callable[[Matrix, Matrix], Matrix]:
+    """What :func:`substitution` computes."""
+
+    def expected(a: Matrix, b: Matrix) -> Matrix:
+        x = b[:64].copy()
+        for p in rows:
+            for q in blocks(p):
+                x[p : p + 16] -= a[p : p + 16, q : q + 16] @ x[q : q + 16]
+        return x
+
+    return expected
+
 
 # the eleven forms in the first table of this project
 SPELLINGS: dict[str, Form] = {
@@ -456,6 +484,22 @@ MORE: dict[str, Form] = {
         reason="the loop loads no operand of its products",
         expected=lambda a, b: a @ b + a[:, :16] @ b[:16] - a[:, -16:] @ b[-16:],
         differentiable=False,
+    ),
+    "forward substitution in a tile": Form(
+        substitution("range(0, A.shape[0], 16)", "range(0, p, 16)"),
+        state="register_accumulators",
+        reason="the view that tile_view makes moves with the loop",
+        expected=substituted(range(0, 64, 16), lambda p: range(0, p, 16)),
+        differentiable=False,
+        has_half=False,
+    ),
+    "backward substitution in a tile": Form(
+        substitution("range(A.shape[0] - 16, -1, -16)", "range(p + 16, A.shape[0], 16)"),
+        state="register_accumulators",
+        reason="the view that tile_view makes moves with the loop",
+        expected=substituted(range(48, -1, -16), lambda p: range(p + 16, 64, 16)),
+        differentiable=False,
+        has_half=False,
     ),
     "an array is written": Form(
         kernel(START, RANGE + "\n    if k == 0:\n        wp.atomic_add(C, 63, 63, wp.float32(0.0))", STORE),

@@ -35,6 +35,7 @@ from warp_tiles.codegen.pipelines import aligned, body_of, double_buffers, probl
 from warp_tiles.codegen.stages import ASYNC_COPIES_OFF, LoopTarget, plan_ring
 from warp_tiles.codegen.stores import plan_accumulator_store
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Node, loops, operations, own_operations, path_to
+from warp_tiles.codegen.windows import are_disjoint
 from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import DTYPE_BYTES
 
@@ -319,17 +320,27 @@ def kept_accumulators(
     if operation.results:
         return _problem_of_new_tile(module, function, loop, operation) or functions
     c = operation.matrices[2]
+    totals = {other.matrices[2].name for other in inside if other.product is not None}
     for other in inside:
-        if other.product is not None and not other.results and other.matrices[2].memory == c.memory:
+        adds = other.product is not None and not other.results and other.matrices[2].memory == c.memory
+        if adds:
             found = _functions_of(module, function, other, accumulators)
             if isinstance(found, str):
                 return f"line {other.line}: {found}"
             # without accumulators in stages, count is that of a function
             if other.alpha != operation.alpha and functions.count:
                 return f"line {other.line}: it has another alpha, which needs accumulators of its own: use one alpha"
-        elif any(module.may_overlap(function, c, tile) for tile in other.tiles):
+        if other.effect is Effect.ALIAS and not totals & {tile.name for tile in other.results}:
+            continue  # it makes a view, of which only users read and write elements
+        accessed = other.matrices[:2] if adds else other.tiles
+        if any(_overlap(module, function, other, c, tile) for tile in accessed):
             return f"line {other.line}: {other.name} uses C in the loop: move it behind the loop"
     return functions
+
+
+def _overlap(module: ModuleTrace, function: FunctionTrace, at: Operation, c: Tile, tile: Tile) -> bool:
+    """True if C and another tile may share memory when the program runs an operation."""
+    return module.may_overlap(function, c, tile) and not are_disjoint(function, at, c, tile)
 
 
 def addition_of(function: FunctionTrace, operation: Operation) -> Addition | None:
@@ -396,6 +407,6 @@ def _functions_of(
     if product.beta != 1.0 and not operation.results:
         return "beta is not the constant 1: scale C before the loop"
     a, b, c = operation.matrices
-    if module.may_overlap(function, a, c) or module.may_overlap(function, b, c):
+    if any(_overlap(module, function, operation, c, tile) for tile in (a, b)):
         return "C may share memory with A or B: use tiles of their own"
     return accumulators(product.site)

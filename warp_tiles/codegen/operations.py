@@ -40,6 +40,7 @@ SHAPE = "shape"  # of an array
 JUMPS = ("break", "continue")
 ZEROS = "tile_zeros"
 TRANSPOSE = "tile_transpose"  # a view of the whole tile
+VIEW = "tile_view"  # of a part of a tile
 ASSIGN = "assign"  # to a variable, to an element, or of a whole tile
 UNREAD_ASSIGN = "unread_assign"  # of a tile that nobody reads (warp_tiles.codegen.assignments)
 ADD_INPLACE, SUB_INPLACE = "add_inplace", "sub_inplace"  # the operators += and -=
@@ -60,7 +61,7 @@ RANDOM = frozenset(
 # Warp unrolls these, so that a thread holds index, address and value of all its elements at once
 INDEXED = frozenset({"tile_load_indexed", "tile_store_indexed", "tile_atomic_add_indexed"})
 # these make a view of an operand's memory: they read and write no element, and do not wait
-_ALIASES = frozenset({"tile_transpose", "tile_view", "tile_reshape", "tile_squeeze", "tile_broadcast"})
+_ALIASES = frozenset({TRANSPOSE, VIEW, "tile_reshape", "tile_squeeze", "tile_broadcast"})
 # these read arrays, or only their descriptors
 _READERS = frozenset(
     {LOAD, "address", "array", "copy", "extract", "len", "load", "lower_bound", "tile_load_indexed", "view"}

@@ -75,10 +75,12 @@ def _problem_of_operation(operation: Operation, loaded: set[str]) -> str:
     """Returns the reason why an operation of the loop cannot run while tiles are loaded; empty if it can."""
     if operation.name == LOAD:
         return ""
-    if operation.effect is Effect.ALIAS and all(tile.memory & loaded for tile in operation.tiles):
+    if operation.effect is Effect.ALIAS:
         # the products read the tiles of the iteration before through the view of this iteration
-        moves = any(isinstance(value, Scalar) and value.constant is None for value in operation.operands)
-        return f"the view that {operation.name} makes moves with the loop: load a tile in its place" if moves else ""
+        if any(isinstance(value, Scalar) and value.constant is None for value in operation.operands):
+            return f"the view that {operation.name} makes moves with the loop: load a tile in its place"
+        if all(tile.memory & loaded for tile in operation.tiles):
+            return ""
     if assigned_tile(operation):
         return "the loop replaces a tile that is read outside of it: give the tile a name of its own in the loop"
     return {
