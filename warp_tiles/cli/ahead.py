@@ -132,18 +132,6 @@ class _Wanted:
             ) from error
 
 
-def _takes_targets(command: F) -> F:
-    """``[-m] SCRIPT [ARGUMENTS]...``, and the options of :func:`_target_options`, as the parameter ``wanted``."""
-
-    @functools.wraps(command)
-    def call(
-        script: Script, archs: tuple[int, ...], block_dim: int | None, allow_incomplete: bool, **given: Any
-    ) -> Any:
-        return command(wanted=_Wanted(script, archs, block_dim, allow_incomplete), **given)
-
-    return takes_script(call)  # type: ignore[return-value]
-
-
 def _as_archs(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
     """Parse compute capabilities such as ``90``, ``sm_90`` or ``90a``, with commas between them."""
     parts = [re.fullmatch(r"(?:sm_)?([1-9][0-9]{1,3})[af]?", part.strip()) for part in value.split(",")]
@@ -152,8 +140,15 @@ def _as_archs(context: click.Context, parameter: click.Parameter, value: str) ->
     return tuple(dict.fromkeys(int(part[1]) for part in parts if part))
 
 
-def _target_options(command: F) -> F:
-    """``--arch``, ``--block-dim`` and ``--allow-incomplete``, as ``archs``, ``block_dim`` and ``allow_incomplete``."""
+def _takes_targets(command: F) -> F:
+    """``[-m] SCRIPT [ARGUMENTS]...``, ``--arch``, ``--block-dim`` and ``--allow-incomplete``, as ``wanted``."""
+
+    @functools.wraps(command)
+    def call(
+        script: Script, archs: tuple[int, ...], block_dim: int | None, allow_incomplete: bool, **given: Any
+    ) -> Any:
+        return command(wanted=_Wanted(script, archs, block_dim, allow_incomplete), **given)
+
     arch = click.option(
         "--arch", "archs", callback=_as_archs, metavar="LIST", default="90", show_default=True,
         help="Compute capability, such as 90, sm_90 or 90a, or several with commas between them.",
@@ -161,18 +156,17 @@ def _target_options(command: F) -> F:
     block_dim = click.option(
         "--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own."
     )
-    return arch(block_dim(incomplete_option(command)))
+    return arch(block_dim(incomplete_option(takes_script(call))))  # type: ignore[return-value]
 
 
 # ---- plan
 
 
 @click.command(context_settings=GRAMMAR)
-@_target_options
+@_takes_targets
 @click.option("--html", "page_file", type=FILE, help="Write the plan as a page.", metavar="FILE")
 @policy_option
 @json_option
-@_takes_targets
 def plan(wanted: _Wanted, page_file: Path | None, as_json: bool) -> None:
     """Print the device functions of SCRIPT's kernels, needed or not, the treatment of their loops, and the reasons.
     Products of warp_tiles.matmul have a table of their own.
@@ -245,7 +239,7 @@ def print_plan(module: Mapping[str, Any]) -> None:
 
 
 @click.command("compile", context_settings=GRAMMAR)
-@_target_options
+@_takes_targets
 @click.option("-o", "--output", "folder", type=click.Path(path_type=Path, file_okay=False), required=True)
 @click.option(
     "--depfile-of",
@@ -260,7 +254,6 @@ def print_plan(module: Mapping[str, Any]) -> None:
 @bundle_option
 @policy_option
 @json_option
-@_takes_targets
 def compile_(
     wanted: _Wanted, folder: Path, depends: Path | None, report_file: Path | None, trace_file: Path | None,
     scheduler: str | None, as_json: bool,
@@ -402,10 +395,9 @@ def _with_record(row: dict[str, Any], records: Mapping[Any, Mapping[str, Any]]) 
 
 
 @click.command(context_settings=GRAMMAR)
-@_target_options
+@_takes_targets
 @click.option("-o", "--output", "file", type=FILE, required=True)
 @json_option
-@_takes_targets
 def bundle(wanted: _Wanted, file: Path, as_json: bool) -> None:
     """Build every module of SCRIPT, sign it, and write all to one bundle.
 

@@ -85,12 +85,10 @@ class Documents:
 
     def names(self) -> list[str]:
         """The names of the stored documents, in order; none if the folder cannot be used."""
-        try:
+        with suppressed(OSError):
             found = (file.rpartition("/")[2] for file, _ in self.files.files(self.folder))
             return sorted(name.removesuffix(_SUFFIX) for name in found if name.endswith(_SUFFIX))
-        except OSError as error:
-            raise_if_signalled(error)
-            return []
+        return []
 
     def damage(self) -> list[tuple[Path, str]]:
         """The damaged files, each with the fault. Nothing is changed.

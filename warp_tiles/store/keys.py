@@ -12,8 +12,8 @@ import binascii
 import hashlib
 import os
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from warp_tiles.errors import RemoteError
 from warp_tiles.store.paths import config_folder
 from warp_tiles.util.files import read_whole, write_new
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import WarnedTexts, warn
 
@@ -37,6 +37,16 @@ _MAX_FILE_BYTES = 1 << 20
 _LOCK_S = 10.0  # a change takes milliseconds
 INSTALL = "pip install 'warp-tiles[remote]'"
 _warned = WarnedTexts()
+
+
+@contextmanager
+def _errors(what: str, remedy: str) -> Iterator[None]:
+    """Convert errors of the file system."""
+    try:
+        yield
+    except OSError as error:
+        raise_if_signalled(error)
+        raise RemoteError(f"{what}: {error.strerror or error}", remedy=remedy) from error
 
 
 @dataclass(frozen=True)
@@ -146,14 +156,9 @@ class SigningKey:
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
         data = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        try:
+        remedy = "name a new file in a folder of your own; an existing key is never replaced"
+        with _errors(f"the private key {path} cannot be written", remedy):
             write_new(path, data)
-        except OSError as error:
-            raise_if_signalled(error)
-            raise RemoteError(
-                f"the private key {path} cannot be written: {error.strerror or error}",
-                remedy="name a new file in a folder of your own; an existing key is never replaced",
-            ) from error
 
     def sign(self, data: bytes) -> bytes:
         """The signature of some data, 64 bytes."""
@@ -194,16 +199,12 @@ class TrustedKeys:
         Raises:
             RemoteError: A line is not a key, others can write the folder, or the file cannot be read.
         """
-        try:
+        data, remedy = b"", f"make the folder {self.path.parent} yours alone (chmod 700), or remove the file"
+        with (
+            _errors(f"the trusted keys {self.path} cannot be read", remedy),
+            suppressed(FileNotFoundError, NotADirectoryError),
+        ):
             data, _ = self._files.read(TRUSTED_FILE, _MAX_FILE_BYTES)
-        except (FileNotFoundError, NotADirectoryError):
-            return ()
-        except OSError as error:
-            raise_if_signalled(error)
-            raise RemoteError(
-                f"the trusted keys {self.path} cannot be read: {error.strerror or error}",
-                remedy=f"make the folder {self.path.parent} yours alone (chmod 700), or remove the file",
-            ) from error
         lines = (line.strip() for line in data.decode("utf-8", "replace").split("\n"))
         return tuple(PublicKey.parse(line) for line in lines if line and not line.startswith("#"))
 
@@ -213,22 +214,18 @@ class TrustedKeys:
         Raises:
             RemoteError: The file cannot be read or written.
         """
-        try:
-            with self._files.lock(f"{TRUSTED_FILE}.lock", _LOCK_S):
-                if key in self.read():
-                    return False
-                data = b""
-                with suppress(FileNotFoundError):
-                    data = self._files.read(TRUSTED_FILE, _MAX_FILE_BYTES)[0]
-                if data and not data.endswith(b"\n"):
-                    data += b"\n"
-                self._files.write(TRUSTED_FILE, data + f"{key} {key.comment}".rstrip().encode() + b"\n")
-        except OSError as error:
-            raise_if_signalled(error)
-            raise RemoteError(
-                f"the trusted keys {self.path} cannot be written: {error.strerror or error}",
-                remedy="set WARP_TILES_TRUSTED_KEYS instead",
-            ) from error
+        with (
+            _errors(f"the trusted keys {self.path} cannot be written", "set WARP_TILES_TRUSTED_KEYS instead"),
+            self._files.lock(f"{TRUSTED_FILE}.lock", _LOCK_S),
+        ):
+            if key in self.read():
+                return False
+            data = b""
+            with suppress(FileNotFoundError):
+                data = self._files.read(TRUSTED_FILE, _MAX_FILE_BYTES)[0]
+            if data and not data.endswith(b"\n"):
+                data += b"\n"
+            self._files.write(TRUSTED_FILE, data + f"{key} {key.comment}".rstrip().encode() + b"\n")
         return True
 
 

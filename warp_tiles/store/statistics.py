@@ -17,7 +17,7 @@ from warp_tiles.errors import CacheError
 from warp_tiles.store.documents import Documents
 from warp_tiles.store.folder import LOCKS
 from warp_tiles.store.sealed import DamagedError, seal
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import suppressed
 
 STATISTICS = "stats"
 #: Results of lookups, and seconds of builds. A lookup that finds nothing ends as ``built`` or ``failed``.
@@ -74,15 +74,12 @@ class Statistics:
         files = self._documents.files
         if not self._pending or not os.path.isdir(files.root):  # a cache that was removed is not made again
             return
-        try:
-            with files.lock(_LOCK, wait_s):
-                since_ns, counts = self._read()
-                while self._pending:
-                    process, name, amount = self._pending.popleft()
-                    counts[name] = counts.get(name, 0) + (amount if process == os.getpid() else 0)
-                self._write(since_ns or time.time_ns(), counts)
-        except (OSError, DamagedError) as error:
-            raise_if_signalled(error)
+        with suppressed(OSError, DamagedError), files.lock(_LOCK, wait_s):
+            since_ns, counts = self._read()
+            while self._pending:
+                process, name, amount = self._pending.popleft()
+                counts[name] = counts.get(name, 0) + (amount if process == os.getpid() else 0)
+            self._write(since_ns or time.time_ns(), counts)
 
     def read(self) -> tuple[int, dict[str, float]]:
         """The time since which is counted, in nanoseconds since 1970 (UTC) or 0, and the counts by kind and name.
