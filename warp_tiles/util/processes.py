@@ -8,7 +8,7 @@ import zlib
 from functools import lru_cache
 from pathlib import Path
 
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled, suppressed
 
 TEMP_PREFIX = ".tmp-"
 _MOST_BYTES = 4096
@@ -17,15 +17,12 @@ _DAY_S = 86400.0
 
 def free_memory_bytes() -> int | None:
     """Memory that new processes may use, on this machine and in this container; None if that is not known."""
-    try:
+    free = None
+    with suppressed(OSError, LookupError, ValueError):  # not on Linux, no container, or one without a limit
         free = _bytes_of("/proc/meminfo", "MemAvailable:") * 1024
-    except (OSError, LookupError, ValueError):  # not on Linux
-        return None
-    try:
         most, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
         return min(free, most - used + _bytes_of("/sys/fs/cgroup/memory.stat", "inactive_file"))
-    except (OSError, LookupError, ValueError):  # no container, or one without a limit
-        return free
+    return free
 
 
 def _bytes_of(path: str, name: str) -> int:
