@@ -88,8 +88,7 @@ class Recorder:
 
     def add_call(self, original: Any, func: Any, args: Any, kwargs: Any, *rest: Any, **named: Any) -> Any:
         call = RecordedOperation()
-        with self._frame(call):
-            output = original(func, args, kwargs, *rest, **named)
+        output = self._within(call, original, func, args, kwargs, *rest, **named)
         if call.function is not None:
             if not call.results:
                 call.results = tuple(flatten([output[0] if named.get("return_resolved") else output]))
@@ -185,8 +184,7 @@ class Recorder:
 
     def eval(self, original: Any, node: Any) -> Any:
         statement = Statement(type(node))
-        with self._frame(statement):
-            found = original(node)
+        found = self._within(statement, original, node)
         if isinstance(node, ast.Attribute) and node.attr == SHAPE and isinstance(node.value, ast.Name):
             array = self.adjoint.symbols.get(node.value.id)
             if is_array(array) and hasattr(found, "emit"):
@@ -203,8 +201,7 @@ class Recorder:
         return found
 
     def _unrecorded(self, original: Any, *args: Any, **named: Any) -> Any:
-        with self._frame(None):
-            return original(*args, **named)
+        return self._within(None, original, *args, **named)
 
     add_comp = set_lineno = _unrecorded
 
@@ -232,11 +229,11 @@ class Recorder:
             block.body_forward.append(Hook.WAIT.name_of(number))
             block.body_replay.append(Hook.REPLAY_WAIT.name_of(number))
 
-    @contextmanager
-    def _frame(self, frame: RecordedOperation | Statement | None) -> Iterator[None]:
+    def _within(self, frame: RecordedOperation | Statement | None, original: Any, /, *args: Any, **named: Any) -> Any:
+        """Calls a method of Warp, as what Warp is generating now."""
         self._frames.append(frame)
         try:
-            yield
+            return original(*args, **named)
         finally:
             self._frames.pop()
 
