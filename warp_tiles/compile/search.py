@@ -62,8 +62,9 @@ class Toolchain:
     @property
     def libraries(self) -> dict[str, Path]:
         """Files whose content decides the LTO-IR: NVRTC and the built-ins that it loads, by name."""
-        builtins = self.nvrtc.parent.glob("libnvrtc-builtins.so*")
-        return {path.name: path.resolve() for path in (self.nvrtc, *builtins)}
+        folder = self.nvrtc.parent
+        builtins = [name for name in os.listdir(folder) if name.startswith("libnvrtc-builtins.so")]
+        return {name: Path(os.path.realpath(folder / name)) for name in (self.nvrtc.name, *builtins)}
 
     @property
     def can_link(self) -> bool:

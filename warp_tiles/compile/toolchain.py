@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -120,13 +120,15 @@ class FileDigests:
 
 def _identity(kind: str, files: Mapping[str, str | os.PathLike[str]]) -> tuple[str, int]:
     """Digest of the status of the files, and the newest of their change times."""
-    rows: list[tuple[object, ...]] = []
-    newest_ns = 0
-    for name in sorted(files):
-        state = _state(os.stat(files[name]))
-        newest_ns = max(newest_ns, state[2])
-        rows.append((name, os.fspath(files[name]), *state))
-    return hashlib.sha256(repr((kind, rows)).encode("utf-8", "surrogatepass")).hexdigest(), newest_ns
+    rows: tuple[tuple[Any, ...], ...] = tuple(
+        (name, os.fspath(files[name]), *_state(os.stat(files[name]))) for name in sorted(files)
+    )
+    return _digest_of(kind, rows), max((row[4] for row in rows), default=0)
+
+
+@lru_cache(maxsize=64)  # each module's hash asks for the same hundreds of files
+def _digest_of(kind: str, rows: tuple[tuple[Any, ...], ...]) -> str:
+    return hashlib.sha256(repr((kind, rows)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _hash_group(files: Mapping[str, str | os.PathLike[str]]) -> str:
