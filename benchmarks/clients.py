@@ -189,6 +189,7 @@ def measured_all(name: str, python: Path, limit_s: float) -> dict[str, Any]:
         LeftOut: A side failed.
     """
     os.environ["PYTHONHASHSEED"] = "0"
+    load = os.getloadavg()[0]  # wall seconds count only on an idle machine
     with tempfile.TemporaryDirectory() as kept:
         runs = {side: run_side(python, name, side, limit_s) for side in ("warp", "warp_threads")}
         runs |= {title: run_side(python, name, "all", limit_s, Path(kept)) for title in ("all", "known")}
@@ -199,6 +200,7 @@ def measured_all(name: str, python: Path, limit_s: float) -> dict[str, Any]:
         **{title: {field: run[field] for field in fields} for title, run in runs.items()},
         "ratio": round(runs["all"]["wall_s"] / runs["warp"]["wall_s"], 3),
         "ratio_known": round(runs["known"]["wall_s"] / runs["warp"]["wall_s"], 3),
+        "load_average_before": round(load, 2),
         "modules": runs["warp"]["modules"],
         "without_functions": len(plain),
         "equal": sum(first == second for first, second in plain),

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import warp as wp
+from click.testing import CliRunner
 
 import warp_tiles
 from benchmarks.stand_in import ALIAS, StandIn
@@ -27,6 +28,7 @@ from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
 from warp_tiles.build import warp_module
 from warp_tiles.build.warp_module import WarpOutput
+from warp_tiles.cli import cache as commands
 from warp_tiles.compile import pool as pool_module
 from warp_tiles.compile.compiler import Compiled
 from warp_tiles.compile.pool import CompilerPool
@@ -202,6 +204,12 @@ def test_a_known_module_is_not_generated(everything: Path, no_generation: Callab
     kinds = sorted(entry["kind"] for entry in entries(everything))
     assert kinds == ["module of Warp", "start of a module of Warp"]
     assert len(list((everything / "cache").rglob("*.cubin"))) == 1, "one payload for both keys"
+    cache = installed().engine.build_context(current()).modules
+    cache.close()
+    _, counts = cache.statistics()
+    assert (counts["modules built"], counts["modules found"]) == (1, 1), (
+        "a module counts once, whatever the number of its keys"
+    )
 
 
 def test_modules_of_other_names_have_other_entries(everything: Path) -> None:
@@ -617,3 +625,12 @@ def test_starts_while_modules_change_at_random_serve_no_wrong_module(
         assert f"optimization_level={options['optimization_level']}".encode() in binary
         assert f"fast_math={options['fast_math']}".encode() in binary
     assert sum(record["found"] for record in records()) > 5
+
+
+def test_the_key_of_a_module_is_explained(everything: Path) -> None:
+    compiled(load(text()), everything / "out")
+    key = records()[0]["module_key"]
+    done = CliRunner().invoke(commands.cache, ["explain", key[:16], "--json"])
+    found = json.loads(done.stdout)
+    assert (found["key"], found["stored"]) == (key, True)
+    assert {"source", "headers", "warp", "options", "target"} <= {row[0] for row in found["transcript"]["fields"]}

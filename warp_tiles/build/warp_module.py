@@ -107,7 +107,7 @@ class Start:
 
 def look_up(context: BuildContext, key: CacheKey) -> Start:
     """Look a start key up, here and in the remote store or the bundle."""
-    with context.modules.lease(key, _upstream(context, key)) as lease:
+    with context.modules.lease(key, _upstream(context, key), builds=False) as lease:
         return Start(key, WarpOutput.of(lease.found), lease.keep)
 
 

@@ -132,9 +132,11 @@ def explain(key: str, as_json: bool) -> None:
     A KEY may be shortened to its first digits. It may be a key that a plan missed, so that the miss
     can be explained.
     """
-    store = _context().cache
+    caches = _caches(_context())
+    store = caches[LTOIR]
     try:
-        wanted = find({"": store}, key)[1].key
+        kind, manifest = find(caches, key)
+        store, wanted = caches[kind], manifest.key
     except CacheError:
         missed = MissedKeys(store.root, shared=store.shared).find(key)
         if missed is None:

@@ -213,12 +213,13 @@ class Cache:
         self._unmeasured_bytes = (self.max_bytes - used) * UNMEASURED
 
     @contextmanager
-    def lease(self, key: CacheKey, upstream: AskUpstream | None = None) -> Iterator[BuildLease]:
+    def lease(self, key: CacheKey, upstream: AskUpstream | None = None, *, builds: bool = True) -> Iterator[BuildLease]:
         """Look up an entry. If it is missing, keep other threads and processes from building it while the caller does.
 
         Args:
             key: The inputs of the payload.
             upstream: Asks another place if the entry is not stored here.
+            builds: False for a lookup after which the caller builds under another key: a miss counts for that key.
         """
         push: Callable[[Entry], object] | None = None
 
@@ -234,7 +235,7 @@ class Cache:
 
         found, result = self.get(key), FOUND
         with ExitStack() as stack:
-            if found is None:
+            if found is None and builds:
                 try:
                     stack.enter_context(self._folder.lock(key.digest, self._build_wait_s, waiting))
                 except OSError as error:
@@ -247,10 +248,10 @@ class Cache:
             if found is None and upstream is not None:
                 other = upstream()
                 found, push, result = other.found and self.add(other.found), other.push, FETCHED
-            if found is None:
-                stack.enter_context(self.building())
-            else:
+            if found is not None:
                 self._statistics.count(result)
+            elif builds:
+                stack.enter_context(self.building())
             yield BuildLease(found, keep)
 
     def building(self) -> AbstractContextManager[None]:
