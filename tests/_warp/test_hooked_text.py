@@ -15,7 +15,7 @@ from tests.computed_kernels import ROUNDED
 from tests.integration.helpers import gemm, load
 from tests.loop_forms import FORMS, LOAD_A, LOAD_B, START, STORE, Form, kernel
 from warp_tiles._warp.internals import find
-from warp_tiles.codegen.operations import ELEMENTWISE, INPLACE, OPERATORS, Operation, Tile
+from warp_tiles.codegen.operations import ASSIGN, ELEMENTWISE, INPLACE, OPERATORS, UNREAD_ASSIGN, Operation, Tile
 from warp_tiles.codegen.trace import Branch, Loop
 
 RANGE_FORM = FORMS["bounds from a shape"]
@@ -41,7 +41,9 @@ def test_hooks_have_unique_numbers_and_are_in_the_source(name: str) -> None:
                 is_operator = node.name in OPERATORS | INPLACE and any(
                     isinstance(value, Tile) for value in node.operands
                 )
-                assert (node.hook is not None) == (node.name in hooked or is_operator or node.product is not None)
+                is_copy = node.name == UNREAD_ASSIGN or (node.name == ASSIGN and len(node.tiles) == 2)
+                is_hooked = node.name in hooked or is_operator or is_copy or node.product is not None
+                assert (node.hook is not None) == is_hooked
                 if node.hook is not None:
                     assert f"WT_AT_{node.hook}(" in generated.source
                     assert (f"WT_ADJOINT_{node.hook}(" in generated.source) == node.reverses

@@ -75,6 +75,22 @@ def test_a_copy_that_may_be_read_stays(nodes: tuple[Node, ...]) -> None:
     assert "unread_assign" not in names(*nodes)
 
 
+def test_a_view_is_read_by_its_name_alone() -> None:
+    view, other = t.view("v", C), t.view("w", C)
+    made, again = t.loop(t.alias(view, C), use(view)), t.loop(t.alias(other, C), use(other), assign(view, other))
+    assert "unread_assign" in names(t.load(C), made, again, use(C))
+    assert "unread_assign" not in names(t.load(C), made, again, use(view))
+
+
+def test_a_view_of_a_tile_that_a_second_loop_replaces() -> None:
+    """The assignment to the view reads the first tile, until it is removed."""
+    view, other = t.view("v", A), t.view("w", SECOND)
+    made = t.loop(t.load(A), t.alias(view, A), use(view))
+    again = t.loop(t.load(SECOND), t.alias(other, SECOND), assign(A, SECOND), assign(view, other))
+    assert names(made, again).count("unread_assign") == 2
+    assert names(made, again, use(view)).count("unread_assign") == 0
+
+
 def test_a_parameter_stays() -> None:
     parameter = t.parameter("p")
     assert "unread_assign" not in names(t.loop(t.load(SECOND), assign(parameter, SECOND)))

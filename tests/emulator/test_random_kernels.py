@@ -18,6 +18,7 @@ from tests.emulator.memory import Values
 from tests.emulator.module import Machine
 from tests.integration.helpers import WARP_VERSION
 from tests.nightly import some
+from tests.random_kernels import shared_names
 from tests.random_kernels.execute import (
     PAD_VALUE,
     Result,
@@ -33,6 +34,7 @@ from tests.random_kernels.kernel import ArrayArgument, RandomKernel, ScalarArgum
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 COUNT = 32
+SHARED_COUNT = 12
 _FIRST, _, _COUNT = os.environ.get("RANDOM_KERNELS", "").partition(":")
 # kernels with one block size share the precompiled headers, which take longest to compile
 SEEDS = (
@@ -88,6 +90,15 @@ def emulated(machine: Machine, kernel: RandomKernel, folder: Path) -> Result:
                 view[...] = outcome.arrays[f"adj_{argument.name}"]
                 grads[argument.name] = base
     return Result(written, grads)
+
+
+SHARED = {kernel.seed: kernel for kernel in itertools.islice(shared_names.kernels(64), SHARED_COUNT)}
+
+
+@pytest.mark.parametrize("seed", some(list(SHARED), 4))
+def test_loops_with_the_same_names(machine: Machine, seed: int, tmp_path: Path) -> None:
+    kernel = SHARED[seed]
+    assert difference(emulated(machine, kernel, tmp_path), of_model(kernel)) == "", kernel.source
 
 
 @pytest.mark.parametrize("seed", SEEDS if _COUNT else some(SEEDS, 10))

@@ -19,7 +19,10 @@ from warp_tiles.codegen.trace import FunctionTrace, Node, operations, path_to
 def without_unread_assignments(function: FunctionTrace) -> FunctionTrace:
     """Returns a trace in which assignments that nobody reads have no operands and no effect."""
     targets = {target.name: target for operation in function.operations() if (target := assigned_tile(operation))}
-    unread = {operation for target in targets.values() for operation in _unread(function, target)}
+    unread: set[Operation] = set()
+    # an assignment to a view may be the last reader of the view's tile
+    while found := {one for target in targets.values() for one in _unread(function, target, unread)}:
+        unread |= found
     return replace(function, nodes=_without(function.nodes, unread)) if unread else function
 
 
@@ -29,18 +32,19 @@ def assigned_tile(operation: Operation) -> Tile | None:
     return operation.tiles[0] if is_copy and len(operation.tiles) == 2 else None
 
 
-def _unread(function: FunctionTrace, target: Tile) -> list[Operation]:
-    """Returns the assignments to a tile that nobody reads."""
+def _unread(function: FunctionTrace, target: Tile, removed: Collection[Operation]) -> list[Operation]:
+    """Returns more assignments to a tile that nobody reads. One to a view changes the view, and not its memory."""
     makers = [operation for operation in function.operations() if target in operation.results]
-    if len(makers) != 1 or target.memory != {target.name}:
+    if len(makers) != 1 or target.parameter:
         return []
     block, index = path_to(function.nodes, makers[0])[-1]
-    with_own_value = {makers[0], *operations(block[index + 1 :])}
+    with_own_value = {makers[0], *operations(block[index + 1 :]), *removed}
+    memory = {target.name, UNKNOWN_MEMORY} if target.memory == {target.name} else set()
     others = [
         operation
         for operation in function.operations()
         if operation not in with_own_value
-        and any(tile.memory & {target.name, UNKNOWN_MEMORY} for tile in operation.tiles)
+        and any(tile.name == target.name or tile.memory & memory for tile in operation.tiles)
     ]
     return others if all(assigned_tile(operation) == target for operation in others) else []
 
