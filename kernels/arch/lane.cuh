@@ -11,9 +11,6 @@ namespace wt::arch {
 // Index of the thread in its block. Warp's blocks are one-dimensional.
 WT_DEVICE int thread_index() { return int(threadIdx.x); }
 
-// Index of the block in its grid, which is one-dimensional.
-WT_DEVICE int block_index() { return int(blockIdx.x); }
-
 // Returns x of the lane whose index differs in the bits of mask. Every lane of the warp calls it.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-shfl-sync
 WT_DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }

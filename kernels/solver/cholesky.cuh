@@ -26,14 +26,13 @@ struct Cholesky {
 
     static WT_DEVICE void run(A a, L l)
     {
-        const int thread = spread_thread_index<threads>();
         arch::block_barrier();
         if constexpr (FactorInThread<n, A, L>::serves) {
-            if (thread == 0)
+            if (arch::thread_index() == 0)
                 FactorInThread<n, A, L>::run(a, l);
         } else if constexpr (one_warp) {
-            if (thread < 32)
-                Factor<n, A, L>::run(a, l, thread);
+            if (arch::thread_index() < 32)
+                Factor<n, A, L>::run(a, l, arch::thread_index());
         } else {
             if constexpr (!Variant::in_place) {
                 copy(a, l);
@@ -42,14 +41,14 @@ struct Cholesky {
             constexpr int last = (n - 1) / panel * panel;
 #pragma unroll 1
             for (int first = 0; first < last; first += panel) {
-                factor_diagonal<panel>(l, first, thread);
+                factor_diagonal<panel>(l, first);
                 arch::block_barrier();
-                solve_panel(l, first, thread);
+                solve_panel(l, first);
                 arch::block_barrier();
                 update(l, first);
                 arch::block_barrier();
             }
-            factor_diagonal<n - last>(l, last, thread);
+            factor_diagonal<n - last>(l, last);
             clear(l);
         }
         arch::block_barrier();
@@ -70,22 +69,22 @@ private:
     }
 
     template <int SIZE>
-    static WT_DEVICE void factor_diagonal(L l, int first, int thread)
+    static WT_DEVICE void factor_diagonal(L l, int first)
     {
-        if (thread < 32) {
+        if (arch::thread_index() < 32) {
             const L block = l.block(first, first);
-            Factor<SIZE, L, L>::run(block, block, thread);
+            Factor<SIZE, L, L>::run(block, block, arch::thread_index());
         }
     }
 
     // Each thread solves x * L^T = a for rows a of the panel. Columns of L are written in lines for update(): where L has
     // rows as lines, the place is the opposite triangle, which is free until clear().
-    static WT_DEVICE void solve_panel(L l, int first, int thread)
+    static WT_DEVICE void solve_panel(L l, int first)
     {
         const L block = l.block(first, first);
         T reciprocals[panel];
         reciprocals_of(reciprocals, block);
-        for (int row = first + panel + thread; row < n; row += threads) {
+        for (int row = first + panel + arch::thread_index(); row < n; row += threads) {
             T x[panel];
             if constexpr (L::rows_are_lines) {
                 read<L::width(panel)>(x, l.address(row, first));

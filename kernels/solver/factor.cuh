@@ -17,8 +17,8 @@ struct Pivot {
     T root, reciprocal;
 };
 
-// One step follows the estimate, of second order (float) or third (double). Where it fails, the pivot is zero (0 and infinity), infinite (infinity and 0), or
-// negative (NaN and NaN). A subnormal double counts as zero.
+// One step follows the estimate, of second order (float) or third (double). Where it fails, the pivot is zero (0 and
+// infinity), infinite (infinity and 0), or negative (NaN and NaN). A subnormal double counts as zero.
 template <class T>
 WT_DEVICE Pivot<T> pivot_of(T x)
 {

@@ -4,7 +4,6 @@
 
 #pragma once
 
-#include "arch/lane.cuh"
 #include "arch/memory.cuh"
 #include "arch/types.cuh"
 
@@ -13,17 +12,6 @@ namespace wt::solver {
 WT_DEVICE constexpr int smaller(int a, int b) { return a < b ? a : b; }
 WT_DEVICE constexpr int larger(int a, int b) { return a > b ? a : b; }
 WT_DEVICE constexpr int power_of_two_in(int x) { return x & -x; }
-
-// The thread's index, counted from a warp that changes every 128 blocks. A warp's number modulo 4 decides its scheduler:
-// if work for one warp always went to the first, the blocks of a multiprocessor would share one scheduler. Their indices
-// differ by about the number of multiprocessors.
-template <int Threads>
-WT_DEVICE int spread_thread_index()
-{
-    constexpr int starts = smaller(power_of_two_in(Threads / 32), 4);  // blocks of 3 warps begin at each scheduler in turn
-    const int first = arch::block_index() / 128 * starts / 4 % starts;
-    return (arch::thread_index() + Threads - 32 * first) % Threads;
-}
 
 // Element (i, j) lies at i * RowStride + j * ColumnStride; one of the two strides is 1. Align is the number of bytes to
 // which the start of each line is aligned; a line is a row if ColumnStride is 1, else a column.

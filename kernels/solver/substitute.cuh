@@ -254,8 +254,7 @@ template <int COUNT, int LANES, int Threads, class Solve>
 WT_DEVICE void for_columns(Solve solve)
 {
     constexpr int groups = Threads / LANES, groups_of_warp = 32 / LANES;
-    const int thread = spread_thread_index<Threads>();
-    const int group = thread / LANES, lane = thread % LANES;
+    const int group = arch::thread_index() / LANES, lane = arch::thread_index() % LANES;
     const int first_of_warp = group / groups_of_warp * groups_of_warp;
     for (int first = 0; first + first_of_warp < COUNT; first += groups) {
         const int column = first + group;

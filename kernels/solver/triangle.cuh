@@ -54,7 +54,7 @@ WT_DEVICE void lower_product(A a, B b, int first_row, Start start, Use use)
     using T = typename A::Element;
     const int lines = (N - first_row + TILE - 1) / TILE;
     constexpr bool square = TILE == 1;  // single elements cost less than their number in the triangle
-    for (int t = spread_thread_index<Threads>(); t < (square ? N * N : lines * (lines + 1) / 2); t += Threads) {
+    for (int t = arch::thread_index(); t < (square ? N * N : lines * (lines + 1) / 2); t += Threads) {
         const int row = square ? t / N : triangle_row(t), column = square ? t % N : t - row * (row + 1) / 2;
         const int i = first_row + row * TILE, j = first_row + column * TILE;
         if (square && (column > row || i >= N))

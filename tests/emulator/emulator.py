@@ -62,7 +62,6 @@ class Launch:
         values: A, B and C. If C is None, it is NaN and must not be read before it is written.
         alpha, beta: Scalars of C's dtype.
         complete: True if every element of C must be written.
-        block: Index of the block in its grid.
     """
 
     function: Function
@@ -73,7 +72,6 @@ class Launch:
     alpha: float = 1.0
     beta: float = 0.0
     complete: bool = True
-    block: int = 0
 
 
 @dataclass(frozen=True)
@@ -234,7 +232,7 @@ def _request(launch: Launch, number: int) -> bytes:
     """A launch as ``machine/batch.cpp`` reads it."""
     a, b, c = launch.values
     initialised = c is not None
-    parts = [struct.pack("<6i", number, launch.threads, launch.arch, initialised, launch.complete, launch.block)]
+    parts = [struct.pack("<6i", number, launch.threads, launch.arch, initialised, launch.complete, 0)]
     for tile in launch.tiles:
         row_major = tile.arrangement == "row_major"
         parts.append(

@@ -71,12 +71,7 @@ def launch(case: Case) -> Launch:
     declarations = f"{body}\nvoid call(void*, void* a, void* b, void*, void* c) {{ {call}; }}"
     initial = (a if kind == "cholesky" else b) if variant.in_place else None
     return Launch(
-        Function(case.describe(), "call", declarations),
-        tiles,
-        variant.threads,
-        variant.arch,
-        (a, b, initial),
-        block=128 * (case.seed % 4),  # another warp comes first
+        Function(case.describe(), "call", declarations), tiles, variant.threads, variant.arch, (a, b, initial)
     )
 
 

@@ -27,7 +27,14 @@ from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
 from warp_tiles.gemm.tile_config import TileConfig, computes_in_double
 from warp_tiles.plan.whole import WholeProduct
 from warp_tiles.settings import Settings, current
-from warp_tiles.solver.variant import Config, SolverVariant, Variant, register_limit, registers_of_indexed
+from warp_tiles.solver.variant import (
+    Config,
+    SolverVariant,
+    Variant,
+    register_limit,
+    registers_beside_loops,
+    registers_of_indexed,
+)
 
 STAGES = "stages"  # in place of a provider, for products that loops compute
 
@@ -416,12 +423,15 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
 
 
 def _needs(plan: ModulePlan) -> Iterator[tuple[int, str]]:
-    """Registers of a thread that products need, and the reasons: with fewer they spill, or cannot be assembled."""
+    """Registers of a thread that a kernel needs, and the reasons: with fewer it spills, or cannot be assembled."""
     assert plan.arch is not None
     for planned in plan.needed:
         if isinstance(planned.variant, GemmProblem) and isinstance(planned.tile_config, TileConfig):
             instruction, in_double = planned.tile_config.instruction, computes_in_double(planned.variant)
             yield least_registers(instruction, plan.arch, in_double=in_double), f"{instruction} needs as many"
+        elif isinstance(planned.variant, SolverVariant) and planned.provider == "mma" and plan.loops:
+            row = f"a row of {planned.variant.size} spills with fewer beside a loop of products"
+            yield registers_beside_loops(planned.variant), row
     for loop in plan.loops:
         if loop.accumulators:
             yield loop_registers(loop.accumulators, loop.operands), f"the loop of {loop.file}:{loop.line} needs as many"

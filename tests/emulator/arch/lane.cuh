@@ -12,9 +12,6 @@ namespace wt::arch {
 // Index of the thread in its block. Warp's blocks are one-dimensional.
 WT_DEVICE int thread_index() { return emulator::thread_index(); }
 
-// Index of the block in its grid, which is one-dimensional.
-WT_DEVICE int block_index() { return emulator::block_index(); }
-
 // Returns x of the lane whose index differs in the bits of mask. Every lane of the warp calls it.
 WT_DEVICE float shuffle_xor(float x, int mask)
 {

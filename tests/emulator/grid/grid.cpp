@@ -22,8 +22,6 @@ constexpr int unset = 0xfe;  // unwritten bytes; they are large negative numbers
 }  // namespace
 
 Index threadIdx, blockIdx, blockDim, gridDim;
-
-int block_index() { return int(blockIdx.x); }
 Grid* grid = nullptr;
 
 Grid::Grid(char* arrays, std::size_t arrays_bytes)

@@ -19,7 +19,7 @@ struct TileRequest {
 };
 
 struct Request {
-    std::int32_t kernel, threads, sm, c_initialised, complete, block;
+    std::int32_t kernel, threads, sm, c_initialised, complete, padding;
     TileRequest tiles[3];
     unsigned char alpha[8], beta[8];
     // The bytes of A, B and C follow.
@@ -51,7 +51,7 @@ bool answer(Block& block, std::FILE* in, std::FILE* out)
     if (request.kernel >= 0 && request.kernel < kernel_count) {
         block.memory.reset(tiles, pointers);
         error = block.run({kernels[request.kernel], request.threads, request.sm, request.alpha, request.beta,
-                           tiles[2].element_bytes, request.complete != 0, request.block});
+                           tiles[2].element_bytes, request.complete != 0});
     }
     const std::int32_t length = std::int32_t(error.size());
     std::fwrite(&length, sizeof(length), 1, out);

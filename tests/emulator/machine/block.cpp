@@ -8,16 +8,9 @@
 
 namespace wt::emulator {
 
-namespace {
-int index_in_grid = 0;
-}
-
-int block_index() { return index_in_grid; }
-
 std::string Block::run(const Launch& launch)
 {
     launch_ = launch;
-    index_in_grid = launch.block;
     try {
         run_threads(launch.threads, launch.sm);
         if (launch.complete) memory.require_all_written();

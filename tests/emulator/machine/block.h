@@ -20,7 +20,6 @@ struct Launch {
     const void* beta;
     int scalar_bytes;
     bool complete;  // every element of a writable tile must be written
-    int block;      // index in the grid
 };
 
 class Block : public Threads {

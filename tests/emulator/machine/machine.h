@@ -54,7 +54,6 @@ void collective(Kind kind, const Operands& operands);
 void load(void* to, const void* address, int bytes);
 void store(void* address, const void* from, int bytes);
 int thread_index();
-int block_index();
 
 float float_of_f16(unsigned short bits);
 unsigned short f16_of(double x);
