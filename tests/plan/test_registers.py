@@ -9,7 +9,7 @@ import pytest
 from tests.codegen.modules import BIG
 from warp_tiles import settings
 from warp_tiles.gemm.pipeline import PlannedLoop
-from warp_tiles.gemm.problem import GemmProblem, Operand, Role
+from warp_tiles.gemm.problem import DType, GemmProblem, Operand, Role
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planning import KernelMemory, ModulePlan, PlannedVariant, with_register_limit
 from warp_tiles.solver.variant import SolverVariant, Variant, register_limit, registers_of_indexed
@@ -128,6 +128,19 @@ def test_products_beside_a_solver_have_the_registers_that_their_instruction_need
     assert limit(planned(factor)) == (56, SOLVERS)
     assert limit(planned(factor), wide) == (64, "mma_m16n8k8 needs as many")
     assert limit(planned(factor), replace(wide, tile_config=TileConfig("mma_m8n8k4", 16, 16))) == (56, SOLVERS)
+
+
+@pytest.mark.parametrize(
+    ("n", "dtype", "registers"),
+    [(16, "float32", 56), (16, "float64", 56), (32, "float32", 96), (32, "float64", 128), (48, "float64", 128)],
+)
+def test_factors_beside_a_loop_have_registers_for_a_row(n: int, dtype: DType, registers: int) -> None:
+    matrix = Operand(dtype, "row_major", n, 16)
+    factor = planned(SolverVariant("cholesky", n, n, (matrix, matrix), False, 128, 90))
+    loop = PlannedLoop("k", "file.py", 7, 1, "kept", 0, "")
+    plan = ModulePlan("module", 90, 128, ("k",), (factor,), settings.current(), loops=(loop,))
+    found = with_register_limit(plan)
+    assert found.register_limit == registers
 
 
 def test_loops_beside_a_solver_keep_their_accumulators_in_registers() -> None:
