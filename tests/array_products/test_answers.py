@@ -42,7 +42,13 @@ def test_an_answer_says_whether_it_was_measured() -> None:
         found = choose_matmul(problem, arch, 132, known)
         assert found.decided_by == "heuristic"
         assert found.config in list(candidates(problem, arch, 132))
-    assert choose_matmul(PROBLEM, None, 1, records).decided_by == "heuristic"
+
+
+@pytest.mark.parametrize("problem", [PROBLEM, MatmulProblem(1, 1, 1), replace(PROBLEM, a_alignment=2, batch=3)])
+def test_the_cpu_has_one_tile(problem: MatmulProblem) -> None:
+    found = answers.answer(problem, wp.get_device("cpu"))
+    assert (found.config, found.decided_by) == (MatmulConfig(32, 32, 32, 1), "heuristic")
+    assert answers.answer(problem, wp.get_device("cpu"), CONFIG) == MatmulAnswer(problem, CONFIG, "search")
 
 
 @pytest.mark.parametrize(

@@ -116,11 +116,6 @@ def test_a_large_product_of_one_step_gains_nothing_from_wider_copies() -> None:
     assert (config.copies_a, config.copies_b) == (False, False)
 
 
-def test_the_cpu_copies_nothing() -> None:
-    config = choose_matmul(MatmulProblem(512, 512, 512, a="float16", b="float16", a_alignment=2), None, 1).config
-    assert not config.copies_a
-
-
 def test_records_without_copies_are_read() -> None:
     config = MatmulConfig(128, 256, 64, 256, 2, 4, copies_b=True)
     values = config.to_json()

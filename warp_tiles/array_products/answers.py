@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles._warp import is_enabled
 from warp_tiles._warp.intercept import is_planning
-from warp_tiles.gemm.matmul import answer_of, choose_matmul
-from warp_tiles.gemm.matmul_question import MatmulAnswer, MatmulConfig, MatmulProblem, ShapeBucket
+from warp_tiles.gemm.matmul_question import CPU_TILE, MatmulAnswer, MatmulConfig, MatmulProblem, ShapeBucket
 from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.settings import DEFAULT, current
 
@@ -34,16 +33,18 @@ def answer(problem: MatmulProblem, device: Any, config: MatmulConfig | None = No
     Args:
         config: A configuration that a search forces; None chooses one.
     """
+    if not device.is_cuda and not is_planning():
+        return MatmulAnswer(problem, config or CPU_TILE, "search" if config else "heuristic")
+    from warp_tiles.gemm.matmul import answer_of, choose_matmul
+
     if device.is_cuda:
         arch, multiprocessors, gpu = device.arch, device.sm_count, str(device.name)
-    elif is_planning():
-        arch, multiprocessors, gpu = *PLANNED_GPU, current().target_gpu or PLANNED_NAME
     else:
-        arch, multiprocessors, gpu = None, 1, ""
+        arch, multiprocessors, gpu = *PLANNED_GPU, current().target_gpu or PLANNED_NAME
     pipeline = _pipeline()
     if config is not None:
         return answer_of(problem, config, arch, multiprocessors, gpu=gpu, pipeline=pipeline)
-    records = {} if arch is None else records_for(arch, multiprocessors, gpu)
+    records = records_for(arch, multiprocessors, gpu)
     return choose_matmul(problem, arch, multiprocessors, records, gpu=gpu, pipeline=pipeline)
 
 

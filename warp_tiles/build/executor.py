@@ -23,10 +23,11 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
-from warp_tiles.compile.pool import CompilerPool, Request, result_of
+from warp_tiles.compile.pool import CompilerPool, result_of
 from warp_tiles.compile.search import dotted
 from warp_tiles.compile.sources import code_modules, kernels_folder
 from warp_tiles.compile.toolchain import ToolchainStore
@@ -36,6 +37,9 @@ from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.settings import Settings, current
 from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.version import __version__
+
+if TYPE_CHECKING:
+    from warp_tiles.compile.pool import Request
 
 log = logging.getLogger("warp_tiles")
 CODE, COMPILER, LINKER = "warp_tiles", "NVRTC", "nvJitLink"

@@ -35,7 +35,6 @@ from warp_tiles.codegen.pipelines import aligned, body_of, double_buffers, probl
 from warp_tiles.codegen.stages import ASYNC_COPIES_OFF, LoopTarget, plan_ring
 from warp_tiles.codegen.stores import plan_accumulator_store
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Node, loops, operations, own_operations, path_to
-from warp_tiles.codegen.windows import are_disjoint
 from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import DTYPE_BYTES
 
@@ -340,7 +339,11 @@ def kept_accumulators(
 
 def _overlap(module: ModuleTrace, function: FunctionTrace, at: Operation, c: Tile, tile: Tile) -> bool:
     """True if C and another tile may share memory when the program runs an operation."""
-    return module.may_overlap(function, c, tile) and not are_disjoint(function, at, c, tile)
+    if not module.may_overlap(function, c, tile):
+        return False
+    from warp_tiles.codegen.windows import are_disjoint  # few loops need it
+
+    return not are_disjoint(function, at, c, tile)
 
 
 def addition_of(function: FunctionTrace, operation: Operation) -> Addition | None:

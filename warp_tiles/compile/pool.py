@@ -15,21 +15,24 @@ import sys
 import threading
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.search import search_path
-from warp_tiles.compile.warp_compiler import WarpCompileRequest
 from warp_tiles.errors import WarpTilesError, WorkerError
 from warp_tiles.util.processes import free_memory_bytes
 from warp_tiles.util.threads import DaemonThreads, available_cores, raise_if_signalled, wait_all
+
+if TYPE_CHECKING:
+    from warp_tiles.compile.warp_compiler import WarpCompileRequest
+
+    Request = CompileRequest | LinkRequest | WarpCompileRequest
 
 #: Memory of a compiler process, at most. docs/cache.md names it.
 PROCESS_BYTES = 450 * 10**6
 #: A compiler process keeps some memory of every request, so it is replaced after this many.
 _REQUESTS_OF_A_PROCESS = 200
-Request = CompileRequest | LinkRequest | WarpCompileRequest
 _CLOSED = "the compiler processes were closed during a build"
 # without the __init__ of this package, whose imports take 0.05 s that a worker does not need
 _BOOTSTRAP = """

@@ -21,9 +21,8 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from warp_tiles.compile.compiler import Compiled, CompileRequest, compile_to_ltoir, run
+from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, compile_to_ltoir, run
 from warp_tiles.compile.search import load_library
-from warp_tiles.compile.warp_compiler import WarpCompileRequest, compile_with_warp
 from warp_tiles.errors import ToolchainError, WarpTilesError, WorkerError
 
 _LENGTH = struct.Struct("<Q")
@@ -113,8 +112,10 @@ def serve(parent: int | None = None) -> None:
 
 
 def _answer(request: Any) -> Compiled:
-    if not isinstance(request, WarpCompileRequest):
+    if isinstance(request, CompileRequest | LinkRequest):
         return run(request)
+    from warp_tiles.compile.warp_compiler import compile_with_warp
+
     return compile_with_warp(request)
 
 

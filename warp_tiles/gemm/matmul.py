@@ -38,7 +38,6 @@ from warp_tiles.gemm.problem import Operand as Tile
 
 _WGMMA_ROWS = 64  # of a tile, or of its transpose, that one instruction multiplies
 _MARGIN_BYTES = 2048  # shared memory for a bias and for alignment
-_CPU_TILE = MatmulConfig(32, 32, 32, 1)
 
 _SLICES = 64  # at most
 _SLICE_STEPS = 4  # at least, of the loop of one slice
@@ -136,7 +135,7 @@ _MOST_COPY_BYTES = 2**31  # of a matrix, because strides have 32 bits
 
 def choose_matmul(
     problem: MatmulProblem,
-    arch: int | None,
+    arch: int,
     multiprocessors: int,
     records: Mapping[ShapeBucket, MatmulConfig] | None = None,
     *,
@@ -147,13 +146,11 @@ def choose_matmul(
     copies of operands where they save time.
 
     Args:
-        arch: Compute capability, e.g. 90; None for the CPU.
+        arch: Compute capability, e.g. 90.
         records: Measured configurations by shape bucket.
         pipeline: What a setting fixes of the loop's pipeline, or the reason why loops have no stages; None if the
             launch may fix it.
     """
-    if arch is None:
-        return MatmulAnswer(problem, _CPU_TILE)
     measured = _measured(problem, arch, records or {})
     config = measured or min(
         candidates(problem, arch, multiprocessors), key=lambda one: _order(problem, one, arch, multiprocessors)
@@ -166,7 +163,7 @@ def choose_matmul(
 def answer_of(
     problem: MatmulProblem,
     config: MatmulConfig,
-    arch: int | None,
+    arch: int,
     multiprocessors: int,
     *,
     gpu: str = "",
@@ -174,8 +171,6 @@ def answer_of(
     decided_by: DecidedBy = "search",
 ) -> MatmulAnswer:
     """The answer with a given configuration. See :func:`choose_matmul`."""
-    if arch is None:
-        return MatmulAnswer(problem, config, decided_by)
     blocks = _max_blocks(problem, config, arch, multiprocessors)
     fixed = _pipeline(problem, config, arch, multiprocessors) if pipeline is None else AUTO
     loop = pipeline if isinstance(pipeline, str) else loop_of(problem, config, arch, pipeline or fixed)

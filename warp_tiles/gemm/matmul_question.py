@@ -145,6 +145,8 @@ class MatmulConfig:
         return MatmulConfig(**values)
 
 
+CPU_TILE = MatmulConfig(32, 32, 32, 1)
+
 DecidedBy = Literal["heuristic", "record", "search", "setting"]
 
 
