@@ -48,7 +48,9 @@ def test_an_answer_says_whether_it_was_measured() -> None:
 def test_the_cpu_has_one_tile(problem: MatmulProblem) -> None:
     found = answers.answer(problem, wp.get_device("cpu"))
     assert (found.config, found.decided_by) == (MatmulConfig(32, 32, 32, 1), "heuristic")
-    assert answers.answer(problem, wp.get_device("cpu"), CONFIG) == MatmulAnswer(problem, CONFIG, "search")
+    forced = answers.answer(problem, wp.get_device("cpu"), CONFIG)
+    assert forced == MatmulAnswer(problem, CONFIG, "search")
+    assert (forced.main_loop.text, forced.max_blocks) == ("auto", 0)
 
 
 @pytest.mark.parametrize(

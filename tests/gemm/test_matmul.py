@@ -197,11 +197,10 @@ SQUARE, DEEP, LARGE = (MatmulConfig(*tile) for tile in ((64, 64, 64, 128), (64, 
         (problem(512, 1024, 4096, "float64"), replace(SQUARE, tile_k=16), 90, "blocks=1"),
         (problem(512, 1024, 4096, "tf32"), replace(SQUARE, tile_k=32), 90, "blocks=1"),
         (problem(512, 1024, 4096, "float32"), replace(SQUARE, tile_k=32), 90, ""),  # may keep double buffers
-        (problem(512, 1024, 4096), SQUARE, None, ""),  # the CPU
     ],
 )
 def test_what_a_launch_fixes_of_its_pipeline(
-    question: MatmulProblem, config: MatmulConfig, arch: int | None, pipeline: str
+    question: MatmulProblem, config: MatmulConfig, arch: int, pipeline: str
 ) -> None:
     assert answer_of(question, config, arch, MULTIPROCESSORS).main_loop == PipelineOverrides.parse(pipeline or "auto")
 
@@ -313,10 +312,7 @@ def test_a_block_that_is_alone_computes_several_whole_tiles(dtype: str) -> None:
         (problem(4096, 4096, 4096), MatmulConfig(128, 128, 64, 128), 90),  # two blocks are resident
         (problem(2048, 2048, 4096), MatmulConfig(128, 256, 64, 256), 90),  # a multiprocessor for each tile
         (problem(4096, 4096, 4096, "float32"), MatmulConfig(128, 256, 16, 256), 90),
-        (problem(4096, 4096, 4096), MatmulConfig(128, 256, 64, 256), None),  # the CPU
     ],
 )
-def test_otherwise_each_tile_and_slice_has_a_block(
-    question: MatmulProblem, config: MatmulConfig, arch: int | None
-) -> None:
+def test_otherwise_each_tile_and_slice_has_a_block(question: MatmulProblem, config: MatmulConfig, arch: int) -> None:
     assert answer_of(question, config, arch, MULTIPROCESSORS).max_blocks == 0
