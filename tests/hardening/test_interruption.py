@@ -210,7 +210,7 @@ def test_a_waiter_names_the_process_and_an_interrupt_frees_it(suspended: subproc
         if "waiting for" in line:
             break
     assert f"waiting for process {suspended.pid} (" in lines[-1], lines
-    assert "suspended), which builds the same function" in lines[-1]
+    assert "suspended), which builds the same;" in lines[-1]
     start = time.monotonic()
     waiter.send_signal(signal.SIGINT)
     waiter.communicate(timeout=60)

@@ -26,6 +26,7 @@ from tests.nightly import some
 from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
+from warp_tiles._warp.plain import exact_hashes
 from warp_tiles.build import warp_module
 from warp_tiles.build.warp_module import WarpOutput
 from warp_tiles.cli import cache as commands
@@ -272,6 +273,41 @@ OTHER_CONSTANTS = {
     "an int and a bool": (1, True),
     "a zero with a sign": (0.0, -0.0),
 }
+
+
+OTHER_TYPES = {
+    "a type": ("wp.tile_sum(wp.tile_zeros(shape=8, dtype=K))[0]", "wp.float32", "wp.float64"),
+    "an attribute": ("wp.tile_sum(wp.tile_zeros(shape=8, dtype=names.K))[0]", "wp.float32", "wp.float64"),
+    "a tuple": ("wp.tile_sum(wp.tile_zeros(shape=K, dtype=float))[0]", "(4, 8)", "(8, 4)"),
+}
+
+
+def exact(module: ModuleType) -> list[str]:
+    """What a start key adds to Warp's hashes of the kernels."""
+    found = wp.get_module(module.__name__)
+    found.get_module_hash(64)
+    return [line.split()[1] for line in exact_hashes(found.hashers[64])]
+
+
+@pytest.mark.parametrize("name", OTHER_TYPES)
+def test_what_a_kernel_refers_to_is_in_its_start_key(name: str, everything: Path) -> None:
+    expression, *values = OTHER_TYPES[name]
+    names = "import types\nK = {}\nnames = types.SimpleNamespace(K=K)\n"
+    first, second = (load(names.format(value) + text(3, expression)) for value in values)
+    assert exact(first) == exact(load(names.format(values[0]) + text(3, expression))) != exact(second)
+
+
+def test_structs_with_matrices_of_other_shapes_have_other_start_keys(everything: Path) -> None:
+    struct = "@wp.struct\nclass S:\n    m: wp.types.matrix(shape={}, dtype=float)\n\n\n"
+    kernel = "@wp.kernel\ndef plain(x: wp.array(dtype=S)):\n    x[0] = x[1]\n"
+    first, second = (load(struct.format(shape) + kernel) for shape in ((1, 11), (11, 1)))
+    assert exact(first) != exact(second)
+
+
+def test_a_module_that_refers_to_an_unknown_object_has_no_start_key(everything: Path) -> None:
+    assert (
+        start_key(load("other = object()\n" + text(3, "wp.tile_sum(wp.tile_zeros(shape=8, dtype=other))[0]"))) is None
+    )
 
 
 def start_key(module: ModuleType, **options: Any) -> CacheKey | None:

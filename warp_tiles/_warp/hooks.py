@@ -339,8 +339,8 @@ class Hooks:
         start = None if is_cpu else self._plain.look_up(module, options)
         if start is not None and start.found is not None:
             self.reloads.check_prefetch(module, int(options["block_dim"]))
-            build = self._plain.found_build(module, options, start)
-            return start.found.source.decode("utf-8"), "cu", dict(start.found.meta), _LinkInputs([], build), []
+            if (build := self._plain.found_build(module, options, start)) is not None:
+                return start.found.source.decode("utf-8"), "cu", dict(start.found.meta), _LinkInputs([], build), []
         self._generating.start = start
         try:
             return original(module, options, is_cpu)  # type: ignore[no-any-return]

@@ -6,11 +6,13 @@ to 32 bits, which the source prints in full, and covers neither Warp's files nor
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, get_args
 
 import warp
 
@@ -93,8 +95,8 @@ class PlainModules:
         digests = context.store.digests
         self._generator = self._generator or digests.digest_folder(Path(find("build.warp_home"), "_src"), "*.py")
         native_dir = str(Path(find("build.warp_home"), "native"))
-        hasher, target = module.hashers[int(options["block_dim"])], self._target_of(module, options)
-        if not target:
+        hasher, target = module.hashers.get(int(options["block_dim"])), self._target_of(module, options)
+        if not target or hasher is None:  # another thread has changed the module meanwhile
             return None
         try:
             with find("codegen._codegen_lock"):
@@ -129,19 +131,21 @@ class PlainModules:
             start = None  # a constant has changed since
         return self._build(module, options, resolved, builder.build_meta(), start)
 
-    def found_build(self, module: Any, options: Mapping[str, Any], start: Start) -> WarpModuleBuild:
-        """The build of a module that is not generated, because its start key has found it."""
+    def found_build(self, module: Any, options: Mapping[str, Any], start: Start) -> WarpModuleBuild | None:
+        """The build of a module that is not generated, because its start key has found it. None if it has changed."""
         assert start.found is not None
         resolved = self._settings_of(options, module)
         return self._build(module, options, resolved, start.found.meta, start)
 
     def _build(
         self, module: Any, options: Mapping[str, Any], resolved: Settings, meta: Mapping[str, Any], start: Start | None
-    ) -> WarpModuleBuild:
+    ) -> WarpModuleBuild | None:
         from warp_tiles.build.warp_module import WarpModuleBuild
 
         threads = int(options["block_dim"])
-        hasher = module.hashers[threads]
+        hasher = module.hashers.get(threads)
+        if hasher is None:
+            return None
         kernels = tuple(name_of(kernel) for kernel in hasher.get_unique_kernels())
         plan = ModulePlan(str(module.name), int(options["output_arch"]), threads, kernels, (), resolved)
         return WarpModuleBuild(self._engine, plan, program_name(module, hasher), meta, start)
@@ -179,6 +183,7 @@ def _exact_hasher() -> Any:
             constants, types, functions = adjoint.get_references()
             values = [*constants.items(), *adjoint.resolved_static_expressions.items()]
             values += adjoint.deferred_static_expressions
+            values += _named_values(adjoint)
             parts = [_exact_type(kind) for kind in (*adjoint.arg_types.values(), *types)]
             for name, value in values:
                 if hasattr(value, "is_builtin"):
@@ -193,16 +198,51 @@ def _exact_hasher() -> Any:
     return ExactHasher()
 
 
+def _named_values(adjoint: Any) -> list[tuple[str, Any]]:
+    """What a function refers to without calling it. Warp's hash has only numbers, vectors and matrices of these."""
+    nodes, found = adjoint.reference_nodes(), []
+    not_whole = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    not_whole |= {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    decorators = getattr(adjoint.tree.body[0], "decorator_list", ())
+    not_whole |= {id(node) for decorator in decorators for node in ast.walk(decorator)}
+    local = adjoint.assigned_name_ids() | set(adjoint.arg_types)
+    for node in nodes:
+        path = ast.unparse(node).split(".") if isinstance(node, (ast.Name, ast.Attribute)) else []
+        if id(node) in not_whole or not all(map(str.isidentifier, path)) or not path or path[0] in local:
+            continue
+        value = adjoint.resolve_external_reference(path[0])
+        if value is None:
+            value = getattr(warp, path[0], None)
+        for name in path[1:]:
+            value = getattr(value, name, None)
+        if value is not None and not isinstance(value, ModuleType):
+            found.append((".".join(path), value))
+    return found
+
+
+def _is_type(value: Any) -> bool:
+    return isinstance(value, type) or hasattr(value, "native_name")
+
+
 def _exact_type(kind: Any) -> str:
-    """The name, shape and scalar of a type, and the hash of a struct."""
-    inner = getattr(kind, "dtype", None)
+    """The name, shape and scalar of a type, with those of its fields, elements and arguments."""
+    inner = [getattr(kind, "dtype", None), *getattr(kind, "types", ()), *get_args(kind)]
+    if hasattr(kind, "native_name"):
+        inner += [part for name, field in kind.vars.items() for part in (name, field.type)]
     parts = [getattr(kind, "__qualname__", type(kind).__qualname__), getattr(kind, "_shape_", None)]
-    parts += [getattr(kind, "ndim", None), getattr(kind, "hash", None) if hasattr(kind, "native_name") else None]
+    parts += [getattr(kind, name, None) for name in ("ndim", "native_name", "shape", "strides", "storage", "layout")]
     parts += [getattr(getattr(kind, "_wp_scalar_type_", None), "__name__", None)]
-    return f"{parts}{_exact_type(inner) if inner is not None else ''}"
+    parts += [part if isinstance(part, str) else _exact_type(part) for part in inner if part is not None]
+    return repr(parts)
 
 
 def _exact_value(value: Any, others: Callable[[Any], bytes]) -> str:
+    if isinstance(value, str):
+        return repr(value)
+    if isinstance(value, (tuple, list)):
+        return repr([_exact_value(element, others) for element in value])
+    if _is_type(value):
+        return _exact_type(value)
     number = getattr(value, "value", value)
     if isinstance(number, int):
         text = str(int(number))

@@ -176,7 +176,8 @@ class WarpModuleBuild:
                         by_warp = self._compile(request, output_path, lambda: warp_build(list(warp_inputs)))
                     if not by_warp or source_path.name == self._program:
                         output = found or replace(wanted, binary=output_path.read_bytes())
-                        self._keep(output.pack(), key, lease, now_s() - started)
+                        # a module that is found without generation has no link inputs
+                        self._keep(output.pack(), key, lease, now_s() - started, binds=not warp_inputs)
         self._engine.recorder.add_record(
             ModuleRecord(
                 self.plan, (), "warp", "it calls no function of warp_tiles", output_path.name,
@@ -236,12 +237,12 @@ class WarpModuleBuild:
             by_warp()
         return True
 
-    def _keep(self, payload: bytes, key: CacheKey, lease: BuildLease, seconds: float) -> None:
-        """Store the entry under both keys, unless they have it."""
+    def _keep(self, payload: bytes, key: CacheKey, lease: BuildLease, seconds: float, *, binds: bool) -> None:
+        """Store the entry under its content key and, if that may find it, its start key, unless they have it."""
         info = {"module": self.plan.name, "build_seconds": round(seconds, 3)}
         if lease.found is None or lease.found.payload != payload:
             lease.keep(payload, info)
-        if self._start is not None and self._start.found is None:  # this process has generated the source
+        if binds and self._start is not None and self._start.found is None:  # this process has generated the source
             self._start.keep(payload, {**info, "content_key": key.digest})
 
 

@@ -33,7 +33,7 @@ _ARGUMENTS: Any = [
     *(ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_int)),
 ]
 _COMMENT = re.compile(r"^\s*//(?!.*\*/).*$", re.MULTILINE)
-_INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
+_INCLUDE = re.compile(r'^#include "([\w.]+\.h)"$', re.MULTILINE)  # all of Warp's files that keys cover
 _READS_FILES = re.compile(r"(?:#|%:|\?\?=)(?:\s|/\*.*?\*/)*(?:include|import|embed)|__has_(?:include|embed)", re.DOTALL)
 
 

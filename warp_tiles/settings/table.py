@@ -114,7 +114,7 @@ class Settings:
     cache_shared: bool = _setting(False, values.flag, affects="modules", users_own=True)
     """Accept a folder that other users can write."""
     build_wait_s: float = _setting(120.0, values.seconds, users_own=True)
-    """Seconds to wait for another process that builds the same function, before it is built here too; 0 is no
+    """Seconds to wait for another process that builds the same function or module, before it is built here too; 0 is no
     limit."""
     trusted_project_dirs: tuple[Path, ...] = _setting(
         (), values.paths, affects="modules", users_own=True, absolute=True, formerly="trusted_projects"

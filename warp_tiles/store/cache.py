@@ -230,7 +230,7 @@ class Cache:
             return entry
 
         def waiting(holder: str) -> None:
-            text = "waiting for %s, which builds the same function; it is built here too after %g s"
+            text = "waiting for %s, which builds the same; it is built here too after %g s"
             logger.warning(text, holder, self._build_wait_s)
 
         found, result = self.get(key), FOUND
