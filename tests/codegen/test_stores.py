@@ -208,6 +208,14 @@ def test_a_random_number_between() -> None:
     assert count(compute("tile_map", Scalar("f"), C, Scalar("state")), number, store()) == 0
 
 
+def test_a_number_that_a_call_between_changes() -> None:
+    for changed, stores in ((frozenset[str](), 1), (frozenset({"index"}), 0)):
+        operands = Scalar("query"), Scalar("index")
+        found = Scalar("found")
+        call = t.operation("query_next", *operands, effect=Effect.NONE, results=(found,), changed=changed)
+        assert count(compute("tile_map", Scalar("f"), C, Scalar("index")), call, store()) == stores
+
+
 def test_an_earlier_operation_reads_the_old_tile() -> None:
     first = compute("add", C, W, result=E)
     assert count(first, t.load(W), compute("add", E, C), store()) == 0

@@ -14,6 +14,7 @@ from warp_tiles._warp.trace_builder import (
     Scalars,
     Statement,
     TraceBuilder,
+    changed_operands,
     flatten,
     frame_of,
     is_array,
@@ -103,6 +104,7 @@ class Recorder:
         if call is not None and call.function is None:
             function, bound = found[:2]
             call.function, call.operands = function, tuple(flatten(bound.values()))
+            call.changed = changed_operands(function, bound)
             # stored now, because Warp turns the constant operand of a 64-bit constructor into its result
             call.constants = {id(value): value.constant for value in call.operands if hasattr(value, "constant")}
         return found

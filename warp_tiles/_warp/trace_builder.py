@@ -13,6 +13,7 @@ import numpy as np
 from warp_tiles._warp.internals import find
 from warp_tiles.codegen.operations import (
     ASSIGN,
+    READERS,
     UNKNOWN_MEMORY,
     Affine,
     Array,
@@ -51,6 +52,7 @@ class RecordedOperation:
         site: The number of a product's site, and the values of alpha and beta.
         constants: Values of constant operands, by identity of the operand.
         statement: The statement that the reverse pass repeats, or empty.
+        changed: As in the operation.
     """
 
     name: str = ""
@@ -66,6 +68,7 @@ class RecordedOperation:
     reverses: bool = False
     zeroes: bool = False
     statement: str = ""
+    changed: frozenset[str] = frozenset()
 
     @property
     def callee(self) -> Any:
@@ -92,6 +95,14 @@ _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     "float": np.float32, "float16": np.float16, "float32": np.float32, "float64": np.float64,
     "int": int, "int32": int, "int64": int,
 }  # fmt: skip
+
+# the groups of builtins in Warp's documentation that write to no number, apart from assignments and random states
+_READING_GROUPS = frozenset(
+    {
+        *("Scalar Math", "Vector Math", "Transformations", "Spatial Math", "Tile Primitives", "Utility", "Textures"),
+        *("Random", "Operators", "Code Generation", "Other"),
+    }
+)
 
 
 def flatten(values: Any) -> Iterator[Any]:
@@ -121,6 +132,24 @@ def is_reference(value: Any) -> bool:
     return bool(find("types.is_reference")(getattr(value, "type", None)))
 
 
+def changed_operands(function: Any, bound: Mapping[str, Any]) -> frozenset[str]:
+    """The C++ names of the variables that a call may change in place, apart from tiles, arrays and its results.
+
+    Warp tells which parameters of the user's functions are references. It does not tell which operands a builtin
+    writes, so a builtin may change all of them, unless its group writes to no number.
+    """
+    if function.is_builtin():
+        if str(function.key) in READERS or function.group in _READING_GROUPS:
+            return frozenset()
+        values = list(flatten(bound.values()))
+    else:
+        is_changed = find("types.is_reference")
+        values = [value for name, value in bound.items() if is_changed(function.input_types.get(name))]
+    return frozenset(
+        value.emit() for value in values if hasattr(value, "emit") and getattr(value, "constant", None) is None
+    )
+
+
 def is_int32(value: Any) -> bool:
     """True for a 32-bit integer."""
     return getattr(getattr(value, "type", None), "__name__", "") in ("int", "int32")
@@ -130,12 +159,13 @@ class Scalars:
     """The scalars of one function whose values are constants or affine expressions.
 
     Attributes:
-        assigned: C++ names of the variables that the function assigns to. Their values are not constant.
+        assigned: C++ names of the variables that the function assigns to or changes. Their values are not constant.
     """
 
     def __init__(self) -> None:
         self.assigned: set[str] = set()
         self._affine: dict[int, Affine | None] = {}
+        self._sources: dict[str, frozenset[str]] = {}  # by name of a result: the variables that it is computed from
         self._made: dict[
             int, tuple[str, Any, Any]
         ] = {}  # by result: constructor, operand, and its value if it is known
@@ -146,6 +176,7 @@ class Scalars:
         name = str(call.function.key)
         if name == ASSIGN and call.operands:
             self.assigned.add(call.operands[0].emit())
+        self.assigned |= call.changed
         if len(results) != 1 or not call.function.is_builtin():
             return
         if name in _CONVERSIONS and len(call.operands) == 1:
@@ -155,6 +186,9 @@ class Scalars:
             return
         offsets = tuple(self.affine(value, call.constants.get(id(value))) for value in call.operands)
         self._affine[id(results[0])] = affine_result(name, offsets)
+        if self._affine[id(results[0])] is not None:
+            names = frozenset(value.emit() for value in call.operands)
+            self._sources[results[0].emit()] = names.union(*(self._sources.get(name, ()) for name in names))
 
     def constant(self, value: Any) -> float | None:
         """The value of a scalar of the finished function, as its type rounds it; None if it is not constant."""
@@ -168,6 +202,10 @@ class Scalars:
             constant = None if is_assigned else self.constant(operand) if known is None else known
         constant = getattr(constant, "value", constant)  # of one of Warp's scalar types
         return float(_CONVERSIONS.get(kind, float)(constant)) if isinstance(constant, (int, float)) else None
+
+    def is_assigned(self, name: str) -> bool:
+        """True if the finished function assigns to a variable, or to one that it is computed from."""
+        return not self.assigned.isdisjoint({name} | self._sources.get(name, frozenset()))
 
     def affine(self, value: Any, constant: Any) -> Affine | None:
         """The value of a scalar as an affine expression; None if it is not an integer."""
@@ -244,6 +282,7 @@ class TraceBuilder:
             None if node.site is None else Product(node.site[0], *map(self._scalars.constant, node.site[1:])),
             node.reverses,
             node.zeroes,
+            node.changed,
         )
 
     def _value(self, var: Any, constants: Mapping[int, Any], memory: frozenset[str] = frozenset()) -> Value:
@@ -257,7 +296,7 @@ class TraceBuilder:
         if not isinstance(constant, (bool, int, float, str)):
             constant = getattr(constant, "value", None)  # one of Warp's scalar types
         offset = self._scalars.affine(var, constant) if hasattr(var, "type") else None
-        if offset is not None and ({name} | offset.variables) & self._scalars.assigned:
+        if self._scalars.is_assigned(name):
             offset = None
         return Scalar(name, constant, offset)
 

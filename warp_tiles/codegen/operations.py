@@ -63,7 +63,7 @@ INDEXED = frozenset({"tile_load_indexed", "tile_store_indexed", "tile_atomic_add
 # these make a view of an operand's memory: they read and write no element, and do not wait
 _ALIASES = frozenset({TRANSPOSE, VIEW, "tile_reshape", "tile_squeeze", "tile_broadcast"})
 # these read arrays, or only their descriptors
-_READERS = frozenset(
+READERS = frozenset(
     {LOAD, "address", "array", "copy", "extract", "len", "load", "lower_bound", "tile_load_indexed", "view"}
 )
 
@@ -77,7 +77,7 @@ def effect_of_builtin(name: str, *, tiles: bool, arrays: bool, references: bool)
         arrays: True if an operand is an array.
         references: True if an operand is a reference to memory.
     """
-    if (arrays or references) and name not in _READERS:
+    if (arrays or references) and name not in READERS:
         return Effect.WRITES
     if tiles:
         return Effect.ALIAS if name in _ALIASES else Effect.TILES
@@ -266,6 +266,7 @@ class Operation:
         product: The properties of a ``tile_matmul``; None for other operations.
         reverses: True if its adjoint has a hook.
         zeroes: True if there is a hook where an iteration of the reverse pass sets its result's gradient to zeros.
+        changed: C++ names of the operands that a call may change in place, other than tiles and arrays.
     """
 
     name: str
@@ -279,6 +280,12 @@ class Operation:
     product: Product | None = None
     reverses: bool = False
     zeroes: bool = False
+    changed: frozenset[str] = frozenset()
+
+    @functools.cached_property
+    def assigned(self) -> frozenset[str]:
+        """The C++ names of the variables that it assigns to, or may change in place."""
+        return self.changed.union(value.name for value in self.operands[:1] if self.name == ASSIGN)
 
     @functools.cached_property
     def values(self) -> tuple[Value, ...]:

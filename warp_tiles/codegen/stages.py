@@ -113,7 +113,7 @@ def constant_arrays(function: FunctionTrace, loop: Loop) -> frozenset[str]:
     assigned: set[str] = set()
     for operation in function.operations():
         made |= {value.name: operation for value in operation.results if isinstance(value, Array)}
-        assigned |= {value.name for value in operation.operands if operation.name == ASSIGN}
+        assigned |= {value.name for value in operation.operands if operation.name == ASSIGN} | operation.changed
     read = {value for operation in inside for value in operation.operands if isinstance(value, Array)}
     return frozenset(
         array.name

@@ -80,7 +80,7 @@ def _computed_before(nodes: Sequence[Node], store: Operation) -> ComputedStore |
         if not missing or not isinstance(node, Operation) or node.name in JUMPS:
             break
         if node.effect in (Effect.NONE, Effect.ALIAS):
-            if not node.results or node.name in RANDOM:
+            if not node.results or node.name in RANDOM or node.changed:
                 break  # it changes an operand, e.g. a vector's component
             made.update(tile for tile in node.results if isinstance(tile, Tile))
             continue

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 
 from warp_tiles.codegen.operations import (
     ADD_INPLACE,
-    ASSIGN,
     ASTYPE,
     JUMPS,
     LOAD,
@@ -69,8 +68,7 @@ class _Reader:
         self._operations = list(function.operations())
         # the first one, because a tuple has its operands as results
         self._maker = {value.name: operation for operation in reversed(self._operations) for value in operation.results}
-        assignments = (operation for operation in self._operations if operation.name == ASSIGN)
-        self._assigned = {value.name for operation in assignments for value in operation.operands[:1]}
+        self._assigned = frozenset().union(*(operation.assigned for operation in self._operations))
 
     def product(self) -> WholeProduct:
         """The product.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warp_tiles.codegen.operations import ASSIGN, VIEW, Affine, Operation, Scalar, Tile, Value, affine_result
+from warp_tiles.codegen.operations import VIEW, Affine, Operation, Scalar, Tile, Value, affine_result
 from warp_tiles.codegen.trace import FunctionTrace, loops, operations, path_to
 
 
@@ -48,12 +48,12 @@ class _Scope:
             for value in operation.results
             if value not in operation.operands
         }
-        self._assignments = [operation for operation in function.operations() if operation.name == ASSIGN]
+        self._assignments = [operation for operation in function.operations() if operation.assigned]
         around = {block[index] for block, index in path}
         self._ranges: dict[str, _Range] = {}  # by variable, the innermost loop last
         for loop, _ in loops(function.nodes):
             inside = set(operations(loop.nodes))
-            changed = any(one.operands[0].name == loop.variable and one in inside for one in self._assignments)
+            changed = any(loop.variable in one.assigned and one in inside for one in self._assignments)
             if loop in around and loop.kind == "range" and not changed and (found := self._range(loop.nodes[0])):
                 self._ranges[loop.variable] = found
 
@@ -62,7 +62,7 @@ class _Scope:
         if tile.owner or (tile.parameter and tile.dense):
             return tile.name, (Affine(),) * len(tile.shape)
         view = self._makers.get(tile.name)
-        if view is None or view.name != VIEW or any(one.operands[0].name == tile.name for one in self._assignments):
+        if view is None or view.name != VIEW or any(tile.name in one.assigned for one in self._assignments):
             return None
         source, *numbers = view.operands
         outer = self.place(source) if isinstance(source, Tile) else None
