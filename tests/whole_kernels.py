@@ -140,6 +140,14 @@ OTHERS = {
         kernel(above=FUNCTION.format(head="max(t: Any)", result="t + 8"), head="for k in range(0, max(n), 8):"),
         "bounds of the loop",
     ),
+    "a bound that a query changes": (
+        kernel(
+            start=f"{START}\nend = int(64)\nquery = wp.hash_grid_query(wp.uint64(0), wp.vec3(0.0), 1.0)\n"
+            "wp.hash_grid_query_next(query, end)",
+            head="for k in range(0, end, 8):",
+        ),
+        "bounds of the loop",
+    ),
     "two products": (kernel(product=f"{PRODUCT}\n{PRODUCT}"), "2 products and 2 loads"),
     "A twice": (
         kernel(
