@@ -29,7 +29,7 @@ from warp_tiles._warp.internals import find
 from warp_tiles._warp.plain import exact_hashes
 from warp_tiles.build import warp_module
 from warp_tiles.build.warp_module import WarpOutput
-from warp_tiles.cli import cache as commands
+from warp_tiles.cli import commands
 from warp_tiles.compile import pool as pool_module
 from warp_tiles.compile.compiler import Compiled
 from warp_tiles.compile.pool import CompilerPool
@@ -666,7 +666,7 @@ def test_starts_while_modules_change_at_random_serve_no_wrong_module(
 def test_the_key_of_a_module_is_explained(everything: Path) -> None:
     compiled(load(text()), everything / "out")
     key = records()[0]["module_key"]
-    done = CliRunner().invoke(commands.cache, ["explain", key[:16], "--json"])
+    done = CliRunner().invoke(commands, ["cache", "explain", key[:16], "--json"])
     found = json.loads(done.stdout)
     assert (found["key"], found["stored"]) == (key, True)
     assert {"source", "headers", "warp", "options", "target"} <= {row[0] for row in found["transcript"]["fields"]}

@@ -11,12 +11,12 @@ from warp_tiles.tuning.record import Record, Timing
 
 
 class MemoryStore:
-    """Records in memory; ``busy`` is held while another process searches."""
+    """Records in memory; ``busy`` is held while another process searches. ``waits`` is set once a caller waits."""
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
         self.merges: list[tuple[Timing, ...]] = []
-        self.busy = threading.Lock()
+        self.busy, self.waits = threading.Lock(), threading.Event()
 
     def load(self, key: TuningKey) -> Record | None:
         return self.records.get(key.digest)
@@ -32,6 +32,8 @@ class MemoryStore:
     @contextmanager
     def single_flight(self, key: TuningKey, timeout_s: float | None = None) -> Iterator[bool]:
         free = self.busy.acquire(blocking=False)
+        if not free:
+            self.waits.set()
         if not free and self.busy.acquire(timeout=-1 if timeout_s is None else timeout_s):
             self.busy.release()  # the other search has ended
         try:

@@ -92,6 +92,7 @@ def test_waiting_for_another_search(store: MemoryStore, measured: int) -> None:
     store.busy.acquire()
     waiting = threading.Thread(target=lambda: add.launch(**lists(args)))
     waiting.start()
+    assert store.waits.wait(60)
     record = Record(other.key(args, "cpu"))
     found = MemoryStore()
     timings = tuned(found).tune(args, "cpu").timings
