@@ -62,7 +62,7 @@ class WarpCompileRequest:
     """One module to compile with Warp's own compiler.
 
     Attributes:
-        library: Warp's native library.
+        native_library: Path of Warp's native library.
         name: File name of the source, which symbols of the binary contain.
         output: ``cubin`` or ``ptx``.
         switches: ``verify_fp``, ``fast_math``, ``fuse_fp`` and ``use_precompiled_headers``.
@@ -70,7 +70,7 @@ class WarpCompileRequest:
         fatbins: Fat binaries to link.
     """
 
-    library: str
+    native_library: str
     name: str
     source: bytes
     arch: int
@@ -152,7 +152,7 @@ def compile_with_warp(request: WarpCompileRequest) -> Compiled:
         OSError: The library cannot be loaded, or there is no space for the output.
     """
     started = time.perf_counter()
-    function = ctypes.CDLL(request.library).wp_cuda_compile_program
+    function = ctypes.CDLL(request.native_library).wp_cuda_compile_program
     function.argtypes, function.restype = _ARGUMENTS, ctypes.c_size_t
     links = [*request.ltoirs, *request.fatbins]
     kinds = [_LTOIR] * len(request.ltoirs) + [_FATBIN] * len(request.fatbins)
