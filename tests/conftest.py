@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tests.bench import Bench
 
 _scratch = tempfile.TemporaryDirectory(prefix="warp_tiles_tests_")
+# for temporary files of processes that are killed: NVRTC writes precompiled headers of 80 MB for each block size
+os.environ["TMPDIR"] = os.environ.setdefault("TESTS_TMPDIR", _scratch.name)
 os.environ.setdefault("WARP_CACHE_PATH", str(Path(_scratch.name) / "warp"))
 os.environ.setdefault("WARP_TILES_CACHE_DIR", str(Path(_scratch.name) / "lto"))
 

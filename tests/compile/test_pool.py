@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from warp_tiles.compile import pool as pool_module
 from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.pool import PROCESS_BYTES, CompilerPool, result_of
+from warp_tiles.compile.warp_compiler import WarpCompileRequest, warp_headers_folder, warp_library
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WorkerError
 from warp_tiles.util.threads import available_cores
 
@@ -327,3 +329,56 @@ raise KeyboardInterrupt
     start = time.monotonic()
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
     assert time.monotonic() - start < 4
+
+
+def with_precompiled_headers(block_dim: int) -> WarpCompileRequest:
+    """A small module of Warp, for which NVRTC precompiles Warp's headers: a file of 80 MB."""
+    text = f'#define WP_NO_CRT\n#define WP_TILE_BLOCK_DIM {block_dim}\n#include "builtin.h"\n'
+    return WarpCompileRequest(
+        str(warp_library()),
+        f"module_{block_dim}.cu",
+        (text + 'extern "C" __global__ void k(float* a) { a[0] = 1.f; }\n').encode(),
+        90,
+        "a",
+        "cubin",
+        str(warp_headers_folder()),
+        3,
+        (False, False, True, True),
+    )
+
+
+def test_a_process_keeps_few_precompiled_headers_and_none_after_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pool = CompilerPool(1)
+    for count in range(1, worker._PRECOMPILED + 2):
+        pool.submit(with_precompiled_headers(32 * count)).result(60)
+        assert len(list(tmp_path.rglob("*.pch"))) == min(count, worker._PRECOMPILED)
+    process_of(pool).kill()  # its files go with the next request
+    process_of(pool).wait()
+    pool.submit(with_precompiled_headers(64)).result(60)
+    assert len(list(tmp_path.rglob("*.pch"))) == 1
+    pool.close()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
+def test_the_files_of_a_process_go_when_its_parent_is_killed(end: str, tmp_path: Path) -> None:
+    code = f"""
+import os
+from tests.compile.test_pool import CompilerPool, with_precompiled_headers
+pool = CompilerPool(1)
+pool.submit(with_precompiled_headers(32)).result(60)
+{end}
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, env=environment, timeout=120)
+    until(lambda: not list(tmp_path.iterdir()), 20)
+
+
+def test_a_process_starts_without_a_folder_for_temporary_files(
+    own: CompilerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert own.submit(GOOD).result(60).payload.startswith(LTO_IR)

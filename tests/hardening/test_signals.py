@@ -269,7 +269,7 @@ BROAD = {
         ("compile/compiler.py", "compile_to_ltoir"),
         ("compile/compiler.py", "link_module"),
         ("compile/compiler.py", "reserve_heap"),
-        ("compile/pool.py", "_drop_process"),
+        ("compile/pool.py", "_end_process"),
         ("compile/pool.py", "run"),
         ("compile/worker.py", "preload"),
         ("compile/worker.py", "serve"),

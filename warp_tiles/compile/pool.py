@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
@@ -22,7 +24,7 @@ from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.search import search_path
 from warp_tiles.errors import WarpTilesError, WorkerError
 from warp_tiles.util.processes import free_memory_bytes
-from warp_tiles.util.threads import DaemonThreads, available_cores, raise_if_signalled, wait_all
+from warp_tiles.util.threads import DaemonThreads, available_cores, raise_if_signalled, suppressed, wait_all
 
 if TYPE_CHECKING:
     from warp_tiles.compile.warp_compiler import WarpCompileRequest
@@ -50,6 +52,7 @@ class _Process:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._folder: str | None = None  # of its temporary files, which may be 80 MB of precompiled headers each
         self._lock = threading.Lock()  # start() and close() exclude each other
         self._closed = False
         self._requests = 0
@@ -61,7 +64,7 @@ class _Process:
             WorkerError: It cannot be started, or the pool was closed.
         """
         if self._process is not None and self._process.poll() is not None:
-            self._drop_process()
+            self._end_process()
         if self._process is not None:
             return
         # the search path of this process without the current folder, whose files may belong to anyone
@@ -71,14 +74,18 @@ class _Process:
             with self._lock:
                 if self._closed:
                     raise WorkerError(_CLOSED)
+                with suppressed(OSError):  # our own compiler needs no temporary files
+                    self._folder = tempfile.mkdtemp(prefix="warp_tiles_")
+                folder = [] if self._folder is None else [self._folder]
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", _BOOTSTRAP, str(package), str(os.getpid())],
+                    [sys.executable, "-c", _BOOTSTRAP, str(package), str(os.getpid()), *folder],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     env={**os.environ, "PYTHONPATH": path},
                     start_new_session=True,  # the terminal interrupts only the script; its end closes the pipe
                 )
         except OSError as error:
+            self._end_process()
             raise_if_signalled(error)
             raise WorkerError(
                 f"a compiler process could not be started: {error}", remedy=f"check that {sys.executable} can be run"
@@ -94,31 +101,38 @@ class _Process:
             worker.send(process.stdin, request)  # type: ignore[arg-type]
             succeeded, answer = worker.receive(process.stdout)  # type: ignore[arg-type]
         except (EOFError, OSError, MemoryError, pickle.UnpicklingError) as error:
-            self._drop_process()
-            code = _wait_or_kill(process)
+            self._end_process()
             raise WorkerError(
-                f"a compiler process ended with exit status {code} during a build",
+                f"a compiler process ended with exit status {process.wait()} during a build",
                 remedy="run `warp-tiles doctor`; if memory is short, set WARP_TILES_JOBS=1",
             ) from error
         self._requests += 1
         if self._requests >= _REQUESTS_OF_A_PROCESS:
             self._requests = 0
-            self._drop_process()
-            _wait_or_kill(process)
+            self._end_process()
         if succeeded:
             result: Compiled = answer
             return result
         failure: WarpTilesError = answer
         raise failure
 
-    def _drop_process(self) -> None:
-        """Close the pipes of the process and forget it."""
-        process, self._process = self._process, None
+    def _end_process(self) -> None:
+        """Close the pipes of the process, wait until it ends, at last kill it, and remove its files."""
+        with self._lock:
+            process, self._process = self._process, None
+            folder, self._folder = self._folder, None
         if process is not None:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     with contextlib.suppress(OSError):  # closing flushes to a dead process
                         pipe.close()
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
         with self._lock:
@@ -126,22 +140,12 @@ class _Process:
             process = self._process
         if process is not None:
             process.kill()  # no caller waits for this build any more
-            process.wait()
-            self._drop_process()
+        self._end_process()
 
 
 def _default_jobs() -> int:
     cores, free = available_cores(), free_memory_bytes()
     return cores if free is None else max(1, min(cores, free // PROCESS_BYTES))
-
-
-def _wait_or_kill(process: subprocess.Popen[bytes]) -> int:
-    """Exit status of a process with closed pipes. If it does not end, it is killed."""
-    try:
-        return process.wait(timeout=5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
 
 
 class CompilerPool:

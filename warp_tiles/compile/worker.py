@@ -4,7 +4,7 @@ A message is an 8-byte little-endian length and a pickled value. Both ends are t
 process tree. No other process can open the pipes between them, and data from disk or from another
 user is never unpickled.
 
-    python -m warp_tiles.compile.worker [PARENT]             serve until the input or the process PARENT ends
+    python -m warp_tiles.compile.worker [PARENT [FOLDER]]    serve until the input or the process PARENT ends
     python -m warp_tiles.compile.worker --reproduce FILE     compile one source from a BuildError
 """
 
@@ -14,8 +14,10 @@ import contextlib
 import os
 import pickle
 import select
+import shutil
 import struct
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -24,9 +26,12 @@ from typing import Any, BinaryIO
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, compile_to_ltoir, run
 from warp_tiles.compile.search import load_library
 from warp_tiles.errors import ToolchainError, WarpTilesError, WorkerError
+from warp_tiles.util.threads import suppressed
 
 _LENGTH = struct.Struct("<Q")
 _WATCH_S = 0.5
+#: Files of precompiled headers that a process keeps, of 80 MB each: one for each block size that its modules have.
+_PRECOMPILED = 4
 
 
 def send(stream: BinaryIO, message: object) -> None:
@@ -66,25 +71,39 @@ def preload() -> None:
             nvjitlink.version()
 
 
-def _end_with(parent: int) -> None:
+def _end_with(parent: int, folder: str | None) -> None:
     """End this process within a second of its parent, also if a child of the parent still holds the pipe open."""
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(_WATCH_S)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
-def serve(parent: int | None = None) -> None:
+def _bound_precompiled_headers(folder: str) -> None:
+    """Remove all but the newest precompiled headers. NVRTC finds no use for the others and deletes none."""
+    with suppressed(OSError):
+        files = sorted(Path(folder).glob("*/*.pch"), key=lambda file: file.stat().st_mtime_ns)
+        for file in files[:-_PRECOMPILED]:
+            file.unlink()
+
+
+def serve(parent: int | None = None, folder: str | None = None) -> None:
     """Answer requests until the input ends.
 
     Args:
         parent: The process that this one ends with; None to watch only the input.
+        folder: Where temporary files go, which belongs to this process. It goes with it; the parent removes it if this
+            process was killed.
     """
+    if folder is not None:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
     if parent is not None:
-        _end_with(parent)
+        _end_with(parent, folder)
     requests = sys.stdin.buffer
     # output of the compiler must not break the protocol, so it goes to standard error
     answers = os.fdopen(os.dup(1), "wb")
@@ -94,6 +113,8 @@ def serve(parent: int | None = None) -> None:
         try:
             request = receive(requests)
         except (EOFError, KeyboardInterrupt):
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
             return
         answer: tuple[bool, object]
         try:
@@ -105,6 +126,8 @@ def serve(parent: int | None = None) -> None:
             kind = ToolchainError if isinstance(error, ImportError) else WorkerError
             reason = f"the compiler process failed: {type(error).__name__}: {error}"
             answer = (False, kind(reason, remedy="`warp-tiles doctor` names what is missing"))
+        if folder is not None:
+            _bound_precompiled_headers(folder)
         try:
             send(answers, answer)
         except OSError:  # the parent no longer waits for the answer
@@ -135,8 +158,8 @@ def reproduce(path: Path) -> int:
 
 def main(arguments: list[str]) -> int:
     """Entry point of ``python -m warp_tiles.compile.worker``."""
-    if not arguments or (len(arguments) == 1 and arguments[0].isdecimal()):
-        serve(int(arguments[0]) if arguments else None)
+    if not arguments or (len(arguments) <= 2 and arguments[0].isdecimal()):
+        serve(int(arguments[0]) if arguments else None, *arguments[1:])
         return 0
     if len(arguments) == 2 and arguments[0] == "--reproduce":
         return reproduce(Path(arguments[1]))
