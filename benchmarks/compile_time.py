@@ -9,7 +9,8 @@ with cuBLASDx, which take minutes.
 
 The builder `warp` is unmodified Warp with cuBLASDx and cuSolverDx, and `scalar` is unmodified Warp with the module
 options `enable_mathdx_gemm=False` and `enable_mathdx_solver=False`. `mma`, `cublasdx` and `cublasdx, one process` are
-warp_tiles with that provider.
+warp_tiles with that provider. `triton` is Triton, whose groups are left out without it; `--triton PYTHON` names an
+interpreter that has it. Their time begins when each side is imported.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -29,11 +31,14 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.machine import ROOT
 from benchmarks.measure import Job, Kernel, build
 from benchmarks.overheads import cache_hit, planning, startup
+from benchmarks.processes import environment
 from benchmarks.variant_times import variant_times
 
 ONE = Kernel(64, 64, 64)
+LOOP = Kernel(128, 128, 64)  # that of triton_gemm.py
 EIGHT = [
     Kernel(16, 16, 16),
     Kernel(32, 32, 32),
@@ -78,6 +83,7 @@ BUILDERS: dict[str, dict[str, str] | None] = {  # settings of warp_tiles; None f
     "mma": {"WARP_TILES_PROVIDER": "mma"},
     "cublasdx": {"WARP_TILES_PROVIDER": "cublasdx"},
     "cublasdx, one process": {"WARP_TILES_PROVIDER": "cublasdx", "WARP_TILES_JOBS": "1"},
+    "triton": None,
 }
 OVERHEADS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "startup": functools.partial(startup, repeats=7),
@@ -100,6 +106,7 @@ class Group:
         before: Modules that are built before, each in a process of its own, so that warp_tiles knows the toolchain and
             has precompiled headers.
         peer_repeats: Largest number of builds by Warp with cuBLASDx.
+        threads: Threads per block.
     """
 
     title: str
@@ -109,6 +116,7 @@ class Group:
     again: bool = False
     before: tuple[str, ...] = ()
     peer_repeats: int = 100
+    threads: int = THREADS
 
 
 GROUPS = {
@@ -164,6 +172,21 @@ GROUPS = {
         ),
         peer_repeats=1,
     ),
+    "triton": Group(
+        "fp16 loop of 256 threads, cold",
+        (LOOP.source(False),),
+        ("mma", "triton"),
+        (("mma", "triton", "seconds", 1.0),),
+        threads=256,
+    ),
+    "triton_later": Group(
+        "fp16 loop of 256 threads, headers precompiled",
+        (LOOP.source(False),),
+        ("mma", "triton"),
+        (("mma", "triton", "seconds", 0.7),),
+        before=(Kernel(64, 64, 64).source(False), Kernel(128, 64, 64).source(False)),
+        threads=256,
+    ),
     **{
         name: Group(f"solver, {name}, cold", (text,), ("warp", "scalar", "mma"), SOLVER_LIMITS, peer_repeats=1)
         for name, text in SOLVERS.items()
@@ -171,8 +194,13 @@ GROUPS = {
 }
 
 
-def build_once(group: Group, builder: str, folder: Path) -> dict[str, Any]:
-    """Build once with empty caches, with cached LTO-IR, or after other modules."""
+def build_once(group: Group, builder: str, folder: Path, triton: str = sys.executable) -> dict[str, Any]:
+    """Build once with empty caches, with cached LTO-IR, or after other modules. ``triton`` is a Python with Triton."""
+    if builder == "triton":
+        command = [triton, "benchmarks/triton_gemm.py"]
+        environ = environment(TRITON_CACHE_DIR=folder)
+        run = subprocess.run(command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+        return dict(json.loads(run.stdout))
     settings = BUILDERS[builder]
     runs: list[tuple[tuple[str, ...], str]] = [
         ((text,), f"before{number}") for number, text in enumerate(group.before) if settings is not None
@@ -184,12 +212,13 @@ def build_once(group: Group, builder: str, folder: Path) -> dict[str, Any]:
             modules,
             settings is not None,
             ARCH,
-            THREADS,
+            group.threads,
             str(folder / "warp"),
             str(folder / "tiles"),
             str(folder / out),
             tuple((settings or {}).items()),
             scalar=builder == "scalar",
+            imported="triton" in group.builders,
         )
         result = build(job)
     return result
@@ -207,7 +236,7 @@ def compare(name: str, ratio: float, limit: float) -> dict[str, Any]:
     return {"name": name, "ratio": round(ratio, 4), "limit": round(limit, 4), "reached": reached}
 
 
-def run_group(group: Group, repeats: int, quick: bool, scratch: Path) -> dict[str, Any]:
+def run_group(group: Group, repeats: int, quick: bool, triton: str, scratch: Path) -> dict[str, Any]:
     """Build a group with all builders alternately, so that a slow phase of the machine affects all of them."""
     print(group.title, flush=True)
     results: dict[str, list[dict[str, Any]]] = {}
@@ -216,7 +245,7 @@ def run_group(group: Group, repeats: int, quick: bool, scratch: Path) -> dict[st
             if builder == "warp" and (quick or repeat >= group.peer_repeats):
                 continue
             with tempfile.TemporaryDirectory(dir=scratch) as folder:
-                results.setdefault(builder, []).append(build_once(group, builder, Path(folder)))
+                results.setdefault(builder, []).append(build_once(group, builder, Path(folder), triton))
     rows = {builder: median_of(found) for builder, found in results.items()}
     for builder, row in rows.items():
         print(f"    {builder:22} {json.dumps(row)}", flush=True)
@@ -260,6 +289,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="leave out Warp's builds with cuBLASDx")
+    parser.add_argument("--triton", default=sys.executable, metavar="PYTHON", help="an interpreter that has Triton")
     parser.add_argument("--only", nargs="+", choices=[*GROUPS, "variants", *OVERHEADS], help="groups to run")
     arguments = parser.parse_args()
     path: Path | None = arguments.json
@@ -275,9 +305,15 @@ def _run(arguments: argparse.Namespace, record: dict[str, Any], path: Path | Non
         scratch = Path(folder)
         runs: dict[str, Callable[[], dict[str, Any]]] = {"variants": run_variants}
         for name, group in GROUPS.items():
-            runs[name] = functools.partial(run_group, group, arguments.repeats, arguments.quick, scratch)
+            runs[name] = functools.partial(
+                run_group, group, arguments.repeats, arguments.quick, arguments.triton, scratch
+            )
         runs |= {name: functools.partial(measure, scratch) for name, measure in OVERHEADS.items()}
+        has_triton = subprocess.run([arguments.triton, "-c", "import triton"], capture_output=True).returncode == 0
         for name in arguments.only or runs:
+            if name in GROUPS and "triton" in GROUPS[name].builders and not has_triton:
+                print(f"{GROUPS[name].title}: left out, because {arguments.triton} has no Triton", flush=True)
+                continue
             result = {**machine(), **runs[name]()}
             if name in GROUPS:
                 record["groups"][name] = result

@@ -55,6 +55,7 @@ class Job:
         out: Folder for the cubins.
         settings: Environment variables of warp_tiles.
         scalar: True if the modules request Warp's scalar path.
+        imported: True to import warp_tiles before the time begins.
     """
 
     modules: tuple[str, ...]
@@ -66,6 +67,7 @@ class Job:
     out: str
     settings: tuple[tuple[str, str], ...] = ()
     scalar: bool = False
+    imported: bool = False
 
 
 _CHILD = """
@@ -88,6 +90,8 @@ for number, text in enumerate(job["modules"]):
     if job["scalar"]:
         module.options |= {"enable_mathdx_gemm": False, "enable_mathdx_solver": False}
     modules.append(module)
+if job["imported"]:
+    import warp_tiles
 start = time.perf_counter()
 if job["tiles"]:
     import warp_tiles
@@ -118,7 +122,8 @@ def build(job: Job) -> dict[str, Any]:
     """Run a job in a fresh process.
 
     Returns:
-        Seconds from importing warp_tiles to the last cubin, bytes, counts, and the peak memory of the largest process.
+        Seconds from importing warp_tiles, or from enabling it if it is imported, to the last cubin, bytes, counts, and
+        the peak memory of the largest process.
     """
     for folder in (job.warp_cache, job.tiles_cache, job.out):
         Path(folder).mkdir(parents=True, exist_ok=True)

@@ -129,6 +129,13 @@ def compile_times() -> dict[str, str]:
               ", ".join(ratio(solved(kind, "cholesky", *VECTORS)[0]) for kind in ("fp32", "fp64")) + " times as fast"],
              ],
         ),
+        **{
+            f"{name} ratio": f"{rows['mma']['seconds'] / rows['triton']['seconds']:.2f}"
+            for name in ("triton", "triton_later")
+            for rows in (groups[name]["rows"],)
+        },
+        "triton version": str(groups["triton"]["rows"]["triton"]["version"]),
+        "triton date": str(groups["triton"]["date"]),
         "nvrtc": f"{span((row['milliseconds'] for row in variants), '.0f')} ms",
         "lto": f"{span((row['lto_bytes'] / 1e3 for row in variants), '.0f')} KB",
         "cold loops": span((row["ratio"] for row in at("cold_loops", "rows")), ".2f"),

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from benchmarks.compile_time import ARCH, BUILDERS, GROUPS
 from benchmarks.drawing import style
 
-COLOURS = dict(zip(BUILDERS, (style.WARP, style.SCALAR, style.OURS, style.LIBRARY, style.LIBRARY_LIGHT)))
-MARKERS = dict(zip(BUILDERS, "soD^v"))
-LABELS = {"warp": "unmodified Warp", "scalar": "Warp's scalar path"}
+COLOURS = dict(zip(BUILDERS, (style.WARP, style.SCALAR, style.OURS, style.LIBRARY, style.LIBRARY_LIGHT, style.MARK)))
+MARKERS = dict(zip(BUILDERS, "soD^vP"))
+LABELS = {"warp": "unmodified Warp", "scalar": "Warp's scalar path", "triton": "Triton"}
 
 
 def draw(groups: dict[str, Any]) -> Figure:

@@ -201,7 +201,7 @@ class CompilerPool:
                 with contextlib.suppress(WorkerError):  # a request reports it
                     process.start()
                 self._processes.append(process)
-                self._idle.append(process)
+                self._idle.insert(0, process)  # the first that starts is used first
 
     def _run(self, request: Request, threads: DaemonThreads) -> Compiled:
         with self._lock:
