@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import warp_tiles.plan  # noqa: F401  a folder takes its name at its first import, so it comes before the function
@@ -30,7 +31,7 @@ __all__ = ["disable", "enable", "enabled", "is_enabled", "is_planning", "plan", 
 _lock = threading.RLock()
 
 
-def enable(*, executor: Executor | None = None) -> None:
+def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | None = None) -> None:
     """Hook into Warp. From then on warp_tiles plans, builds, caches and links Warp's modules.
 
     A second call has no effect. A forked child starts its own compiler processes.
@@ -39,21 +40,28 @@ def enable(*, executor: Executor | None = None) -> None:
         executor: Runs the compilers in place of this package's processes, one picklable request per call, e.g.
             ``client.get_executor()`` of Dask. Its workers need the same packages; a worker with others is refused
             (docs/cluster.md). :func:`disable` does not shut it down.
+        start: File of the program's start record (docs/cache.md). The modules that it names are compiled at once, side
+            by side. :func:`disable`, or the end of the program, writes it with what was loaded. It contains the source
+            of the kernels. It needs ``modules="all"``.
 
     Raises:
         UnsupportedWarpError: The installed Warp lacks a part that warp_tiles hooks into. Warp stays unchanged. If it is
             newer than the newest tested version, a warning says so instead, and everything is left to it.
         SettingError: The environment or the project file holds an unknown name or value, the executor is none, or
-            warp_tiles is already enabled and the call names an executor.
+            warp_tiles is already enabled and the call names an executor or a start record. The start record's folder
+            is missing, or ``modules`` is not ``all``.
     """
+    if start is not None:
+        _require_place(Path(start))
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise SettingError(f"executor is {executor!r}", "give a concurrent.futures.Executor, or None")
     if hasattr(executor, "get_executor"):
         raise SettingError(f"executor is {executor!r}, a client", "give its executor: client.get_executor()")
     with _lock:
         if is_enabled():
-            if executor is not None:
-                raise SettingError("warp_tiles is enabled already, with another executor", "call disable() first")
+            if executor is not None or start is not None:
+                what = "executor" if start is None else "start record"
+                raise SettingError(f"warp_tiles is enabled already, with another {what}", "call disable() first")
             return
         from warp_tiles._warp.hooks import Hooks
         from warp_tiles._warp.internals import toolkit_version, untested
@@ -76,6 +84,18 @@ def enable(*, executor: Executor | None = None) -> None:
             return
         on_change(_settings_changed)
         set_installed(hooks)
+        if start is not None:
+            hooks.begin_start(Path(start))
+
+
+def _require_place(start: Path) -> None:
+    if current().modules != "all":
+        raise SettingError(
+            f"start is {os.fspath(start)!r}, and modules is {current().modules!r}, so no module is recorded",
+            "configure(modules='all') first, or set WARP_TILES_MODULES=all",
+        )
+    if not start.parent.is_dir():
+        raise SettingError(f"start is {os.fspath(start)!r}, in no folder", "make the folder first")
 
 
 def disable() -> None:
@@ -89,20 +109,21 @@ def disable() -> None:
     with _lock:
         set_refusal(None)
         if (hooks := installed()) is not None:
+            hooks.end_start()
             set_installed(None)
             hooks.uninstall()
             hooks.engine.close()
 
 
 @contextlib.contextmanager
-def enabled(*, executor: Executor | None = None) -> Iterator[None]:
+def enabled(*, executor: Executor | None = None, start: str | os.PathLike[str] | None = None) -> Iterator[None]:
     """Enable warp_tiles for a with-block. If it is already enabled, the block changes nothing.
 
     Raises:
         UnsupportedWarpError, SettingError: See :func:`enable`.
     """
     already = is_enabled()
-    enable(executor=executor)
+    enable(executor=executor, start=start)
     try:
         yield
     finally:
@@ -143,6 +164,7 @@ def _release_after_fork() -> None:
 def _after_fork() -> None:
     _release_after_fork()
     if (hooks := installed()) is not None:
+        hooks.program_start = None  # the parent writes the record
         hooks.engine.after_fork()
         hooks.reloads.after_fork()
 

@@ -51,7 +51,7 @@ from warp_tiles._warp.modules import (
     require_target,
     user_modules,
 )
-from warp_tiles._warp.plain import PlainModules
+from warp_tiles._warp.plain import PlainModules, in_kernel_cache, loaded_programs
 from warp_tiles._warp.reload import LoadAgain, Reloads
 from warp_tiles._warp.sites import CallSites, dispatch_lto_dot, dispatch_matmul, dispatch_solver
 from warp_tiles._warp.tapes import Tapes
@@ -68,6 +68,7 @@ from warp_tiles.util.warn import warn
 if TYPE_CHECKING:
     from warp_tiles._warp.generation import BuilderState
     from warp_tiles.build.module_build import ModuleBuild
+    from warp_tiles.build.start_record import ProgramStart
     from warp_tiles.build.warp_module import WarpModuleBuild
     from warp_tiles.codegen.module import GeneratedModule
     from warp_tiles.plan.planning import ModulePlan
@@ -101,6 +102,7 @@ class Hooks:
 
     def __init__(self, engine: Engine, tapes: Tapes | None = None) -> None:
         self.engine = engine
+        self.program_start: ProgramStart | None = None
         self.reloads = Reloads(engine)
         self._tracer = Tracer()
         self._tapes = tapes
@@ -165,6 +167,20 @@ class Hooks:
             self._restore.pop()()
         hash_all_again()
         outdated.clear()
+
+    def begin_start(self, file: Path) -> None:
+        """Compiles ahead what a start record names, and keeps the record."""
+        from warp_tiles.build.start_record import ProgramStart
+
+        self.program_start = ProgramStart(self.engine, file, str(warp.__version__), in_kernel_cache)
+        self.engine.on_loaded = self.program_start.note
+        self.program_start.begin()
+
+    def end_start(self) -> None:
+        """Writes the start record, if there is one, as long as modules have their hashes."""
+        if self.program_start is not None:
+            loaded = loaded_programs()
+            self.program_start.close(lambda module: (module.program, module.block_dim, module.arch) in loaded)
 
     def prefetch(self, modules: Iterable[Any], device: Any, block_dim: int | None) -> int:
         """Compiles modules ahead of their launches (:func:`warp_tiles.prefetch`). Returns how many are queued."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import warp
 
 from warp_tiles._warp.internals import find
-from warp_tiles._warp.modules import name_of
+from warp_tiles._warp.modules import name_of, user_modules
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.store.key import CacheKey
 
@@ -154,6 +155,27 @@ class PlainModules:
 def program_name(module: Any, hasher: Any) -> str:
     """The name of a module's source in unmodified Warp."""
     return f"wp_{module.name}_{hasher.warp_tiles_hash.hex()[:7]}.cu"
+
+
+def loaded_programs() -> set[tuple[str, int, int]]:
+    """What is loaded on GPUs: the name of each module's source, its block size and architecture."""
+    found = set()
+    for module in user_modules().values():
+        for execution in tuple(module.execs.values()):
+            hasher = module.hashers.get(execution.block_dim)
+            if not execution.device.is_cpu and hasattr(hasher, "warp_tiles_hash"):
+                found.add((program_name(module, hasher), int(execution.block_dim), int(execution.compile_arch)))
+    return found
+
+
+def in_kernel_cache(file: str) -> bool:
+    """True if a file lies in Warp's kernel cache; before ``wp.init()``, where Warp will put the cache by default."""
+    folder = warp.config.kernel_cache_dir
+    if find("context.runtime") is None:
+        base = folder or os.environ.get("WARP_CACHE_PATH")
+        default = find("build.appdirs").user_cache_dir
+        folder = Path(base, warp.config.version) if base else default("warp", "NVIDIA", warp.config.version)
+    return Path(folder, file).is_file()
 
 
 # ---- hashes with constants at their full width

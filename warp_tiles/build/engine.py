@@ -80,6 +80,7 @@ class Engine:
         self.recorder = Recorder()
         self.progress = BuildProgress()
         self.tuned = tuned
+        self.on_loaded: Callable[..., object] | None = None  # ProgramStart.note()
         self.resources = Resources(warp_toolkit, functools.partial(_pool_of, executor) if executor else None)
         self._libmathdx: Libmathdx | None = None
         self._lock = threading.RLock()  # without threads, submit() does the work itself
@@ -107,6 +108,7 @@ class Engine:
     def after_fork(self) -> None:
         """Reset a forked child, which has neither the parent's threads nor its compiler processes."""
         self._lock, self._running = threading.RLock(), {}
+        self.on_loaded = None
         self.resources.after_fork()
 
     # ---- providers

@@ -107,13 +107,34 @@ class Start:
 
 def look_up(context: BuildContext, key: CacheKey) -> Start:
     """Look a start key up, here and in the remote store or the bundle."""
-    with context.modules.lease(key, _upstream(context, key), builds=False) as lease:
+    with context.modules.lease(key, upstream_of(context, key), builds=False) as lease:
         return Start(key, WarpOutput.of(lease.found), lease.keep)
 
 
-def _upstream(context: BuildContext, key: CacheKey) -> Callable[[], Upstream] | None:
+def upstream_of(context: BuildContext, key: CacheKey) -> Callable[[], Upstream] | None:
+    """The remote store's or the bundle's part in a lookup; None without either, and without a toolchain."""
     # signed statements name the toolchain, also those of modules that Warp's compiler alone has built
     return None if context.try_toolchain() is None else context.upstream(MODULE, key)
+
+
+def content_key(context: BuildContext, request: WarpCompileRequest, target: str) -> CacheKey:
+    """The key over all that Warp's compiler reads for a module.
+
+    Args:
+        target: The end of the binary's name, e.g. ``.sm_90a.cubin``.
+    """
+    digests = context.store.digests
+    return CacheKey.of({
+        "headers": digests.digest_folder(Path(request.native_dir), "*.h"),
+        "kind": "module of Warp",
+        "links": [hashlib.sha256(data).hexdigest() for data in (*request.ltoirs, *request.fatbins)],
+        "links_of_fatbins": str(len(request.fatbins)),
+        "names": names_in_code(request.name, request.native_dir, verify_fp=request.switches[0]),
+        "options": request.options,
+        "source": request.source.decode("utf-8"),
+        "target": target,
+        "warp": digests.digest(Path(request.native_library)),
+    })  # fmt: skip
 
 
 class WarpModuleBuild:
@@ -159,7 +180,9 @@ class WarpModuleBuild:
             say_left_to_warp(reason)
             warp_build(list(warp_inputs))
             return
-        key = self._key(request, wanted.target)
+        key = content_key(self._context, request, wanted.target)
+        if self._engine.on_loaded is not None and not (warp_inputs or request.fatbins):
+            self._engine.on_loaded(self.plan.name, self.plan.block_dim, request, self._meta, key)
         progress = self._engine.progress.module(self.plan.name, arch, self.plan.block_dim, self.plan.settings.progress)
         with progress:
             found = self._start.found if self._start is not None else None
@@ -186,23 +209,9 @@ class WarpModuleBuild:
             )
         )  # fmt: skip
 
-    def _key(self, request: WarpCompileRequest, target: str) -> CacheKey:
-        digests = self._context.store.digests
-        return CacheKey.of({
-            "headers": digests.digest_folder(Path(request.native_dir), "*.h"),
-            "kind": "module of Warp",
-            "links": [hashlib.sha256(data).hexdigest() for data in (*request.ltoirs, *request.fatbins)],
-            "links_of_fatbins": str(len(request.fatbins)),
-            "names": names_in_code(request.name, request.native_dir, verify_fp=request.switches[0]),
-            "options": request.options,
-            "source": request.source.decode("utf-8"),
-            "target": target,
-            "warp": digests.digest(self._library),
-        })  # fmt: skip
-
     @contextmanager
     def _lease(self, key: CacheKey) -> Iterator[BuildLease]:
-        upstream = _upstream(self._context, key)
+        upstream = upstream_of(self._context, key)
 
         def asked() -> Upstream:
             assert upstream is not None

@@ -14,7 +14,9 @@ import click
 
 from warp_tiles._warp import is_enabled, require_hooks
 from warp_tiles.api import enable, report
+from warp_tiles.build.start_record import default_file
 from warp_tiles.cli.output import (
+    FILE,
     bundle_option,
     facts_of,
     json_option,
@@ -28,6 +30,7 @@ from warp_tiles.cli.output import (
 from warp_tiles.cli.scripts import GRAMMAR, takes_script
 from warp_tiles.launch.script import Script
 from warp_tiles.settings import COMMAND_LINE, configure, configure_by_option, configured, current
+from warp_tiles.store.paths import cache_root
 from warp_tiles.util.warn import warn
 
 # ---- children of a script through multiprocessing (spawn and forkserver)
@@ -109,9 +112,14 @@ def _install() -> Callable[[], None]:
 @record_options
 @bundle_option
 @policy_option
+@click.option(
+    "--start",
+    type=FILE,
+    help="Keep the start record in this file, e.g. for a team. With modules=all, each script has one in the cache.",
+)
 @json_option
 @takes_script
-def run(script: Script, report_file: Path | None, trace_file: Path | None, as_json: bool) -> None:
+def run(script: Script, report_file: Path | None, trace_file: Path | None, start: Path | None, as_json: bool) -> None:
     """Run SCRIPT with ARGUMENTS under warp_tiles.
 
     Options of warp-tiles come before SCRIPT. Everything after SCRIPT belongs to the script. The report
@@ -124,14 +132,20 @@ def run(script: Script, report_file: Path | None, trace_file: Path | None, as_js
     require_folders({"the report": report_file, "the trace": trace_file})
     try:
         with script_output_to_stderr(as_json):
-            enable()
+            enable(start=start)
+            if start is None and is_enabled() and current().modules == "all":
+                root = cache_root(current().cache_dir)
+                require_hooks("run").begin_start(default_file(root, script.title, str(script.require().resolve())))
             with enabled_in_children():
                 try:
                     script.run()
                 finally:
                     # the script may have disabled it, or closed its output
                     if is_enabled() and not getattr(sys.stdout, "closed", True):
-                        find("logger.log_info")(f"warp_tiles: {require_hooks('run').engine.recorder.summary()}")
+                        hooks = require_hooks("run")
+                        ahead = hooks.program_start.summary() if hooks.program_start is not None else ""
+                        text = "; ".join(filter(None, (hooks.engine.recorder.summary(), ahead)))
+                        find("logger.log_info")(f"warp_tiles: {text}")
     finally:
         if is_enabled() and (report_file or trace_file or as_json):
             record, facts = report(), facts_of(script, sys.exc_info()[1])

@@ -254,6 +254,15 @@ class Cache:
                 stack.enter_context(self.building())
             yield BuildLease(found, keep)
 
+    def is_locked(self, key: CacheKey) -> bool:
+        """True if another thread or process holds the lease of a key at this moment."""
+        try:
+            with self._folder.lock(key.digest, 0.0):
+                return False
+        except OSError as error:  # without locks, nobody holds it
+            raise_if_signalled(error)
+            return isinstance(error, TimeoutError)
+
     def building(self) -> AbstractContextManager[None]:
         """Count a block as a build of :meth:`statistics`. A :meth:`lease` does that itself."""
         return self._statistics.building()

@@ -15,7 +15,7 @@ from pathlib import Path
 from warp_tiles.store.documents import Documents
 from warp_tiles.store.folder import KEYS, Folder
 from warp_tiles.store.manifest import Manifest
-from warp_tiles.store.paths import HEADERS, HEADERS_SUFFIX, LAYOUT, MODULES, MODULES_SUFFIX
+from warp_tiles.store.paths import HEADERS, HEADERS_SUFFIX, LAYOUT, MODULES, MODULES_SUFFIX, STARTS
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.store.statistics import STATISTICS
 from warp_tiles.util.processes import is_leftover
@@ -30,7 +30,7 @@ PARTS = {
     "linked_modules": (MODULES,),
     "precompiled_headers": (HEADERS,),
     "tuning_records": ("tuning",),
-    "facts": (FACTS := ("toolchain", "asked", "failed", STATISTICS)),
+    "facts": (FACTS := ("toolchain", "asked", "failed", STATISTICS, STARTS)),
 }
 LOCKS_OF_SEARCHES = "tuning/.locks"
 

@@ -13,6 +13,8 @@ LAYOUT = "v1"
 MODULES, MODULES_SUFFIX = "modules", ".cubin"
 #: The cache of precompiled headers of modules.
 HEADERS, HEADERS_SUFFIX = "cuda_headers", ".pch"
+#: The folder of start records below the root.
+STARTS = "starts"
 _NO_FOLDER = Path(os.devnull) / "warp_tiles"
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 

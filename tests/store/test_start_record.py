@@ -1,0 +1,219 @@
+"""Start records: what a program loads, compiled ahead at its next start, and what no record may do."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import warp_tiles
+from tests.integration.helpers import load
+from tests.store.warp_modules import compiled, entries, records, text
+from tests.waiting import until
+from warp_tiles._warp import installed
+from warp_tiles.build import start_record
+from warp_tiles.build.start_record import StartModule, StartRecord, default_file, read_record
+from warp_tiles.errors import RecordError, SettingError
+from warp_tiles.settings import current
+
+MODULE = StartModule("m", 256, "wp_m_1234567.cu", 90, "", "cubin", 3, (False, False, True, True), {"k": 0}, "source")
+
+
+@pytest.fixture(autouse=True)
+def _disabled() -> Iterator[None]:
+    warp_tiles.disable()
+    yield
+    warp_tiles.disable()
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Callable[..., Path]:
+    """Returns a function that compiles modules under a start record with a cache of their own, and its path."""
+    file = tmp_path / "start.json"
+
+    def run(name: str, *modules: Any, wait: bool = False) -> Path:
+        cache = tmp_path / name / "cache"
+        with warp_tiles.override(cache_dir=cache, modules="all", jobs=1), warp_tiles.enabled(start=file):
+            start = installed().program_start
+            if wait:
+                until(lambda: len(start._compiled) >= len(modules))
+            for number, module in enumerate(modules):
+                compiled(module, tmp_path / name / str(number))
+            run.found = [record["found"] for record in records()]  # type: ignore[attr-defined]
+            run.summary = start.summary()  # type: ignore[attr-defined]
+        return file
+
+    return run
+
+
+def test_what_a_run_loads_is_compiled_ahead_at_the_next_start(recorded: Any, tmp_path: Path) -> None:
+    module = load(text())
+    file = recorded("first", module)
+    (kept,) = read_record(file).modules
+    assert (kept.block_dim, kept.arch, kept.output) == (64, 90, "cubin")
+    before = file.read_bytes()
+    recorded("second", module, wait=True)
+    assert recorded.found == [True]
+    assert recorded.summary == "compiled ahead: 1"
+    assert file.read_bytes() == before, "the same modules give the same file"
+    cubins = [next((tmp_path / name / "0").glob("*.cubin")).read_bytes() for name in ("first", "second")]
+    assert cubins[0] == cubins[1]
+
+
+def test_a_record_binds_no_start_key(recorded: Any, tmp_path: Path) -> None:
+    file = recorded("first", load(text()))
+    (kept,) = read_record(file).modules
+    cache = tmp_path / "other" / "cache"
+    with warp_tiles.override(cache_dir=cache, modules="all", jobs=1), warp_tiles.enabled():
+        context = installed().engine.build_context(current())
+        assert start_record.compile_ahead(context, kept)[1]
+        assert not start_record.compile_ahead(context, kept)[1], "it is found the second time"
+    assert [entry["kind"] for entry in entries(tmp_path / "other")] == ["module of Warp"]
+
+
+def test_a_changed_module_is_generated_and_replaces_the_stale_one(recorded: Any, tmp_path: Path) -> None:
+    module = load(text())
+    file = recorded("first", module)
+    stale = read_record(file)
+    (old,) = stale.modules
+    changed = dataclasses.replace(old, source=f"{old.source}// of an earlier version\n")
+    file.write_bytes(dataclasses.replace(stale, modules=(changed,)).to_bytes())
+    recorded("second", module, wait=True)
+    assert recorded.found == [False]
+    assert "1 of them for no launch" in recorded.summary
+    assert read_record(file) == stale
+
+
+def test_what_was_not_loaded_stays_as_earlier_and_is_bounded() -> None:
+    def named(name: str) -> StartModule:
+        return dataclasses.replace(MODULE, name=name)
+
+    record = StartRecord("1").after("1", map(named, "abc"), lambda _: False)
+    assert [module.name for module in record.modules] == ["a", "b", "c"]
+    record = record.after("1", [named("d"), named("b")], lambda module: module.name == "c")
+    assert [module.name for module in record.modules] == ["b", "c", "d"]
+    assert [module.name for module in record.earlier] == ["a"]
+    record = record.after("1", [named("e")], lambda _: False)
+    assert [module.name for module in (*record.modules, *record.earlier)] == ["e", "b"]
+    assert StartRecord("1", (MODULE,)).after("2", [named("f")], lambda _: True) == StartRecord("2", (named("f"),))
+
+
+def test_a_module_in_warps_folder_is_not_compiled_and_stays(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = recorded("first", load(text()))
+    before = file.read_bytes()
+    monkeypatch.setattr(start_record, "compile_ahead", lambda *_: pytest.fail("it lies in Warp's folder"))
+    monkeypatch.setattr("warp_tiles._warp.hooks.in_kernel_cache", lambda _: True)
+    recorded("second")
+    assert file.read_bytes() == before, "a run that loads nothing writes nothing"
+
+
+def test_a_record_of_another_warp_compiles_nothing(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load(text())
+    file = recorded("first", module)
+    file.write_bytes(dataclasses.replace(read_record(file), warp="1.0").to_bytes())
+    monkeypatch.setattr(start_record, "compile_ahead", lambda *_: pytest.fail("its sources are stale"))
+    recorded("second", module)
+    assert read_record(file).warp != "1.0"
+
+
+# ---- hostile and damaged records
+
+
+def test_a_record_cannot_make_the_compiler_read_files(recorded: Any, tmp_path: Path) -> None:
+    (tmp_path / "secret.h").write_text("int secret;\n")
+    hostile = dataclasses.replace(MODULE, source=f'#define WP_NO_CRT\n#include "{tmp_path}/secret.h"\n')
+    with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=1), warp_tiles.enabled():
+        context = installed().engine.build_context(current())
+        assert start_record.compile_ahead(context, hostile) is None
+    assert not list((tmp_path / "cache").rglob("*.cubin"))
+
+
+def test_a_source_that_does_not_compile_costs_nothing_but_its_build(recorded: Any, tmp_path: Path) -> None:
+    module = load(text())
+    file = recorded("first", module)
+    (good,) = read_record(file).modules
+    broken = dataclasses.replace(good, name="broken", source="nonsense")
+    file.write_bytes(StartRecord(read_record(file).warp, (broken, good)).to_bytes())
+    recorded("second", module)
+    assert [kept.name for kept in read_record(file).modules] == [good.name]
+
+
+def test_random_changes_are_refused_or_harmless() -> None:
+    data = StartRecord("1", (MODULE,), (MODULE,)).to_bytes()
+    assert StartRecord.from_bytes(data) == StartRecord("1", (MODULE,), (MODULE,))
+    chance = random.Random(1)
+    for _ in range(2000):
+        changed = bytearray(data)
+        for _ in range(chance.randint(1, 4)):
+            changed[chance.randrange(len(changed))] = chance.randrange(256)
+        try:
+            record = StartRecord.from_bytes(
+                bytes(changed[: chance.choice([len(changed), chance.randrange(len(changed))])])
+            )
+        except start_record.DamagedError:
+            continue
+        assert all("/" not in module.program and module.arch > 0 for module in record.modules)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"program": "../../x.cu"}, {"program": "wp_a/b.cu"}, {"arch": -1}, {"arch": True}, {"output": "so"},
+        {"switches": [1, 0, 1, 0]}, {"meta": {"a": "b"}}, {"source": 3}, {"suffix": "a/b"}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_a_field_of_another_kind_is_refused(change: dict[str, object]) -> None:
+    body = json.loads(StartRecord("1", (MODULE,)).to_bytes())
+    body["modules"][0].update(change)
+    with pytest.raises(start_record.DamagedError):
+        StartRecord.from_bytes(json.dumps(body).encode())
+
+
+def test_a_damaged_record_is_said_and_stays(tmp_path: Path, recorded: Any) -> None:
+    file = tmp_path / "start.json"
+    file.write_text("{")
+    with pytest.raises(RecordError, match="cannot be used"):
+        read_record(file)
+    with pytest.warns(RuntimeWarning, match="start record .* cannot be used"):
+        recorded("first", load(text()))
+    assert file.read_text() == "{"
+
+
+def test_enable_refuses_a_record_that_cannot_be_kept(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="modules is 'tiles'"):
+        warp_tiles.enable(start=tmp_path / "start.json")
+    with warp_tiles.override(modules="all"):
+        with pytest.raises(SettingError, match="in no folder"):
+            warp_tiles.enable(start=tmp_path / "missing" / "start.json")
+        with warp_tiles.enabled(), pytest.raises(SettingError, match="enabled already"):
+            warp_tiles.enable(start=tmp_path / "start.json")
+    assert not warp_tiles.is_enabled()
+
+
+# ---- warp-tiles run
+
+
+SCRIPT = """
+import warp as wp
+{kernel}
+if __name__ == "__main__":
+    wp.compile_aot_module(wp.get_module("__main__"), arch=90, module_dir={folder!r})
+"""
+
+
+def test_run_keeps_a_record_for_each_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(kernel=text(), folder=str(tmp_path / "out")))
+    environment = {**os.environ, "WARP_TILES_MODULES": "all", "WARP_TILES_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "warp_tiles", "run", str(script)]
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
+    kept = default_file(tmp_path / "cache", "script.py", str(script.resolve()))
+    assert [module.name for module in read_record(kept).modules] == ["__main__"]

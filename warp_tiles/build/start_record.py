@@ -1,0 +1,330 @@
+"""Start records: the modules that a program loaded, with their sources, which its next start compiles ahead.
+
+A record binds nothing. What it compiles is an entry under the content key of a source (:mod:`.warp_module`), and a
+launch finds that entry only if Warp generates the same source. A stale record costs the builds that nobody asks for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warp_tiles.build.records import now_s
+from warp_tiles.build.warp_module import WarpOutput, content_key, upstream_of
+from warp_tiles.compile.module import ModuleSource
+from warp_tiles.compile.pool import result_of
+from warp_tiles.compile.warp_compiler import (
+    WarpCompileRequest,
+    reason_without_key,
+    warp_headers_folder,
+    warp_library,
+)
+from warp_tiles.errors import RecordError, WarpTilesError
+from warp_tiles.settings import current
+from warp_tiles.store.folder import LOCKS
+from warp_tiles.store.paths import STARTS, cache_root
+from warp_tiles.store.sealed import DamagedError, parse_object
+from warp_tiles.util.files import read_whole, write_output
+from warp_tiles.util.threads import DaemonThreads, raise_if_signalled
+from warp_tiles.util.trusted_folder import TrustedFolder
+from warp_tiles.util.warn import warn
+
+if TYPE_CHECKING:
+    from warp_tiles.build.context import BuildContext
+    from warp_tiles.build.engine import Engine
+    from warp_tiles.store.key import CacheKey
+
+log = logging.getLogger("warp_tiles")
+_MOST_BYTES, _MOST_MODULES = 256 << 20, 4096
+_MOST_RECORDS = 64  # of scripts, below the cache's root
+_LOCK_S = 5.0
+_SUFFIX = re.compile(r"[a-z]?")
+_PROGRAM = re.compile(r"wp_[^/\\\0]{1,240}\.cu")
+
+
+@dataclass(frozen=True)
+class StartModule:
+    """One module, as Warp passed it to its compiler.
+
+    Attributes:
+        program: The name of its source in unmodified Warp, with the first digits of Warp's hash.
+        arch: Compute capability, e.g. ``90``.
+        suffix: Warp's suffix of the architecture, e.g. ``a``.
+        output: ``cubin`` or ``ptx``.
+        switches: ``verify_fp``, ``fast_math``, ``fuse_fp`` and ``use_precompiled_headers``.
+        meta: Warp's metadata of the kernels: bytes of shared memory, by name.
+    """
+
+    name: str
+    block_dim: int
+    program: str
+    arch: int
+    suffix: str
+    output: str
+    optimization_level: int
+    switches: tuple[bool, ...]
+    meta: Mapping[str, int]
+    source: str
+
+    @classmethod
+    def of(cls, name: str, block_dim: int, request: WarpCompileRequest, meta: Mapping[str, Any]) -> StartModule:
+        """The module of a request of Warp's compiler."""
+        return cls(
+            name, block_dim, request.name, request.arch, request.suffix, request.output, request.optimization_level,
+            request.switches, dict(meta), request.source.decode("utf-8"),
+        )  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: object) -> StartModule:
+        """Read what ``asdict()`` has written, from untrusted JSON values.
+
+        Raises:
+            DamagedError: A field is missing, unknown or of another kind.
+        """
+        kinds = {field.name: {"int": int, "str": str}.get(str(field.type), object) for field in fields(cls)}
+        if not isinstance(data, dict) or data.keys() != kinds.keys():
+            raise DamagedError("a module has other fields")
+        for name, kind in kinds.items():
+            if kind is not object and type(data[name]) is not kind:
+                raise DamagedError(f"{name} is {data[name]!r}")
+        meta, switches = data["meta"], data["switches"]
+        if not isinstance(meta, dict) or not all(type(size) is int for size in meta.values()):
+            raise DamagedError("meta is no table of sizes")
+        if not isinstance(switches, list) or [type(value) for value in switches] != [bool] * 4:
+            raise DamagedError(f"switches is {switches!r}")
+        if not _PROGRAM.fullmatch(data["program"]) or not _SUFFIX.fullmatch(data["suffix"]):
+            raise DamagedError(f"program is {data['program']!r}, suffix is {data['suffix']!r}")
+        if data["output"] not in ("cubin", "ptx") or not 0 < data["arch"] < 1000:
+            raise DamagedError(f"output is {data['output']!r}, arch is {data['arch']}")
+        return cls(**{**data, "switches": tuple(switches)})
+
+    @property
+    def place(self) -> tuple[str, int, int, str]:
+        """What a newer version of the module replaces."""
+        return self.name, self.block_dim, self.arch, self.output
+
+    @property
+    def file(self) -> str:
+        """The path of its binary below Warp's kernel cache."""
+        stem = self.program.removesuffix(".cu")
+        return f"{stem}/{stem}.sm{self.arch}{self.suffix}.{self.output}"
+
+    def request(self) -> WarpCompileRequest:
+        """The request of the installed Warp's compiler."""
+        return WarpCompileRequest(
+            str(warp_library()), self.program, self.source.encode("utf-8"), self.arch, self.suffix, self.output,
+            str(warp_headers_folder()), self.optimization_level, self.switches,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StartRecord:
+    """What a program loads.
+
+    Attributes:
+        warp: Version of Warp that generated the sources.
+        modules: What the last run loaded, in this order.
+        earlier: What only earlier runs loaded; at most as many.
+    """
+
+    warp: str
+    modules: tuple[StartModule, ...] = ()
+    earlier: tuple[StartModule, ...] = ()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> StartRecord:
+        """Parse the text of a record.
+
+        Raises:
+            DamagedError: It is none.
+        """
+        found = parse_object(data)
+        if found.keys() != {"warp", "modules", "earlier"} or not isinstance(found["warp"], str):
+            raise DamagedError("it is no start record")
+        lists: list[list[StartModule]] = []
+        for given in (found["modules"], found["earlier"]):
+            if not isinstance(given, list) or len(given) > _MOST_MODULES:
+                raise DamagedError("it has no lists of modules, or too long ones")
+            lists.append([StartModule.from_json(data) for data in given])
+        return cls(found["warp"], *map(tuple, lists))
+
+    def to_bytes(self) -> bytes:
+        """The text: JSON that is the same for the same modules."""
+        return (json.dumps(asdict(self), indent=1, ensure_ascii=True) + "\n").encode("ascii")
+
+    def after(self, warp: str, built: Iterable[StartModule], loaded: Callable[[StartModule], bool]) -> StartRecord:
+        """The record after a run.
+
+        Args:
+            warp: Version of Warp in the run.
+            built: What was built or taken from the cache, in order.
+            loaded: True for a module of this record that the run has loaded from Warp's own folder.
+        """
+        before = [*self.modules, *self.earlier] if self.warp == warp else []
+        known = {module.place: module for module in before}
+        new = {module.place: module for module in built}
+        modules = [new.pop(place, module) for place, module in known.items() if place in new or loaded(module)]
+        modules += new.values()
+        here = {module.place for module in modules}
+        earlier = [module for module in before if module.place not in here]
+        return StartRecord(warp, tuple(modules[:_MOST_MODULES]), tuple(earlier[: len(modules)]))
+
+
+def read_record(file: Path) -> StartRecord | None:
+    """Read a start record; None if there is none.
+
+    Raises:
+        RecordError: The file cannot be read, or is damaged.
+    """
+    try:
+        data, _ = read_whole(file, _MOST_BYTES)
+        return StartRecord.from_bytes(data)
+    except FileNotFoundError:
+        return None
+    except (OSError, DamagedError) as error:
+        raise_if_signalled(error)
+        raise RecordError(
+            f"the start record {file} cannot be used: {error}", "remove it; a run writes it again"
+        ) from error
+
+
+def default_file(root: Path, title: str, identity: str) -> Path:
+    """Where ``warp-tiles run`` keeps the record of a script.
+
+    Args:
+        root: The folder of all caches.
+        title: A short name of the script.
+        identity: What distinguishes it from all others.
+    """
+    name = re.sub(r"[^\w.-]+", "_", title)[:80]
+    return root / STARTS / f"{name}-{hashlib.sha256(identity.encode('utf-8')).hexdigest()[:12]}.json"
+
+
+# ---- builds
+
+
+def compile_ahead(context: BuildContext, module: StartModule) -> tuple[CacheKey, bool] | None:
+    """Compile a module into the cache, unless it is there, in a remote store or in the bundle.
+
+    Returns:
+        Its content key, and True if it was compiled. None if no key covers it, or if another process compiles it now.
+
+    Raises:
+        LinkError, WorkerError: See :func:`warp_tiles.compile.pool.result_of`.
+        OSError: The cache cannot be used.
+    """
+    request = module.request()
+    kept = ModuleSource(module.program, module.arch, module.output, request.native_dir, {}, module.suffix)
+    if reason_without_key(kept, module.source):
+        return None
+    wanted = WarpOutput(b"", request.source, f".{kept.target}.{module.output}", module.meta)
+    key = content_key(context, request, wanted.target)
+    if context.modules.is_locked(key):
+        return None
+    with context.modules.lease(key, upstream_of(context, key)) as lease:
+        found = WarpOutput.of(lease.found)
+        if found is not None and replace(found, binary=b"") == wanted:
+            return key, False
+        compiled = result_of(context.pool.submit(request))
+        info = {"module": module.name, "build_seconds": round(compiled.seconds, 3)}
+        lease.keep(replace(wanted, binary=compiled.payload).pack(), info)
+        return key, True
+
+
+class ProgramStart:
+    """A program that starts with a record: compiles ahead, notes what is loaded, and writes the record at the end.
+
+    Args:
+        warp: Version of the installed Warp.
+        in_warps_folder: True for a file below Warp's kernel cache that exists.
+    """
+
+    def __init__(self, engine: Engine, file: Path, warp: str, in_warps_folder: Callable[[str], bool]) -> None:
+        self.file = file
+        self._engine = engine
+        self._warp = warp
+        self._in_warps_folder = in_warps_folder
+        self._noted: list[StartModule] = []
+        self._asked: set[str] = set()  # digests of content keys
+        self._compiled: dict[str, float] = {}  # seconds, by digest
+        self._threads: DaemonThreads | None = None
+
+    def begin(self) -> None:
+        """Start compiling what the record names, on threads. A record that cannot be used is warned of, and stays."""
+        context = self._engine.build_context(current())
+        try:
+            record = read_record(self.file)
+        except RecordError as error:
+            warn(f"{error.message}. Remedy: {error.remedy}")
+            return
+        if record is None or context.bundle is not None:
+            return
+        if record.warp != self._warp:
+            log.info("the start record %s is of Warp %s; this run writes it again", self.file, record.warp)
+            return
+        self._threads = DaemonThreads(context.pool.jobs, "warp_tiles_start")
+        for module in (*record.modules, *record.earlier):
+            self._threads.submit(self._compile, context, module)
+
+    def _compile(self, context: BuildContext, module: StartModule) -> None:
+        if self._in_warps_folder(module.file):
+            return
+        started = now_s()
+        try:
+            if (done := compile_ahead(context, module)) is not None and done[1]:
+                self._compiled[done[0].digest] = now_s() - started
+        except (WarpTilesError, OSError) as error:  # the launch meets it again, and reports it
+            raise_if_signalled(error)
+            log.debug("module %s was not compiled ahead: %s", module.name, error)
+
+    def note(
+        self, name: str, block_dim: int, request: WarpCompileRequest, meta: Mapping[str, Any], key: CacheKey
+    ) -> None:
+        """Note a module that is loaded."""
+        self._noted.append(StartModule.of(name, block_dim, request, meta))
+        self._asked.add(key.digest)
+
+    def summary(self) -> str:
+        """What was compiled ahead, and what of it no launch has asked for; empty if nothing was."""
+        compiled = dict(self._compiled)
+        unused = [seconds for digest, seconds in compiled.items() if digest not in self._asked]
+        waste = f", {len(unused)} of them for no launch ({sum(unused):.1f} s)" if unused else ""
+        return f"compiled ahead: {len(compiled)}{waste}" if compiled else ""
+
+    def close(self, loaded: Callable[[StartModule], bool]) -> None:
+        """End the builds, and write the record if it has changed.
+
+        Args:
+            loaded: True for a module of the record that this process has loaded from Warp's own folder.
+        """
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        if text := self.summary():
+            log.info("start record %s: %s", self.file, text)
+        root, shared = cache_root(current().cache_dir), current().cache_shared
+        files = TrustedFolder(root, shared=shared)
+        try:
+            with files.lock(f"{LOCKS}/{STARTS}.lock", _LOCK_S):
+                before = read_record(self.file)
+                after = (before or StartRecord(self._warp)).after(self._warp, self._noted, loaded)
+                if after.modules and after != before:
+                    if self.file.parent == root / STARTS:
+                        files.make(STARTS)
+                    write_output(self.file, after.to_bytes())
+                    self._remove_oldest(files)
+        except RecordError:
+            pass  # it was warned of at the start
+        except (WarpTilesError, OSError) as error:
+            raise_if_signalled(error)
+            warn(f"the start record {self.file} was not written: {error}")
+
+    def _remove_oldest(self, files: TrustedFolder) -> None:
+        kept = sorted((status.st_mtime_ns, name) for name, status in files.files(STARTS))
+        for _, name in kept[:-_MOST_RECORDS]:
+            files.remove(name)
