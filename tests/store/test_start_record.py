@@ -102,7 +102,7 @@ def test_what_was_not_loaded_stays_as_earlier_and_is_bounded() -> None:
     assert [module.name for module in record.modules] == ["b", "c", "d"]
     assert [module.name for module in record.earlier] == ["a"]
     record = record.after("1", [named("e")], lambda _: False)
-    assert [module.name for module in (*record.modules, *record.earlier)] == ["e", "b"]
+    assert [module.name for module in (*record.modules, *record.earlier)] == ["e", "b", "c"]
     assert StartRecord("1", (MODULE,)).after("2", [named("f")], lambda _: True) == StartRecord("2", (named("f"),))
 
 
@@ -122,6 +122,18 @@ def test_a_record_of_another_warp_compiles_nothing(recorded: Any, monkeypatch: p
     monkeypatch.setattr(start_record, "compile_ahead", lambda *_: pytest.fail("its sources are stale"))
     recorded("second", module)
     assert read_record(file).warp != "1.0"
+
+
+@pytest.mark.parametrize("policy", ["off", "locked"])
+def test_a_policy_that_builds_nothing_compiles_nothing_ahead(
+    policy: str, recorded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = recorded("first", load(text()))
+    before = file.read_bytes()
+    monkeypatch.setattr(start_record, "compile_ahead", lambda *_: pytest.fail("nothing may be built"))
+    monkeypatch.setenv("WARP_TILES_POLICY", policy)
+    recorded("second")
+    assert file.read_bytes() == before
 
 
 # ---- hostile and damaged records

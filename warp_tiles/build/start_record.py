@@ -130,7 +130,8 @@ class StartRecord:
     Attributes:
         warp: Version of Warp that generated the sources.
         modules: What the last run loaded, in this order.
-        earlier: What only earlier runs loaded; at most as many.
+        earlier: What only earlier runs loaded. Each run keeps at most as many of them as it has loaded itself, or half
+            of the record, so that one short run loses little and stale modules go.
     """
 
     warp: str
@@ -173,7 +174,7 @@ class StartRecord:
         modules += new.values()
         here = {module.place for module in modules}
         earlier = [module for module in before if module.place not in here]
-        return StartRecord(warp, tuple(modules[:_MOST_MODULES]), tuple(earlier[: len(modules)]))
+        return StartRecord(warp, tuple(modules[:_MOST_MODULES]), tuple(earlier[: max(len(modules), len(before) // 2)]))
 
 
 def read_record(file: Path) -> StartRecord | None:
@@ -257,13 +258,14 @@ class ProgramStart:
 
     def begin(self) -> None:
         """Start compiling what the record names, on threads. A record that cannot be used is warned of, and stays."""
-        context = self._engine.build_context(current())
+        now = current()
+        context = self._engine.build_context(now)
         try:
             record = read_record(self.file)
         except RecordError as error:
             warn(f"{error.message}. Remedy: {error.remedy}")
             return
-        if record is None or context.bundle is not None:
+        if record is None or context.bundle is not None or now.policy == "off" or not now.rules.builds:
             return
         if record.warp != self._warp:
             log.info("the start record %s is of Warp %s; this run writes it again", self.file, record.warp)
@@ -314,8 +316,7 @@ class ProgramStart:
                 before = read_record(self.file)
                 after = (before or StartRecord(self._warp)).after(self._warp, self._noted, loaded)
                 if after.modules and after != before:
-                    if self.file.parent == root / STARTS:
-                        files.make(STARTS)
+                    files.make(STARTS)
                     write_output(self.file, after.to_bytes())
                     self._remove_oldest(files)
         except RecordError:
