@@ -60,8 +60,9 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
     with _lock:
         if is_enabled():
             if executor is not None or start is not None:
-                what = "executor" if start is None else "start record"
-                raise SettingError(f"warp_tiles is enabled already, with another {what}", "call disable() first")
+                raise SettingError(
+                    "warp_tiles is enabled already, so it takes no executor and no start record", "call disable() first"
+                )
             return
         from warp_tiles._warp.hooks import Hooks
         from warp_tiles._warp.internals import toolkit_version, untested
@@ -109,10 +110,12 @@ def disable() -> None:
     with _lock:
         set_refusal(None)
         if (hooks := installed()) is not None:
-            hooks.end_start()
-            set_installed(None)
-            hooks.uninstall()
-            hooks.engine.close()
+            try:
+                hooks.end_start()
+            finally:
+                set_installed(None)
+                hooks.uninstall()
+                hooks.engine.close()
 
 
 @contextlib.contextmanager

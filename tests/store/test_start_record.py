@@ -21,8 +21,11 @@ from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles.build import start_record
 from warp_tiles.build.start_record import StartModule, StartRecord, default_file, read_record
+from warp_tiles.compile.module import ModuleSource
+from warp_tiles.compile.warp_compiler import reason_without_key
 from warp_tiles.errors import RecordError, SettingError
 from warp_tiles.settings import current
+from warp_tiles.store.cache import Upstream
 
 MODULE = StartModule("m", 256, "wp_m_1234567.cu", 90, "", "cubin", 3, (False, False, True, True), {"k": 0}, "source")
 
@@ -139,13 +142,42 @@ def test_a_policy_that_builds_nothing_compiles_nothing_ahead(
 # ---- hostile and damaged records
 
 
-def test_a_record_cannot_make_the_compiler_read_files(recorded: Any, tmp_path: Path) -> None:
-    (tmp_path / "secret.h").write_text("int secret;\n")
-    hostile = dataclasses.replace(MODULE, source=f'#define WP_NO_CRT\n#include "{tmp_path}/secret.h"\n')
+@pytest.mark.parametrize(
+    "line", ['#include "{}"', '#inc\\\r\nlude "{}"', '#inc\\ \nlude "{}"', '#in\\\ncl\\\r\nude "{}"']
+)
+def test_a_record_cannot_make_the_compiler_read_files(line: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.h"
+    secret.write_text("int secret;\n")
+    hostile = dataclasses.replace(MODULE, source=f"#define WP_NO_CRT\n{line.format(secret)}\n")
     with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=1), warp_tiles.enabled():
         context = installed().engine.build_context(current())
         assert start_record.compile_ahead(context, hostile) is None
     assert not list((tmp_path / "cache").rglob("*.cubin"))
+    module = ModuleSource("m.cu", 90, "cubin", hostile.request().native_dir, {})
+    assert reason_without_key(module, hostile.source), "nor may a snippet of the user's own kernels"
+
+
+def test_a_record_stays_where_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load(text())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with (
+        warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=1),
+        warp_tiles.enabled(start="start.json"),
+    ):
+        compiled(module, tmp_path / "out")
+        monkeypatch.chdir(tmp_path / "elsewhere")
+    assert read_record(tmp_path / "start.json").modules
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_what_is_compiled_ahead_is_not_pushed(recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (kept,) = read_record(recorded("first", load(text()))).modules
+    pushed: list[object] = []
+    monkeypatch.setattr(start_record, "upstream_of", lambda *_: lambda: Upstream(None, pushed.append))
+    with warp_tiles.override(cache_dir=tmp_path / "other", modules="all", jobs=1), warp_tiles.enabled():
+        assert start_record.compile_ahead(installed().engine.build_context(current()), kept)[1]
+    assert pushed == []
 
 
 def test_a_source_that_does_not_compile_costs_nothing_but_its_build(recorded: Any, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import os
 import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -169,13 +168,8 @@ def loaded_programs() -> set[tuple[str, int, int]]:
 
 
 def in_kernel_cache(file: str) -> bool:
-    """True if a file lies in Warp's kernel cache; before ``wp.init()``, where Warp will put the cache by default."""
-    folder = warp.config.kernel_cache_dir
-    if find("context.runtime") is None:
-        base = folder or os.environ.get("WARP_CACHE_PATH")
-        default = find("build.appdirs").user_cache_dir
-        folder = Path(base, warp.config.version) if base else default("warp", "NVIDIA", warp.config.version)
-    return Path(folder, file).is_file()
+    """True if a file lies in Warp's kernel cache."""
+    return Path(str(warp.config.kernel_cache_dir), file).is_file()
 
 
 # ---- hashes with constants at their full width

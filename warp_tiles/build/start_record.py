@@ -28,12 +28,12 @@ from warp_tiles.compile.warp_compiler import (
 from warp_tiles.errors import RecordError, WarpTilesError
 from warp_tiles.settings import current
 from warp_tiles.store.folder import LOCKS
-from warp_tiles.store.paths import STARTS, cache_root
+from warp_tiles.store.paths import STARTS, absolute, cache_root
 from warp_tiles.store.sealed import DamagedError, parse_object
 from warp_tiles.util.files import read_whole, write_output
 from warp_tiles.util.threads import DaemonThreads, raise_if_signalled
 from warp_tiles.util.trusted_folder import TrustedFolder
-from warp_tiles.util.warn import warn
+from warp_tiles.util.warn import shown, warn
 
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
@@ -92,16 +92,16 @@ class StartModule:
             raise DamagedError("a module has other fields")
         for name, kind in kinds.items():
             if kind is not object and type(data[name]) is not kind:
-                raise DamagedError(f"{name} is {data[name]!r}")
+                raise DamagedError(f"{name} is {shown(data[name])}")
         meta, switches = data["meta"], data["switches"]
         if not isinstance(meta, dict) or not all(type(size) is int for size in meta.values()):
             raise DamagedError("meta is no table of sizes")
         if not isinstance(switches, list) or [type(value) for value in switches] != [bool] * 4:
-            raise DamagedError(f"switches is {switches!r}")
+            raise DamagedError(f"switches is {shown(switches)}")
         if not _PROGRAM.fullmatch(data["program"]) or not _SUFFIX.fullmatch(data["suffix"]):
-            raise DamagedError(f"program is {data['program']!r}, suffix is {data['suffix']!r}")
+            raise DamagedError(f"program is {shown(data['program'])}, suffix is {shown(data['suffix'])}")
         if data["output"] not in ("cubin", "ptx") or not 0 < data["arch"] < 1000:
-            raise DamagedError(f"output is {data['output']!r}, arch is {data['arch']}")
+            raise DamagedError(f"output is {shown(data['output'])}, arch is {shown(data['arch'])}")
         return cls(**{**data, "switches": tuple(switches)})
 
     @property
@@ -129,7 +129,7 @@ class StartRecord:
 
     Attributes:
         warp: Version of Warp that generated the sources.
-        modules: What the last run loaded, in this order.
+        modules: What the last run loaded, in the order in which runs have met them.
         earlier: What only earlier runs loaded. Each run keeps at most as many of them as it has loaded itself, or half
             of the record, so that one short run loses little and stale modules go.
     """
@@ -222,7 +222,7 @@ def compile_ahead(context: BuildContext, module: StartModule) -> tuple[CacheKey,
     """
     request = module.request()
     kept = ModuleSource(module.program, module.arch, module.output, request.native_dir, {}, module.suffix)
-    if reason_without_key(kept, module.source):
+    if "\r" in module.source or reason_without_key(kept, module.source):  # Warp writes no such character
         return None
     wanted = WarpOutput(b"", request.source, f".{kept.target}.{module.output}", module.meta)
     key = content_key(context, request, wanted.target)
@@ -234,7 +234,8 @@ def compile_ahead(context: BuildContext, module: StartModule) -> tuple[CacheKey,
             return key, False
         compiled = result_of(context.pool.submit(request))
         info = {"module": module.name, "build_seconds": round(compiled.seconds, 3)}
-        lease.keep(replace(wanted, binary=compiled.payload).pack(), info)
+        # only what this process has generated is pushed, under its signature
+        context.modules.put(key, replace(wanted, binary=compiled.payload).pack(), info)
         return key, True
 
 
@@ -247,11 +248,11 @@ class ProgramStart:
     """
 
     def __init__(self, engine: Engine, file: Path, warp: str, in_warps_folder: Callable[[str], bool]) -> None:
-        self.file = file
+        self.file = absolute(file)  # the program may change the working folder
         self._engine = engine
         self._warp = warp
         self._in_warps_folder = in_warps_folder
-        self._noted: list[StartModule] = []
+        self._noted: dict[tuple[object, ...], StartModule] = {}
         self._asked: set[str] = set()  # digests of content keys
         self._compiled: dict[str, float] = {}  # seconds, by digest
         self._threads: DaemonThreads | None = None
@@ -289,7 +290,9 @@ class ProgramStart:
         self, name: str, block_dim: int, request: WarpCompileRequest, meta: Mapping[str, Any], key: CacheKey
     ) -> None:
         """Note a module that is loaded."""
-        self._noted.append(StartModule.of(name, block_dim, request, meta))
+        module = StartModule.of(name, block_dim, request, meta)
+        if len(self._noted) < _MOST_MODULES:
+            self._noted[module.place] = module
         self._asked.add(key.digest)
 
     def summary(self) -> str:
@@ -309,21 +312,26 @@ class ProgramStart:
             self._threads.shutdown(wait=False, cancel_futures=True)
         if text := self.summary():
             log.info("start record %s: %s", self.file, text)
-        root, shared = cache_root(current().cache_dir), current().cache_shared
-        files = TrustedFolder(root, shared=shared)
         try:
+            if self._next(loaded) is None:
+                return
+            files = TrustedFolder(cache_root(current().cache_dir), shared=current().cache_shared)
             with files.lock(f"{LOCKS}/{STARTS}.lock", _LOCK_S):
-                before = read_record(self.file)
-                after = (before or StartRecord(self._warp)).after(self._warp, self._noted, loaded)
-                if after.modules and after != before:
+                if (record := self._next(loaded)) is not None:  # another process may have written it meanwhile
                     files.make(STARTS)
-                    write_output(self.file, after.to_bytes())
+                    write_output(self.file, record.to_bytes())
                     self._remove_oldest(files)
         except RecordError:
             pass  # it was warned of at the start
         except (WarpTilesError, OSError) as error:
             raise_if_signalled(error)
             warn(f"the start record {self.file} was not written: {error}")
+
+    def _next(self, loaded: Callable[[StartModule], bool]) -> StartRecord | None:
+        """The record to write; None if nothing was loaded, or if the file has it already."""
+        before = read_record(self.file)
+        after = (before or StartRecord(self._warp)).after(self._warp, self._noted.values(), loaded)
+        return after if after.modules and after != before else None
 
     def _remove_oldest(self, files: TrustedFolder) -> None:
         kept = sorted((status.st_mtime_ns, name) for name, status in files.files(STARTS))

@@ -181,8 +181,6 @@ class WarpModuleBuild:
             warp_build(list(warp_inputs))
             return
         key = content_key(self._context, request, wanted.target)
-        if self._engine.on_loaded is not None and not (warp_inputs or request.fatbins):
-            self._engine.on_loaded(self.plan.name, self.plan.block_dim, request, self._meta, key)
         progress = self._engine.progress.module(self.plan.name, arch, self.plan.block_dim, self.plan.settings.progress)
         with progress:
             found = self._start.found if self._start is not None else None
@@ -201,6 +199,8 @@ class WarpModuleBuild:
                         output = found or replace(wanted, binary=output_path.read_bytes())
                         # a module that is found without generation has no link inputs
                         self._keep(output.pack(), key, lease, now_s() - started, binds=not warp_inputs)
+        if self._engine.on_loaded is not None and not (warp_inputs or request.fatbins):
+            self._engine.on_loaded(self.plan.name, self.plan.block_dim, request, self._meta, key)
         self._engine.recorder.add_record(
             ModuleRecord(
                 self.plan, (), "warp", "it calls no function of warp_tiles", output_path.name,

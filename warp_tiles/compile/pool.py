@@ -116,12 +116,18 @@ class _Process:
         failure: WarpTilesError = answer
         raise failure
 
-    def _end_process(self) -> None:
-        """Close the pipes of the process, wait until it ends, at last kill it, and remove its files."""
+    def _end_process(self, *, kill: bool = False) -> None:
+        """Close the pipes of the process, wait until it ends, at last kill it, and remove its files.
+
+        Args:
+            kill: Do not wait.
+        """
         with self._lock:
             process, self._process = self._process, None
             folder, self._folder = self._folder, None
         if process is not None:
+            if kill:
+                process.kill()
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     with contextlib.suppress(OSError):  # closing flushes to a dead process
@@ -137,10 +143,7 @@ class _Process:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            process = self._process
-        if process is not None:
-            process.kill()  # no caller waits for this build any more
-        self._end_process()
+        self._end_process(kill=True)  # no caller waits for its build any more
 
 
 def _default_jobs() -> int:

@@ -33,6 +33,7 @@ _ARGUMENTS: Any = [
     *(ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_int)),
 ]
 _COMMENT = re.compile(r"^\s*//(?!.*\*/).*$", re.MULTILINE)
+_CONTINUED = re.compile(r"\\[ \t\r\f\v]*\n")  # a line that goes on, also for compilers that ignore spaces there
 _INCLUDE = re.compile(r'^#include "([\w.]+\.h)"$', re.MULTILINE)  # all of Warp's files that keys cover
 _READS_FILES = re.compile(r"(?:#|%:|\?\?=)(?:\s|/\*.*?\*/)*(?:include|import|embed)|__has_(?:include|embed)", re.DOTALL)
 
@@ -138,7 +139,7 @@ def reason_without_key(module: ModuleSource, source: str) -> str:
     def is_covered(found: re.Match[str]) -> str:
         return "" if Path(module.native_dir, found[1]).is_file() else found[0]
 
-    code = _COMMENT.sub("", source.replace("\\\n", ""))
+    code = _COMMENT.sub("", _CONTINUED.sub("", source))
     if _READS_FILES.search(_INCLUDE.sub(is_covered, code)):
         return "their code may include files that no key covers"
     return ""
