@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.records import now_s
@@ -44,8 +44,7 @@ log = logging.getLogger("warp_tiles")
 _MOST_BYTES, _MOST_MODULES = 256 << 20, 4096
 _MOST_RECORDS = 64  # of scripts, below the cache's root
 _LOCK_S = 5.0
-_SUFFIX = re.compile(r"[a-z]?")
-_PROGRAM = re.compile(r"wp_[^/\\\0]{1,240}\.cu")
+_MOST_NAME = 250
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class StartModule:
             raise DamagedError("meta is no table of sizes")
         if not isinstance(switches, list) or [type(value) for value in switches] != [bool] * 4:
             raise DamagedError(f"switches is {shown(switches)}")
-        if not _PROGRAM.fullmatch(data["program"]) or not _SUFFIX.fullmatch(data["suffix"]):
+        if not _is_name(data["program"]) or data["suffix"] not in ("", *ascii_lowercase):
             raise DamagedError(f"program is {shown(data['program'])}, suffix is {shown(data['suffix'])}")
         if data["output"] not in ("cubin", "ptx") or not 0 < data["arch"] < 1000:
             raise DamagedError(f"output is {shown(data['output'])}, arch is {shown(data['arch'])}")
@@ -177,6 +176,16 @@ class StartRecord:
         return StartRecord(warp, tuple(modules[:_MOST_MODULES]), tuple(earlier[: max(len(modules), len(before) // 2)]))
 
 
+def _is_name(program: str) -> bool:
+    """True for a name that Warp gives to a source, which is no path."""
+    return (
+        program.startswith("wp_")
+        and program.endswith(".cu")
+        and len(program) <= _MOST_NAME
+        and (not set(program) & set("/\\\0"))
+    )
+
+
 def read_record(file: Path) -> StartRecord | None:
     """Read a start record; None if there is none.
 
@@ -203,7 +212,7 @@ def default_file(root: Path, title: str, identity: str) -> Path:
         title: A short name of the script.
         identity: What distinguishes it from all others.
     """
-    name = re.sub(r"[^\w.-]+", "_", title)[:80]
+    name = "".join(char if char.isalnum() or char in ".-" else "_" for char in title)[:80]
     return root / STARTS / f"{name}-{hashlib.sha256(identity.encode('utf-8')).hexdigest()[:12]}.json"
 
 
