@@ -223,7 +223,8 @@ def compile_ahead(context: BuildContext, module: StartModule) -> tuple[CacheKey,
     """Compile a module into the cache, unless it is there, in a remote store or in the bundle.
 
     Returns:
-        Its content key, and True if it was compiled. None if no key covers it, or if another process compiles it now.
+        Its content key, and True if it was compiled. None if no key covers it, or if another thread or
+        process compiles it now.
 
     Raises:
         LinkError, WorkerError: See :func:`warp_tiles.compile.pool.result_of`.

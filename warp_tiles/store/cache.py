@@ -382,7 +382,8 @@ class Cache:
         """Remove every entry and every linked module. The folder and its locks stay.
 
         Args:
-            everything: Remove also precompiled headers, facts, transcripts and counts: all but the tuning records.
+            everything: Remove also precompiled headers, facts, transcripts, counts and start records of scripts:
+                all but the tuning records.
 
         Raises:
             CacheError: The folder is refused, or cannot be changed.
