@@ -30,6 +30,7 @@ from tests.processes.forks import forked
 from tests.tuning.tuning_records import key, timing
 from tools.notebook import TUTORIAL, as_markdown
 from tools.project import pyproject
+from warp_tiles.build.start_record import StartRecord
 from warp_tiles.cli import CONTEXT, commands
 from warp_tiles.cli.examples import EXAMPLES
 from warp_tiles.store.cache import Cache
@@ -221,6 +222,7 @@ class Machine:
             f"cache export {CMAKE_BUNDLE}",
         ):
             assert self.run(Printed(("warp-tiles", *line.split()))).returncode == 0
+        (self.folder / "start.json").write_bytes(StartRecord(wp.__version__).to_bytes())
         RecordStore(self.folder / "cache", folder="tuning").merge(key(), [timing({"x": 1})])
 
     def copy(self, folder: Path) -> Machine:
@@ -234,7 +236,9 @@ class Machine:
         """A word of a command, or the value of a setting for it, on this machine."""
         if word in KEYS:
             return key().digest if "tune" in words else next(iter(Cache(self.folder / "cache").entries())).key
-        word = {"SCRIPT": "train.py", "FILE": "file", "DIR": "out", "PUBLIC": PUBLIC}.get(word, word)
+        word = {"SCRIPT": "train.py", "FILE": "file", "DIR": "out", "PUBLIC": PUBLIC, "RECORD": "start.json"}.get(
+            word, word
+        )
         for text, value in {
             "s3://bucket/warp": (self.folder / "store").as_uri(), PUBLIC: self.public, "${PUBLIC_KEY}": self.public,
             "$PWD": str(self.folder), "$RUNNER_TEMP": str(self.folder),

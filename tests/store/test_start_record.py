@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import warp_tiles
 from tests.integration.helpers import load
@@ -21,6 +22,7 @@ from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles.build import start_record
 from warp_tiles.build.start_record import StartModule, StartRecord, default_file, read_record
+from warp_tiles.cli import commands
 from warp_tiles.compile.module import ModuleSource
 from warp_tiles.compile.warp_compiler import reason_without_key
 from warp_tiles.errors import RecordError, SettingError
@@ -261,3 +263,60 @@ def test_run_keeps_a_record_for_each_script(tmp_path: Path) -> None:
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
     kept = default_file(tmp_path / "cache", "script.py", str(script.resolve()))
     assert [module.name for module in read_record(kept).modules] == ["__main__"]
+
+
+# ---- warp-tiles warm
+
+
+def warm(*arguments: object, status: int = 0, **environment: object) -> str:
+    given = {name: str(value) for name, value in environment.items()}
+    found = CliRunner().invoke(commands, ["warm", *map(str, arguments)], env={"WARP_TILES_JOBS": "1", **given})
+    assert found.exit_code == status, found.output
+    return found.stdout
+
+
+def test_warm_compiles_a_record_for_several_architectures(recorded: Any, tmp_path: Path) -> None:
+    file = recorded("first", load(text()))
+    record = read_record(file)
+    (kept,) = record.modules
+    clustered = dataclasses.replace(kept, name="clustered", source=f"// WP_CLUSTER_DIMS(2, 1, 1)\n{kept.source}")
+    broken = dataclasses.replace(kept, name="broken", source="nonsense")
+    file.write_bytes(StartRecord(record.warp, (broken, kept), (clustered,)).to_bytes())
+    cache = tmp_path / "other" / "cache"
+    rows = json.loads(warm("--json", "--arch", "80,90", file, status=1, WARP_TILES_CACHE_DIR=cache))["modules"]
+    states = {(row["module"], row["arch"]): row["state"] for row in rows}
+    assert states == {
+        ("broken", 80): "failed", ("broken", 90): "failed", (kept.name, 80): "compiled", (kept.name, 90): "compiled",
+        ("clustered", 80): "left out", ("clustered", 90): "compiled",
+    }  # fmt: skip
+    assert sorted(found["target"] for found in entries(tmp_path / "other")) == [
+        ".sm_80.cubin", ".sm_90.cubin", ".sm_90.cubin",
+    ]  # fmt: skip
+    file.write_bytes(record.to_bytes())
+    assert "1 present" in warm("--arch", "80", file, WARP_TILES_CACHE_DIR=cache)
+
+
+def test_warm_pushes_what_it_is_asked_to(recorded: Any, tmp_path: Path) -> None:
+    file, store, key = recorded("first", load(text())), tmp_path / "store", tmp_path / "key.pem"
+    store.mkdir()
+    assert CliRunner().invoke(commands, ["keys", "new", "-o", str(key)]).exit_code == 0
+    given = {"WARP_TILES_REMOTE": store.as_uri(), "WARP_TILES_SIGNING_KEY": key}
+    warm(file, WARP_TILES_CACHE_DIR=tmp_path / "a", **given)
+    assert not list(store.rglob("*"))
+    assert "1 pushed" in warm("--push", file, WARP_TILES_CACHE_DIR=tmp_path / "a", **given)
+    (module,) = json.loads(warm("--json", file, WARP_TILES_CACHE_DIR=tmp_path / "b", **given))["modules"]
+    assert module["state"] == "present"
+    assert [path.name for path in store.rglob("*") if path.is_file()] == [module["key"]]
+
+
+def test_warm_refuses_what_it_cannot_build(recorded: Any, tmp_path: Path) -> None:
+    file = recorded("first", load(text()))
+    assert "is missing" in failure(tmp_path / "none.json")
+    assert "Warp's compiler does not know" in failure("--arch", "13", file)
+    assert "which builds nothing" in failure(file, WARP_TILES_POLICY="locked")
+    file.write_bytes(dataclasses.replace(read_record(file), warp="1.0").to_bytes())
+    assert "is of Warp 1.0" in failure(file)
+
+
+def failure(*arguments: object, **environment: str) -> str:
+    return str(CliRunner().invoke(commands, ["warm", *map(str, arguments)], env=environment).exception)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from warp_tiles.compile.warp_compiler import (
     warp_headers_folder,
     warp_library,
 )
-from warp_tiles.errors import RecordError, WarpTilesError
+from warp_tiles.errors import CacheError, RecordError, WarpTilesError
 from warp_tiles.settings import current
 from warp_tiles.store.folder import LOCKS
 from warp_tiles.store.paths import STARTS, absolute, cache_root
@@ -45,6 +46,9 @@ _MOST_BYTES, _MOST_MODULES = 256 << 20, 4096
 _MOST_RECORDS = 64  # of scripts, below the cache's root
 _LOCK_S = 5.0
 _MOST_NAME = 250
+_SUFFIXES = {"a": 90, "f": 100}  # the first architecture with each suffix
+_CLUSTERS, _IN_CLUSTERS = 90, re.compile(r"WP_CLUSTER_DIMS\(\d")  # the first architecture, and kernels that need it
+_TILE_CALLS = re.compile(r"\btile_(?:matmul|i?fft|cholesky|lower_solve|upper_solve)")
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,16 @@ class StartModule:
         """The path of its binary below Warp's kernel cache."""
         stem = self.program.removesuffix(".cu")
         return f"{stem}/{stem}.sm{self.arch}{self.suffix}.{self.output}"
+
+    def reason_bound(self, arch: int) -> str:
+        """Why this source is not that of the module for another architecture; empty if it is."""
+        if arch == self.arch:
+            return ""
+        if arch < _SUFFIXES.get(self.suffix, 0):
+            return f"sm_{arch} has no suffix {self.suffix}"
+        if arch < _CLUSTERS and _IN_CLUSTERS.search(self.source):
+            return f"sm_{arch} has no clusters of thread blocks"
+        return "its products, solvers or FFTs depend on it" if _TILE_CALLS.search(self.source) else ""
 
     def request(self) -> WarpCompileRequest:
         """The request of the installed Warp's compiler."""
@@ -219,8 +233,11 @@ def default_file(root: Path, title: str, identity: str) -> Path:
 # ---- builds
 
 
-def compile_ahead(context: BuildContext, module: StartModule) -> tuple[CacheKey, bool] | None:
+def compile_ahead(context: BuildContext, module: StartModule, *, waits: bool = False) -> tuple[CacheKey, bool] | None:
     """Compile a module into the cache, unless it is there, in a remote store or in the bundle.
+
+    Args:
+        waits: Wait for another thread or process that compiles it now, in place of leaving it to that.
 
     Returns:
         Its content key, and True if it was compiled. None if no key covers it, or if another thread or
@@ -228,7 +245,8 @@ def compile_ahead(context: BuildContext, module: StartModule) -> tuple[CacheKey,
 
     Raises:
         LinkError, WorkerError: See :func:`warp_tiles.compile.pool.result_of`.
-        OSError: The cache cannot be used.
+        CacheError: The cache cannot keep it.
+        OSError: Warp's files cannot be read.
     """
     request = module.request()
     kept = ModuleSource(module.program, module.arch, module.output, request.native_dir, {}, module.suffix)
@@ -236,7 +254,7 @@ def compile_ahead(context: BuildContext, module: StartModule) -> tuple[CacheKey,
         return None
     wanted = WarpOutput(b"", request.source, f".{kept.target}.{module.output}", module.meta)
     key = content_key(context, request, wanted.target)
-    if context.modules.is_locked(key):
+    if not waits and context.modules.is_locked(key):
         return None
     with context.modules.lease(key, upstream_of(context, key)) as lease:
         found = WarpOutput.of(lease.found)
@@ -245,7 +263,9 @@ def compile_ahead(context: BuildContext, module: StartModule) -> tuple[CacheKey,
         compiled = result_of(context.pool.submit(request))
         info = {"module": module.name, "build_seconds": round(compiled.seconds, 3)}
         # only what this process has generated is pushed, under its signature
-        context.modules.put(key, replace(wanted, binary=compiled.payload).pack(), info)
+        entry = context.modules.put(key, replace(wanted, binary=compiled.payload).pack(), info)
+        if not entry.is_stored:
+            raise CacheError("it cannot be kept", context.modules.problems[-1].remedy)
         return key, True
 
 

@@ -46,7 +46,7 @@ def settings(as_json: bool) -> None:
 
 
 groups = (cache.cache, keys.keys, tune.tune, ahead.bundle)
-for command in (run.run, ahead.plan, ahead.compile_, *groups, settings, doctor.doctor):
+for command in (run.run, ahead.plan, ahead.compile_, ahead.warm, *groups, settings, doctor.doctor):
     commands.add_command(command)
 add_examples(commands)
 add_verbosity(commands)

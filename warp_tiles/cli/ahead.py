@@ -1,4 +1,4 @@
-"""``warp-tiles plan``, ``compile`` and ``bundle``: what a script needs, printed or built ahead of time."""
+"""``warp-tiles plan``, ``compile``, ``bundle`` and ``warm``: what a script needs, printed or built ahead of time."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.filesize import decimal
 
 from warp_tiles import api
 from warp_tiles._warp import require_hooks
+from warp_tiles.build.start_record import StartModule, compile_ahead, read_record
+from warp_tiles.cli.cache import counted, sign_and_write
 from warp_tiles.cli.cluster import connected, require_same_installation, scheduler_option
 from warp_tiles.cli.output import (
     FILE,
@@ -32,6 +34,7 @@ from warp_tiles.cli.output import (
     output_errors,
     policy_option,
     print_json,
+    print_result,
     print_rows,
     print_table,
     record_options,
@@ -42,7 +45,7 @@ from warp_tiles.cli.output import (
     write_records,
 )
 from warp_tiles.cli.scripts import GRAMMAR, incomplete_option, require_complete, takes_script
-from warp_tiles.errors import BuildError, ScriptError, WarpTilesError
+from warp_tiles.errors import BuildError, RecordError, ScriptError, SettingError, WarpTilesError
 from warp_tiles.launch.script import Discovery, Script, Target, discover
 from warp_tiles.reports.functions import (
     LOOP_HEADINGS,
@@ -62,8 +65,11 @@ from warp_tiles.store.keys import SigningKey, signer_of
 from warp_tiles.store.paths import cache_root
 from warp_tiles.tuning.store import count_of, open_store
 from warp_tiles.util.files import has_digests, matches
-from warp_tiles.util.threads import side_by_side
+from warp_tiles.util.threads import raise_if_signalled, side_by_side
 from warp_tiles.util.warn import warn
+
+if TYPE_CHECKING:
+    from warp_tiles.build.context import BuildContext
 
 _MOST_THREADS = 32
 _MOST_THREADS_ON_A_CLUSTER = 256  # they only wait
@@ -132,12 +138,21 @@ class _Wanted:
             ) from error
 
 
-def _as_archs(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
+def _as_archs(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...]:
     """Parse compute capabilities such as ``90``, ``sm_90`` or ``90a``, with commas between them."""
+    if value is None:
+        return ()
     parts = [re.fullmatch(r"(?:sm_)?([1-9][0-9]{1,3})[af]?", part.strip()) for part in value.split(",")]
     if not all(parts):
         raise click.BadParameter(f"{value!r} is invalid; valid: a compute capability such as 90, or several: 80,90")
     return tuple(dict.fromkeys(int(part[1]) for part in parts if part))
+
+
+def _arch_option(default: str | None, otherwise: str) -> Callable[[F], F]:
+    return click.option(
+        "--arch", "archs", callback=_as_archs, metavar="LIST", default=default, show_default=True,
+        help=f"Compute capability, such as 90, sm_90 or 90a, or several with commas between them{otherwise}.",
+    )  # fmt: skip
 
 
 def _takes_targets(command: F) -> F:
@@ -149,14 +164,10 @@ def _takes_targets(command: F) -> F:
     ) -> Any:
         return command(wanted=_Wanted(script, archs, block_dim, allow_incomplete), **given)
 
-    arch = click.option(
-        "--arch", "archs", callback=_as_archs, metavar="LIST", default="90", show_default=True,
-        help="Compute capability, such as 90, sm_90 or 90a, or several with commas between them.",
-    )  # fmt: skip
     block_dim = click.option(
         "--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own."
     )
-    return arch(block_dim(incomplete_option(takes_script(call))))  # type: ignore[return-value]
+    return _arch_option("90", "")(block_dim(incomplete_option(takes_script(call))))  # type: ignore[return-value]
 
 
 # ---- plan
@@ -471,3 +482,82 @@ def _signed(signer: SigningKey) -> list[tuple[str, str, bytes]]:
     if count_of(records):
         found.append((RECORDS, records, ANY_TOOLCHAIN))
     return [(kind, entry.key, pack(kind, entry, toolchain, signer)) for kind, entry, toolchain in found]
+
+
+# ---- warm
+
+
+@click.command()
+@click.argument("record", type=FILE)
+@_arch_option(None, "; by default each module's own")
+@click.option("--push", is_flag=True, help="Sign the modules, and write them to the remote store. You vouch for them.")
+@json_option
+def warm(record: Path, archs: tuple[int, ...], push: bool, as_json: bool) -> None:
+    """Compile the modules of the start record RECORD into the cache, without the program and without a GPU.
+
+    Modules whose source depends on the architecture are left out for another one. The exit status is 1 if a module
+    cannot be compiled.
+    """
+    import warp
+
+    from warp_tiles._warp.modules import require_target
+    from warp_tiles.build.engine import Engine
+
+    now, kept = current(), read_record(record)
+    for arch in archs:
+        require_target(arch, None)
+    if kept is None or kept.warp != str(warp.__version__):
+        found = "is missing" if kept is None else f"is of Warp {kept.warp}, and Warp {warp.__version__} is installed"
+        raise RecordError(f"the start record {record} {found}", "`warp-tiles run --start FILE SCRIPT` writes one")
+    if not now.rules.builds:
+        raise SettingError(f"{now.named('policy')} is {now.policy!r}, which builds nothing", "set the policy to auto")
+    jobs = [
+        (module, arch)
+        for module in (*kept.modules, *kept.earlier)
+        for arch in (archs if archs and module.output == "cubin" else (module.arch,))
+    ]
+    began, engine = time.perf_counter(), Engine()
+    context = engine.build_context(now)
+
+    def build(job: tuple[StartModule, int]) -> dict[str, Any]:
+        try:
+            row = _warmed(context, *job)
+        finally:
+            done()
+        return row
+
+    try:
+        with interrupted_by_signals(), counted("modules", len(jobs)) as done:
+            rows = side_by_side(build, jobs, context.pool.jobs)
+    finally:
+        engine.close()
+    pushed = sign_and_write([row["key"] for row in rows if row["key"]]) if push else {}
+    counts = Counter(row["state"] for row in rows)
+    for row in rows:
+        if row["reason"]:
+            note(f"warp-tiles: module {row['module']} for sm_{row['arch']} {row['state']}: {row['reason']}")
+    text = ", ".join(f"{count} {state}" for state, count in counts.items()) or "no module"
+    text += "".join(f"; {each.moved} pushed, {each.failed} not pushed" for each in pushed.values())
+    data = {"modules": rows, **{f"push_{kind}": vars(each) for kind, each in pushed.items()}}
+    print_result(as_json, data, f"{record}: {text} ({time.perf_counter() - began:.1f} s)")
+    sys.exit(1 if counts["failed"] or any(each.failed for each in pushed.values()) else 0)
+
+
+def _warmed(context: BuildContext, module: StartModule, arch: int) -> dict[str, Any]:
+    """Compile one module of a record."""
+    key, started, state, reason = "", time.perf_counter(), "left out", module.reason_bound(arch)
+    if not reason:
+        try:
+            found = compile_ahead(context, replace(module, arch=arch), waits=True)
+            if found is None:
+                reason = "its code may include files that no key covers"
+            else:
+                key, state = found[0].digest, "compiled" if found[1] else "present"
+        except (WarpTilesError, OSError) as error:
+            raise_if_signalled(error)
+            log = getattr(error, "log", "").strip()
+            state, reason = "failed", "\n".join(filter(None, (getattr(error, "message", str(error)), log)))
+    return {
+        "module": module.name, "block_dim": module.block_dim, "arch": arch, "output": module.output, "key": key,
+        "state": state, "reason": reason, "seconds": round(time.perf_counter() - started, 3),
+    }  # fmt: skip

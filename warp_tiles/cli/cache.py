@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -224,13 +224,17 @@ def _opened(*, writes: bool) -> Iterator[tuple[BuildContext, RemoteStore]]:
 
 
 @contextlib.contextmanager
-def _progress(what: str) -> Iterator[Callable[[], None]]:
-    """Counts entries on a terminal."""
+def counted(what: str, total: int | None = None) -> Iterator[Callable[[], None]]:
+    """Counts what is done on a terminal.
+
+    Args:
+        total: How much there is; None if it is not known.
+    """
     if not is_enabled():
         yield lambda: None
         return
     with new_bar(what, transient=True) as bar:
-        task = bar.add_task("", total=None)
+        task = bar.add_task("", total=total)
         yield lambda: bar.advance(task)
 
 
@@ -242,6 +246,33 @@ def _end(found: dict[str, Transfer], verb: str, as_json: bool) -> NoReturn:
     sys.exit(1 if any(each.failed for each in found.values()) else 0)
 
 
+def sign_and_write(keys: Collection[str] | None = None) -> dict[str, Transfer]:
+    """Sign entries of the cache, and write those that the remote store lacks.
+
+    Args:
+        keys: Linked modules; None for all entries of the cache, and all tuning records.
+
+    Raises:
+        RemoteError: There is no store, it does not answer, or others can write the cache.
+    """
+    from warp_tiles.compile.warp_compiler import warp_library
+    from warp_tiles.store import transfer
+
+    with _opened(writes=True) as (context, remote), counted("pushed") as done:
+        if context.settings.cache_shared:
+            raise RemoteError(
+                "other users can write this cache, so that its entries are not signed",
+                remedy="push from a cache of your own, without WARP_TILES_CACHE_SHARED",
+            )
+        digests = {"compiler": context.store.compiler_digest(), "linker": context.store.linker_digest()}
+        digests["warp"] = context.store.digests.digest(warp_library())
+        caches = _caches(context) if keys is None else {MODULE: context.modules}
+        found = {kind: transfer.push(each, remote, kind, digests, done, keys) for kind, each in caches.items()}
+        if keys is None:
+            found[RECORDS] = records.open_store(context.settings).push(remote)
+        return found
+
+
 @cache.command()
 @json_option
 def push(as_json: bool) -> None:
@@ -250,20 +281,7 @@ def push(as_json: bool) -> None:
     Entries that the store has, entries of other compilers, and entries that somebody else has signed are skipped. You
     vouch for the rest, including imported bundles. A cache that other users can write is refused.
     """
-    from warp_tiles.compile.warp_compiler import warp_library
-    from warp_tiles.store import transfer
-
-    with _opened(writes=True) as (context, remote), _progress("pushed") as done:
-        if context.settings.cache_shared:
-            raise RemoteError(
-                "other users can write this cache, so that its entries are not signed",
-                remedy="push from a cache of your own, without WARP_TILES_CACHE_SHARED",
-            )
-        digests = {"compiler": context.store.compiler_digest(), "linker": context.store.linker_digest()}
-        digests["warp"] = context.store.digests.digest(warp_library())
-        found = {kind: transfer.push(each, remote, kind, digests, done) for kind, each in _caches(context).items()}
-        found[RECORDS] = records.open_store(context.settings).push(remote)
-    _end(found, "pushed", as_json)
+    _end(sign_and_write(), "pushed", as_json)
 
 
 @cache.command()
@@ -272,7 +290,7 @@ def pull(as_json: bool) -> None:
     """Fetch and verify all entries of the remote store that are for this toolchain, and all tuning records."""
     from warp_tiles.store import transfer
 
-    with _opened(writes=False) as (context, remote), _progress("pulled") as done:
+    with _opened(writes=False) as (context, remote), counted("pulled") as done:
         found = {kind: transfer.pull(each, remote, kind, done) for kind, each in _caches(context).items()}
         found[RECORDS] = records.open_store(context.settings).pull(remote)
     _end(found, "pulled", as_json)

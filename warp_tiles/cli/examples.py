@@ -9,6 +9,7 @@ EXAMPLES = {
     "run": "warp-tiles run --report report.html train.py --epochs 3",
     "plan": "warp-tiles plan --arch 90 --block-dim 128 train.py",
     "compile": "warp-tiles compile --arch 90 -o build train.py",
+    "warm": "warp-tiles warm --arch 80,90 start.json",
     "settings": "WARP_TILES_POLICY=fast warp-tiles settings",
     "doctor": "warp-tiles doctor --json",
     "cache": "warp-tiles cache info",

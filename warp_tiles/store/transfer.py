@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
@@ -54,11 +54,19 @@ def is_built_by(key: CacheKey, toolchain: Mapping[str, str]) -> bool:
 
 
 def push(
-    cache: Cache, remote: RemoteStore, kind: str, toolchain: Mapping[str, str], done: Callable[[], None]
+    cache: Cache,
+    remote: RemoteStore,
+    kind: str,
+    toolchain: Mapping[str, str],
+    done: Callable[[], None],
+    keys: Collection[str] | None = None,
 ) -> Transfer:
     """Sign the entries of a cache that this toolchain built, and write those that the store lacks.
 
     Entries that were fetched are left to those who signed them.
+
+    Args:
+        keys: The entries; None for all.
 
     Raises:
         RemoteError: There is no signing key.
@@ -81,7 +89,8 @@ def push(
         finally:
             done()
 
-    return sum(side_by_side(one, [item.key for item in cache.entries()], _SIDE_BY_SIDE), Transfer())
+    wanted = [item.key for item in cache.entries()] if keys is None else list(keys)
+    return sum(side_by_side(one, wanted, _SIDE_BY_SIDE), Transfer())
 
 
 def pull(cache: Cache, remote: RemoteStore, kind: str, done: Callable[[], None]) -> Transfer:
