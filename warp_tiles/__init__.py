@@ -48,12 +48,11 @@ if TYPE_CHECKING:
     from warp_tiles.plan.planning import ModulePlan, PlannedVariant
     from warp_tiles.tuning.kernel import TunedKernel, autotune
     from warp_tiles.tuning.measure import Effort
-    from warp_tiles.tuning.space import Halving, Random, Space
+    from warp_tiles.tuning.space import Random, Space
 
 _LAZY_NAMES = {
     "Effort": "tuning.measure",
     "GemmProblem": "gemm.problem",
-    "Halving": "tuning.space",
     "ModulePlan": "plan.planning",
     "Operand": "gemm.problem",
     "PlannedLoop": "gemm.pipeline",
@@ -77,7 +76,6 @@ __all__ = [
     "CacheError",
     "Effort",
     "GemmProblem",
-    "Halving",
     "LinkError",
     "LockedError",
     "MatmulError",

@@ -11,10 +11,8 @@ import pytest
 
 from warp_tiles import WorkerError, settings
 from warp_tiles.errors import ToolchainError
-from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.record import Config, Timing
 from warp_tiles.tuning.search import SearchDevice, SearchResult, search
-from warp_tiles.tuning.space import Halving
 
 CONFIGS = [{"x": number} for number in range(20)]
 
@@ -140,17 +138,6 @@ def test_a_budget_that_ends_within_the_first_builds() -> None:
     assert found.timings == ()
 
 
-def test_halving_measures_the_fastest_longer() -> None:
-    builder = Builder()
-    found = run(CONFIGS, builder, strategy=Halving(factor=3), effort=Effort(iterations=9, runs=4))
-    ok = [timing for timing in found.timings if timing.status == "ok"]
-    assert [timing.config["x"] for timing in ok] == [11]
-    dropped = {timing.config["x"]: timing for timing in found.timings if timing.status == "dropped"}
-    assert "fastest of step 1" in dropped[0].reason or "times the best" in dropped[0].reason
-    assert ok[0].samples > dropped[0].samples
-    assert len(found.timings) == 20
-
-
 def test_each_batch_is_measured_against_the_fastest_of_those_before() -> None:
     many = [{"x": 11}, *({"x": 14} | {"y": number} for number in range(70))]  # 100 us, and 130 us
     found = run(many, jobs=1)
@@ -216,14 +203,12 @@ class Interrupting(Clock):
         return super().sample_us(candidate, runs)
 
 
-@pytest.mark.parametrize("strategy", [None, Halving()])
-def test_an_interruption_reports_the_timings_so_far(strategy: Any) -> None:
+def test_an_interruption_reports_the_timings_so_far() -> None:
     reported: dict[str, Timing] = {}
     with pytest.raises(KeyboardInterrupt):
         search(
             CONFIGS,
             [SearchDevice(Builder(), Interrupting())],
-            strategy=strategy,
             finished=lambda timings: reported.update({timing.identity: timing for timing in timings}),
         )
     measured = [timing for timing in reported.values() if timing.status == "ok"]
@@ -242,11 +227,6 @@ def test_timings_that_the_budget_cuts_short_are_unfinished() -> None:
     assert [timing.unfinished for timing in found.timings] == [True, True]
     found = search([{"x": 1}, {"x": 2}], [SearchDevice(Builder(), Slow())], budget_s=0.0)
     assert [timing.unfinished for timing in found.timings] == [False, False]
-
-
-def test_halving_of_one_configuration_measures_it_in_full() -> None:
-    (timing,) = run(CONFIGS[:1], strategy=Halving()).timings
-    assert timing.samples > Effort().runs
 
 
 class Breakable:

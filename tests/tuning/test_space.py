@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from warp_tiles.errors import TuningError
 from warp_tiles.tuning.record import identity
-from warp_tiles.tuning.space import Halving, Limits, Random, Space, Strategy, checked_configs, strategy_of
+from warp_tiles.tuning.space import Limits, Random, Space, checked_configs
 
 NUMBERS = [{"x": number} for number in range(40)]
 
@@ -83,43 +83,13 @@ def test_another_seed_picks_other_configurations() -> None:
     assert len({tuple(map(identity, Random(5, seed).candidates(NUMBERS))) for seed in range(5)}) > 1
 
 
-def test_halving_keeps_a_share_and_measures_it_longer() -> None:
-    halving = Halving(factor=3)
-    assert halving.candidates(NUMBERS) == tuple(NUMBERS)
-    assert len(Halving(n=9).candidates(NUMBERS)) == 9
-    counts = [27]
-    while counts[-1] > 1:
-        counts.append(halving.keep(0, counts[-1]))
-    assert counts == [27, 9, 3, 1]
-    assert halving.keep(3, 1) == 0
-    assert [halving.iterations(step, 10) for step in range(4)] == [1, 3, 9, 10]
-
-
-def test_strategies_by_name() -> None:
-    assert type(strategy_of("all")) is Strategy
-    assert strategy_of(Random(3)) == Random(3)
-    for wrong in ("some", None, Random):
-        with pytest.raises(TuningError, match="search is"):
-            strategy_of(wrong)
-
-
 @pytest.mark.parametrize("constraints", [3, [3], lambda config: True])
 def test_constraints_that_are_not_a_list_of_predicates(constraints: Any) -> None:
     with pytest.raises(TuningError, match="constraints is"):
         Space(a=[1], constraints=constraints)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Random(0),
-        lambda: Random(1.5),  # type: ignore[arg-type]
-        lambda: Halving(n=0),
-        lambda: Halving(n="4"),  # type: ignore[arg-type]
-        lambda: Halving(factor=1),
-        lambda: Halving(factor=2.5),  # type: ignore[arg-type]
-    ],
-)
-def test_invalid_strategies_are_refused(make: Any) -> None:
-    with pytest.raises(TuningError):
-        make()
+@pytest.mark.parametrize("n", [0, 1.5, "4"])
+def test_a_subset_of_another_number_is_refused(n: Any) -> None:
+    with pytest.raises(TuningError, match="n of the random subset"):
+        Random(n)

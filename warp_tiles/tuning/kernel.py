@@ -34,7 +34,7 @@ from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.record import Config, Record, Timing
 from warp_tiles.tuning.search import Question, by_identity
 from warp_tiles.tuning.source import source_digest
-from warp_tiles.tuning.space import Limits, Space, Strategy, checked_configs, modules_first, strategy_of
+from warp_tiles.tuning.space import Limits, Random, Space, checked_configs, modules_first
 from warp_tiles.tuning.store import RecordStore, open_store
 
 Arguments = Sequence[Any] | Mapping[str, Any] | SimpleNamespace  # in order or by name
@@ -78,7 +78,7 @@ class TunedKernel:
         factory: KernelFactory,
         key: Any,
         dim: Dim,
-        strategy: Strategy,
+        subset: Random | None,
         measurement: Measurement,
         *,
         restore: tuple[str, ...] | None = None,
@@ -88,7 +88,7 @@ class TunedKernel:
         self._factory = factory
         self._key = checked_key(key)
         self._dim = dim
-        self._strategy = strategy
+        self._subset = subset
         self._measurement = measurement
         self._restore = restore
         self._wait = wait
@@ -326,7 +326,8 @@ class TunedKernel:
         subject = f"kernel:{_module_name(self.__wrapped__)}.{self.__wrapped__.__qualname__}"
         key = TuningKey.of(subject, found, self._source, environment_of(device))
         if configs is None and device.alias not in self._candidates:
-            self._candidates[device.alias] = by_identity(self._strategy.candidates(self.configs(device)))
+            every = self.configs(device)
+            self._candidates[device.alias] = by_identity(self._subset.candidates(every) if self._subset else every)
         wanted = self._candidates[device.alias] if configs is None else by_identity(configs)
         return Question(key, self._open(now), wanted, now.record_driver_mismatch == "reuse")
 
@@ -454,7 +455,6 @@ class TunedKernel:
                 pending,
                 devices,
                 budget_s,
-                strategy=self._strategy,
                 effort=options.effort,
                 jobs=options.jobs,
                 what=self.__name__,
@@ -474,7 +474,7 @@ def autotune(
     key: Sequence[str] | str | Callable[[SimpleNamespace], Mapping[str, Any]],
     dim: Dim,
     space: Space | None = None,
-    search: Literal["all"] | Strategy = "all",
+    search: Literal["all"] | Random = "all",
     default: int | Config | None = None,
     tiled: bool = False,
     block_dim: int | None = None,
@@ -508,7 +508,7 @@ def autotune(
             layout, a scalar by value. Or a function of the arguments that returns values by name.
         dim: Function of a configuration and of the arguments, as attributes, that returns the launch dimensions.
         space: Combinations of values, in place of ``configs``.
-        search: ``"all"``, ``Random(n)`` or ``Halving(n)``.
+        search: The configurations to measure: ``"all"`` or ``Random(n)``.
         default: The configuration, or its index, to launch where tuning is not allowed.
         tiled: Launch as ``wp.launch_tiled`` does.
         block_dim: Threads per block for configurations without ``block_dim``.
@@ -546,7 +546,8 @@ def autotune(
         raise TuningError(f"jobs is {jobs!r}", remedy="give a whole number of builds, 0 for one per core")
     rtol, atol = _tolerance("rtol", rtol), _tolerance("atol", atol)
     chosen: tuple[Config, ...] | Space = space if space is not None else checked_configs(configs or ())
-    strategy = strategy_of(search)
+    if search != "all" and not isinstance(search, Random):
+        raise TuningError(f"search is {search!r}", remedy='valid are "all" and Random(n, seed)')
     further = () if devices is None else _as_tuple(devices)
     measurement = Measurement(tiled, reference, rtol, atol, flush_l2, jobs, effort, further)
     names = None if restore is None else _as_tuple(restore)
@@ -555,7 +556,9 @@ def autotune(
 
     def decorate(function: Callable[..., Any]) -> TunedKernel:
         factory = KernelFactory(function, chosen, default, block_dim, needs_block_dim=tiled)
-        return TunedKernel(factory, key, dim, strategy, measurement, restore=names, wait=wait, store=store)
+        return TunedKernel(
+            factory, key, dim, None if search == "all" else search, measurement, restore=names, wait=wait, store=store
+        )
 
     return decorate
 

@@ -22,7 +22,7 @@ from warp_tiles.errors import RefusedWorkerError, ToolchainError
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.measure import Candidate, Clock, Effort, Runner, describe_error, is_transient, race
 from warp_tiles.tuning.record import Config, Record, Timing, identity, settled
-from warp_tiles.tuning.space import Strategy, modules_first
+from warp_tiles.tuning.space import modules_first
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.threads import DaemonThreads, available_cores, held, side_by_side, wait_all, wait_result
 from warp_tiles.util.warn import warn
@@ -78,7 +78,6 @@ def search(
     configs: Sequence[Config],
     devices: Sequence[SearchDevice],
     *,
-    strategy: Strategy | None = None,
     effort: Effort | None = None,
     jobs: int = 0,
     budget_s: float = 0.0,
@@ -98,7 +97,6 @@ def search(
     Args:
         configs: The configurations; they are assigned to the devices in turn.
         devices: The devices; at least one.
-        strategy: Narrows the configurations down; None measures all of them.
         effort: Amount of measurement; None for the default.
         jobs: Number of parallel builds; 0 for one per core.
         budget_s: Seconds after which the search stops with the results so far; 0 for no limit.
@@ -118,7 +116,7 @@ def search(
         deadline = time.monotonic() + budget_s if budget_s else math.inf
         task = bar.add_task("", total=len(configs))
         given = (effort or Effort(), jobs or available_cores(), deadline, soft, bar, task, finished)
-        return _Search([_Guard(device) for device in devices], *given).run(configs, strategy or Strategy(), default)
+        return _Search([_Guard(device) for device in devices], *given).run(configs, default)
 
 
 def by_identity(configs: Iterable[Config]) -> dict[str, Config]:
@@ -262,26 +260,20 @@ class _Search:
     def has_time(self) -> bool:
         return time.monotonic() < self.deadline
 
-    def run(self, configs: Sequence[Config], strategy: Strategy, default: Config | None) -> SearchResult:
+    def run(self, configs: Sequence[Config], default: Config | None) -> SearchResult:
         self.config_of = by_identity(configs)
         size = max(_BATCH if self.deadline == math.inf else _BATCH_ON_BUDGET, 4 * self.jobs)
-        steps = strategy.keep(0, len(configs)) > 0
-        full = self.effort.iterations
-        effort = replace(self.effort, iterations=strategy.iterations(0, full) if steps else full)
         several, waiting, leaders = len(self.guards) > 1, deque(self.config_of), list[Runner]()
         builder = DaemonThreads(self.jobs, "warp_tiles_tune")
         try:
             while waiting and self.has_time:
                 names = [waiting.popleft() for _ in range(min(size, len(waiting)))]
                 batch = [*leaders, *self._build(builder, names)]
-                self._race(batch, effort)
+                self._race(batch, self.effort)
                 waiting.extendleft(reversed(self._lost(names)))
-                if not steps:
-                    batch = self._here(batch)  # the next one is measured against the fastest of each device
-                    leaders = list({self.guard_of[one.name]: one for one in reversed(_fastest(batch))}.values())
-                    self._finish(batch)
-            if steps:
-                self._narrow(strategy)
+                batch = self._here(batch)  # the next one is measured against the fastest of each device
+                leaders = list({self.guard_of[one.name]: one for one in reversed(_fastest(batch))}.values())
+                self._finish(batch)
             if (default is not None or several) and self.has_time:
                 self._finals(builder, None if default is None else identity(default))
         except BaseException:
@@ -387,24 +379,6 @@ class _Search:
         self._race(finals, replace(self.effort, iterations=_FINAL_ITERATIONS * self.effort.iterations))
         self._lost(())
         self._finish(self._here(finals))
-
-    def _narrow(self, strategy: Strategy) -> None:
-        """Run the steps after the first one, and drop candidates at each."""
-        step, live = 0, _fastest(self.runners)
-        while live and self.has_time:
-            count = strategy.keep(step, len(live))
-            if not 0 < count < len(live):
-                break
-            for runner in live[count:]:
-                runner.status, runner.reason = "dropped", f"not among the {count} fastest of step {step + 1}"
-            live, step = live[:count], step + 1
-            self._race(live, replace(self.effort, iterations=strategy.iterations(step, self.effort.iterations)))
-            self._lost(())
-            live = self._here(_fastest(live))
-        if len(live) > 1 and 0 < strategy.keep(step, len(live)) < len(live):  # the time is over
-            for runner in live:
-                runner.unfinished = True
-        self._finish(self.runners)
 
     def _finish_interrupted(self) -> None:
         """Report the timings of candidates that are not final."""

@@ -147,25 +147,9 @@ def modules_first(configs: Iterable[Config]) -> list[Config]:
     return [*firsts, *others]
 
 
-class Strategy:
-    """The configurations that a search measures: all of them, to the end. Subclasses narrow them down in steps."""
-
-    def candidates(self, configs: Sequence[Config]) -> tuple[Config, ...]:
-        """Returns the configurations to measure, in order. The same input gives the same result."""
-        return tuple(configs)
-
-    def keep(self, step: int, measured: int) -> int:
-        """Returns the number of the fastest that continue after a step, counted from 0; 0 ends the search."""
-        return 0
-
-    def iterations(self, step: int, full: int) -> int:
-        """Returns the number of iterations over the candidates in a step; a full measurement has ``full``."""
-        return full
-
-
 @dataclass(frozen=True)
-class Random(Strategy):
-    """A random subset.
+class Random:
+    """A random subset of the configurations.
 
     Attributes:
         n: Number of configurations; all if there are not more.
@@ -183,60 +167,7 @@ class Random(Strategy):
             raise TuningError(f"n of the random subset is {self.n!r}", remedy="give a whole number, at least 1")
 
     def candidates(self, configs: Sequence[Config]) -> tuple[Config, ...]:
-        """See :class:`Strategy`."""
+        """Returns the configurations to measure. The same input gives the same result."""
         if self.n >= len(configs):
             return tuple(configs)
         return tuple(random.Random(self.seed).sample(list(configs), self.n))
-
-
-@dataclass(frozen=True)
-class Halving(Strategy):
-    """Successive halving: measure all a little, then the fastest ``1/factor`` of them ``factor`` times longer, ...
-
-    https://arxiv.org/abs/1502.07943
-
-    Attributes:
-        n: Number of configurations at the start, a random subset; None for all.
-        factor: After each step, ``1/factor`` of them continue and are measured ``factor`` times longer.
-        seed: Seed of the random subset.
-
-    Raises:
-        TuningError: ``n`` is not positive or ``factor`` below 2.
-    """
-
-    n: int | None = None
-    factor: int = 3
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        n = 1 if self.n is None else self.n
-        if type(n) is not int or n < 1 or type(self.factor) is not int or self.factor < 2:
-            raise TuningError(
-                f"n is {self.n!r} and factor {self.factor!r}",
-                remedy="give whole numbers, n of 1 or more, factor of 2 or more",
-            )
-
-    def candidates(self, configs: Sequence[Config]) -> tuple[Config, ...]:
-        """See :class:`Strategy`."""
-        return tuple(configs) if self.n is None else Random(self.n, self.seed).candidates(configs)
-
-    def keep(self, step: int, measured: int) -> int:
-        """See :class:`Strategy`."""
-        return math.ceil(measured / self.factor) if measured > 1 else 0
-
-    def iterations(self, step: int, full: int) -> int:
-        """See :class:`Strategy`."""
-        return min(int(self.factor**step), full)
-
-
-def strategy_of(search: Any) -> Strategy:
-    """Returns the strategy that ``search=`` names.
-
-    Raises:
-        TuningError: ``search`` is not a strategy.
-    """
-    if search == "all":
-        return Strategy()
-    if isinstance(search, Strategy):
-        return search
-    raise TuningError(f"search is {search!r}", remedy='valid are "all", Random(n, seed) and Halving(n, factor, seed)')
