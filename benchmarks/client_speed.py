@@ -3,12 +3,15 @@
     python benchmarks/client_speed.py --json benchmarks/results/client_speed.json [--only featherstone ik]
     python benchmarks/client_speed.py --json /tmp/rough.json --phases cold --parallel-cold 8
 
-`humanoid` and `n_humanoid` are models of `mujoco_warp/testspeed.py`, MuJoCo Warp's own benchmark. `featherstone` and
-`ik` are the solvers of client_scripts/newton_speed.py. Each run is a fresh process. `jit_s` is the time until the first
-step was made or captured, for which all modules of the step are loaded. Steps are replayed as a graph.
+`humanoid`, `n_humanoid` and `aloha_pot` are models of `mujoco_warp/testspeed.py`, MuJoCo Warp's own benchmark.
+`featherstone` and `ik` are the solvers of client_scripts/newton_speed.py. Each run is a fresh process. `jit_s` is the
+time until the first step was made or captured, for which all modules of the step are loaded. Steps are replayed as a
+graph.
 
-Cold runs start with empty caches. `own` sets `mathdx_opt_out=own`. The first
-run of each side is not counted, because it also reads the machine's libraries from disk; warm runs use its caches.
+Cold runs start with empty caches. `own` sets `mathdx_opt_out=own`. `all`, `record` and `store` set `modules=all`: a
+first start, which writes a start record; a start with that record; and a start with a store, a folder behind Python's
+HTTP server, which a run that is not counted has filled. The first run of each side is not counted, because it also
+reads the machine's libraries from disk; warm runs use its caches.
 The sides alternate. Medians are compared: of the cold runs, and of the steps a second of warm runs.
 
 The file is written after each measurement. Runs of the same sources, machine and sizes are added to those in the file.
@@ -28,6 +31,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -37,14 +41,25 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.client_record import Record, Run
 from benchmarks.machine import ROOT, cpu_record, gpu_record, source_digest
 from benchmarks.processes import environment
+from benchmarks.remote import served, trust_and_push
 
 MODELS = {  # of the package's test data, with the number of worlds and the options of its own benchmark
     "humanoid": ("humanoid/humanoid.xml", 8192, ("--nconmax=24", "--njmax=64")),
     "n_humanoid": ("humanoid/n_humanoid.xml", 1024, ("--nconmax=160", "--njmax=600")),
+    "aloha_pot": ("aloha_pot/scene.xml", 1024, ("--nconmax=24", "--njmax=128")),
 }
 NEWTON = ("featherstone", "ik")
 NEWTON_WORLDS = 4096
-SETTINGS = {"warp": None, "tiles": {}, "own": {"WARP_TILES_MATHDX_OPT_OUT": "own"}}
+ALL = {"WARP_TILES_MODULES": "all"}
+SETTINGS = {
+    "warp": None,
+    "tiles": {},
+    "own": {"WARP_TILES_MATHDX_OPT_OUT": "own"},
+    "all": ALL,
+    "record": ALL,
+    "store": ALL,
+}
+USUAL_SIDES = ("warp", "tiles", "own")  # of MuJoCo Warp
 PHASES = ("cold", "warm")
 FIELDS = ("steps_per_second", "converged_worlds", "ncon_mean", "nefc_mean", "solver_niter_mean")  # of testspeed.py
 OF_WARM_RUNS = ("steps_per_second", "rounds", "kernels_us", "tile_kernel_us")  # too few steps in a cold run
@@ -116,7 +131,7 @@ def mujoco(name: str, options: argparse.Namespace) -> Client:
         arguments=(str(folder / "test_data" / file), f"--nworld={options.worlds or usual}", *sizes, *output),
         cold=("--nstep=10",),
         warm=(f"--nstep={options.steps}",),
-        sides=tuple(SETTINGS),
+        sides=USUAL_SIDES,
         packages=("mujoco-warp", "mujoco"),
     )
 
@@ -138,12 +153,15 @@ class Runner:
     Attributes:
         record: The results.
         scratch: Folder of the caches.
+        store: Folder of the remote store, which ``url`` serves.
         limit_s: Seconds after which a run is ended.
         failures: Runs that failed.
     """
 
     record: Record
     scratch: Path
+    store: Path
+    url: str
     limit_s: float
     failures: list[str] = field(default_factory=list)
 
@@ -183,6 +201,20 @@ class Runner:
         if self.filled(client, side):
             self.run(client, side, self.caches(client, side), "warm", 1)
 
+    def _start(self, client: Client, side: str, phase: str) -> tuple[list[str], dict[str, str]]:
+        """The options of ``warp-tiles run`` and the environment by which a program starts."""
+        if side in ("all", "record"):
+            file = self.scratch / client.name / "start.json"
+            if side == "all":
+                file.unlink(missing_ok=True)
+            return ["--start", str(file)], {}
+        if side != "store":
+            return [], {}
+        trust, push = trust_and_push(self.scratch)
+        if phase == "first":
+            return [], {**trust, **push, "WARP_TILES_REMOTE": self.store.as_uri()}
+        return [], {**trust, "NO_PROXY": "127.0.0.1", "WARP_TILES_REMOTE": self.url}
+
     def run(self, client: Client, side: str, caches: Path, phase: str, together: int) -> bool:
         """Run the program in a fresh process. Each line of values is recorded at once.
 
@@ -190,10 +222,12 @@ class Runner:
             True if the program succeeded.
         """
         given = SETTINGS[side]
-        prefix = [sys.executable] if given is None else [sys.executable, "-m", "warp_tiles", "run"]
+        start_options, variables = self._start(client, side, phase)
+        prefix = [sys.executable] if given is None else [sys.executable, "-m", "warp_tiles", "run", *start_options]
         words = [*prefix, str(client.script), *client.arguments, *(client.warm if phase == "warm" else client.cold)]
-        paths = {"WARP_CACHE_PATH": caches / "warp", "WARP_TILES_CACHE_DIR": caches / "tiles"}
-        variables = environment(**paths, **(given or {}))
+        paths = {"WARP_CACHE_PATH": "warp", "WARP_TILES_CACHE_DIR": "tiles", "CUDA_CACHE_PATH": "driver"}
+        folders = {name: caches / folder for name, folder in paths.items()}
+        variables = environment(**folders, **variables, **(given or {}))
         run: Run = {"side": side, "phase": phase, "together": together}
         start = time.perf_counter()
         shown: deque[str] = deque(maxlen=SHOWN_LINES)
@@ -243,8 +277,9 @@ def measure(runner: Runner, client: Client, sides: Sequence[str], options: argpa
     counted = set()
     for side in sides:
         if not runner.filled(client, side):
-            runner.cold(client, side, "cold" if options.count_first else "first")
-            if options.count_first:
+            counts = options.count_first and side != "store"  # which is empty
+            runner.cold(client, side, "cold" if counts else "first")
+            if counts:
                 counted.add(side)
     for number in range(options.repeats):
         for side in sides if "cold" in options.phases else ():
@@ -287,10 +322,11 @@ def main() -> None:
     record = Record(options.json)
     for client in clients:
         record.begin(client.name, client.conditions(machine))
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         scratch = (options.scratch or Path(temporary)) / source_digest()
-        scratch.mkdir(parents=True, exist_ok=True)
-        runner = Runner(record, scratch, options.limit)
+        store = scratch / "store"
+        store.mkdir(parents=True, exist_ok=True)
+        runner = Runner(record, scratch, store, stack.enter_context(served(store)), options.limit)
         planned = [(client, options.sides or client.sides) for client in clients]
         if options.parallel_cold > 1 and "cold" in options.phases:
             fill(runner, planned, options.parallel_cold)

@@ -13,6 +13,11 @@ the building of models, which are recorded apart.
 warp_tiles in workers, and warp_tiles again with its own cache, Warp's being empty. It compares the bytes of all modules
 without functions. Python's hashes of strings are fixed, because Warp orders variables of the source by them.
 
+`--starts` measures whole starts with that setting, one module after another as launches ask for them: Warp; a first
+start, which writes a start record and pushes to a store; a start with the record; a start with the store, a folder
+behind Python's HTTP server. All caches are empty. Compilations ahead of a launch also run while the client is imported
+and its model is built, so what that takes longer than with Warp is added to the seconds of a side.
+
 The clients' packages are pinned and unmodified. `--install` puts them into a virtual environment, with this project.
 Without it nothing is installed, and a client whose packages `--python` lacks is left out, with the reason.
 """
@@ -34,6 +39,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.machine import ROOT, source_digest
 from benchmarks.processes import environment
+from benchmarks.remote import served, trust_and_push
 from warp_tiles.tuning.key import processor
 
 ARCH = 90
@@ -58,6 +64,7 @@ class Client:
 CLIENTS = {  # by the names of benchmarks/client_scripts/steps.py
     "mujoco_humanoid": Client("MuJoCo Warp, humanoid", ("mujoco-warp",)),
     "mujoco_n_humanoid": Client("MuJoCo Warp, n_humanoid", ("mujoco-warp",)),
+    "mujoco_aloha_pot": Client("MuJoCo Warp, aloha_pot", ("mujoco-warp",)),
     "newton_featherstone": Client("Newton, Featherstone", ("newton",)),
     "newton_ik": Client("Newton, inverse kinematics (LM)", ("newton",)),
     "newton_kamino": Client("Newton, Kamino's blocked LLT", ("newton",)),
@@ -80,7 +87,7 @@ def install(folder: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     python = folder / "bin" / "python"
     pins = [f"{name}=={version}" for name, version in PINNED.items()]
-    subprocess.run([str(python), "-m", "pip", "install", "-q", *pins, *MORE_PACKAGES, str(ROOT)], check=True)
+    subprocess.run([str(python), "-m", "pip", "install", "-q", *pins, *MORE_PACKAGES, f"{ROOT}[remote]"], check=True)
     return python
 
 
@@ -120,11 +127,15 @@ def require(client: Client, versions: Mapping[str, str]) -> None:
 # ---- measurements
 
 
-def run_side(python: Path, name: str, side: str, limit_s: float, kept: Path | None = None) -> dict[str, Any]:
+def run_side(
+    python: Path, name: str, side: str, limit_s: float, kept: Path | None = None, *record: Path, **variables: str
+) -> dict[str, Any]:
     """Compile a client's step in a fresh process with empty caches.
 
     Args:
         kept: Folder of the cache of warp_tiles; None for a new one.
+        *record: The start record of the side `start`.
+        **variables: More variables of its environment.
 
     Raises:
         LeftOut: The process failed or took longer than the limit.
@@ -132,11 +143,16 @@ def run_side(python: Path, name: str, side: str, limit_s: float, kept: Path | No
     with tempfile.TemporaryDirectory() as folder:
         caches = {"WARP_CACHE_PATH": Path(folder, "warp"), "WARP_TILES_CACHE_DIR": kept or Path(folder, "tiles")}
         others = {key: value for key, value in os.environ.items() if not key.startswith("WARP_")}
-        variables = environment(others, **caches)
-        command = [str(python), "-m", "benchmarks.client_scripts.child", name, side, str(Path(folder, "out"))]
+        words = [name, side, str(Path(folder, "out")), *map(str, record)]
         try:
             run = subprocess.run(
-                command, env=variables, cwd=folder, capture_output=True, text=True, check=False, timeout=limit_s
+                [str(python), "-m", "benchmarks.client_scripts.child", *words],
+                env=environment(others, **caches, **variables),
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=limit_s,
             )
         except subprocess.TimeoutExpired:
             raise LeftOut(f"{side}: it took longer than {limit_s:g} s") from None
@@ -209,10 +225,49 @@ def measured_all(name: str, python: Path, limit_s: float) -> dict[str, Any]:
     }
 
 
+def measured_starts(name: str, python: Path, limit_s: float) -> dict[str, Any]:
+    """The entry of a client's whole starts.
+
+    Raises:
+        LeftOut: A side failed.
+    """
+    os.environ["PYTHONHASHSEED"] = "0"
+    load = os.getloadavg()[0]  # wall seconds count only on an idle machine
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        record, store = folder / "record.json", folder / "store"
+        store.mkdir()
+        trust, push = trust_and_push(folder)
+        runs = {"warp": run_side(python, name, "warp", limit_s)}
+        to_store = {**trust, **push, "WARP_TILES_REMOTE": store.as_uri()}
+        run_side(python, name, "start", limit_s, None, folder / "other.json", **to_store)  # signing takes time
+        runs["first"] = run_side(python, name, "start", limit_s, None, record)
+        runs["record"] = run_side(python, name, "start", limit_s, None, record)
+        with served(store) as url:
+            from_store = {**trust, "NO_PROXY": "127.0.0.1", "WARP_TILES_REMOTE": url}
+            runs["store"] = run_side(python, name, "start", limit_s, None, folder / "new.json", **from_store)
+    later = {title: max(0.0, run["setup_wall_s"] - runs["warp"]["setup_wall_s"]) for title, run in runs.items()}
+    seconds = {title: round(run["wall_s"] + later[title], 3) for title, run in runs.items()}
+    fields = ("cpu_s", "wall_s", "setup_wall_s", "found")
+    return {
+        **{title: {field: run[field] for field in fields} for title, run in runs.items()},
+        "seconds": seconds,
+        "ratios": {title: round(value / seconds["warp"], 3) for title, value in seconds.items() if title != "warp"},
+        "load_average_before": round(load, 2),
+        "modules": runs["warp"]["modules"],
+        "versions": runs["warp"]["versions"],
+        "python": runs["warp"]["python"],
+    }
+
+
 def measure(
-    name: str, python: Path, versions: Mapping[str, str], limit_s: float, *, all_modules: bool = False
+    name: str, python: Path, versions: Mapping[str, str], limit_s: float, *, how: str = "step"
 ) -> dict[str, Any]:
-    """All sides of a client, or the reason why it was left out."""
+    """All sides of a client, or the reason why it was left out.
+
+    Args:
+        how: ``step``, ``all`` for :func:`measured_all`, or ``starts`` for :func:`measured_starts`.
+    """
     client = CLIENTS[name]
     entry: dict[str, Any] = {
         "title": client.title,
@@ -223,8 +278,8 @@ def measure(
     }
     try:
         require(client, versions)
-        if all_modules:
-            return entry | measured_all(name, python, limit_s)
+        if how != "step":
+            return entry | (measured_all if how == "all" else measured_starts)(name, python, limit_s)
         return entry | compared({side: run_side(python, name, side, limit_s) for side in reversed(SIDES)})
     except LeftOut as reason:
         return entry | {"left_out": str(reason)}
@@ -288,6 +343,19 @@ def table_of_all(entries: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def table_of_starts(entries: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each client with whole starts: seconds of Warp, and ratios to it."""
+    titles = ("first", "record", "store")
+    lines = [f"{'':32}{'modules':>9}{'Warp s':>9}" + "".join(f"{title:>9}" for title in titles)]
+    for entry in entries:
+        if "left_out" in entry:
+            lines.append(f"{entry['title']:32}  left out: {entry['left_out']}")
+        else:
+            ratios = "".join(f"{entry['ratios'][title]:>9.3f}" for title in titles)
+            lines.append(f"{entry['title']:32}{entry['modules']:>9}{entry['seconds']['warp']:>9.1f}{ratios}")
+    return "\n".join(lines)
+
+
 def markdown(entries: Sequence[Mapping[str, Any]]) -> str:
     """The rows of the table in docs/clients.md."""
     lines = []
@@ -318,7 +386,12 @@ def main() -> None:
     parser.add_argument(
         "--markdown", action="store_true", help="print the rows of docs/clients.md from --json, and end"
     )
-    parser.add_argument("--all-modules", action="store_true", help='measure the setting modules="all"')
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument(
+        "--all-modules", action="store_const", dest="how", const="all", help='measure the setting modules="all"'
+    )
+    kinds.add_argument("--starts", action="store_const", dest="how", const="starts", help="measure whole starts")
+    parser.set_defaults(how="step")
     parser.add_argument("--limit", type=float, default=1200.0, help="seconds for one side of a client")
     arguments = parser.parse_args()
     if arguments.markdown:
@@ -328,9 +401,9 @@ def main() -> None:
     path: Path | None = arguments.json
     entries: dict[str, Any] = json.loads(path.read_text())["clients"] if path and path.exists() else {}
     versions = installed(python)
-    show = table_of_all if arguments.all_modules else table
+    show = {"step": table, "all": table_of_all, "starts": table_of_starts}[arguments.how]
     for name in arguments.only:
-        entries[name] = measure(name, python, versions, arguments.limit, all_modules=arguments.all_modules)
+        entries[name] = measure(name, python, versions, arguments.limit, how=arguments.how)
         print(show([entries[name]]).splitlines()[-1], file=sys.stderr, flush=True)
         if path:
             ordered = {key: entries[key] for key in CLIENTS if key in entries}

@@ -65,7 +65,9 @@ def _nginx(store: Path, folder: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _python(store: Path) -> Iterator[str]:
+def served(store: Path) -> Iterator[str]:
+    """The URL at which Python's HTTP server serves a folder to this machine."""
+
     class Handler(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
             pass
@@ -74,6 +76,18 @@ def _python(store: Path) -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+def trust_and_push(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables of those who trust the signing key of a folder, and those that pushing needs as well."""
+    from warp_tiles.store.keys import SigningKey
+
+    file = folder / "key.pem"
+    if not file.exists():
+        SigningKey.generate().write(file)
+    key = SigningKey.read(file)
+    trust = {"WARP_TILES_TRUSTED_KEYS": str(key.public), "XDG_CONFIG_HOME": str(folder / "config")}
+    return trust, {"WARP_TILES_REMOTE_PUSH": "1", "WARP_TILES_SIGNING_KEY": str(file)}
 
 
 def run(modules: tuple[Any, ...], settings: dict[str, str]) -> dict[str, Any]:
@@ -92,21 +106,16 @@ def main() -> int:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
-    from warp_tiles.store.keys import SigningKey
-
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
         top = Path(scratch)
         store, server = top / "store", top / "server"
         store.mkdir()
         server.mkdir()
-        key = SigningKey.generate()
-        key.write(top / "key.pem")
-        trust = {"WARP_TILES_TRUSTED_KEYS": str(key.public), "XDG_CONFIG_HOME": str(top / "config")}
-        push = {"WARP_TILES_REMOTE_PUSH": "1", "WARP_TILES_SIGNING_KEY": str(top / "key.pem")}
+        trust, push = trust_and_push(top)
         for modules in MODULES.values():
             run(modules, {**trust, **push, "WARP_TILES_REMOTE": store.as_uri()})
         has_nginx = shutil.which("nginx") is not None
-        url = stack.enter_context(_nginx(store, server) if has_nginx else _python(store))
+        url = stack.enter_context(_nginx(store, server) if has_nginx else served(store))
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         remotes = {
             "local": {},

@@ -1,10 +1,11 @@
 """Compiles what one step of a client launches, in this process, and prints the cost as a line of JSON.
 
-    python -m benchmarks.client_scripts.child CLIENT warp|tiles|warp_threads|all FOLDER
+    python -m benchmarks.client_scripts.child CLIENT warp|tiles|warp_threads|all|start FOLDER [RECORD]
 
 The folder receives the cubins. The environment names the caches. `tiles` and `all` enable warp_tiles before the client
 is imported, as a user does, and the others do not. `warp_threads` and `all` compile on a thread for each core; `all`
-sets modules="all", so that workers compile.
+sets modules="all", so that workers compile. `start` sets it too, compiles one module after another, as launches do, and
+begins with the start record RECORD, if it exists, and writes it.
 """
 
 from __future__ import annotations
@@ -151,16 +152,16 @@ def versions() -> dict[str, str]:
     return found
 
 
-def measure(step: Callable[[], None], side: str, folder: Path) -> dict[str, Any]:
+def measure(step: Callable[[], None], side: str, folder: Path, record: Path | None = None) -> dict[str, Any]:
     """Find what a step launches and compile it: one module after another, as launches do, or side by side."""
-    tiles = side in ("tiles", "all")
+    tiles = side in ("tiles", "all", "start")
     wp.config.log_level = wp.LOG_WARNING
     wp.init()
     enabling = Meter()
-    if side == "all":
+    if side in ("all", "start"):
         warp_tiles.configure(modules="all")
     if tiles:
-        warp_tiles.enable()
+        warp_tiles.enable(start=record)
     start = enabling.read()
     setup = Meter()
     targets = launched_modules(step)
@@ -179,6 +180,7 @@ def measure(step: Callable[[], None], side: str, folder: Path) -> dict[str, Any]
     return {
         **{name: round(cost[name] + start[name], 3) for name in cost},
         "setup_cpu_s": met["cpu_s"],
+        "setup_wall_s": met["wall_s"],
         "modules": len(targets),
         "digests": digests,
         "cubin_bytes": sum(path.stat().st_size for path in folder.rglob("*.cubin")),
@@ -191,9 +193,9 @@ def measure(step: Callable[[], None], side: str, folder: Path) -> dict[str, Any]
 
 def main() -> None:
     """Entry point."""
-    client, side, folder = sys.argv[1:]
+    client, side, folder, *record = sys.argv[1:]
     with contextlib.redirect_stdout(sys.stderr):
-        result = measure(STEPS[client], side, Path(folder))
+        result = measure(STEPS[client], side, Path(folder), *map(Path, record))
     print(json.dumps({**result, "versions": versions(), "python": platform.python_version()}))
 
 

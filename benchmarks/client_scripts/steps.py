@@ -34,7 +34,7 @@ def _folder(package: str) -> Path:
 def mujoco_warp(model: str, **limits: int) -> None:
     """One ``mujoco_warp.step`` of a model of the package's own test data."""
     mujoco, mjw = import_module("mujoco"), import_module("mujoco_warp")
-    host = mujoco.MjModel.from_xml_path(str(_folder("mujoco_warp") / "test_data" / "humanoid" / model))
+    host = mujoco.MjModel.from_xml_path(str(_folder("mujoco_warp") / "test_data" / model))
     state = mujoco.MjData(host)
     if host.nkey:
         mujoco.mj_resetDataKeyframe(host, state, 0)  # as its testspeed does
@@ -155,8 +155,9 @@ def tile_mlp() -> None:
 
 
 STEPS: dict[str, Callable[[], None]] = {
-    "mujoco_humanoid": lambda: mujoco_warp("humanoid.xml"),
-    "mujoco_n_humanoid": lambda: mujoco_warp("n_humanoid.xml", njmax=600, nconmax=160),
+    "mujoco_humanoid": lambda: mujoco_warp("humanoid/humanoid.xml"),
+    "mujoco_n_humanoid": lambda: mujoco_warp("humanoid/n_humanoid.xml", njmax=600, nconmax=160),
+    "mujoco_aloha_pot": lambda: mujoco_warp("aloha_pot/scene.xml", njmax=128, nconmax=24),
     "newton_featherstone": featherstone,
     "newton_ik": inverse_kinematics,
     "newton_kamino": kamino,
