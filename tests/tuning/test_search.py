@@ -12,7 +12,7 @@ import pytest
 from warp_tiles import WorkerError, settings
 from warp_tiles.errors import ToolchainError
 from warp_tiles.tuning.record import Config, Timing
-from warp_tiles.tuning.search import SearchDevice, SearchResult, search
+from warp_tiles.tuning.search import Counters, SearchDevice, SearchResult, search
 
 CONFIGS = [{"x": number} for number in range(20)]
 
@@ -72,7 +72,8 @@ def run(
 
 
 def test_every_configuration_gets_a_timing_and_failures_their_reason() -> None:
-    found = run(soft={"driver": "13.0"})
+    counters = Counters()
+    found = run(soft={"driver": "13.0"}, counters=counters)
     by_number = {timing.config["x"]: timing for timing in found.timings}
     assert sorted(by_number) == list(range(20))
     assert by_number[7].status == by_number[13].status == "failed"
@@ -84,7 +85,7 @@ def test_every_configuration_gets_a_timing_and_failures_their_reason() -> None:
     assert best.shared_bytes == 1011
     assert {timing.soft["driver"] for timing in found.timings if timing.soft} == {"13.0"}
     assert by_number[0].status == "dropped"
-    assert (found.builds, found.measurements) == (20, 18)
+    assert (counters.builds, counters.measurements) == (20, 18)
 
 
 @pytest.mark.parametrize("jobs", [1, 4])
@@ -127,10 +128,11 @@ def test_an_interruption_keeps_reported_timings() -> None:
 
 def test_the_budget_ends_a_search_with_its_timings() -> None:
     start = time.monotonic()
-    found = run([{"x": 100 + number} for number in range(200)], Builder(0.05), jobs=2, budget_s=1.0)
+    counters = Counters()
+    found = run([{"x": 100 + number} for number in range(200)], Builder(0.05), jobs=2, budget_s=1.0, counters=counters)
     assert time.monotonic() - start < 3
     assert 16 <= len(found.timings) < 200
-    assert found.builds < 200
+    assert counters.builds < 200
 
 
 def test_a_budget_that_ends_within_the_first_builds() -> None:

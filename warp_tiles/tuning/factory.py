@@ -14,6 +14,7 @@ from typing import Any
 
 import warp as wp
 
+from warp_tiles._warp.launch import argument_names
 from warp_tiles.errors import TuningError
 from warp_tiles.settings import OPTION_PREFIX, from_options
 from warp_tiles.tuning.record import Config, identity
@@ -36,11 +37,6 @@ class TunedLaunch:
     config: Config
     kernel: Any
     block_dim: int | None
-
-
-def argument_names(kernel: Any) -> tuple[str, ...]:
-    """Names of a kernel's arguments, in order."""
-    return tuple(inspect.signature(kernel.func).parameters)
 
 
 def _kernel_arguments(function: types.FunctionType) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles._warp import require_hooks
 from warp_tiles._warp.intercept import NotedLaunch
+from warp_tiles._warp.launch import argument_names
 from warp_tiles._warp.modules import name_of
 from warp_tiles._warp.searches import copied_kernel, forget_modules, launching
 from warp_tiles.errors import ToolchainError, WarpTilesError
@@ -29,7 +30,7 @@ from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.settings import Settings
 from warp_tiles.settings.layers import ANSWERS
 from warp_tiles.tuning.answers import Answers, source_of
-from warp_tiles.tuning.factory import TunedLaunch, argument_names
+from warp_tiles.tuning.factory import TunedLaunch
 from warp_tiles.tuning.key import Environment, environment_of
 from warp_tiles.tuning.launches import KernelLaunches, Measurement
 from warp_tiles.tuning.measure import Effort

@@ -13,7 +13,6 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +31,7 @@ from warp_tiles.tuning.key import TuningKey, environment_of
 from warp_tiles.tuning.launches import Dim, KernelLaunches, Measurement, dimensions
 from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.record import Config, Record, Timing
-from warp_tiles.tuning.search import Question, by_identity
+from warp_tiles.tuning.search import Counters, Question, by_identity
 from warp_tiles.tuning.source import source_digest
 from warp_tiles.tuning.space import Limits, Random, Space, checked_configs, modules_first
 from warp_tiles.tuning.store import RecordStore, open_store
@@ -49,25 +48,6 @@ _instances: weakref.WeakSet[TunedKernel] = weakref.WeakSet()
 def _settings_changed() -> None:
     for tuned in tuple(_instances):
         tuned.forget()
-
-
-@dataclass
-class Counters:
-    """Counts of the operations of a tuned kernel in this process.
-
-    Attributes:
-        lookups: Look-ups of records.
-        builds: Builds of candidates, failed ones included.
-        measurements: Candidates with at least one timed run.
-        build_s, measure_s: Time in which searches waited for builds, and in which they measured.
-    """
-
-    lookups: int = 0
-    searches: int = 0
-    builds: int = 0
-    measurements: int = 0
-    build_s: float = 0.0
-    measure_s: float = 0.0
 
 
 class TunedKernel:
@@ -458,11 +438,8 @@ class TunedKernel:
                 effort=options.effort,
                 jobs=options.jobs,
                 what=self.__name__,
+                counters=self.counters,
             )
-        self.counters.builds += found.builds
-        self.counters.measurements += found.measurements
-        self.counters.build_s += found.build_s
-        self.counters.measure_s += found.measure_s
         for timing in found.transient:
             log.warning("tuning %r: %s is left out until the next search: %s", self, dict(timing.config), timing.reason)
         return Record(question.key, found.transient)

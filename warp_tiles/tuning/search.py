@@ -54,23 +54,35 @@ class SearchDevice:
     is_usable: Callable[[], bool] = lambda: True
 
 
+@dataclass
+class Counters:
+    """Counts of the operations of a tuned kernel in this process.
+
+    Attributes:
+        lookups: Look-ups of records.
+        builds: Builds of candidates, failed ones included.
+        measurements: Candidates with at least one timed run.
+        build_s, measure_s: Time in which searches waited for builds, and in which they measured.
+    """
+
+    lookups: int = 0
+    searches: int = 0
+    builds: int = 0
+    measurements: int = 0
+    build_s: float = 0.0
+    measure_s: float = 0.0
+
+
 @dataclass(frozen=True)
 class SearchResult:
     """The result of a search.
 
     Attributes:
         timings: One per configuration that was measured, dropped or failed.
-        builds: Number of builds, failed ones included.
-        measurements: Number of candidates with at least one timed run.
-        build_s, measure_s: Time in which it waited for builds, and in which it measured.
         transient: Those of ``timings`` that failed for a transient cause. ``finished`` does not get them.
     """
 
     timings: tuple[Timing, ...]
-    builds: int
-    measurements: int
-    build_s: float = 0.0
-    measure_s: float = 0.0
     transient: tuple[Timing, ...] = ()
 
 
@@ -85,6 +97,7 @@ def search(
     finished: Callable[[Sequence[Timing]], object] = lambda timings: None,
     what: str = "",
     default: Config | None = None,
+    counters: Counters | None = None,
 ) -> SearchResult:
     """Build and measure configurations.
 
@@ -105,6 +118,7 @@ def search(
             unfinished. It does not get builds that failed for a transient cause (:func:`is_transient`).
         what: Name of the tuned function, for the progress bar.
         default: One of the configurations, which the final measurement contains even if it is slow.
+        counters: Receives the builds and measurements.
 
     Raises:
         ToolchainError: The last device was lost.
@@ -115,7 +129,16 @@ def search(
     with bar if is_shown else contextlib.nullcontext():
         deadline = time.monotonic() + budget_s if budget_s else math.inf
         task = bar.add_task("", total=len(configs))
-        given = (effort or Effort(), jobs or available_cores(), deadline, soft, bar, task, finished)
+        given = (
+            effort or Effort(),
+            jobs or available_cores(),
+            deadline,
+            soft,
+            bar,
+            task,
+            finished,
+            counters or Counters(),
+        )
         return _Search([_Guard(device) for device in devices], *given).run(configs, default)
 
 
@@ -246,14 +269,12 @@ class _Search:
     bar: Progress
     task: TaskID
     finished: Callable[[Sequence[Timing]], object]
+    counters: Counters
     config_of: dict[str, Config] = field(default_factory=dict)
     guard_of: dict[str, _Guard] = field(default_factory=dict)
     timings: dict[str, Timing] = field(default_factory=dict)
     transient: list[Timing] = field(default_factory=list)
     runners: list[Runner] = field(default_factory=list)
-    builds: int = 0
-    build_s: float = 0.0
-    measure_s: float = 0.0
     best_us: float = math.inf
 
     @property
@@ -282,9 +303,8 @@ class _Search:
             raise
         finally:  # builds that exceed the budget end in the background; their results are ignored
             builder.shutdown(wait=False, cancel_futures=True)
-        measured = len({runner.name for runner in self.runners if runner.samples_us})
-        timings, transient = tuple(self.timings.values()), tuple(self.transient)
-        return SearchResult(timings, self.builds, measured, self.build_s, self.measure_s, transient)
+        self.counters.measurements += len({runner.name for runner in self.runners if runner.samples_us})
+        return SearchResult(tuple(self.timings.values()), tuple(self.transient))
 
     def _build(self, builder: DaemonThreads, names: Sequence[str]) -> list[Runner]:
         start = time.monotonic()
@@ -295,14 +315,14 @@ class _Search:
         for future in futures.values():
             future.add_done_callback(lambda done: None if done.cancelled() else self.bar.advance(self.task))
         wait_all(futures.values(), left_s)
-        self.build_s += time.monotonic() - start
+        self.counters.build_s += time.monotonic() - start
         runners: list[Runner] = []
         failed: list[Timing] = []
         transient: list[Timing] = []
         for name, future in futures.items():
             if future.cancel() or not future.done():
                 continue  # out of time
-            self.builds += 1
+            self.counters.builds += 1
             error = future.exception()
             if error is None:
                 runners.append(self.guard_of[name].runner(name, future.result()))
@@ -355,7 +375,7 @@ class _Search:
             measure(*parts[0])
         else:
             side_by_side(lambda part: measure(*part), parts, len(parts))
-        self.measure_s += time.monotonic() - start
+        self.counters.measure_s += time.monotonic() - start
 
     def _show(self, runner: Runner) -> None:
         if runner.samples_us and (median_us := runner.statistics().median_us) < self.best_us:

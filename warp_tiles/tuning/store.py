@@ -10,12 +10,13 @@ from __future__ import annotations
 import atexit
 import functools
 import hashlib
+import logging
 import os
 import shutil
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,8 +38,7 @@ from warp_tiles.tuning.record import (
     encode_records,
 )
 from warp_tiles.util.files import open_input, read_whole
-from warp_tiles.util.single_flight import searches, single_flight
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled, suppressed
 
 if TYPE_CHECKING:
     from warp_tiles.store.keys import PublicKey, SigningKey
@@ -50,6 +50,22 @@ MAX_EXPORT_BYTES = 8 << 20
 # records that could not be written, by path; a forked child inherits them
 _unwritten: dict[Path, Record] = {}
 _unwritten_lock = threading.Lock()
+_POLL_S = 0.05
+log = logging.getLogger("warp_tiles")
+
+
+class _Searching(threading.local):
+    """The locks of the searches of this thread."""
+
+    def __init__(self) -> None:
+        self.locks: set[Path] = set()
+
+
+_searching = _Searching()
+
+
+def _wait(holder: str) -> None:
+    log.warning("waiting for %s, which searches for the same configuration", holder)
 
 
 @dataclass(frozen=True)
@@ -131,7 +147,8 @@ class RecordStore:
             )
         return self.load(key) or Record(key).merged(timings)
 
-    def single_flight(self, key: TuningKey, timeout_s: float | None = None) -> AbstractContextManager[bool]:
+    @contextmanager
+    def single_flight(self, key: TuningKey, timeout_s: float | None = None) -> Iterator[bool]:
         """Let one thread of one process search for a key, while others wait.
 
         Load the record again in the block in either case: another search may have just ended.
@@ -139,19 +156,37 @@ class RecordStore:
         Args:
             timeout_s: Seconds to wait for another search; None for no limit, 0 to not wait.
 
-        Returns:
-            A block, with True if this thread may search, also after a search that was killed or raised an error.
-            False if another search has ended meanwhile or still runs, or if this thread is searching for the key.
+        Yields:
+            True if this thread may search, also after a search that was killed or raised an error, or if nobody can
+            hold a lock. False if another search has ended meanwhile or still runs, or if this thread is searching for
+            the key.
         """
-
-        def unusable(error: OSError) -> None:
-            warn_once(f"searches are not coordinated: {self.root} cannot be used ({reason_of(error)})")
-
-        return single_flight(self._own.trusted, lock_name(key.digest), timeout_s, unusable)
+        files, name = self._own.trusted, lock_name(key.digest)
+        lock = files.path(name)
+        with ExitStack() as held:
+            may_search = lock not in _searching.locks
+            if may_search:
+                try:
+                    held.enter_context(files.lock(name, 0.0))
+                except TimeoutError as busy:
+                    raise_if_signalled(busy)
+                    may_search = False
+                    with (
+                        suppressed(OSError),
+                        files.lock(name, -1.0 if timeout_s is None else timeout_s, _POLL_S, _wait),
+                    ):
+                        pass
+                except OSError as error:
+                    raise_if_signalled(error)
+                    warn_once(f"searches are not coordinated: {self.root} cannot be used ({reason_of(error)})")
+            if may_search:
+                _searching.locks.add(lock)
+                held.callback(_searching.locks.discard, lock)
+            yield may_search
 
     def searches(self, key: TuningKey) -> bool:
         """Returns True if this thread is in the block of :meth:`single_flight` for a key."""
-        return searches(self._own.trusted, lock_name(key.digest))
+        return self._own.trusted.path(lock_name(key.digest)) in _searching.locks
 
     def records(self, subject_prefix: str = "") -> list[StoredRecord]:
         """Every stored record whose subject begins with a prefix, folder by folder in lookup order."""

@@ -1,1 +1,1 @@
-"""Files, locks, threads, single flight and warnings, for the whole package."""
+"""Files, locks, threads and warnings, for the whole package."""
