@@ -76,12 +76,6 @@ def test_the_users_choice_counts(chosen: str, monkeypatch: pytest.MonkeyPatch) -
     assert main_loop() == "auto"
 
 
-def test_without_enable_no_setting_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WARP_TILES_PROVIDR", "mma")  # an error where settings are read
-    assert not warp_tiles.is_enabled()
-    assert main_loop() == "auto"
-
-
 def test_a_product_without_enable_reads_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARP_TILES_PROVIDR", "mma")
     a = wp.array(np.eye(8, dtype=np.float32), device="cpu")

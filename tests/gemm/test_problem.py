@@ -1,16 +1,17 @@
-"""Variants and symbols correspond one to one. Variants survive a round trip through JSON; invalid JSON is refused."""
+"""Element types, variants and their symbols, which correspond one to one."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
+from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, DType, GemmProblem, Operand
 
 operands = st.builds(
     Operand,
@@ -184,3 +185,27 @@ def test_without_alignment_changes_only_the_alignments(variant: GemmProblem) -> 
 def test_the_description_has_sizes_types_threads_and_architecture() -> None:
     assert BASE.describe() == "24x20x16 float16 x bfloat16 -> float32, 128 threads, sm_90"
     assert "(tf32)" in replace(BASE, precision="tf32").describe()
+
+
+# ---- element types
+
+
+def test_every_type_has_a_row_with_its_name() -> None:
+    assert set(DTYPES) == set(get_args(DType)) == set(DTYPE_BYTES)
+    assert all(name == info.name for name, info in DTYPES.items())
+
+
+@pytest.mark.parametrize("field", ["code", "kernel_type", "warp_type", "cuda_type", "roundoff"])
+def test_no_two_types_share_a_name(field: str) -> None:
+    assert len({getattr(info, field) for info in DTYPES.values()}) == len(DTYPES)
+
+
+@pytest.mark.parametrize("name", ["float16", "float32", "float64"])
+def test_sizes_and_roundoff_equal_numpys(name: DType) -> None:
+    assert np.dtype(name).itemsize == DTYPES[name].size_bytes
+    assert np.finfo(name).eps / 2 == DTYPES[name].roundoff
+
+
+def test_bfloat16_is_half_a_float32() -> None:
+    assert DTYPES["bfloat16"].size_bytes == 2
+    assert DTYPES["bfloat16"].roundoff == 2.0**-8  # the significand has 8 bits, one of them implicit

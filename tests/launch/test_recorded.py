@@ -63,12 +63,6 @@ def test_recording_launches_nothing() -> None:
     np.testing.assert_array_equal(arguments[5].numpy(), before)
 
 
-def test_recording_works_under_the_hooks(enabled: None) -> None:
-    arguments = blend_arguments()
-    record(blend, 5, arguments, device=CPU).forward()
-    np.testing.assert_allclose(arguments[5].numpy(), expected_blend(arguments), rtol=1e-6)
-
-
 @pytest.mark.parametrize("dim", [(5,), [5], np.int64(5), np.array([5])], ids=repr)
 def test_dimensions_have_any_form_that_warp_accepts(dim: Any) -> None:
     arguments = blend_arguments()

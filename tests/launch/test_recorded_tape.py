@@ -152,19 +152,6 @@ def test_a_tape_keeps_the_arguments_of_the_forward_pass() -> None:
     assert loss.numpy()[0] == 29.0
 
 
-def test_the_tape_uses_a_given_gradient() -> None:
-    x, loss = Simulation.array([2.0]), Simulation.array([0.0])
-    gradient = wp.zeros_like(x.grad)
-    pair = record(energy, 1, [x], [loss], [gradient], device=CPU)
-    with wp.Tape() as tape:
-        pair.forward()
-    tape.backward(loss)
-    assert gradient.numpy()[0] == 4.0
-    assert tape.gradients[x] is gradient
-    tape.zero()
-    assert gradient.numpy()[0] == 0.0
-
-
 def test_a_gradient_for_backward_reaches_an_array_without_one() -> None:
     x = Simulation.array([2.0])
     out = wp.zeros(1, dtype=wp.float32, device=CPU)

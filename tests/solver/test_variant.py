@@ -1,17 +1,29 @@
-"""Solver variants and symbols correspond one to one. Variants survive a round trip through JSON."""
+"""Solver variants: symbols and JSON, the chooser of their lanes, and the variants of a call."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, Operand
-from warp_tiles.solver.variant import OPERANDS, Function, SolverConfig, SolverVariant
+from warp_tiles.gemm.dispatch import Target, Tile
+from warp_tiles.gemm.hardware import LANES, STATIC_SHARED_BYTES, THREAD_REGISTERS
+from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, Operand, Role
+from warp_tiles.solver.variant import (
+    MAX_ROWS,
+    OPERANDS,
+    Function,
+    SolverConfig,
+    SolverVariant,
+    choose,
+    reason_unsupported,
+    register_limit,
+    solvers,
+)
 
 FUNCTIONS = get_args(Function)
 
@@ -131,3 +143,246 @@ def test_only_adjoints_need_scratch_memory(variant: SolverVariant) -> None:
         assert variant.scratch_elements >= variant.n * variant.n
     if variant.function == "lower_solve_adjoint":
         assert variant.scratch_elements >= variant.n * variant.columns
+
+
+# ---- the variants of a call
+
+
+TARGET = Target(90, 64)
+SOLVES: list[Function] = ["cholesky_solve", "lower_solve", "upper_solve"]
+
+
+def tile(rows: int, columns: int, *, transposed: bool = False, pad: int = 0, aligned: bool = True) -> Tile:
+    """A dense tile, or one with padded rows (columns of a transposed one)."""
+    if transposed:
+        return Tile("float32", (rows, columns), (1, rows + pad), "col_major", aligned)
+    return Tile("float32", (rows, columns), (columns + pad, 1), "row_major", aligned)
+
+
+def solved(function: Function, *tiles: Tile, target: Target = TARGET, **changes: Any) -> dict[Role, SolverVariant]:
+    found = solvers(function, tiles, target, **changes)
+    assert isinstance(found, dict)
+    return found
+
+
+def factored(a: Tile, result: Tile, **changes: Any) -> dict[Role, SolverVariant]:
+    return solved("cholesky", a, result, **changes)
+
+
+def arrangements(variant: SolverVariant) -> str:
+    return "".join(operand.arrangement[0] for operand in variant.operands)
+
+
+# ---- Cholesky
+
+
+def test_a_factor_and_its_adjoint() -> None:
+    found = factored(tile(8, 8), tile(8, 8, transposed=True))
+    a, factor = Operand("float32", "row_major", 8, 16), Operand("float32", "col_major", 8, 16)
+    assert found == {
+        Role.FORWARD: SolverVariant("cholesky", 8, 8, (a, factor), False, 64, 90),
+        Role.ADJOINT: SolverVariant("cholesky_adjoint", 8, 8, (factor, factor, a), False, 64, 90),
+    }
+
+
+@pytest.mark.parametrize("a", [False, True])
+@pytest.mark.parametrize("factor", [False, True])
+def test_an_upper_factor_is_the_transpose_of_a_lower_one(a: bool, factor: bool) -> None:
+    upper = factored(tile(8, 8, transposed=a), tile(8, 8, transposed=factor), upper=True)
+    lower = factored(tile(8, 8, transposed=not a), tile(8, 8, transposed=not factor))
+    assert upper == lower
+
+
+def test_a_factor_in_place_has_no_adjoint() -> None:
+    a = tile(8, 8)
+    found = factored(a, a, in_place=True)
+    assert set(found) == {Role.FORWARD}
+    assert found[Role.FORWARD].in_place
+    assert len(set(found[Role.FORWARD].operands)) == 1
+
+
+# ---- solves
+
+
+@pytest.mark.parametrize("function", SOLVES)
+@pytest.mark.parametrize("code", ["rrr", "crr", "rcr", "rrc", "ccc"])
+def test_every_layout_of_a_solve(function: Function, code: str) -> None:
+    shapes = ((8, 8), (8, 5), (8, 5))
+    tiles = [tile(*shape, transposed=letter == "c") for shape, letter in zip(shapes, code)]
+    forward = solved(function, *tiles)[Role.FORWARD]
+    assert arrangements(forward) == code
+    assert [operand.leading_dimension for operand in forward.operands] == [
+        8, *(8 if letter == "c" else 5 for letter in code[1:])
+    ]  # fmt: skip
+    assert (forward.function, forward.n, forward.columns, forward.threads, forward.arch) == (function, 8, 5, 64, 90)
+
+
+@pytest.mark.parametrize("function", SOLVES)
+def test_a_vector_is_one_column(function: Function) -> None:
+    vector = tile(8, 1, transposed=True)
+    forward = solved(function, tile(8, 8), vector, vector)[Role.FORWARD]
+    assert (forward.columns, arrangements(forward)) == (1, "rcc")
+
+
+def test_only_a_cholesky_solve_knows_upper_factors() -> None:
+    rhs = tile(8, 5)
+    upper = solved("cholesky_solve", tile(8, 8), rhs, rhs, upper=True)
+    assert arrangements(upper[Role.FORWARD]) == "crr"
+    assert upper == solved("cholesky_solve", tile(8, 8, transposed=True), rhs, rhs)
+
+
+def test_the_adjoint_of_a_lower_solve() -> None:
+    found = solved("lower_solve", tile(8, 8), tile(8, 5, transposed=True), tile(8, 5))
+    adjoint = found[Role.ADJOINT]
+    triangle, y, x = found[Role.FORWARD].operands
+    # a gradient lies as its tile does
+    expected = {"l": triangle, "x": x, "gx": x, "gy": y, "gl": triangle}
+    assert dict(zip(OPERANDS["lower_solve_adjoint"], adjoint.operands)) == expected
+    assert (adjoint.n, adjoint.columns, adjoint.in_place) == (8, 5, False)
+
+
+@pytest.mark.parametrize("function", ["cholesky_solve", "upper_solve"])
+def test_warp_differentiates_no_other_solve(function: Function) -> None:
+    assert set(solved(function, tile(8, 8), tile(8, 5), tile(8, 5))) == {Role.FORWARD}
+
+
+@pytest.mark.parametrize("function", SOLVES)
+def test_a_solve_in_place_has_no_adjoint(function: Function) -> None:
+    rhs = tile(8, 5)
+    found = solved(function, tile(8, 8), rhs, rhs, in_place=True)
+    assert set(found) == {Role.FORWARD}
+    forward = found[Role.FORWARD]
+    assert (forward.in_place, forward.operands[1]) == (True, forward.operands[2])
+
+
+# ---- leading dimensions and alignment
+
+
+def test_a_view_has_its_own_leading_dimension_and_no_alignment() -> None:
+    forward = factored(tile(8, 8, pad=3, aligned=False), tile(8, 8))[Role.FORWARD]
+    assert forward.operands == (Operand("float32", "row_major", 11, 4), Operand("float32", "row_major", 8, 16))
+
+
+@pytest.mark.parametrize(("columns", "alignment"), [(1, 4), (2, 8), (3, 4), (4, 16), (6, 8)])
+def test_the_leading_dimension_limits_the_alignment(columns: int, alignment: int) -> None:
+    rhs = tile(8, columns)
+    assert solved("upper_solve", tile(8, 8), rhs, rhs)[Role.FORWARD].operands[1].alignment == alignment
+
+
+@pytest.mark.parametrize("strides", [(0, 1), (1, 0), (16, 2), (2, 16), (1, 4)])
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_other_strides_are_refused_with_the_tile_and_its_strides(position: int, strides: tuple[int, int]) -> None:
+    tiles = [tile(8, 8), tile(8, 8), tile(8, 8)]
+    tiles[position] = replace(tiles[position], strides=strides)
+    name = ("the triangle", "the right-hand side", "the result")[position]
+    reason = f"{name} with shape=(8, 8) strides={strides} cannot be expressed as a leading dimension"
+    assert solvers("lower_solve", tiles, TARGET) == reason
+
+
+def test_other_strides_of_a_matrix_that_is_factored_are_refused() -> None:
+    found = solvers("cholesky", [replace(tile(8, 8), strides=(16, 2)), tile(8, 8)], TARGET)
+    assert "the triangle" in str(found)
+
+
+# ---- the chooser
+
+
+def variant(function: Function, n: int = 16, columns: int = 4, dtype: DType = "float32", threads: int = 64,
+            arch: int = 90) -> SolverVariant:  # fmt: skip
+    operands = (Operand(dtype, "row_major", n, 4),) * len(OPERANDS[function])
+    return SolverVariant(function, n, columns if "solve" in function else n, operands, False, threads, arch)
+
+
+usual_variants = st.builds(
+    variant,
+    function=st.sampled_from(get_args(Function)),
+    n=st.integers(1, MAX_ROWS),
+    columns=st.integers(1, 300),
+    dtype=st.sampled_from(["float32", "float64"]),
+    threads=st.integers(1, 32).map(lambda warps: warps * LANES),
+    arch=st.sampled_from([75, 80, 90, 120]),
+)
+
+
+# ---- refused usual_variants
+
+
+@pytest.mark.parametrize("function", get_args(Function))
+def test_a_usual_variant_is_served(function: Function) -> None:
+    assert reason_unsupported(variant(function)) == ""
+
+
+@pytest.mark.parametrize("function", get_args(Function))
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"arch": 70}, "arch=70: sm_75 is the oldest"),
+        ({"threads": 48}, "threads=48: the block has to consist of whole warps: change block_dim"),
+        ({"threads": 16}, "threads=16: the block has to consist of whole warps: change block_dim"),
+        ({"threads": 2048}, "threads=2048: the block has to consist of whole warps: change block_dim"),
+        ({"n": 257}, "n=257: shared memory does not hold a triangle of so many rows: use a smaller matrix"),
+    ],
+)
+def test_a_rejection_names_the_field_and_its_value(function: Function, changes: dict[str, int], words: str) -> None:
+    assert reason_unsupported(replace(variant(function), **changes)) == words
+
+
+def test_the_scratch_memory_of_an_adjoint_is_limited() -> None:
+    assert reason_unsupported(variant("cholesky_adjoint", n=110)) == ""
+    assert reason_unsupported(variant("cholesky_adjoint", n=111)) == (
+        f"n=111: its scratch memory has {111 * 112 * 4} of at most {STATIC_SHARED_BYTES} bytes: use a smaller matrix"
+    )
+    assert reason_unsupported(variant("cholesky_adjoint", n=80, dtype="float64")) != ""
+    assert reason_unsupported(variant("lower_solve_adjoint", n=64, columns=189)) == ""
+    assert reason_unsupported(variant("lower_solve_adjoint", n=64, columns=190)) != ""
+    assert reason_unsupported(variant("cholesky", n=MAX_ROWS)) == ""
+
+
+# ---- lanes
+
+
+@given(usual_variants)
+def test_lanes_are_a_power_of_two_within_a_warp(variant: SolverVariant) -> None:
+    assert choose(variant).lanes in (1, 2, 4, 8, 16, 32)
+
+
+@given(usual_variants)
+def test_no_lane_is_without_a_row(variant: SolverVariant) -> None:
+    lanes = choose(variant).lanes
+    assert lanes == 1 or lanes // 2 < variant.n
+
+
+def test_a_factor_has_one_lane_per_column() -> None:
+    assert {choose(variant("cholesky", n=n)).lanes for n in (1, 8, 32, 64, 256)} == {1}
+
+
+def test_few_columns_get_several_lanes_and_many_one() -> None:
+    assert choose(variant("lower_solve", n=32, columns=1)).lanes > 1
+    assert choose(variant("lower_solve", n=32, columns=64)).lanes == 1
+
+
+# ---- registers
+
+
+@given(usual_variants)
+def test_a_register_limit_is_a_number_that_the_linker_takes(variant: SolverVariant) -> None:
+    assert 32 <= register_limit(variant) <= THREAD_REGISTERS
+
+
+@pytest.mark.parametrize(
+    ("function", "changes", "limit"),
+    [
+        ("cholesky", {"n": 32}, 56),
+        ("cholesky", {"n": 96}, 255),
+        ("cholesky", {"n": 64, "threads": 128}, 80),
+        ("cholesky_solve", {"n": 64, "threads": 128}, 56),
+        ("lower_solve", {"n": 64, "columns": 64, "threads": 128}, 128),
+        ("cholesky_adjoint", {"n": 32, "threads": 256}, 72),
+        ("lower_solve_adjoint", {"n": 64, "threads": 256}, 72),
+        ("cholesky", {"n": 16, "dtype": "float64"}, 56),
+    ],
+)
+def test_a_register_limit_follows_from_the_tiles_in_shared_memory(
+    function: Function, changes: dict[str, Any], limit: int
+) -> None:
+    assert register_limit(variant(function, **changes)) == limit

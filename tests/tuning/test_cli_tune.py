@@ -370,14 +370,6 @@ class TestExportAndImport:
         assert {path.stat().st_mode & 0o777 for path in files} == {0o644}
         assert {path.parent.stat().st_mode & 0o777 for path in files} == {0o755}
 
-    @pytest.mark.parametrize("content", [b"", b"PNG", b"[]", b'{"schema": 9, "records": []}'])
-    def test_an_invalid_file_is_an_error_and_changes_nothing(self, two: RecordStore, content: bytes) -> None:
-        Path("bad.json").write_bytes(content)
-        result = tune("import", "bad.json")
-        assert isinstance(result.exception, RecordError)
-        assert "bad.json" in result.exception.message
-        assert len(open_store().records()) == 2
-
 
 class TestClear:
     def test_keys_or_all(self, two: RecordStore) -> None:

@@ -1,4 +1,4 @@
-"""Affine expressions agree with integers."""
+"""Affine expressions agree with integers; the effects of builtins and functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.codegen.operations import Affine, affine_result
+from warp_tiles.codegen.operations import Affine, Effect, affine_result, effect_of_builtin, effect_of_function
 
 NAMES = ("i", "j", "k")
 NUMBERS = st.integers(-1000, 1000)
@@ -73,3 +73,43 @@ def test_other_operands_have_no_affine_result(name: str, operands: list[Affine |
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_other_builtins_have_no_affine_result(name: str, count: int) -> None:
     assert affine_result(name, (Affine(2),) * count) is None
+
+
+# ---- effects
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "effect"),
+    [
+        ("add", {}, Effect.NONE),
+        ("tile_sum", {"tiles": True}, Effect.TILES),
+        ("tile_view", {"tiles": True}, Effect.ALIAS),
+        ("tile_load", {"tiles": True, "arrays": True}, Effect.TILES),
+        ("tile_store", {"tiles": True, "arrays": True}, Effect.WRITES),
+        ("array_store", {"arrays": True}, Effect.WRITES),
+        ("address", {"arrays": True}, Effect.NONE),
+        ("load", {"references": True}, Effect.NONE),
+        ("store", {"references": True}, Effect.WRITES),
+        ("of a newer Warp", {"arrays": True}, Effect.WRITES),
+        ("of a newer Warp", {"tiles": True}, Effect.TILES),
+    ],
+    ids=str,
+)
+def test_a_builtin(name: str, operands: dict[str, bool], effect: Effect) -> None:
+    given = {"tiles": False, "arrays": False, "references": False, **operands}
+    assert effect_of_builtin(name, **given) is effect
+
+
+@pytest.mark.parametrize(
+    ("effects", "effect"),
+    [
+        ([], Effect.NONE),
+        ([Effect.NONE, Effect.ALIAS], Effect.TILES),
+        ([Effect.TILES, Effect.NONE], Effect.TILES),
+        ([Effect.TILES, Effect.WRITES], Effect.WRITES),
+        ([Effect.WRITES, Effect.UNKNOWN, Effect.TILES], Effect.UNKNOWN),
+    ],
+    ids=str,
+)
+def test_a_function_has_the_worst_effect_of_its_operations(effects: list[Effect], effect: Effect) -> None:
+    assert effect_of_function(effects) is effect
