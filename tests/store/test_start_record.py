@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +17,9 @@ import pytest
 from click.testing import CliRunner
 
 import warp_tiles
-from tests.integration.helpers import load
+from tests.integration.builds import TINY
+from tests.integration.helpers import gemm, load
+from tests.integration.test_loop_builds import KERNEL
 from tests.store.warp_modules import compiled, entries, records, text
 from tests.waiting import until
 from warp_tiles._warp import installed
@@ -141,6 +144,57 @@ def test_a_policy_that_builds_nothing_compiles_nothing_ahead(
     assert file.read_bytes() == before
 
 
+# ---- modules with products and solvers
+
+LOOP = KERNEL.replace("@wp.kernel\n", "@wp.kernel(enable_backward=False)\n").format(dtype="float16")
+SOLVER = """
+@wp.kernel(enable_backward=False)
+def solve(a: wp.array2d(dtype=float), b: wp.array2d(dtype=float)):
+    wp.tile_store(b, wp.tile_cholesky(wp.tile_load(a, (16, 16))))
+"""
+
+
+@pytest.mark.parametrize("source", [gemm(m=8, n=8, k=8), LOOP, SOLVER], ids=["adjoints", "loop", "solver"])
+def test_a_module_with_functions_is_linked_ahead(source: str, recorded: Any, tmp_path: Path, toolchain: None) -> None:
+    module = load(source, block_dim=128 if source == LOOP else 64)
+    file = recorded("first", module)
+    (kept,) = read_record(file).modules
+    assert kept.linked.suffix == ("a" if source == LOOP else "")
+    before = file.read_bytes()
+    recorded("second", module, wait=True)
+    assert (recorded.found, recorded.summary) == ([True], "compiled ahead: 1")
+    assert file.read_bytes() == before
+    cubins = [next((tmp_path / name / "0").glob("*.cubin")).read_bytes() for name in ("first", "second")]
+    assert cubins[0] == cubins[1]
+    rows = json.loads(warm("--json", file, WARP_TILES_CACHE_DIR=tmp_path / "second" / "cache"))["modules"]
+    assert [row["state"] for row in rows] == ["present"], "the command makes the same key as the program"
+    (row,) = json.loads(warm("--json", "--arch", "80", file))["modules"]
+    assert "depend on it" in row["reason"]
+
+
+def test_a_changed_module_with_functions_is_not_taken(recorded: Any, tmp_path: Path, toolchain: None) -> None:
+    module = load(TINY)
+    file = recorded("first", module)
+    record = read_record(file)
+    (kept,) = record.modules
+    others = tuple(dataclasses.replace(each, m=each.m * 2) for each in kept.linked.functions)
+    for change in (
+        {"linked": dataclasses.replace(kept.linked, functions=others)},  # the link fails
+        {"linked": dataclasses.replace(kept.linked, register_limit=32)},
+        {"source": f"{kept.source}// of an earlier version\n"},
+    ):
+        file.write_bytes(StartRecord(record.warp, (dataclasses.replace(kept, **change),)).to_bytes())
+        recorded("-".join(change), module)
+        assert recorded.found == [False]
+        assert read_record(file) == record
+        shutil.rmtree(tmp_path / "-".join(change))
+
+
+def test_a_module_with_other_settings_is_not_recorded(recorded: Any, toolchain: None) -> None:
+    file = recorded("first", load(TINY, warp_tiles_register_accumulators=False))
+    assert not file.exists()
+
+
 # ---- hostile and damaged records
 
 
@@ -213,6 +267,8 @@ def test_random_changes_are_refused_or_harmless() -> None:
     "change",
     [
         {"program": "../../x.cu"}, {"program": "wp_a/b.cu"}, {"arch": -1}, {"arch": True}, {"output": "so"},
+        {"linked": {}}, {"linked": {"functions": [{}], "suffix": "", "register_limit": None, "prefix": 0}},
+        {"linked": {"functions": [], "suffix": "", "register_limit": None, "prefix": -1}},
         {"switches": [1, 0, 1, 0]}, {"meta": {"a": "b"}}, {"source": 3}, {"suffix": "a/b"}, {"more": 1},
     ],
 )  # fmt: skip

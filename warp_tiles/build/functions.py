@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from warp_tiles.build.records import Artifact, ModuleRecord
 from warp_tiles.codegen.module import DeviceFunction, Functions, GeneratedModule
@@ -11,7 +12,41 @@ from warp_tiles.gemm.hardware import has_wgmma
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planning import STAGES, ModulePlan, PlannedVariant
 from warp_tiles.providers.mma import register_accumulators
-from warp_tiles.solver.variant import Config, SolverVariant, Variant
+from warp_tiles.solver.variant import Config, SolverVariant, Variant, variant_from_fields
+
+
+@dataclass(frozen=True)
+class Linked:
+    """What a module of warp_tiles is linked from, besides its source.
+
+    Attributes:
+        functions: The device functions that its source calls.
+        suffix: ``a`` if its loops need ``sm_90a``, else empty.
+        register_limit: Registers per thread, at most; None for no limit.
+        prefix: Characters at the beginning of its source, which other modules share.
+    """
+
+    functions: tuple[Variant, ...]
+    suffix: str
+    register_limit: int | None
+    prefix: int
+
+    @classmethod
+    def from_json(cls, data: Any) -> Linked:
+        """Read what ``asdict()`` has written, from untrusted JSON values.
+
+        Raises:
+            ValueError: A field is missing, unknown or invalid.
+        """
+        names = {field.name for field in fields(cls)}
+        if not isinstance(data, dict) or data.keys() != names or not isinstance(data["functions"], list):
+            raise ValueError("it has other fields")
+        limit, prefix = data["register_limit"], data["prefix"]
+        if type(prefix) is not int or prefix < 0 or (limit is not None and (type(limit) is not int or limit < 1)):
+            raise ValueError(f"register_limit is {limit!r}, prefix is {prefix!r}")
+        if data["suffix"] not in ("", "a"):
+            raise ValueError(f"suffix is {data['suffix']!r}")
+        return cls(tuple(map(variant_from_fields, data["functions"])), data["suffix"], limit, prefix)
 
 
 def _device_function(variant: Variant, symbol: str, provider: str, config: Config | None) -> DeviceFunction:

@@ -16,8 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warp_tiles.build.context import BuildContext
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.functions import (
+    Linked,
     built_functions,
     is_as_planned,
     may_have_suffix,
@@ -42,9 +44,19 @@ from warp_tiles.codegen.prelude import prefix_of
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, linker_flags
 from warp_tiles.compile.module import ModuleSource, module_flags, warp_link_reason
 from warp_tiles.compile.pool import result_of
-from warp_tiles.errors import BuildError, LinkError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
-from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.plan.planning import ModulePlan
+from warp_tiles.compile.warp_compiler import WarpCompileRequest, reason_without_key, warp_library
+from warp_tiles.errors import (
+    BuildError,
+    CacheError,
+    LinkError,
+    RefusedWorkerError,
+    ToolchainError,
+    WarpTilesError,
+    WorkerError,
+)
+from warp_tiles.gemm.problem import GemmProblem, Role
+from warp_tiles.plan.planning import ModulePlan, PlannedVariant
+from warp_tiles.settings import current
 from warp_tiles.solver.variant import Variant
 from warp_tiles.store import MODULE
 from warp_tiles.store.key import CacheKey
@@ -160,6 +172,8 @@ class ModuleBuild:
                 if lease is not None and as_planned and self._context.stores_modules:
                     info = {"module": self.plan.name, "build_seconds": round(now_s() - began, 3)}
                     record = replace(record, module_key=lease.keep(output_path.read_bytes(), info).key)
+        if self._engine.on_loaded is not None and record.module_key:
+            self._note(module, text, record.module_key)
         self._engine.recorder.add_record(record)
         log.info("%s", record.summary())
         for loop in record.loops:
@@ -173,32 +187,24 @@ class ModuleBuild:
             )
         return record
 
+    def _note(self, module: ModuleSource, text: str, digest: str) -> None:
+        """Note the module in the start record, whose builds have the settings of the process."""
+        plan, noted, now = self.plan, self._engine.on_loaded, current()
+        own = self._settings.affecting_code(), self._settings.providers
+        is_covered = not reason_without_key(module, text)
+        if noted is not None and is_covered and own == (now.affecting_code(), now.providers):
+            functions = tuple(dict.fromkeys(v.variant for v in plan.needed if v.variant and v.provider != "scalar"))
+            linked = Linked(functions, plan.arch_suffix, plan.register_limit, self._prefix)
+            plain = replace(module, suffix="")
+            request = WarpCompileRequest.of(plain, warp_library(), text.encode("utf-8"), ())
+            noted(plan.name, plan.block_dim, request, {}, digest, linked)
+
     def _key(self, module: ModuleSource, text: str) -> CacheKey | None:
         """The key of the linked module, whose source calls the planned functions; None if it cannot be known yet."""
-        keywords = module.keywords
-        if module.output != "cubin" or keywords.get("lineinfo") or keywords.get("extra_include_dirs"):
-            return None  # line information names files of this machine, and other headers may be anything
-        functions = {v.symbol: v.key for v in self.plan.needed if v.provider != "scalar"}
+        functions = _keys_of(self.plan)
         if not self.plan.has_own_code or not all(functions.values()):
             return None
-        try:
-            toolchain, store = self._context.toolchain(), self._context.store
-            if toolchain.nvjitlink is None:
-                return None
-            return CacheKey.of({
-                "compiler": store.compiler_digest(),
-                "functions": [f"{symbol} {key}" for symbol, key in sorted(functions.items())],
-                "headers": store.digests.digest_folder(Path(module.native_dir), "*.h"),
-                "kind": "linked module",
-                "link_options": linker_flags(module.target, module.output, self.plan.register_limit),
-                "linker": store.linker_digest(),
-                "options": module_flags(module, toolchain.nvrtc_version),  # of the folders, the content counts
-                "source": text,
-                "target": module.target,
-            })  # fmt: skip
-        except (OSError, ToolchainError) as error:
-            raise_if_signalled(error)
-            return None
+        return _linked_key(self._context, module, text, functions, self.plan.register_limit)
 
     @contextmanager
     def _lease(self, module: ModuleSource, text: str, *, kept: bool) -> Iterator[BuildLease | None]:
@@ -301,10 +307,13 @@ class ModuleBuild:
             )
         return reason
 
+    @property
+    def _prefix(self) -> int:
+        return len(prefix_of(self._generated.source))
+
     def _compile(self, module: ModuleSource, source_path: Path, *, precompiles: bool = True) -> Future[Compiled]:
-        text, flags = source_path.read_text("utf-8"), module_flags(module, self._context.toolchain().nvrtc_version)
-        request = CompileRequest(module.name, text, flags, module.include_dirs, f"module {self.plan.name}")
-        prefix = len(prefix_of(self._generated.source)) if precompiles else 0
+        request = _request(self._context, module, source_path.read_text("utf-8"), f"module {self.plan.name}")
+        prefix = self._prefix if precompiles else 0
         return self._phases.of_process(COMPILE, self._context.compile_module(request, module.native_dir, prefix))
 
     def _link(
@@ -373,3 +382,88 @@ class ModuleBuild:
                     remedy="set the provider to mma to see the reason, or use float32 tiles",
                     log=log,
                 )
+
+
+# ---- a linked module, from its plan or from a start record
+
+
+def _keys_of(plan: ModulePlan) -> dict[str, str]:
+    """The keys of the functions that a plan calls, by symbol; empty ones for those that have none."""
+    return {v.symbol: v.key for v in plan.needed if v.provider != "scalar"}
+
+
+def _linked_key(
+    context: BuildContext, module: ModuleSource, text: str, functions: Mapping[str, str], register_limit: int | None
+) -> CacheKey | None:
+    """The key of a linked module; None if nothing covers what it depends on.
+
+    Args:
+        functions: The keys of the functions that its source calls, by symbol.
+    """
+    keywords = module.keywords
+    if module.output != "cubin" or keywords.get("lineinfo") or keywords.get("extra_include_dirs"):
+        return None  # line information names files of this machine, and other headers may be anything
+    try:
+        toolchain, store = context.toolchain(), context.store
+        if toolchain.nvjitlink is None:
+            return None
+        return CacheKey.of({
+            "compiler": store.compiler_digest(),
+            "functions": [f"{symbol} {key}" for symbol, key in sorted(functions.items())],
+            "headers": store.digests.digest_folder(Path(module.native_dir), "*.h"),
+            "kind": "linked module",
+            "link_options": linker_flags(module.target, module.output, register_limit),
+            "linker": store.linker_digest(),
+            "options": module_flags(module, toolchain.nvrtc_version),  # of the folders, the content counts
+            "source": text,
+            "target": module.target,
+        })  # fmt: skip
+    except (OSError, ToolchainError) as error:
+        raise_if_signalled(error)
+        return None
+
+
+def _request(context: BuildContext, module: ModuleSource, text: str, subject: str) -> CompileRequest:
+    flags = module_flags(module, context.toolchain().nvrtc_version)
+    return CompileRequest(module.name, text, flags, module.include_dirs, subject)
+
+
+def link_ahead(
+    engine: Engine, bare: ModulePlan, module: ModuleSource, text: str, linked: Linked, *, waits: bool
+) -> tuple[CacheKey, bool] | None:
+    """Build the functions of a module, and link it into the cache. See :func:`.start_record.compile_ahead`.
+
+    Args:
+        bare: Its name, target and settings.
+        text: Its source.
+    """
+    context = engine.build_context(bare.settings)
+    called = [PlannedVariant(v, Role.FORWARD, "", "", (), True, "in a start record") for v in linked.functions]
+    functions = _keys_of(engine.annotate(replace(bare, variants=tuple(called))))
+    key = _linked_key(context, module, text, functions, linked.register_limit)
+    if key is None or not all(functions.values()) or (not waits and context.modules.is_locked(key)):
+        return None
+    with context.modules.lease(key, context.upstream(MODULE, key)) as lease:
+        if lease.found is not None:
+            return key, False
+        started, futures = now_s(), engine.start(linked.functions, bare.settings).values()
+        request = _request(context, module, text, f"module {bare.name}")
+        compiled = context.compile_module(request, module.native_dir, linked.prefix)
+        built = [wait_result(future) for future in futures]
+        if {artifact.symbol: artifact.key for artifact in built} != functions:  # one fell back
+            return None
+        inputs = (result_of(compiled).payload, *payloads_of(built))
+        link = LinkRequest(module.name, inputs, module.target, module.output, linked.register_limit)
+        info = {"module": bare.name, "build_seconds": round(now_s() - started, 3)}
+        keep_ahead(context, key, result_of(context.pool.submit(link)).payload, info)
+        return key, True
+
+
+def keep_ahead(context: BuildContext, key: CacheKey, payload: bytes, info: Mapping[str, object]) -> None:
+    """Store what a start record has compiled. Only what this process has generated is pushed, under its signature.
+
+    Raises:
+        CacheError: The cache cannot keep it.
+    """
+    if not context.modules.put(key, payload, info).is_stored:
+        raise CacheError("it cannot be kept", context.modules.problems[-1].remedy)

@@ -16,17 +16,21 @@ from pathlib import Path
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
+from warp_tiles.build.functions import Linked
+from warp_tiles.build.module_build import keep_ahead, link_ahead
 from warp_tiles.build.records import now_s
 from warp_tiles.build.warp_module import WarpOutput, content_key, upstream_of
 from warp_tiles.compile.module import ModuleSource
 from warp_tiles.compile.pool import result_of
 from warp_tiles.compile.warp_compiler import (
+    SWITCHES,
     WarpCompileRequest,
     reason_without_key,
     warp_headers_folder,
     warp_library,
 )
-from warp_tiles.errors import CacheError, RecordError, WarpTilesError
+from warp_tiles.errors import RecordError, WarpTilesError
+from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import current
 from warp_tiles.store.folder import LOCKS
 from warp_tiles.store.paths import STARTS, absolute, cache_root
@@ -61,7 +65,8 @@ class StartModule:
         suffix: Warp's suffix of the architecture, e.g. ``a``.
         output: ``cubin`` or ``ptx``.
         switches: ``verify_fp``, ``fast_math``, ``fuse_fp`` and ``use_precompiled_headers``.
-        meta: Warp's metadata of the kernels: bytes of shared memory, by name.
+        meta: Warp's metadata of the kernels: bytes of shared memory, by name. Empty for a module of warp_tiles.
+        linked: What a module of warp_tiles is linked from; None for a module that Warp's compiler builds.
     """
 
     name: str
@@ -74,13 +79,16 @@ class StartModule:
     switches: tuple[bool, ...]
     meta: Mapping[str, int]
     source: str
+    linked: Linked | None = None
 
     @classmethod
-    def of(cls, name: str, block_dim: int, request: WarpCompileRequest, meta: Mapping[str, Any]) -> StartModule:
+    def of(
+        cls, name: str, block_dim: int, request: WarpCompileRequest, meta: Mapping[str, Any], linked: Linked | None
+    ) -> StartModule:
         """The module of a request of Warp's compiler."""
         return cls(
             name, block_dim, request.name, request.arch, request.suffix, request.output, request.optimization_level,
-            request.switches, dict(meta), request.source.decode("utf-8"),
+            request.switches, dict(meta), request.source.decode("utf-8"), linked,
         )  # fmt: skip
 
     @classmethod
@@ -105,7 +113,11 @@ class StartModule:
             raise DamagedError(f"program is {shown(data['program'])}, suffix is {shown(data['suffix'])}")
         if data["output"] not in ("cubin", "ptx") or not 0 < data["arch"] < 1000:
             raise DamagedError(f"output is {shown(data['output'])}, arch is {shown(data['arch'])}")
-        return cls(**{**data, "switches": tuple(switches)})
+        try:
+            linked = None if data["linked"] is None else Linked.from_json(data["linked"])
+        except ValueError as error:
+            raise DamagedError(f"linked: {error}") from error
+        return cls(**{**data, "switches": tuple(switches), "linked": linked})
 
     @property
     def place(self) -> tuple[str, int, int, str]:
@@ -126,14 +138,19 @@ class StartModule:
             return f"sm_{arch} has no suffix {self.suffix}"
         if arch < _CLUSTERS and _IN_CLUSTERS.search(self.source):
             return f"sm_{arch} has no clusters of thread blocks"
-        return "its products, solvers or FFTs depend on it" if _TILE_CALLS.search(self.source) else ""
+        depends = self.linked is not None or _TILE_CALLS.search(self.source)
+        return "its products, solvers or FFTs depend on it" if depends else ""
+
+    def module_source(self) -> ModuleSource:
+        """The module as Warp passes it to its compiler."""
+        suffix = self.linked.suffix if self.linked is not None else ""
+        keywords: dict[str, object] = {"optimization_level": self.optimization_level, "arch_suffix": self.suffix}
+        keywords |= zip(SWITCHES, self.switches)
+        return ModuleSource(self.program, self.arch, self.output, str(warp_headers_folder()), keywords, suffix)
 
     def request(self) -> WarpCompileRequest:
         """The request of the installed Warp's compiler."""
-        return WarpCompileRequest(
-            str(warp_library()), self.program, self.source.encode("utf-8"), self.arch, self.suffix, self.output,
-            str(warp_headers_folder()), self.optimization_level, self.switches,
-        )  # fmt: skip
+        return WarpCompileRequest.of(self.module_source(), warp_library(), self.source.encode("utf-8"), ())
 
 
 @dataclass(frozen=True)
@@ -234,7 +251,7 @@ def default_file(root: Path, title: str, identity: str) -> Path:
 
 
 def compile_ahead(context: BuildContext, module: StartModule, *, waits: bool = False) -> tuple[CacheKey, bool] | None:
-    """Compile a module into the cache, unless it is there, in a remote store or in the bundle.
+    """Compile a module of Warp into the cache, unless it is there, in a remote store or in the bundle.
 
     Args:
         waits: Wait for another thread or process that compiles it now, in place of leaving it to that.
@@ -248,9 +265,8 @@ def compile_ahead(context: BuildContext, module: StartModule, *, waits: bool = F
         CacheError: The cache cannot keep it.
         OSError: Warp's files cannot be read.
     """
-    request = module.request()
-    kept = ModuleSource(module.program, module.arch, module.output, request.native_dir, {}, module.suffix)
-    if "\r" in module.source or reason_without_key(kept, module.source):  # Warp writes no such character
+    kept, request = module.module_source(), module.request()
+    if _is_uncovered(kept, module.source):
         return None
     wanted = WarpOutput(b"", request.source, f".{kept.target}.{module.output}", module.meta)
     key = content_key(context, request, wanted.target)
@@ -262,11 +278,31 @@ def compile_ahead(context: BuildContext, module: StartModule, *, waits: bool = F
             return key, False
         compiled = result_of(context.pool.submit(request))
         info = {"module": module.name, "build_seconds": round(compiled.seconds, 3)}
-        # only what this process has generated is pushed, under its signature
-        entry = context.modules.put(key, replace(wanted, binary=compiled.payload).pack(), info)
-        if not entry.is_stored:
-            raise CacheError("it cannot be kept", context.modules.problems[-1].remedy)
+        keep_ahead(context, key, replace(wanted, binary=compiled.payload).pack(), info)
         return key, True
+
+
+def _is_uncovered(module: ModuleSource, source: str) -> bool:
+    return "\r" in source or bool(reason_without_key(module, source))  # Warp writes no such character
+
+
+def build_ahead(
+    engine: Engine, context: BuildContext, module: StartModule, *, waits: bool = False
+) -> tuple[CacheKey, bool] | None:
+    """Compile or link a module into the cache, see :func:`compile_ahead`.
+
+    Raises:
+        WarpTilesError: A function cannot be built, or the module cannot be linked.
+        TypeError: The settings leave a product to Warp that it cannot compute.
+        OSError: See :func:`compile_ahead`.
+    """
+    if module.linked is None:
+        return compile_ahead(context, module, waits=waits)
+    source = module.module_source()
+    if _is_uncovered(source, module.source):
+        return None
+    plan = ModulePlan(module.name, module.arch, module.block_dim, (), (), context.settings)
+    return link_ahead(engine, plan, source, module.source, module.linked, waits=waits)
 
 
 class ProgramStart:
@@ -310,20 +346,30 @@ class ProgramStart:
             return
         started = now_s()
         try:
-            if (done := compile_ahead(context, module)) is not None and done[1]:
+            if (done := build_ahead(self._engine, context, module)) is not None and done[1]:
                 self._compiled[done[0].digest] = now_s() - started
-        except (WarpTilesError, OSError) as error:  # the launch meets it again, and reports it
+        except (WarpTilesError, TypeError, OSError) as error:  # the launch meets it again, and reports it
             raise_if_signalled(error)
             log.debug("module %s was not compiled ahead: %s", module.name, error)
 
     def note(
-        self, name: str, block_dim: int, request: WarpCompileRequest, meta: Mapping[str, Any], key: CacheKey
+        self,
+        name: str,
+        block_dim: int,
+        request: WarpCompileRequest,
+        meta: Mapping[str, Any],
+        digest: str,
+        linked: Linked | None = None,
     ) -> None:
-        """Note a module that is loaded."""
-        module = StartModule.of(name, block_dim, request, meta)
+        """Note a module that is loaded.
+
+        Args:
+            digest: Its key in the cache.
+        """
+        module = StartModule.of(name, block_dim, request, meta, linked)
         if len(self._noted) < _MOST_MODULES:
             self._noted[module.place] = module
-        self._asked.add(key.digest)
+        self._asked.add(digest)
 
     def summary(self) -> str:
         """What was compiled ahead, and what of it no launch has asked for; empty if nothing was."""

@@ -200,7 +200,7 @@ class WarpModuleBuild:
                         # a module that is found without generation has no link inputs
                         self._keep(output.pack(), key, lease, now_s() - started, binds=not warp_inputs)
         if self._engine.on_loaded is not None and not (warp_inputs or request.fatbins):
-            self._engine.on_loaded(self.plan.name, self.plan.block_dim, request, self._meta, key)
+            self._engine.on_loaded(self.plan.name, self.plan.block_dim, request, self._meta, key.digest)
         self._engine.recorder.add_record(
             ModuleRecord(
                 self.plan, (), "warp", "it calls no function of warp_tiles", output_path.name,

@@ -19,7 +19,7 @@ from rich.filesize import decimal
 
 from warp_tiles import api
 from warp_tiles._warp import require_hooks
-from warp_tiles.build.start_record import StartModule, compile_ahead, read_record
+from warp_tiles.build.start_record import StartModule, build_ahead, read_record
 from warp_tiles.cli.cache import counted, sign_and_write
 from warp_tiles.cli.cluster import connected, require_same_installation, scheduler_option
 from warp_tiles.cli.output import (
@@ -70,6 +70,7 @@ from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
+    from warp_tiles.build.engine import Engine
 
 _MOST_THREADS = 32
 _MOST_THREADS_ON_A_CLUSTER = 256  # they only wait
@@ -500,8 +501,10 @@ def warm(record: Path, archs: tuple[int, ...], push: bool, as_json: bool) -> Non
     """
     import warp
 
+    from warp_tiles._warp.internals import toolkit_version
     from warp_tiles._warp.modules import require_target
     from warp_tiles.build.engine import Engine
+    from warp_tiles.tuning.snapshots import TunedSnapshots
 
     now, kept = current(), read_record(record)
     for arch in archs:
@@ -516,12 +519,12 @@ def warm(record: Path, archs: tuple[int, ...], push: bool, as_json: bool) -> Non
         for module in (*kept.modules, *kept.earlier)
         for arch in (archs if archs and module.output == "cubin" else (module.arch,))
     ]
-    began, engine = time.perf_counter(), Engine()
+    began, engine = time.perf_counter(), Engine(warp_toolkit=toolkit_version(), tuned=TunedSnapshots())
     context = engine.build_context(now)
 
     def build(job: tuple[StartModule, int]) -> dict[str, Any]:
         try:
-            row = _warmed(context, *job)
+            row = _warmed(engine, context, *job)
         finally:
             done()
         return row
@@ -543,17 +546,17 @@ def warm(record: Path, archs: tuple[int, ...], push: bool, as_json: bool) -> Non
     sys.exit(1 if counts["failed"] or any(each.failed for each in pushed.values()) else 0)
 
 
-def _warmed(context: BuildContext, module: StartModule, arch: int) -> dict[str, Any]:
+def _warmed(engine: Engine, context: BuildContext, module: StartModule, arch: int) -> dict[str, Any]:
     """Compile one module of a record."""
     key, started, state, reason = "", time.perf_counter(), "left out", module.reason_bound(arch)
     if not reason:
         try:
-            found = compile_ahead(context, replace(module, arch=arch), waits=True)
+            found = build_ahead(engine, context, replace(module, arch=arch), waits=True)
             if found is None:
-                reason = "its code may include files that no key covers"
+                reason = "no key covers its code, or its functions under these settings"
             else:
                 key, state = found[0].digest, "compiled" if found[1] else "present"
-        except (WarpTilesError, OSError) as error:
+        except (WarpTilesError, TypeError, OSError) as error:
             raise_if_signalled(error)
             log = getattr(error, "log", "").strip()
             state, reason = "failed", "\n".join(filter(None, (getattr(error, "message", str(error)), log)))

@@ -23,7 +23,7 @@ from warp_tiles.compile.module import KNOWN_KEYWORDS, ModuleSource
 from warp_tiles.errors import LinkError
 
 _LTOIR, _FATBIN = 3, 4  # of nvJitLink.h
-_SWITCHES = ("verify_fp", "fast_math", "fuse_fp", "use_precompiled_headers")
+SWITCHES = ("verify_fp", "fast_math", "fuse_fp", "use_precompiled_headers")
 # of wp_cuda_compile_program() in Warp 1.17 to 1.19
 _ARGUMENTS: Any = [
     *(ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p),
@@ -101,7 +101,7 @@ class WarpCompileRequest:
             module.output,
             module.native_dir,
             int(given.get("optimization_level", 3)),
-            tuple(bool(given.get(name, name not in _SWITCHES[:2])) for name in _SWITCHES),
+            tuple(bool(given.get(name, name not in SWITCHES[:2])) for name in SWITCHES),
             tuple(ltoirs),
             tuple(given.get("fatbins") or ()),
         )
@@ -109,7 +109,7 @@ class WarpCompileRequest:
     @property
     def options(self) -> list[str]:
         """The options as text, for a key."""
-        return [f"optimization_level={self.optimization_level}", *map("{}={}".format, _SWITCHES, self.switches)]
+        return [f"optimization_level={self.optimization_level}", *map("{}={}".format, SWITCHES, self.switches)]
 
 
 def names_in_code(name: str, native_dir: str, *, verify_fp: bool) -> list[str]:

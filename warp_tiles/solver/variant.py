@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from warp_tiles.gemm.dispatch import Target, Tile, leading_dimension, operand_of
 from warp_tiles.gemm.hardware import (
@@ -21,7 +21,16 @@ from warp_tiles.gemm.hardware import (
     THREAD_REGISTERS,
     resident_blocks,
 )
-from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, DType, GemmProblem, Operand, Role
+from warp_tiles.gemm.problem import (
+    DTYPE_BYTES,
+    DTYPES,
+    Arrangement,
+    DType,
+    GemmProblem,
+    Operand,
+    Precision,
+    Role,
+)
 from warp_tiles.gemm.tile_config import TileConfig
 
 
@@ -187,6 +196,44 @@ class SolverVariant:
 
 Variant = GemmProblem | SolverVariant
 """Any device function that a kernel may need."""
+
+
+_VALID: dict[str, Any] = {
+    "dtype": DTYPES, "arrangement": get_args(Arrangement), "precision": get_args(Precision), "function": OPERANDS,
+}  # fmt: skip
+_MOST = 1 << 20
+
+
+def variant_from_fields(data: Any) -> Variant:
+    """Rebuild a variant from its fields, as ``asdict()`` returns them, of untrusted JSON values.
+
+    Raises:
+        ValueError: A field is missing, unknown or invalid.
+    """
+
+    def checked(found: Any) -> dict[str, Any]:
+        for name, value in found.items():
+            valid = _VALID.get(name)
+            if name == "in_place":
+                is_valid = isinstance(value, bool)
+            elif valid is not None:
+                is_valid = isinstance(value, str) and value in valid
+            else:
+                is_valid = isinstance(value, Operand | tuple) or (type(value) is int and 0 < value <= _MOST)
+            if not is_valid:
+                raise ValueError(f"{name} is {value!r}")
+        return dict(found)
+
+    try:
+        if "operands" in data:
+            operands = tuple(Operand(**checked(each)) for each in data["operands"])
+            solver = SolverVariant(**checked({**data, "operands": operands}))
+            if len(operands) != len(OPERANDS[solver.function]):
+                raise ValueError(f"{solver.function} has {len(operands)} operands")
+            return solver
+        return GemmProblem(**checked({**data, **{name: Operand(**checked(data[name])) for name in "abc"}}))
+    except (TypeError, LookupError, AttributeError) as error:
+        raise ValueError(f"it is no device function: {error}") from error
 
 
 def solvers(
