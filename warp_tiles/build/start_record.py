@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -51,8 +50,9 @@ _MOST_RECORDS = 64  # of scripts, below the cache's root
 _LOCK_S = 5.0
 _MOST_NAME = 250
 _SUFFIXES = {"a": 90, "f": 100}  # the first architecture with each suffix
-_CLUSTERS, _IN_CLUSTERS = 90, re.compile(r"WP_CLUSTER_DIMS\(\d")  # the first architecture, and kernels that need it
-_TILE_CALLS = re.compile(r"\btile_(?:matmul|i?fft|cholesky|lower_solve|upper_solve)")
+_CLUSTERS = 90  # the first architecture with them
+_IN_CLUSTERS = tuple(f"WP_CLUSTER_DIMS({digit}" for digit in "123456789")  # in kernels, other than the macro itself
+_TILE_CALLS = ("tile_matmul", "tile_fft", "tile_ifft", "tile_cholesky", "tile_lower_solve", "tile_upper_solve")
 
 
 @dataclass(frozen=True)
@@ -136,9 +136,9 @@ class StartModule:
             return ""
         if arch < _SUFFIXES.get(self.suffix, 0):
             return f"sm_{arch} has no suffix {self.suffix}"
-        if arch < _CLUSTERS and _IN_CLUSTERS.search(self.source):
+        if arch < _CLUSTERS and any(mark in self.source for mark in _IN_CLUSTERS):
             return f"sm_{arch} has no clusters of thread blocks"
-        depends = self.linked is not None or _TILE_CALLS.search(self.source)
+        depends = self.linked is not None or any(call in self.source for call in _TILE_CALLS)
         return "its products, solvers or FFTs depend on it" if depends else ""
 
     def module_source(self) -> ModuleSource:
