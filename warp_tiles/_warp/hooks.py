@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 import warp
 
+from warp_tiles._warp.idle import IdleModules, NotCompiled, end_of_generation
 from warp_tiles._warp.internals import (
     GEMM_OPTION,
     LTO_DOT,
@@ -107,7 +108,10 @@ class Hooks:
         self._tracer = Tracer()
         self._tapes = tapes
         self.sites = CallSites(self.reloads, self._tracer)
-        self._plain = PlainModules(engine, self.reloads.settings_of, self.reloads.target_of)
+        self._plain = PlainModules(
+            engine, self.reloads.settings_of, self.reloads.target_of, IdleModules(self.reloads).generate
+        )
+        self._linking: set[str] = set()  # builtins whose generation builds LTO-IR
         self._code_settings = _code_settings()
         self._generating = threading.local()
         self._is_untested = untested() != ""
@@ -127,6 +131,9 @@ class Hooks:
         try:
             build, codegen, context = find("build"), find("codegen"), find("context")
             build_lto_dot = build.build_lto_dot
+            for name, builtin in context.builtin_functions.items():
+                if any(one.lto_dispatch_func for one in (builtin, *getattr(builtin, "overloads", ()))):
+                    self._linking.add(name)
             dispatchers = {MATMUL: functools.partial(dispatch_matmul, self.sites)}
             dispatchers |= {name: functools.partial(dispatch_solver, self.sites, self.engine, name) for name in SOLVERS}
             for name, dispatcher in dispatchers.items():
@@ -145,6 +152,9 @@ class Hooks:
             self._tracer.install(self._wrap)
             if self._tapes is not None:
                 self._tapes.install(self._wrap)
+            for module in (codegen, find("builtins")):
+                if hasattr(module, "log_warning"):  # Warp 1.19
+                    self._wrap(module, "log_warning", self._log_warning)
             self._wrap(context.ModuleBuilder, "codegen", self._codegen)
             self._wrap(context.ModuleBuilder, "get_link_inputs", self._get_link_inputs)
             if hasattr(context.Module, "_run_codegen"):
@@ -172,6 +182,7 @@ class Hooks:
         """Compiles ahead what a start record names, and keeps the record."""
         from warp_tiles.build.start_record import ProgramStart
 
+        self._plain.uses_idle_cores = not file.exists()
         self.program_start = ProgramStart(self.engine, file, str(warp.__version__), in_kernel_cache)
         self.engine.on_loaded = self.program_start.note
         self.program_start.begin()
@@ -234,6 +245,11 @@ class Hooks:
         if not self.reloads.is_planning:
             self.engine.start_compilers(resolved)
         return state
+
+    def _log_warning(self, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        if self.reloads.is_idle:  # the program may never launch what the warning is about
+            raise NotCompiled
+        original(*args, **kwargs)
 
     def _codegen_func_reverse(self, original: Callable[..., Any], adjoint: Any, *args: Any, **kwargs: Any) -> Any:
         state = getattr(self._generating, "state", None)
@@ -367,6 +383,10 @@ class Hooks:
         self, original: Callable[..., None], cu_path: str, arch: int, output_path: str, **keywords: Any
     ) -> None:
         inputs = keywords.get("ltoirs")
+        native_dir = str(Path(find("build.warp_home")) / "native")
+        if self.reloads.is_idle:
+            build = getattr(inputs, "build", None)
+            raise end_of_generation(build, Path(cu_path), Path(output_path), arch, native_dir, keywords)
         if not isinstance(inputs, _LinkInputs):
             original(cu_path, arch, output_path, **keywords)
             return
@@ -378,7 +398,7 @@ class Hooks:
             Path(cu_path),
             Path(output_path),
             arch,
-            native_dir=str(Path(find("build.warp_home")) / "native"),
+            native_dir=native_dir,
             warp_inputs=list(inputs),
             keywords=keywords,
             warp_build=warp_build,
@@ -455,7 +475,7 @@ class Hooks:
         ):
             hashed = {name: value for name, value in options.items() if not name.startswith(OPTION_PREFIX)}
         hasher.warp_tiles_names = self._served_builtins(options, module)
-        hasher.warp_tiles_has_calls = False
+        hasher.warp_tiles_has_calls = hasher.warp_tiles_waits = False
         original(hasher, kernels, hashed)
         hasher.warp_tiles_hash = hasher.hash
         if not hasher.warp_tiles_has_calls:
@@ -487,4 +507,7 @@ class Hooks:
         names = getattr(hasher, "warp_tiles_names", {MATMUL})
         if mentions(adjoint, names, warp, find("context.builtin_functions")):
             hasher.warp_tiles_has_calls = True
+        if self.reloads.is_idle:  # such a module is left to its launch
+            waits = mentions(adjoint, self._linking, warp, find("context.builtin_functions"))
+            hasher.warp_tiles_waits |= waits or adjoint.has_unresolved_static_expressions
         return original(hasher, adjoint)

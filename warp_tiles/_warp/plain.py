@@ -24,6 +24,7 @@ from warp_tiles.store.key import CacheKey
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
     from warp_tiles.build.engine import Engine
+    from warp_tiles.build.idle import IdleModule
     from warp_tiles.build.warp_module import Start, WarpModuleBuild
     from warp_tiles.settings import Settings
 
@@ -35,6 +36,10 @@ class PlainModules:
         settings_of: Returns the settings of a module, from its options and the module.
         target_of: Returns what this thread compiles a module to: architecture, suffix, cubin or PTX; empty if it
             compiles none.
+        generate_idle: Generates a module that no launch has asked for.
+
+    Attributes:
+        uses_idle_cores: False if a start record names what is compiled ahead.
     """
 
     def __init__(
@@ -42,10 +47,13 @@ class PlainModules:
         engine: Engine,
         settings_of: Callable[[Mapping[str, Any], Any], Settings],
         target_of: Callable[[Any, Mapping[str, Any]], str],
+        generate_idle: Callable[[float], IdleModule | None],
     ) -> None:
         self._engine = engine
         self._settings_of = settings_of
         self._target_of = target_of
+        self._generate_idle = generate_idle
+        self.uses_idle_cores = True
         self._generator = ""
 
     @staticmethod
@@ -140,8 +148,11 @@ class PlainModules:
     def _build(
         self, module: Any, options: Mapping[str, Any], resolved: Settings, meta: Mapping[str, Any], start: Start | None
     ) -> WarpModuleBuild | None:
+        from warp_tiles.build.idle import IdleBuilds
         from warp_tiles.build.warp_module import WarpModuleBuild
 
+        if self._engine.idle is None and self.uses_idle_cores:
+            self._engine.idle = IdleBuilds(self._generate_idle)
         threads = int(options["block_dim"])
         hasher = module.hashers.get(threads)
         if hasher is None:

@@ -119,6 +119,17 @@ class Reloads:
             again = caught
         return bool(self._load_again(again, original, module, *args, **kwargs))
 
+    def loaded_here(self) -> Mapping[str, Any] | None:
+        """The arguments of Warp's compilation if this thread compiles for a load; None in other compilations."""
+        if not self.is_loading or any(map(self._marked, ("planning", "prefetching", "idle"))):
+            return None
+        found: Mapping[str, Any] = self._this_thread.compiling
+        return found
+
+    def generating_idle(self) -> Any:
+        """Returns a with-block in which this thread generates a module that no launch has asked for."""
+        return self._mark("idle")
+
     def target_of(self, module: Any, options: Mapping[str, Any]) -> str:
         """What this thread compiles a module to: architecture, suffix, cubin or PTX; empty if it compiles none."""
         given = getattr(self._this_thread, "compiling", None)
@@ -200,6 +211,11 @@ class Reloads:
     def is_loading(self) -> bool:
         """True while this thread compiles a module for a load or a prefetch, under the name of its hash."""
         return self._marked("loading")
+
+    @property
+    def is_idle(self) -> bool:
+        """True while this thread generates a module that no launch has asked for."""
+        return self._marked("idle")
 
     @property
     def is_planning(self) -> bool:

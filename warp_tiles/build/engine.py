@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from warp_tiles.compile.toolchain import ToolchainStore
     from warp_tiles.providers.base import Tuned
     from warp_tiles.store.cache import Cache
+    from warp_tiles.store.key import CacheKey
 
 log = logging.getLogger("warp_tiles")
 STARTED_AHEAD = 2  # compiler processes: one for the module, one for its functions
@@ -61,6 +62,22 @@ class Measurements(Protocol):
         """Tune the kernel that this thread is launching, if it launches one on a GPU."""
 
 
+class IdleWork(Protocol):
+    """Builds that no launch waits for: :class:`warp_tiles.build.idle.IdleBuilds`."""
+
+    def wait(self, work: Future[Any], size_bytes: int, jobs: int) -> None:
+        """Wait for a request of a launch, and build others meanwhile."""
+
+    def needed(self, key: CacheKey, size_bytes: int) -> None:
+        """A launch needs a module."""
+
+    def summary(self) -> str:
+        """What was built, for a log; empty for nothing."""
+
+    def close(self) -> None:
+        """Start no more builds."""
+
+
 class Engine:
     """Plans and builds the functions of products and solvers.
 
@@ -81,6 +98,7 @@ class Engine:
         self.progress = BuildProgress()
         self.tuned = tuned
         self.on_loaded: Callable[..., object] | None = None  # ProgramStart.note()
+        self.idle: IdleWork | None = None
         self.resources = Resources(warp_toolkit, functools.partial(_pool_of, executor) if executor else None)
         self._libmathdx: Libmathdx | None = None
         self._lock = threading.RLock()  # without threads, submit() does the work itself
@@ -103,12 +121,14 @@ class Engine:
 
     def close(self) -> None:
         """End the compiler processes."""
+        if self.idle is not None:
+            self.idle.close()
         self.resources.close()
 
     def after_fork(self) -> None:
         """Reset a forked child, which has neither the parent's threads nor its compiler processes."""
         self._lock, self._running = threading.RLock(), {}
-        self.on_loaded = None
+        self.on_loaded = self.idle = None
         self.resources.after_fork()
 
     # ---- providers

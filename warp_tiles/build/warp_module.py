@@ -155,9 +155,9 @@ class WarpModuleBuild:
         self._program = program
         self._engine = engine
         self._library = warp_library()
-        self._meta = meta
-        self._start = start
-        self._context = engine.build_context(plan.settings)
+        self.meta = meta
+        self.start = start
+        self.context = engine.build_context(plan.settings)
         self._phases = Phases()
 
     def finish(
@@ -173,17 +173,17 @@ class WarpModuleBuild:
     ) -> None:
         """Write the binary, from an entry or from Warp's compiler. See :meth:`ModuleBuild.finish`."""
         started, source = now_s(), source_path.read_bytes()
-        module = ModuleSource(self._program, arch, output_path.suffix[1:], native_dir, keywords)
-        request = WarpCompileRequest.of(module, self._library, source, warp_inputs)
-        wanted = WarpOutput(b"", source, f".{module.target}.{module.output}", self._meta)
-        if reason := reason_without_key(module, source.decode("utf-8")):
+        request, wanted, reason = self.request(source, output_path, arch, native_dir, warp_inputs, keywords)
+        if reason:
             say_left_to_warp(reason)
             warp_build(list(warp_inputs))
             return
-        key = content_key(self._context, request, wanted.target)
+        key = content_key(self.context, request, wanted.target)
+        if self._engine.idle is not None:
+            self._engine.idle.needed(key, len(source))
         progress = self._engine.progress.module(self.plan.name, arch, self.plan.block_dim, self.plan.settings.progress)
         with progress:
-            found = self._start.found if self._start is not None else None
+            found = self.start.found if self.start is not None else None
             if found is not None and replace(found, binary=b"") == wanted:
                 self._write(output_path, found)
             else:
@@ -200,7 +200,7 @@ class WarpModuleBuild:
                         # a module that is found without generation has no link inputs
                         self._keep(output.pack(), key, lease, now_s() - started, binds=not warp_inputs)
         if self._engine.on_loaded is not None and not (warp_inputs or request.fatbins):
-            self._engine.on_loaded(self.plan.name, self.plan.block_dim, request, self._meta, key.digest)
+            self._engine.on_loaded(self.plan.name, self.plan.block_dim, request, self.meta, key.digest)
         self._engine.recorder.add_record(
             ModuleRecord(
                 self.plan, (), "warp", "it calls no function of warp_tiles", output_path.name,
@@ -209,9 +209,24 @@ class WarpModuleBuild:
             )
         )  # fmt: skip
 
+    def request(
+        self,
+        source: bytes,
+        output_path: Path,
+        arch: int,
+        native_dir: str,
+        warp_inputs: Sequence[bytes],
+        keywords: Mapping[str, Any],
+    ) -> tuple[WarpCompileRequest, WarpOutput, str]:
+        """The request of a worker, its output without the binary, and the reason why no key covers it."""
+        module = ModuleSource(self._program, arch, output_path.suffix[1:], native_dir, keywords)
+        wanted = WarpOutput(b"", source, f".{module.target}.{module.output}", self.meta)
+        request = WarpCompileRequest.of(module, self._library, source, warp_inputs)
+        return request, wanted, reason_without_key(module, source.decode("utf-8"))
+
     @contextmanager
     def _lease(self, key: CacheKey) -> Iterator[BuildLease]:
-        upstream = upstream_of(self._context, key)
+        upstream = upstream_of(self.context, key)
 
         def asked() -> Upstream:
             assert upstream is not None
@@ -219,7 +234,7 @@ class WarpModuleBuild:
                 return upstream()
 
         started = now_s()
-        with self._context.modules.lease(key, asked if upstream is not None else None) as lease:
+        with self.context.modules.lease(key, asked if upstream is not None else None) as lease:
             self._phases.add(LOOK_UP, started)
             yield lease
 
@@ -234,8 +249,11 @@ class WarpModuleBuild:
             True if Warp has compiled.
         """
         try:
-            work = self._context.pool.submit(request)
-            write_output(output_path, result_of(self._phases.of_process(COMPILE, work)).payload)
+            pool = self.context.pool
+            work = self._phases.of_process(COMPILE, pool.submit(request))
+            if self._engine.idle is not None:
+                self._engine.idle.wait(work, len(request.source), pool.jobs)
+            write_output(output_path, result_of(work).payload)
             return False
         except LinkError as error:
             log.debug("module %s: %s", self.plan.name, error)
@@ -251,8 +269,8 @@ class WarpModuleBuild:
         info = {"module": self.plan.name, "build_seconds": round(seconds, 3)}
         if lease.found is None or lease.found.payload != payload:
             lease.keep(payload, info)
-        if binds and self._start is not None and self._start.found is None:  # this process has generated the source
-            self._start.keep(payload, {**info, "content_key": key.digest})
+        if binds and self.start is not None and self.start.found is None:  # this process has generated the source
+            self.start.keep(payload, {**info, "content_key": key.digest})
 
 
 def say_left_to_warp(reason: str) -> None:

@@ -143,8 +143,8 @@ def run(script: Script, report_file: Path | None, trace_file: Path | None, start
                     # the script may have disabled it, or closed its output
                     if is_enabled() and not getattr(sys.stdout, "closed", True):
                         hooks = require_hooks("run")
-                        ahead = hooks.program_start.summary() if hooks.program_start is not None else ""
-                        text = "; ".join(filter(None, (hooks.engine.recorder.summary(), ahead)))
+                        parts = hooks.engine.recorder, hooks.program_start, hooks.engine.idle
+                        text = "; ".join(filter(None, (part.summary() for part in parts if part is not None)))
                         find("logger.log_info")(f"warp_tiles: {text}")
     finally:
         if is_enabled() and (report_file or trace_file or as_json):

@@ -1,0 +1,293 @@
+"""modules="all" without a start record: modules that are compiled while the program waits for another one."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from benchmarks.stand_in import StandIn
+from tests.integration.helpers import gemm, load
+from tests.store.test_start_record import MODULE
+from tests.waiting import until
+from warp_tiles._warp import idle as modules_ahead
+from warp_tiles._warp import installed
+from warp_tiles._warp.idle import upcoming
+from warp_tiles.build import idle
+from warp_tiles.build.idle import IdleBuilds, IdleModule
+from warp_tiles.store.key import CacheKey
+
+PLAIN = """
+N = {value}
+{more}
+@wp.kernel(enable_backward={backward})
+def plain(out: wp.array(dtype=float)):
+    i = wp.tid()
+    out[i] = {expression}
+"""
+SLOW = " + ".join(f"wp.sin(out[i] * {i}.0 + float(N))" for i in range(20))
+
+
+def plain(value: int = 1, expression: str = "float(N)", more: str = "", *, backward: bool = False) -> ModuleType:
+    return load(PLAIN.format(value=value, expression=expression, more=more, backward=backward))
+
+
+def warp_module(module: ModuleType) -> Any:
+    return wp.get_module(module.__name__)
+
+
+@pytest.fixture
+def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets the modules that exist for this package."""
+
+    def exist(*modules: ModuleType) -> None:
+        monkeypatch.setattr("warp_tiles._warp.idle.users_own_modules", lambda: [*map(warp_module, modules)])
+
+    return exist
+
+
+@pytest.fixture(autouse=True)
+def _idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle, "idle_cores", lambda: 8.0)
+
+
+@pytest.fixture
+def device(stand_in: StandIn, tmp_path: Path) -> Iterator[StandIn]:
+    warp_tiles.disable()
+    settings = {"cache_dir": tmp_path / "tiles", "progress": "off", "jobs": 2, "modules": "all"}
+    with warp_tiles.override(**settings), warp_tiles.enabled():
+        yield stand_in
+
+
+def builds() -> IdleBuilds:
+    found = installed().engine.idle
+    assert isinstance(found, IdleBuilds)
+    return found
+
+
+def found_at_load() -> list[bool]:
+    return [record["found"] for record in warp_tiles.report()["modules"] if "output" in record]
+
+
+def test_a_module_is_compiled_while_the_program_waits_for_another(device: StandIn, only: Callable[..., None]) -> None:
+    first, second = plain(1, SLOW), plain(2)
+    only(first, second)
+    device.load(first.__name__)
+    until(lambda: not builds()._running and bool(builds()._unasked))
+    assert not warp_module(second).hashers, "the module is as it was"
+    assert "1 of them for no launch" in builds().summary()
+    folder = Path(wp.config.kernel_cache_dir)
+    assert len([path for path in folder.iterdir() if path.is_dir() and path.name.startswith("wp_case")]) == 1
+    device.load(second.__name__)
+    assert found_at_load() == [False, True]
+    assert builds().summary() == "compiled on idle cores: 1"
+
+
+def test_the_bytes_are_those_of_warp(device: StandIn, only: Callable[..., None], tmp_path: Path) -> None:
+    first, second = plain(1, SLOW), plain(2)
+    only(first, second)
+    device.load(first.__name__)
+    until(lambda: not builds()._running and bool(builds()._unasked))
+    device.load(second.__name__)
+    ahead = next(Path(wp.config.kernel_cache_dir).glob(f"wp_{second.__name__}*/*.cubin")).read_bytes()
+    warp_tiles.disable()
+    wp.compile_aot_module(warp_module(second), arch=device.arch, module_dir=tmp_path / "warp")
+    assert next((tmp_path / "warp").glob("*.cubin")).read_bytes() == ahead
+
+
+def test_a_constant_that_changes_later_counts(device: StandIn, only: Callable[..., None]) -> None:
+    first, second = plain(1, SLOW), plain(2)
+    only(first, second)
+    device.load(first.__name__)
+    until(lambda: not builds()._running and bool(builds()._unasked))
+    second.N = 5  # type: ignore[attr-defined]
+    device.load(second.__name__)
+    assert found_at_load() == [False, False]
+
+
+LATE = """
+@wp.func
+def late(x: float):
+    for i in range(3):
+        x += wp.static(evaluate(i))
+    return x
+"""
+
+
+SEEN = f"seen = []\ndef evaluate(i): return seen.append(i) or float(i)\n{LATE}"
+LEFT = {
+    "broken": lambda: plain(2, "wp.sin(missing(out[i]))"),
+    "static": lambda: plain(2, "late(out[i])", SEEN),
+    "product": lambda: load(gemm()),
+    "warning": lambda: plain(2, "wp.grad(g)(out[i])", "@wp.func\ndef g(x: float): return x * x\n", backward=True),
+}
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_some_modules_are_left_to_their_launch(
+    left: str, device: StandIn, only: Callable[..., None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    first, second, third = plain(1, SLOW), LEFT[left](), plain(3)
+    only(first, second, third)
+    device.load(first.__name__)
+    until(lambda: not builds()._running and bool(builds()._unasked))
+    assert warp_module(second) in builds()._generate.__self__._tried  # type: ignore[attr-defined]
+    assert builds()._compiled == 1, "the third module"
+    assert not warp_module(second).hashers
+    assert not getattr(second, "seen", [])
+    assert not warp_module(second).failed_builds
+    captured = capfd.readouterr()
+    assert "arning" not in captured.out + captured.err
+
+
+def test_a_function_of_another_module_with_a_deferred_static_is_not_evaluated(
+    device: StandIn, only: Callable[..., None]
+) -> None:
+    other = load(SEEN)
+    second = plain(2, "late(out[i])", "late = wp.abs")
+    second.late = other.late  # type: ignore[attr-defined]
+    first, third = plain(1, SLOW), plain(3)
+    only(first, second, third)
+    assert not warp_module(second).has_unresolved_static_expressions
+    device.load(first.__name__)
+    until(lambda: not builds()._running and bool(builds()._unasked))
+    assert builds()._compiled == 1
+    assert not other.seen
+
+
+@pytest.mark.parametrize("case", ["one job", "a start record", "tiles", "two cores"])
+def test_nothing_is_compiled_ahead(
+    case: str, stand_in: StandIn, only: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warp_tiles.disable()
+    first, second = plain(1, SLOW), plain(2)
+    only(first, second)
+    start = tmp_path / "start.json"
+    if case == "a start record":
+        start.write_text("{}")
+    if case == "two cores":
+        monkeypatch.setattr(idle, "idle_cores", lambda: 2.0)
+    monkeypatch.setattr(idle, "compile_ahead", lambda *_: pytest.fail("nothing may be compiled ahead"))
+    modules, jobs = "tiles" if case == "tiles" else "all", 1 if case == "one job" else 2
+    settings = {"cache_dir": tmp_path / "tiles", "progress": "off", "jobs": jobs, "modules": modules}
+    with warp_tiles.override(**settings), warp_tiles.enabled():
+        if case == "a start record":
+            with pytest.warns(RuntimeWarning, match="start record"):
+                installed().begin_start(start)
+        stand_in.load(first.__name__)
+        found = installed().engine.idle
+        assert found is None or not found.summary()
+
+
+def test_launches_teach_the_block_size(
+    device: StandIn, only: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = [plain(value) for value in range(4)]
+    only(*modules)
+    monkeypatch.setattr(modules_ahead, "_home", lambda module: f"{module is warp_module(modules[3])}.{module.name}")
+    for module in modules[:2]:
+        device.load(module.__name__, 96)
+    assert [modules_ahead._threads_of(warp_module(module)) for module in modules[2:]] == [96, 64], "by package"
+
+
+# ---- what is likely
+
+
+def _called() -> None:
+    load("")
+
+
+def test_what_the_running_functions_name_is_near() -> None:
+    near = upcoming(sys._getframe())
+    here, helper, products = __name__, "tests.integration.helpers", "tests.products"
+    _called.__name__  # noqa: B018  this function names it
+    assert near[here] < near[helper] < near[products]
+    assert "tests.integration.test_prefetch" not in near
+
+
+# ---- decisions
+
+
+def module_of(number: int, kilobytes: int = 100) -> IdleModule:
+    key = CacheKey.of({"number": str(number)})
+    module = replace(MODULE, name=f"m{number}", source="x" * (kilobytes * 1000))
+    return IdleModule(module, key, None, None, 0.0)  # type: ignore[arg-type]
+
+
+class Work:
+    """Compiles modules that need no compiler. A test decides when a build ends."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, modules: list[IdleModule]) -> None:
+        self.open: dict[str, Future[None]] = {}
+        self.builds = IdleBuilds(lambda _: modules.pop(0) if modules else None)
+        monkeypatch.setattr(idle, "compile_ahead", self._compile)
+
+    def _compile(self, _: object, module: Any) -> None:
+        self.open[module.name] = Future()
+        self.open[module.name].result(30)
+
+    def wait(self, seconds: float, jobs: int = 2) -> None:
+        """A launch that waits for so long."""
+        work: Future[None] = Future()
+        end = time.monotonic() + seconds
+        threading.Timer(seconds, work.set_result, (None,)).start()
+        self.builds.wait(work, 10**6, jobs)
+        assert time.monotonic() >= end - 0.01
+
+
+def test_a_worker_is_left_for_the_next_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(monkeypatch, [module_of(number, 1) for number in range(5)])
+    work.wait(0.5, jobs=3)
+    assert list(work.open) == ["m0", "m1"]
+    for done in tuple(work.open.values()):
+        done.set_result(None)
+    until(lambda: len(work.open) == 4)
+    assert len(work.builds._running) <= 2
+    work.builds.close()
+    for name in ("m2", "m3"):
+        work.open[name].set_result(None)
+    until(lambda: not work.builds._running)
+    assert list(work.open) == ["m0", "m1", "m2", "m3"], "nothing starts after the end"
+
+
+def test_what_nobody_needs_stays_below_half_of_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(monkeypatch, [module_of(0, 10**4), module_of(1, 1)])
+    work.wait(0.5)
+    assert list(work.open) == ["m1"], "the first would take minutes"
+    work.open["m1"].set_result(None)
+    builds = work.builds
+    until(lambda: not builds._running)
+    builds._unasked["m1"] = 100.0
+    builds._ready.append(module_of(2, 1))
+    work.wait(0.2)
+    assert list(work.open) == ["m1"]
+    builds._unasked.clear()
+    work.wait(0.2)
+    assert list(work.open) == ["m1", "m2"]
+    work.open["m2"].set_result(None)
+
+
+def test_a_launch_waits_for_the_build_that_runs_and_takes_back_one_that_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = module_of(0, 1), module_of(1, 1)
+    work = Work(monkeypatch, [first, second])
+    work.wait(0.3)
+    assert list(work.open) == ["m0"]
+    work.builds.needed(second.key, 1000)
+    assert not work.builds._ready
+    threading.Timer(0.3, work.open["m0"].set_result, (None,)).start()
+    began = time.monotonic()
+    work.builds.needed(first.key, 1000)
+    assert time.monotonic() - began > 0.25
+    assert not work.builds._running

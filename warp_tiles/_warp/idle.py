@@ -1,0 +1,189 @@
+"""Generates modules ahead of their launches, on the thread that waits for another module.
+
+Warp's generator lock is held from the hash of a module to its removal, so no other thread sees that the module was
+hashed. The launch hashes and checks it as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import shutil
+import sys
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import warp
+
+from warp_tiles._warp.internals import find
+from warp_tiles._warp.modules import capturing, hash_again, users_own_modules
+from warp_tiles._warp.reload import reusable
+from warp_tiles.build.records import now_s
+from warp_tiles.util.threads import raise_if_signalled
+
+if TYPE_CHECKING:
+    from warp_tiles._warp.reload import Reloads
+    from warp_tiles.build.idle import IdleModule
+
+log = logging.getLogger("warp_tiles")
+_SECONDS_OF_A_KERNEL = 0.02  # its generation
+_MOST_FUNCTIONS = 2000
+
+
+class NotCompiled(BaseException):
+    """Ends Warp's compilation of a module before the compiler runs.
+
+    This derives from BaseException, so Warp keeps no failure.
+
+    Args:
+        found: The generated module; None if it is left to its launch.
+    """
+
+    def __init__(self, found: IdleModule | None = None) -> None:
+        super().__init__("the module was only generated")
+        self.found = found
+
+
+class IdleModules:
+    """The modules that exist and that no launch has asked for, the most likely ones first."""
+
+    def __init__(self, reloads: Reloads) -> None:
+        self._reloads = reloads
+        self._tried: WeakSet[Any] = WeakSet()
+
+    def generate(self, left_s: float) -> IdleModule | None:
+        """Generate the next module for the device of the module that this thread loads; None if there is none.
+
+        Args:
+            left_s: The time that it may take.
+        """
+        given, end = self._reloads.loaded_here(), now_s() + left_s
+        lock = find("codegen._codegen_lock")
+        if given is None or capturing() or not lock.acquire(blocking=False):
+            return None
+        try:
+            for module in self._candidates(given["self"], left_s):
+                self._tried.add(module)
+                if (found := self._generated(module, given)) is not None or now_s() > end:
+                    return found
+        except Exception as error:  # another thread defines kernels meanwhile
+            raise_if_signalled(error)
+            log.debug("no module was generated ahead: %r", error)
+        finally:
+            lock.release()
+        return None
+
+    def _candidates(self, loaded: Any, left_s: float) -> list[Any]:
+        modules = [m for m in users_own_modules() if m not in self._tried and not m.hashers and not m.execs]
+        modules = [m for m in modules if len(m.kernels) * _SECONDS_OF_A_KERNEL <= left_s]
+        if not modules:
+            return []
+        near, package = upcoming(sys._getframe()), _home(loaded).partition(".")[0]
+
+        def distance(module: Any) -> tuple[int, bool]:
+            home = _home(module)
+            return near.get(home, len(near)), home.partition(".")[0] != package
+
+        return sorted(modules, key=distance)
+
+    def _generated(self, module: Any, given: Mapping[str, Any]) -> IdleModule | None:
+        if not reusable(module):
+            return None
+        started, threads = now_s(), _threads_of(module)
+        try:
+            with self._reloads.generating_idle():
+                module.get_module_hash(threads)
+            hasher = module.hashers[threads]
+            if hasher.warp_tiles_waits or not hasher.unique_kernels:
+                return None
+            name = module._get_compile_output_name(
+                given.get("device"), given.get("output_arch"), use_ptx=given["output_name"].endswith(".ptx"),
+                block_dim=threads,
+            )  # fmt: skip
+            folder = Path(warp.config.kernel_cache_dir, module.get_module_identifier(threads))
+            with self._reloads.generating_idle():
+                module._compile(
+                    given.get("device"),
+                    folder,
+                    name,
+                    given.get("output_arch"),
+                    options=module.resolved_options[threads],
+                )
+        except NotCompiled as end:
+            return end.found and replace(end.found, generation_s=now_s() - started)
+        except Exception as error:  # the launch meets the same error, and reports it
+            raise_if_signalled(error)
+            log.debug("module %s was not generated ahead: %r", module.name, error)
+        finally:
+            hash_again(module)
+        return None
+
+
+def end_of_generation(
+    build: object, source: Path, output: Path, arch: int, native_dir: str, keywords: Mapping[str, Any]
+) -> NotCompiled:
+    """Returns what ends Warp's compilation of a generated module. What Warp has written for its compiler is removed.
+
+    Args:
+        build: Its build. None if it is left to Warp, as its launch will decide again.
+    """
+    from warp_tiles.build.idle import generated
+    from warp_tiles.build.warp_module import WarpModuleBuild
+
+    found = None
+    if isinstance(build, WarpModuleBuild):
+        found = generated(build, source.read_bytes(), output, arch, native_dir, keywords)
+    shutil.rmtree(source.parent, ignore_errors=True)
+    return NotCompiled(found)
+
+
+def _home(module: Any) -> str:
+    """The Python module that defines a module's kernels. A module of one kernel has a name of its own."""
+    return next((str(kernel.func.__module__) for kernel in module.kernels.values()), str(module.name))
+
+
+def _threads_of(module: Any) -> int:
+    """The block size that launches of a package have given its modules most often, or else the module's option."""
+    option, package = int(module.options["block_dim"]), _home(module).partition(".")[0]
+    near = [other for other in users_own_modules() if other.hashers and _home(other).partition(".")[0] == package]
+    sizes = Counter({option: 1})
+    sizes.update(int(threads) for other in near for threads in other.hashers)
+    return sizes.most_common(1)[0][0]
+
+
+def upcoming(frame: FrameType | None) -> dict[str, int]:
+    """The Python modules whose functions may be called next, and how far they are.
+
+    These are the modules of the running functions, and of what their code names, step by step.
+    """
+    distances: dict[str, int] = {}
+    queue: deque[tuple[CodeType, Mapping[str, Any]]] = deque()
+    seen: set[CodeType] = set()
+    while frame is not None:
+        distances.setdefault(str(frame.f_globals.get("__name__")), len(distances))
+        queue.append((frame.f_code, frame.f_globals))
+        frame = frame.f_back
+    while queue and len(seen) < _MOST_FUNCTIONS:
+        code, known = queue.popleft()
+        if code not in seen:
+            seen.add(code)
+            for function in _named_functions(code, known):
+                distances.setdefault(function.__module__, len(distances))
+                queue.append((function.__code__, function.__globals__))
+    return distances
+
+
+def _named_functions(code: CodeType, known: Mapping[str, Any]) -> Iterator[FunctionType]:
+    """The functions that a function's code names, directly or in a module that it names."""
+    places = [known]
+    for name in code.co_names:
+        for value in [place[name] for place in places if name in place]:
+            if isinstance(value, ModuleType):
+                places.append(vars(value))
+            elif isinstance(value, FunctionType) and isinstance(found := inspect.unwrap(value), FunctionType):
+                yield found

@@ -1,0 +1,200 @@
+"""Modules that no launch has asked for yet, compiled on idle cores while the program waits for another module.
+
+The waiting thread itself generates them (:mod:`warp_tiles._warp.idle`), so the program changes nothing meanwhile. A
+worker is always left for the next launch. What nobody needs costs at most half of the time that was needed so far.
+Nothing starts unless more than two cores are idle: two that share one core's units would make the launch wait longer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warp_tiles.build.context import BuildContext
+from warp_tiles.build.records import now_s
+from warp_tiles.build.start_record import StartModule, compile_ahead
+from warp_tiles.build.warp_module import Start, WarpModuleBuild, content_key
+from warp_tiles.errors import WarpTilesError
+from warp_tiles.store.key import CacheKey
+from warp_tiles.util.threads import DaemonThreads, available_cores, raise_if_signalled, wait_all
+
+log = logging.getLogger("warp_tiles")
+_MOST_PART = 0.5  # of the needed time
+_LEFT_CORES = 2
+_STEP_S = 0.05
+_MOST_READY = 3  # generated modules that wait for a worker, of which the first that the budget allows is compiled
+_FIRST_S, _FIRST_BYTES = 2.0, 100_000  # the assumed speed of the compiler before the first build
+
+
+@dataclass(frozen=True)
+class IdleModule:
+    """A module that was generated, and that no launch has asked for.
+
+    Attributes:
+        key: Its content key.
+        start: The lookup of its start key, which has found nothing.
+        generation_s: Seconds that its generation took.
+    """
+
+    module: StartModule
+    key: CacheKey
+    start: Start
+    context: BuildContext
+    generation_s: float = 0.0
+
+
+def generated(
+    build: WarpModuleBuild, source: bytes, output_path: Path, arch: int, native_dir: str, keywords: Mapping[str, Any]
+) -> IdleModule | None:
+    """A module that Warp has generated for no launch. None if it is known, or if only its launch may build it."""
+    if build.start is None or build.start.found is not None or keywords.get("ltoirs") or keywords.get("fatbins"):
+        return None
+    if build.context.bundle is not None or not build.plan.settings.rules.builds:
+        return None
+    request, wanted, reason = build.request(source, output_path, arch, native_dir, (), keywords)
+    if reason:
+        return None
+    module = StartModule.of(build.plan.name, build.plan.block_dim, request, build.meta, None)
+    return IdleModule(module, content_key(build.context, request, wanted.target), build.start, build.context)
+
+
+def idle_cores() -> float:
+    """The cores that this process may use and that were idle in the last minute; 0 if that is not known."""
+    try:
+        return available_cores() - os.getloadavg()[0]
+    except (AttributeError, OSError) as error:
+        raise_if_signalled(error)
+        return 0.0
+
+
+class IdleBuilds:
+    """Compiles modules ahead of their launches while the program waits.
+
+    Args:
+        generate: Generates a module on this thread, within about so many seconds; None if there is none.
+    """
+
+    def __init__(self, generate: Callable[[float], IdleModule | None]) -> None:
+        self._generate = generate
+        self._lock = threading.Lock()  # of the decision what is compiled next
+        self._threads: DaemonThreads | None = None
+        self._waiting = 0  # launches
+        self._jobs = 1
+        self._needed_s = 0.0
+        self._built_s, self._built_bytes = _FIRST_S, _FIRST_BYTES
+        self._ready: list[IdleModule] = []
+        self._running: dict[str, tuple[Future[None], float]] = {}  # with the expected seconds, by digest
+        self._unasked: dict[str, float] = {}  # seconds of what is compiled, by digest
+        self._compiled = 0
+
+    # ---- called by the build of a module that a launch waits for
+
+    def wait(self, work: Future[Any], size_bytes: int, jobs: int) -> None:
+        """Wait for the compiler, and compile other modules meanwhile.
+
+        Args:
+            work: The request of the launch.
+            size_bytes: Size of its source.
+            jobs: The number of workers.
+        """
+        started, self._jobs = now_s(), jobs
+        self._waiting += 1
+        try:
+            may_step = jobs > 1 and idle_cores() > _LEFT_CORES
+            while not work.done():
+                elapsed = now_s() - started
+                left = max(self._expected_s(size_bytes) - elapsed, elapsed / 4)
+                if not (may_step and self._waiting == 1 and self._step(elapsed, left)):
+                    wait_all([work], _STEP_S)
+        finally:
+            self._waiting -= 1
+            self._needed_s += now_s() - started
+
+    def needed(self, key: CacheKey, size_bytes: int) -> None:
+        """A launch needs a module. If the module is being compiled, wait for it."""
+        self._ready = [one for one in self._ready if one.key != key]
+        running, _ = self._running.get(key.digest, (None, 0.0))
+        started = now_s()
+        if running is not None:
+            self.wait(running, size_bytes, self._jobs)
+        if (seconds := self._unasked.pop(key.digest, None)) is not None:
+            self._needed_s += max(0.0, seconds - (now_s() - started))
+
+    # ---- decisions
+
+    def _step(self, elapsed_s: float, left_s: float) -> bool:
+        """Start a build or generate a module. Returns False if there is nothing to do now."""
+        if self._start(elapsed_s):
+            return True
+        if len(self._ready) >= _MOST_READY:
+            return False
+        found = self._generate(left_s)
+        if found is not None:
+            self._ready.append(found)
+        return found is not None
+
+    def _start(self, elapsed_s: float = 0.0) -> bool:
+        with self._lock:
+            # one that a launch waits for counts as waiting, and a worker is left for the next launch
+            if not self._ready or len(self._running) >= self._jobs - 1 or idle_cores() <= _LEFT_CORES:
+                return False
+            spent = sum(self._unasked.values()) + sum(expected for _, expected in self._running.values())
+            for one in self._ready:
+                expected = self._expected_s(len(one.module.source)) + one.generation_s
+                if spent + expected <= _MOST_PART * (self._needed_s + elapsed_s):
+                    break
+            else:
+                return False
+            self._ready.remove(one)
+            self._threads = self._threads or DaemonThreads(self._jobs, "warp_tiles_idle")
+            future: Future[None] = self._threads.submit(self._build, one)
+            if not future.done():
+                self._running[one.key.digest] = future, expected
+        return True
+
+    def _expected_s(self, size_bytes: int) -> float:
+        return size_bytes * self._built_s / self._built_bytes
+
+    def _build(self, one: IdleModule) -> None:
+        started = now_s()
+        try:
+            done = compile_ahead(one.context, one.module)
+            if done is not None and done[1]:
+                seconds = now_s() - started
+                self._built_s += seconds
+                self._built_bytes += len(one.module.source)
+                self._unasked[one.key.digest] = seconds + one.generation_s
+                self._compiled += 1
+            # with a remote store, the launch binds the start key, so that only what is launched is pushed
+            if done is not None and one.context.remote is None and (entry := one.context.modules.get(done[0])):
+                one.start.keep(entry.payload, {"module": one.module.name, "content_key": one.key.digest})
+        except (WarpTilesError, OSError) as error:  # the launch meets it again, and reports it
+            raise_if_signalled(error)
+            log.debug("module %s was not compiled ahead: %s", one.module.name, error)
+        finally:
+            self._running.pop(one.key.digest, None)
+        self._start()
+
+    # ---- the end
+
+    def summary(self) -> str:
+        """What was compiled on idle cores, and what of it no launch has asked for; empty if nothing was."""
+        unused = tuple(self._unasked.values())
+        waste = f", {len(unused)} of them for no launch ({sum(unused):.1f} s)" if unused else ""
+        return f"compiled on idle cores: {self._compiled}{waste}" if self._compiled else ""
+
+    def close(self) -> None:
+        """Start no more builds, and log what was compiled."""
+        with self._lock:
+            self._ready.clear()
+            if self._threads is not None:
+                self._threads.shutdown(wait=False, cancel_futures=True)
+                self._threads = None
+        if text := self.summary():
+            log.info("%s", text)
