@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
 import threading
@@ -111,6 +112,21 @@ def test_a_module_counts_until_it_is_linked_and_once(monkeypatch: pytest.MonkeyP
             assert (bar._done, bar._total) == (1, 3)
         assert (bar._done, bar._total) == (2, 3), "the functions are built, and the module is not linked"
     assert (bar._done, bar._total) == (3, 3)
+
+
+def test_the_bar_names_the_module_that_the_program_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", stream := Terminal(True))
+    bar = BuildProgress()
+    with contextlib.ExitStack() as ahead:
+        for name in "abc":
+            ahead.enter_context(bar.module(name, 90, 256, "on", awaited=False))
+        with bar.module("a", 90, 256, "on"):
+            until(lambda: "0 of 3 modules, waiting for module a, sm_90" in stream.getvalue())
+        with bar.module("d", 90, 256, "on"):
+            until(lambda: "0 of 4 modules, waiting for module d, sm_90" in stream.getvalue())
+        assert (bar._done, bar._total) == (1, 4)
+        until(lambda: "1 of 4 modules" in stream.getvalue().rpartition("waiting")[2])
+    assert bar._bar is None
 
 
 def test_a_failed_build_ends_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +25,8 @@ from warp_tiles._warp import installed
 from warp_tiles._warp.idle import upcoming
 from warp_tiles.build import idle
 from warp_tiles.build.idle import IdleBuilds, IdleModule
+from warp_tiles.build.progress import BuildProgress
+from warp_tiles.settings import Settings
 from warp_tiles.store.key import CacheKey
 
 PLAIN = """
@@ -221,7 +223,7 @@ def test_what_the_running_functions_name_is_near() -> None:
 def module_of(number: int, kilobytes: int = 100) -> IdleModule:
     key = CacheKey.of({"number": str(number)})
     module = replace(MODULE, name=f"m{number}", source="x" * (kilobytes * 1000))
-    return IdleModule(module, key, None, None, 0.0)  # type: ignore[arg-type]
+    return IdleModule(module, key, None, SimpleNamespace(settings=Settings()))  # type: ignore[arg-type]
 
 
 class Work:
@@ -229,7 +231,7 @@ class Work:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, modules: list[IdleModule]) -> None:
         self.open: dict[str, Future[None]] = {}
-        self.builds = IdleBuilds(lambda _: modules.pop(0) if modules else None)
+        self.builds = IdleBuilds(lambda _: modules.pop(0) if modules else None, BuildProgress())
         monkeypatch.setattr(idle, "compile_ahead", self._compile)
 
     def _compile(self, _: object, module: Any) -> None:

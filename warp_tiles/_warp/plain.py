@@ -152,7 +152,7 @@ class PlainModules:
         from warp_tiles.build.warp_module import WarpModuleBuild
 
         if self._engine.idle is None and self.uses_idle_cores:
-            self._engine.idle = IdleBuilds(self._generate_idle)
+            self._engine.idle = IdleBuilds(self._generate_idle, self._engine.progress)
         threads = int(options["block_dim"])
         hasher = module.hashers.get(threads)
         if hasher is None:

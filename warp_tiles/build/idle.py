@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from warp_tiles.build.context import BuildContext
+from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import now_s
 from warp_tiles.build.start_record import StartModule, compile_ahead
 from warp_tiles.build.warp_module import Start, WarpModuleBuild, content_key
@@ -78,10 +79,12 @@ class IdleBuilds:
 
     Args:
         generate: Generates a module on this thread, within about so many seconds; None if there is none.
+        progress: Counts the builds.
     """
 
-    def __init__(self, generate: Callable[[float], IdleModule | None]) -> None:
+    def __init__(self, generate: Callable[[float], IdleModule | None], progress: BuildProgress) -> None:
         self._generate = generate
+        self._progress = progress
         self._lock = threading.Lock()  # of the decision what is compiled next
         self._threads: DaemonThreads | None = None
         self._waiting = 0  # launches
@@ -164,7 +167,9 @@ class IdleBuilds:
     def _build(self, one: IdleModule) -> None:
         started = now_s()
         try:
-            done = compile_ahead(one.context, one.module)
+            module, choice = one.module, one.context.settings.progress
+            with self._progress.module(module.name, module.arch, module.block_dim, choice, awaited=False):
+                done = compile_ahead(one.context, module)
             if done is not None and done[1]:
                 seconds = now_s() - started
                 self._built_s += seconds

@@ -47,7 +47,8 @@ class BuildProgress:
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._timer: threading.Timer | None = None
-        self._modules: set[str] = set()
+        self._modules: dict[str, bool] = {}  # of this batch, True for those that are done
+        self._awaited: list[str] = []
 
     @contextlib.contextmanager
     def counted(self, what: str, choice: str = "auto") -> Iterator[None]:
@@ -80,23 +81,37 @@ class BuildProgress:
                 if not self._running and self._timer is not None:
                     self._timer.cancel()
                     self._timer = None
+                if not self._running:
+                    self._modules.clear()
                 if not self._running and self._bar is not None:
                     self._bar.stop()
                     self._bar = self._task = None
 
     @contextlib.contextmanager
-    def module(self, name: str, arch: int | None, block_dim: int, choice: str) -> Iterator[None]:
-        """Count a module from its code generation, or else from its build, to its file."""
+    def module(
+        self, name: str, arch: int | None, block_dim: int, choice: str, *, awaited: bool = True
+    ) -> Iterator[None]:
+        """Count a module from its code generation, or else from its build, to its file. It counts once in a batch.
+
+        Args:
+            awaited: True if the program waits for it, so that it is named.
+        """
         title = f"module {name}, sm_{arch}, {block_dim} threads"
         with self._lock:
             counts = title not in self._modules
-            self._modules.add(title)
-        try:
-            with self.counted(title, choice) if counts else contextlib.nullcontext():
+            self._modules.setdefault(title, False)
+            if awaited:
+                self._awaited.append(title)
+            self._draw(title)
+        with self.counted(title, choice) if counts else contextlib.nullcontext():
+            try:
                 yield
-        finally:
-            if counts:
-                self._modules.discard(title)
+            finally:
+                with self._lock:
+                    if awaited:
+                        self._awaited.remove(title)
+                    if counts:
+                        self._modules[title] = True
 
     def _show(self) -> None:
         with self._lock:
@@ -104,8 +119,13 @@ class BuildProgress:
                 return
             self._bar = new_bar("functions and modules", transient=True)
             self._task = self._bar.add_task("", total=self._total, completed=self._done)
+            self._draw(self._awaited[-1] if self._awaited else "")
             self._bar.start()
 
     def _draw(self, what: str) -> None:
         if self._bar is not None and self._task is not None:
+            awaited = self._awaited[-1] if self._awaited else ""
+            if len(self._modules) > 1:
+                what = f"{sum(self._modules.values())} of {len(self._modules)} modules"
+                what += f", waiting for {awaited}" if awaited else ""
             self._bar.update(self._task, total=self._total, completed=self._done, description=what)

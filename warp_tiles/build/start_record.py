@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from string import ascii_lowercase
@@ -339,7 +340,13 @@ class ProgramStart:
             return
         self._threads = DaemonThreads(context.pool.jobs, "warp_tiles_start")
         for module in (*record.modules, *record.earlier):
-            self._threads.submit(self._compile, context, module)
+            counted = ExitStack()
+            progress = self._engine.progress
+            counted.enter_context(
+                progress.module(module.name, module.arch, module.block_dim, now.progress, awaited=False)
+            )
+            work = self._threads.submit(self._compile, context, module)
+            work.add_done_callback(lambda _, counted=counted: counted.close())  # type: ignore[misc]
 
     def _compile(self, context: BuildContext, module: StartModule) -> None:
         if self._in_warps_folder(module.file):
