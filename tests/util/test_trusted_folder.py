@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from warp_tiles.util import trusted_folder
 from warp_tiles.util.trusted_folder import NoLocksError, TrustedFolder
 
 CODES = [pytest.param(getattr(errno, name), id=name) for name in ("ENOSYS", "ENOLCK", "ENOTSUP")]
@@ -53,6 +54,9 @@ def test_other_errors_are_no_missing_locks(monkeypatch: pytest.MonkeyPatch, file
     assert not isinstance(caught.value, NoLocksError)
 
 
-def test_a_deadlock_within_a_thread_is_an_error_of_its_own(files: TrustedFolder) -> None:
+def test_a_deadlock_within_a_thread_is_an_error_of_its_own(
+    files: TrustedFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trusted_folder, "PATIENCE_S", 0.1)
     with files.lock("a.lock", 0.0), pytest.raises(RuntimeError, match="Deadlock"):
         files.lock("a.lock", -1.0).__enter__()
