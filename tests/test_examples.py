@@ -91,6 +91,12 @@ def test_matmul() -> None:
     }
 
 
+def test_solves() -> None:
+    text = run(sys.executable, "examples/solves.py", "--size", "70")
+    assert set(re.findall(r"^(.+) on .*: differs from NumPy by", text, re.MULTILINE)) == {"x", "gradient of y", "L"}
+    assert "matrix 42 is not positive definite: its leading minor of order 8 is not positive" in text
+
+
 # Its processes have empty caches, but libmathdx builds each function for one of them only.
 _SKIP_ADJOINTS = """
 import runpy, sys

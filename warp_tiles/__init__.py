@@ -42,6 +42,7 @@ from warp_tiles.util.version import __version__
 
 if TYPE_CHECKING:
     from warp_tiles.array_products.matmul import matmul
+    from warp_tiles.array_products.solves import cholesky, solve
     from warp_tiles.gemm.pipeline import PlannedLoop
     from warp_tiles.gemm.problem import GemmProblem, Operand, Role
     from warp_tiles.launch.recorded import RecordedLaunch, RecordingTarget, record
@@ -64,8 +65,10 @@ _LAZY_NAMES = {
     "Space": "tuning.space",
     "TunedKernel": "tuning.kernel",
     "autotune": "tuning.kernel",
+    "cholesky": "array_products.solves",
     "matmul": "array_products.matmul",
     "record": "launch.recorded",
+    "solve": "array_products.solves",
 }
 
 _FORMER = {"GemmVariant": "GemmProblem", "SeamError": "UnsupportedWarpError"}
@@ -106,6 +109,7 @@ __all__ = [
     "WorkerError",
     "__version__",
     "autotune",
+    "cholesky",
     "configure",
     "disable",
     "enable",
@@ -118,6 +122,7 @@ __all__ = [
     "prefetch",
     "record",
     "report",
+    "solve",
 ]
 
 

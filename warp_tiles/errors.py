@@ -9,7 +9,7 @@
     ├── PlanError           a kernel cannot be planned
     ├── BuildError          a variant could not be compiled
     │   └── UnsupportedVariant  a provider cannot serve a variant; the message names the field and its value
-    ├── MatmulError         an argument of matmul() does not fit, or a captured graph has no memory
+    ├── MatmulError         an argument of matmul, cholesky or solve does not fit, or a captured graph has no memory
     ├── RecordingError      a launch cannot be recorded, or an argument does not fit the recording
     ├── LinkError           a module could not be compiled or linked
     ├── CacheError          the cache refuses a request, or does not hold the requested entry
@@ -88,7 +88,7 @@ class UnsupportedVariant(BuildError):  # noqa: N818  a name like StopIteration, 
 
 
 class MatmulError(WarpTilesError, ValueError):
-    """An argument of matmul() does not fit, or a captured graph has no memory."""
+    """An argument of matmul, cholesky or solve does not fit, or a captured graph has no memory."""
 
 
 class RecordingError(WarpTilesError, ValueError):

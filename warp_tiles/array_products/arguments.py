@@ -77,7 +77,7 @@ def checked(
     for name, array in (("a", a), ("b", b), ("bias", bias)):
         if array is not None and array.device != device:
             raise MatmulError(
-                f"{name} and out are on different devices: {_described(name, array)}, and out is on {device}",
+                f"{name} and out are on different devices: {described(name, array)}, and out is on {device}",
                 remedy="move one of them",
             )
     result = contiguous(dtype, (1, *shape)[-3:]) if out is None else view_of(out, found)  # type: ignore[arg-type]
@@ -89,8 +89,8 @@ def checked(
 
 def _checked_operands(a: Any, b: Any) -> tuple[tuple[int, ...], DType]:
     """Returns the shape of the product of A and B, and their dtype."""
-    types = [_checked_array("a", a, (2, 3)), _checked_array("b", b, (2, 3))]
-    both = f"{_described('a', a)}, and {_described('b', b)}"
+    types = [checked_array("a", a, (2, 3)), checked_array("b", b, (2, 3))]
+    both = f"{described('a', a)}, and {described('b', b)}"
     if types[0] != types[1]:
         raise MatmulError(f"a and b have different dtypes: {both}", remedy="convert one of them")
     if a.device != b.device:
@@ -109,7 +109,7 @@ def _checked_operands(a: Any, b: Any) -> tuple[tuple[int, ...], DType]:
     return (*([batch] if batches else []), a.shape[-2], b.shape[-1]), types[0]
 
 
-def _checked_array(name: str, value: Any, dimensions: tuple[int, ...]) -> DType:
+def checked_array(name: str, value: Any, dimensions: tuple[int, ...]) -> DType:
     """Returns the name of the array's dtype."""
     if not isinstance(value, wp.array):
         hint = "; copy an indexed array first, e.g. with contiguous()" if isinstance(value, wp.indexedarray) else ""
@@ -117,41 +117,39 @@ def _checked_array(name: str, value: Any, dimensions: tuple[int, ...]) -> DType:
     found = getattr(value.dtype, "__name__", "")
     if found not in DTYPES:
         raise MatmulError(
-            f"{_described(name, value)}, a dtype without products", remedy=f"use one of {', '.join(DTYPES)}"
+            f"{described(name, value)}, a dtype without products", remedy=f"use one of {', '.join(DTYPES)}"
         )
     if len(value.shape) not in dimensions:
         raise MatmulError(
-            f"{_described(name, value)}, which has {len(value.shape)} dimensions",
+            f"{described(name, value)}, which has {len(value.shape)} dimensions",
             remedy=f"give {' or '.join(map(str, dimensions))} dimensions",
         )
     return found
 
 
 def _checked_out(out: Any, shape: tuple[int, ...], allowed: Sequence[DType]) -> DType:
-    found = _checked_array("out", out, (2, 3))
+    found = checked_array("out", out, (2, 3))
     if tuple(out.shape) != shape:
-        raise MatmulError(
-            f"{_described('out', out)}, and a @ b has shape {shape}", remedy="give an array of this shape"
-        )
+        raise MatmulError(f"{described('out', out)}, and a @ b has shape {shape}", remedy="give an array of this shape")
     if found not in allowed:
         raise MatmulError(
-            f"{_described('out', out)}, and a is {allowed[0]}",
+            f"{described('out', out)}, and a is {allowed[0]}",
             remedy=f"give out of dtype {' or '.join(dict.fromkeys(allowed))}",
         )
     if not are_distinct(out):
         raise MatmulError(
-            f"{_described('out', out)}, and its strides are {tuple(out.strides)}: elements share memory",
+            f"{described('out', out)}, and its strides are {tuple(out.strides)}: elements share memory",
             remedy="give out memory for each element",
         )
     return found
 
 
 def _checked_bias(shape: tuple[int, ...], dtype: DType, bias: Any) -> Bias:
-    found = _checked_array("bias", bias, (1,))
+    found = checked_array("bias", bias, (1,))
     allowed = dict.fromkeys((dtype, "float32"))
     if found not in allowed or tuple(bias.shape) != shape[-1:]:
         raise MatmulError(
-            f"{_described('bias', bias)}, and out has shape {shape} and dtype {dtype}",
+            f"{described('bias', bias)}, and out has shape {shape} and dtype {dtype}",
             remedy=f"give a bias of shape ({shape[-1]},) and dtype {' or '.join(allowed)}",
         )
     return Bias(found, bias.strides[0])
@@ -183,7 +181,8 @@ def _is_tf32(precision: Any, dtype: DType) -> bool:
     return bool(precision == "tf32")
 
 
-def _described(name: str, array: Any) -> str:
+def described(name: str, array: Any) -> str:
+    """Shape, dtype and device of an argument, for messages."""
     dtype = getattr(array.dtype, "__name__", array.dtype)
     return f"{name} has shape {tuple(array.shape)} and dtype {dtype} on {array.device}"
 
@@ -210,7 +209,7 @@ def check_overlap(name: str, array: Any, out: Any) -> None:
         raise_if_signalled(error)
         is_shared = True
     if is_shared and math.prod(array.shape):
-        raise MatmulError(f"{_described(name, array)}, and overlaps out in memory", remedy="give out memory of its own")
+        raise MatmulError(f"{described(name, array)}, and overlaps out in memory", remedy="give out memory of its own")
 
 
 def _addresses(array: Any) -> Any:

@@ -91,8 +91,26 @@ def view_of(array: Any, dtype: DType) -> View:
 
 def operand_views(a: Any, b: Any, dtype: DType, batch: int) -> tuple[View, View]:
     """The views of A and B with the alignments of their first elements. A single matrix becomes a batch of it."""
-    a, b = (replace(view_of(array, dtype), alignment=math.gcd(ALIGNED, array.ptr or 0)) for array in (a, b))
-    return a.shared(batch), b.shared(batch)
+    return _aligned(view_of(a, dtype), a).shared(batch), _aligned(view_of(b, dtype), b).shared(batch)
+
+
+def lower_view(array: Any, upper: bool, dtype: DType) -> View:
+    """The matrices whose lower triangles count: those of the array, or their transposes."""
+    view = _aligned(view_of(array, dtype), array)
+    return view.transposed() if upper else view
+
+
+def right_sides(array: Any, matrix: Any, dtype: DType) -> View:
+    """Vectors or matrices as (batch, n, columns)."""
+    if array.ndim == matrix.ndim:
+        return _aligned(view_of(array, dtype), array)
+    batch, strides = (1, 0) if array.ndim == 1 else (array.shape[0], array.strides[0])
+    step = wp.types.type_size_in_bytes(array.dtype)
+    return _aligned(View(dtype, (batch, array.shape[-1], 1), (strides, array.strides[-1], step)), array)
+
+
+def _aligned(view: View, array: Any) -> View:
+    return replace(view, alignment=math.gcd(ALIGNED, array.ptr or 0))
 
 
 def are_distinct(array: Any) -> bool:

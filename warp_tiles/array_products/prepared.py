@@ -143,7 +143,7 @@ def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -
     steps = -(-k // chosen.tile_k)
     slice_depth = -(-steps // chosen.split_k) * chosen.tile_k
     operands = [_operand(view, call.split_operand == name) for name, view in (("a", call.a), ("b", call.b))]
-    launch = _packed(
+    launch = packed(
         tile_kernel(key),
         [slice_depth, *raster_arguments(rows, columns, chosen.group, chosen.split_k), 1.0, 0.0],
         [*operands, layout(out), *_vectors(key.stored, n, stride), slices, arrived],
@@ -176,7 +176,7 @@ def prepared(call: MatmulCall, device: Any) -> PreparedMatmul:
         MatmulError: See :func:`prepare`, and: its kernels cannot be built with its epilogue.
         Exception: Any error of ``wp.launch`` when a module does not build.
     """
-    found: PreparedMatmul = _kept((call, device.alias), lambda: _with_epilogue(call, device))
+    found: PreparedMatmul = kept((call, device.alias), lambda: _with_epilogue(call, device))
     if is_planning():
         note_product(found.answer)
     return found
@@ -207,7 +207,7 @@ def _with_epilogue(call: MatmulCall, device: Any) -> PreparedMatmul:
 _prepared: dict[Any, Any] = {}
 
 
-def _kept(key: Any, make: Callable[[], Any]) -> Any:
+def kept(key: Any, make: Callable[[], Any]) -> Any:
     """What was made for a key, if its modules are unmodified."""
     if is_planning():  # what is made for a plan launches nothing
         return make()
@@ -265,7 +265,7 @@ def _aligned(size_bytes: int) -> int:
     return -(-size_bytes // _PART_BYTES) * _PART_BYTES
 
 
-def _packed(
+def packed(
     kernel: Any,
     scalars: Sequence[float],
     arrays: Sequence[Layout | None],
@@ -295,7 +295,7 @@ def padded_copy(view: View, parts: int, device: Any) -> PaddedCopy:
     count = parts * batch if source.strides[0] else 1
     arrays = [layout(replace(one, shape=(count, *one.shape[1:]))) for one in (source, result)]
     dim = (count, lines, result.strides[1] // ALIGNED)
-    launch = _packed(padding_kernel(view.dtype), [], arrays, dim, device)
+    launch = packed(padding_kernel(view.dtype), [], arrays, dim, device)
     return PaddedCopy(padded, count * lines * result.strides[1], launch)
 
 
@@ -308,20 +308,20 @@ def reduction_of(epilogue: Epilogue, sums: View, out: View, bias_stride: int, sl
         slices: The number of slices of each matrix of the result.
     """
     arrays = [layout(sums), layout(out), *_vectors(epilogue, out.shape[2], bias_stride)]
-    return _packed(reduce_kernel(epilogue), [slices, 1.0, 0.0], arrays, out.shape, device)
+    return packed(reduce_kernel(epilogue), [slices, 1.0, 0.0], arrays, out.shape, device)
 
 
 def add_rows(sums: View, target: View, pointers: tuple[int, int], device: Any) -> None:
     """Adds all rows of ``sums`` to ``target`` in order."""
     epilogue = Epilogue(target.dtype, has_beta=True, sums=sums.dtype)
-    found = _kept((sums, target, device.alias), lambda: reduction_of(epilogue, sums, target, 0, sums.shape[0], device))
+    found = kept((sums, target, device.alias), lambda: reduction_of(epilogue, sums, target, 0, sums.shape[0], device))
     found.run_at((*pointers, None, None), 1.0, 1.0)
 
 
 def elementwise(kernel: Any, views: Sequence[View], dim: Sequence[int], device: Any, *scalars: int) -> Any:
     """The launch of a kernel over views, whose last scalar is a factor. It is packed once, and again if modified."""
     key = (kernel, tuple(views), tuple(dim), scalars, device.alias)
-    return _kept(key, lambda: _packed(kernel, [*scalars, 1.0], [layout(view) for view in views], dim, device))
+    return kept(key, lambda: packed(kernel, [*scalars, 1.0], [layout(view) for view in views], dim, device))
 
 
 def apply(

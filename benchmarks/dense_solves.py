@@ -1,0 +1,188 @@
+"""Compares warp_tiles.cholesky and warp_tiles.solve with torch, in one run on a GPU.
+
+    python benchmarks/dense_solves.py --json benchmarks/results/dense_solves.json
+
+torch calls cuSOLVER or MAGMA. `torch` is its own choice, and `cusolver` a preference for cuSOLVER, whose batched
+routines it then calls for a batch; `kernels` names what ran. The faster of the two counts. All sides have the same
+arrays, row by row. Calls alternate. Times are medians by CUDA events: `us` of the GPU alone, behind a kernel that spins
+until the call is queued, and `call_us` of a call on an idle GPU. A call that waits for the GPU, as MAGMA's do, contains
+the host in both. Results are compared with float64. The kinds of rows, with one right-hand
+side unless the name has more:
+
+    factor      torch.linalg.cholesky_ex
+    solve       torch.linalg.cholesky_ex and torch.cholesky_solve
+    factored    torch.cholesky_solve
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.loops import measured
+from benchmarks.machine import gpu_record, torch_versions
+
+SECONDS = 150  # after which no row starts
+ALLOWED = {"float32": 1e-4, "float64": 1e-12}  # differences of correct results, relative to the largest element
+LIBRARIES = {"torch": "default", "cusolver": "cusolver"}  # torch's preferred libraries
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison: matrices of n x n."""
+
+    kind: str
+    dtype: str
+    n: int
+    batch: int
+    columns: int = 1
+
+    @property
+    def name(self) -> str:
+        columns = f" {self.columns} columns" if self.columns > 1 else ""
+        return f"{self.kind} {self.dtype} {self.batch} x {self.n}{columns}"
+
+    @property
+    def group(self) -> str:
+        """Rows of one group have one mean."""
+        return f"{self.kind}, {'small' if self.n <= SMALL[-1] else 'large'}"
+
+
+SMALL = (4, 8, 16, 32, 64, 128)
+LARGE = ((256, 1), (256, 32), (512, 1), (512, 32), (1024, 1), (1024, 32), (2048, 1), (4096, 1))
+DTYPES = tuple(ALLOWED)
+ROWS = (
+    *(Row(kind, dtype, n, 1024) for n in SMALL for dtype in DTYPES for kind in ("factor", "solve")),
+    *(Row("factor", dtype, n, batch) for n, batch in LARGE for dtype in DTYPES),
+    *(Row("solve", dtype, n, batch) for n, batch in LARGE[:6] for dtype in DTYPES),
+    *(Row("factored", dtype, n, 1024, columns) for n in (32, 64) for dtype in DTYPES for columns in (1, 32)),
+)
+
+
+def operands(torch: Any, row: Row) -> tuple[Any, Any]:
+    """Positive definite matrices and right-hand sides."""
+    torch.manual_seed(0)
+    dtype = getattr(torch, row.dtype)
+    factors = torch.randn((row.batch, row.n, row.n), device="cuda", dtype=dtype)
+    a = factors @ factors.mT / row.n + 2 * torch.eye(row.n, device="cuda", dtype=dtype)
+    return a.contiguous(), torch.randn((row.batch, row.n, row.columns), device="cuda", dtype=dtype)
+
+
+def peers(torch: Any, row: Row, a: Any, b: Any) -> dict[str, Callable[[], object]]:
+    """torch's calls, by the names of :data:`LIBRARIES`."""
+    factor = torch.linalg.cholesky_ex(a).L
+
+    def call(library: str) -> object:
+        torch.backends.cuda.preferred_linalg_library(library)
+        if row.kind == "factor":
+            return torch.linalg.cholesky_ex(a).L
+        return torch.cholesky_solve(b, factor if row.kind == "factored" else torch.linalg.cholesky_ex(a).L)
+
+    return {name: partial(call, library) for name, library in LIBRARIES.items()}
+
+
+def kernels_of(torch: Any, run: Callable[[], Any]) -> list[str]:
+    """The names of the kernels of a call, without arguments."""
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        run()
+        torch.cuda.synchronize()
+    names = [event.key.replace("void ", "").split("(")[0].split("<")[0] for event in profile.key_averages()]
+    return sorted({name for name in names if not name.startswith(("cuda", "cu", "Mem", "Activity"))} or set(names))
+
+
+def measure(torch: Any, row: Row) -> dict[str, Any]:
+    """The times of a row and its difference from float64."""
+    import warp as wp
+
+    import warp_tiles
+
+    a, b = operands(torch, row)
+    out, info = torch.empty_like(a if row.kind == "factor" else b), wp.zeros(row.batch, dtype=int, device="cuda")
+    x, y, z = (wp.from_torch(array) for array in (a, b, out))
+    if row.kind == "factor":
+        run = partial(warp_tiles.cholesky, x, z, info=info)
+    elif row.kind == "solve":
+        run = partial(warp_tiles.solve, x, y, z, info=info)
+    else:
+        run = partial(warp_tiles.solve, warp_tiles.cholesky(x), y, z, factored=True)
+    started = time.perf_counter()
+    run()
+    torch.cuda.synchronize()
+    first = time.perf_counter() - started
+    expected = torch.linalg.cholesky(a.double())
+    if row.kind != "factor":
+        expected = torch.cholesky_solve(b.double(), expected)
+    difference = float((out.double() - expected).abs().max() / expected.abs().max())
+    runs = peers(torch, row, a, b)
+    found = {"name": row.name, **asdict(row), "first_call_s": round(first, 2), "difference": difference}
+    found["kernels"] = {name: kernels_of(torch, other) for name, other in runs.items()}
+    timed = measured(torch, {"tiles": run, **runs})
+    found["us"] = times = {name: round(us, 2) for name, us in timed.us.items()}
+    found["late"] = timed.late
+    found["call_us"] = {
+        name: round(us, 2) for name, us in measured(torch, {"tiles": run, **runs}, queued=False).us.items()
+    }
+    found["to_torch"] = round(min(times[name] for name in LIBRARIES) / times["tiles"], 3)
+    found["to_cusolver"] = round(times["cusolver"] / times["tiles"], 3)
+    if not difference <= ALLOWED[row.dtype] or info.numpy().any():
+        found["wrong"] = f"differs from float64 by {difference:.3g}"
+    return found
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Geometric mean and least of the ratios to the faster of torch's calls, by group."""
+    groups: dict[str, list[float]] = {}
+    for row in rows:
+        group = Row(**{name: row[name] for name in Row.__dataclass_fields__}).group
+        groups.setdefault(group, []).append(row["to_torch"])
+    return {
+        group: {"geometric_mean": round(statistics.geometric_mean(ratios), 3), "least": min(ratios)}
+        for group, ratios in groups.items()
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure all rows, and write the file after each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--only", default="", help="measure only rows whose names contain this text")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="start no row after this time")
+    options = parser.parse_args(arguments)
+    until = time.monotonic() + options.seconds
+    import warp as wp
+
+    import warp_tiles
+
+    torch = importlib.import_module("torch")
+    wp.config.log_level = wp.LOG_WARNING
+    warp_tiles.enable()
+    wp.set_stream(wp.stream_from_torch(torch.cuda.current_stream()))
+    rows: list[dict[str, Any]] = []
+    magma = bool(getattr(torch.cuda, "has_magma", False))
+    data = {**gpu_record("auto"), **torch_versions(torch), "magma": magma}
+    chosen = [row for row in ROWS if options.only in row.name]
+    for row in chosen:
+        if time.monotonic() > until:
+            break
+        found = measure(torch, row)
+        print(f"{row.name}: {found['us']}, {found['to_torch']} of torch {found.get('wrong', '')}", flush=True)
+        rows.append(found)
+        left = [one.name for one in chosen[len(rows) :]]
+        report = {**data, "ratios": summary(rows), "not_measured": left, "rows": rows}
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    return int(any("wrong" in row for row in rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

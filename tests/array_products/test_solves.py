@@ -1,0 +1,296 @@
+"""``warp_tiles.cholesky`` and ``warp_tiles.solve`` on the CPU: values, views, info, gradients and errors."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.array_products.cases import LAYOUTS, Values, on, values_of
+from tests.array_products.solve_cases import (
+    cholesky_gradient,
+    factor_of,
+    folded,
+    gradient,
+    info_of,
+    matrices,
+    read_triangle,
+    spoiled,
+    symmetric,
+)
+from warp_tiles.array_products.prepared_solves import choose
+from warp_tiles.gemm.hardware import shared_limit
+
+F64, F32 = wp.float64, wp.float32
+LARGE = 150  # strips of panels
+SIZES = [1, 5, 16, 30, 64, LARGE]
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("n", SIZES)
+def test_factors(n: int, upper: bool) -> None:
+    a = matrices(n, n, 2)
+    expected = factor_of(a, upper)
+    for a_layout, out_layout in itertools.product(LAYOUTS, LAYOUTS):
+        given = LAYOUTS[a_layout](read_triangle(a, upper), F64)
+        out = LAYOUTS[out_layout](np.full(a.shape, np.nan), F64)
+        assert warp_tiles.cholesky(given, out, upper=upper) is out
+        np.testing.assert_allclose(values_of(out), expected, rtol=0, atol=1e-13)
+    single = warp_tiles.cholesky(on(a[1], F64), upper=upper)
+    np.testing.assert_allclose(values_of(single), expected[1], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("n", [5, 64, LARGE])
+def test_solutions(n: int, upper: bool) -> None:
+    a = matrices(n, n, 2)
+    factor = factor_of(a, upper)
+    for columns, layout in zip((0, 1, 2, 8, 40), itertools.cycle(LAYOUTS)):
+        b = np.random.default_rng(columns).normal(size=(2, n, max(1, columns)))
+        expected = np.linalg.solve(a, b)
+        place = LAYOUTS[layout]
+        right = on(b[..., 0], F64) if columns == 0 else place(b, F64)
+        expected = expected[..., 0] if columns == 0 else expected
+        found = warp_tiles.solve(place(read_triangle(a, upper), F64), right, upper=upper)
+        np.testing.assert_allclose(values_of(found), expected, rtol=0, atol=1e-12)
+        given = place(read_triangle(factor, upper), F64)
+        assert warp_tiles.solve(given, right, right, upper=upper, factored=True) is right
+        np.testing.assert_allclose(values_of(right), expected, rtol=0, atol=1e-12)
+
+
+def test_drawn_calls() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(40):
+        n, batch, columns = (int(random.integers(1, most)) for most in (65, 6, 41))
+        upper, in_place = bool(random.integers(2)), bool(random.integers(2))
+        names = random.choice(list(LAYOUTS), 3)
+        a, b = matrices(int(random.integers(99)), n, batch), random.normal(size=(batch, n, columns))
+        given = LAYOUTS[names[0]](read_triangle(a, upper), F64)
+        right = LAYOUTS[names[1]](b, F64)
+        out = right if in_place else LAYOUTS[names[2]](np.full(b.shape, np.nan), F64)
+        info = wp.full(batch, 7, dtype=int, device="cpu")
+        warp_tiles.solve(given, right, out, upper=upper, info=info)
+        case = (n, batch, columns, upper, in_place, names)
+        np.testing.assert_allclose(values_of(out), np.linalg.solve(a, b), rtol=0, atol=1e-12, err_msg=str(case))
+        assert not info.numpy().any(), case
+
+
+@pytest.mark.parametrize("n", [30, LARGE])
+def test_float32_and_one_matrix(n: int) -> None:
+    a, b = matrices(3, n), np.random.default_rng(1).normal(size=n)
+    found = warp_tiles.solve(on(a), on(b))
+    assert found.dtype is F32
+    assert found.shape == (n,)
+    np.testing.assert_allclose(values_of(found), np.linalg.solve(a, b), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("n", [16, LARGE])
+def test_info_is_that_of_lapack(n: int, upper: bool) -> None:
+    orders = [0, 1, n // 2, n, 2, 0]
+    a = spoiled(matrices(1, n, len(orders)), orders)
+    a[5, :2, :2] = 1.0  # the second minor is exactly zero
+    assert info_of(a) == [*orders[:-1], 2]
+    info = wp.full(len(orders), 7, dtype=int, device="cpu")
+    found = warp_tiles.cholesky(on(a, F64), upper=upper, info=info)
+    assert info.numpy().tolist() == [*orders[:-1], 2]
+    np.testing.assert_allclose(values_of(found)[0], factor_of(a[0], upper), rtol=0, atol=1e-13)
+    info.fill_(7)
+    warp_tiles.solve(on(a, F64), on(np.ones((len(orders), n)), F64), upper=upper, info=info)
+    assert info.numpy().tolist() == [*orders[:-1], 2]
+    a[0, n - 1, n - 1] = np.nan
+    warp_tiles.cholesky(on(a, F64), upper=upper, info=info)
+    assert info.numpy()[0] == n
+
+
+def test_in_place() -> None:
+    a = matrices(1, LARGE, 2)
+    array = on(a, F64)
+    assert warp_tiles.cholesky(array, array) is array
+    np.testing.assert_allclose(values_of(array), factor_of(a, False), rtol=0, atol=1e-13)
+    array = on(a, F64)
+    warp_tiles.cholesky(array, array[:], upper=True)  # another view of the same elements
+    np.testing.assert_allclose(values_of(array), factor_of(a, True), rtol=0, atol=1e-13)
+
+
+def test_nothing_to_do() -> None:
+    info = wp.full(0, 7, dtype=int, device="cpu")
+    assert warp_tiles.cholesky(on(np.zeros((0, 3, 3))), info=info).shape == (0, 3, 3)
+    info = wp.full(2, 7, dtype=int, device="cpu")
+    assert warp_tiles.cholesky(on(np.zeros((2, 0, 0))), info=info).shape == (2, 0, 0)
+    assert info.numpy().tolist() == [0, 0]
+    assert warp_tiles.solve(on(np.zeros((2, 0, 0))), on(np.zeros((2, 0, 3)))).shape == (2, 0, 3)
+    assert warp_tiles.solve(on(np.eye(3)), on(np.zeros((3, 0)))).shape == (3, 0)
+
+
+# ---- gradients
+
+
+def taped(function: Any, result_gradient: Values, *arrays: Any) -> list[Values]:
+    """The gradients of arrays, which hold ones before the backward pass."""
+    for array in arrays:
+        array.grad.fill_(1.0)
+    with wp.Tape() as tape:
+        out = function(*arrays)
+    out.grad = on(result_gradient, out.dtype)
+    tape.backward()
+    assert not out.grad.numpy().any()  # the call overwrote what was there
+    found = [values_of(array.grad) - 1.0 for array in arrays]
+    tape.zero()
+    assert not any(array.grad.numpy().any() for array in arrays)
+    return found
+
+
+@pytest.mark.parametrize("upper", [False, True])
+def test_gradients_of_factors(upper: bool) -> None:
+    a = matrices(1, 5, 2)
+    seed = np.random.default_rng(1).normal(size=a.shape)  # also of the zeros, where it does not count
+    call = lambda x: warp_tiles.cholesky(x, upper=upper)  # noqa: E731
+    (found,) = taped(call, seed, on(read_triangle(a, upper), F64, requires_grad=True))
+    expected = gradient(lambda x: float(np.sum(seed * factor_of(symmetric(x, upper), upper))), a)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("factored", [False, True])
+@pytest.mark.parametrize("upper", [False, True])
+def test_gradients_of_solutions(upper: bool, factored: bool) -> None:
+    a, b = matrices(1, 5, 2), np.random.default_rng(2).normal(size=(2, 5, 3))
+    given = read_triangle(factor_of(a, upper) if factored else a, upper)
+    seed = np.random.default_rng(1).normal(size=b.shape)
+
+    def value(x: Values, y: Values) -> float:
+        half = np.triu(x) if upper else np.tril(x)
+        other = half.swapaxes(1, 2)
+        whole = (other @ half if upper else half @ other) if factored else symmetric(x, upper)
+        return float(np.sum(seed * np.linalg.solve(whole, y)))
+
+    arrays = on(given, F64, requires_grad=True), on(b, F64, requires_grad=True)
+    found = taped(lambda x, y: warp_tiles.solve(x, y, upper=upper, factored=factored), seed, *arrays)
+    clean = np.nan_to_num(given)
+    np.testing.assert_allclose(found[0], gradient(lambda x: value(x, b), clean), rtol=0, atol=1e-8)
+    np.testing.assert_allclose(found[1], gradient(lambda y: value(clean, y), b), rtol=0, atol=1e-8)
+
+
+def test_gradients_of_panels() -> None:
+    a, b = matrices(1, LARGE), np.random.default_rng(2).normal(size=LARGE)
+    lower, seed = factor_of(a, False), np.random.default_rng(3).normal(size=a.shape)
+    (found,) = taped(warp_tiles.cholesky, seed, on(a, F64, requires_grad=True))
+    np.testing.assert_allclose(found, cholesky_gradient(lower, seed), rtol=0, atol=1e-11)
+    arrays = on(a, F64, requires_grad=True), on(b, F64, requires_grad=True)
+    of_a, of_b = taped(warp_tiles.solve, seed[0], *arrays)
+    np.testing.assert_allclose(of_b, np.linalg.solve(a, seed[0]), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(of_a, folded(-np.outer(of_b, np.linalg.solve(a, b)), False), rtol=0, atol=1e-12)
+
+
+def test_a_factor_and_its_solutions_on_one_tape() -> None:
+    a, b = matrices(1, 5), np.random.default_rng(2).normal(size=5)
+    arrays = on(a, F64, requires_grad=True), on(b, F64, requires_grad=True)
+    seed = np.random.default_rng(1).normal(size=5)
+    together = taped(warp_tiles.solve, seed, *arrays)
+    apart = taped(lambda x, y: warp_tiles.solve(warp_tiles.cholesky(x), y, factored=True), seed, *arrays)
+    for one, other in zip(together, apart):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-13)
+
+
+def test_only_one_operand_has_a_gradient() -> None:
+    a, b = matrices(1, 5), np.ones(5)
+    seed = np.ones(5)
+    right = on(b, F64, requires_grad=True)
+    (found,) = taped(lambda y: warp_tiles.solve(on(a, F64), y), seed, right)
+    np.testing.assert_allclose(found, np.linalg.solve(a, seed), rtol=0, atol=1e-13)
+    with wp.Tape() as tape:
+        warp_tiles.solve(on(a, F64), on(b, F64))
+    assert not tape.launches
+
+
+# ---- errors
+
+
+def zeros(*shape: int, dtype: Any = F32) -> Any:
+    return wp.zeros(shape, dtype=dtype, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: warp_tiles.cholesky(zeros(3, 4)), "not square"),
+        (lambda: warp_tiles.cholesky(zeros(3)), "1 dimensions"),
+        (lambda: warp_tiles.cholesky(zeros(3, 3, dtype=wp.float16)), "use float32 or float64"),
+        (lambda: warp_tiles.cholesky(zeros(3, 3), zeros(3, 4)), r"result is float32 of shape \(3, 3\)"),
+        (lambda: warp_tiles.cholesky(zeros(3, 3), zeros(3, 3, dtype=F64)), "result is float32"),
+        (lambda: warp_tiles.cholesky(zeros(3, 3), info=zeros(1)), r"shape \(1,\) and dtype int32"),
+        (lambda: warp_tiles.cholesky(zeros(2, 3, 3), info=zeros(1, dtype=int)), r"shape \(2,\) and dtype int32"),
+        (lambda: warp_tiles.cholesky(zeros(3, 3), zeros(1, 3).reshape((3,))), "1 dimensions"),
+        (lambda: warp_tiles.solve(zeros(3, 3), zeros(4)), "do not fit"),
+        (lambda: warp_tiles.solve(zeros(2, 3, 3), zeros(3, 3)), "do not fit"),
+        (lambda: warp_tiles.solve(zeros(3, 3), zeros(2, 3, 1)), "3 dimensions"),
+        (lambda: warp_tiles.solve(zeros(3, 3), zeros(3, dtype=F64)), "different dtypes"),
+        (lambda: warp_tiles.solve(zeros(3, 3), zeros(3), factored=True, info=zeros(1, dtype=int)), "a is factored"),
+        (lambda: overlapping(), "overlaps out"),
+        (lambda: broadcast(), "elements share memory"),
+    ],
+)
+def test_arguments_that_do_not_fit(call: Any, message: str) -> None:
+    with pytest.raises(warp_tiles.MatmulError, match=message):
+        call()
+
+
+def overlapping() -> None:
+    memory = zeros(5, 3)
+    warp_tiles.cholesky(memory[:3], memory[1:4])
+
+
+def broadcast() -> None:
+    out = wp.array(ptr=zeros(3).ptr, shape=(3, 3), strides=(0, 4), dtype=F32, device="cpu")
+    warp_tiles.cholesky(zeros(3, 3), out)
+
+
+def test_solutions_must_not_overlap_the_matrix() -> None:
+    memory = zeros(4, 3)
+    for call in (lambda: warp_tiles.solve(memory[:3], memory[3]), lambda: warp_tiles.solve(zeros(3, 3), memory[0])):
+        call()
+    with pytest.raises(warp_tiles.MatmulError, match="overlaps out"):
+        warp_tiles.solve(memory[:3], zeros(3), memory[2])
+    with pytest.raises(warp_tiles.MatmulError, match=r"b has .* overlaps out"):
+        warp_tiles.solve(zeros(3, 3), memory[0:3], memory[1:4])
+
+
+def test_other_types() -> None:
+    with pytest.raises(TypeError, match="a is of type ndarray"):
+        warp_tiles.cholesky(np.eye(3))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="info is of type list"):
+        warp_tiles.cholesky(zeros(3, 3), info=[0])  # type: ignore[arg-type]
+
+
+def test_results_in_place_have_no_gradient() -> None:
+    a = on(matrices(1, 5), F64, requires_grad=True)
+    b = on(np.ones(5), F64, requires_grad=True)
+    with wp.Tape() as tape:
+        for call in (lambda: warp_tiles.cholesky(a, a), lambda: warp_tiles.solve(a, b, b)):
+            with pytest.raises(warp_tiles.MatmulError, match="in place of an operand"):
+                call()
+    assert not tape.launches
+
+
+# ---- the choice
+
+
+@pytest.mark.parametrize("arch", [75, 86, 90])
+@pytest.mark.parametrize("size_bytes", [4, 8])
+def test_tiles_fit_a_block(arch: int, size_bytes: int) -> None:
+    for n, columns in itertools.product((*range(1, 300), 512, 4096), (0, 1, 3, 40)):
+        config = choose(n, columns, size_bytes, arch)
+        assert config.threads % 32 == 0
+        assert (config.columns > 0) == (columns > 0)
+        if config.in_block:
+            assert n <= config.rows < n + 8
+            used = config.rows * (config.rows + config.columns) * size_bytes
+            assert used <= shared_limit(arch, config.threads)
+        else:
+            assert config.strip % config.rows == 0 == config.rows % config.step
+    assert choose(128, 1, 8, 90).in_block
+    assert not choose(256, 0, 4, 90).in_block

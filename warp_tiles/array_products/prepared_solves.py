@@ -1,0 +1,288 @@
+"""Prepared factorizations and solves: the choice of blocks or panels, packed launches, and their workspace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from warp_tiles._warp.intercept import is_planning
+from warp_tiles.array_products.answers import PLANNED_GPU
+from warp_tiles.array_products.call import MatmulCall, View, contiguous
+from warp_tiles.array_products.elementwise import scale_kernel
+from warp_tiles.array_products.prepared import Layout, elementwise, kept, layout, packed, prepared
+from warp_tiles.array_products.solve_kernels import (
+    SolveKernel,
+    block_kernel,
+    diagonal_kernel,
+    panel_kernel,
+    substitution_kernel,
+    triangle_kernel,
+)
+from warp_tiles.array_products.workspace import workspace
+from warp_tiles.gemm.hardware import shared_limit
+from warp_tiles.gemm.problem import DTYPE_BYTES
+
+A, FACTOR, B, X, INFO, WORKSPACE = range(6)  # the memory of a call
+_MOST_ROWS = 256  # that the functions of one block serve
+_CPU_ROWS, _CPU_BLOCK = 64, 32  # the CPU has 256 KiB for the tiles of a kernel
+_STRIP = 256  # columns, whose blocks the kernels of panels update; matmul's kernels do between strips
+
+
+@dataclass(frozen=True)
+class SolveCall:
+    """L of A = L L^T, and X of A X = B, without the memory of the arrays.
+
+    Attributes:
+        a: (batch, n, n): A, or its factor. The lower triangle is read.
+        factor: Where L is stored; None if it is not needed.
+        x: Where X is stored: (batch, n, columns); None without right-hand sides.
+        b: B, of x's shape; None if x holds it.
+        is_factored: True if ``a`` is L.
+        forward, backward: Whether X is computed by L, and by L^T.
+        has_info: True if the call stores ``info``.
+    """
+
+    a: View
+    factor: View | None = None
+    b: View | None = None
+    x: View | None = None
+    is_factored: bool = False
+    forward: bool = True
+    backward: bool = True
+    has_info: bool = False
+
+
+@dataclass(frozen=True)
+class SolveConfig:
+    """How a call is computed.
+
+    Attributes:
+        rows: Rows of a tile: of the whole matrix, or of a block on the diagonal.
+        in_block: True if one block computes a matrix.
+        columns: Columns of a tile of right-hand sides; 0 without.
+        step: Elements of K in an iteration of a loop of products.
+        strip: Columns of a strip, a multiple of ``rows``.
+    """
+
+    rows: int
+    in_block: bool
+    columns: int
+    threads: int
+    step: int
+    strip: int
+
+
+def choose(n: int, columns: int, size_bytes: int, arch: int | None) -> SolveConfig:
+    """Chooses tiles and threads.
+
+    Args:
+        n: Rows of a matrix.
+        columns: Right-hand sides; 0 for none.
+        size_bytes: Bytes of an element.
+        arch: Compute capability; None for the CPU.
+    """
+    if arch is None:  # few shapes of tiles, because each of them compiles for a second
+        small = n <= _CPU_ROWS
+        rows, width = -(-n // 16) * 16 if small else _CPU_BLOCK, 8 if columns > 1 else columns
+        return SolveConfig(rows, small, width, 1, _CPU_BLOCK, 4 * _CPU_BLOCK)
+    rows = n if n <= 32 else -(-n // 8) * 8
+    width = min(32, 1 << (columns - 1).bit_length()) if columns else 0
+    threads = 32 if rows <= 48 else 128 if rows <= 128 else 256
+    while width > 8 and rows * (rows + width) * size_bytes > shared_limit(arch, threads):
+        width //= 2
+    if rows <= _MOST_ROWS and rows * (rows + width) * size_bytes <= shared_limit(arch, threads):
+        return SolveConfig(rows, True, width, threads, 0, 0)
+    return SolveConfig(64, False, width, 128, 128 // size_bytes, _STRIP)
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """A packed launch, with the positions and the offsets in bytes of its arrays in the memory of a call."""
+
+    launch: Any
+    arrays: tuple[tuple[int, int] | None, ...]
+    factor: float | None = None
+
+    def is_current(self) -> bool:
+        return bool(self.launch.is_current())
+
+    def run(self, memory: Sequence[int]) -> None:
+        pointers = tuple(None if one is None else memory[one[0]] + one[1] for one in self.arrays)
+        self.launch.run_at(pointers, *(() if self.factor is None else (self.factor,)))
+
+
+@dataclass(frozen=True)
+class _Product(_Launch):
+    """C -= A B by the kernels of matmul."""
+
+    def run(self, memory: Sequence[int]) -> None:
+        a, b, c = (memory[one[0]] + one[1] for one in self.arrays if one is not None)
+        self.launch.run(a, b, c, None, -1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class PreparedSolve:
+    """A call on a device that is repeated with other memory. Thread-safe. It keeps no array alive."""
+
+    steps: tuple[_Launch, ...]
+    device: Any
+    workspace_bytes: int
+
+    def is_current(self) -> bool:
+        """True if the modules of its kernels are unmodified."""
+        return all(step.is_current() for step in self.steps)
+
+    def run(self, *arrays: Any) -> None:
+        """Launches all kernels on the current stream of the device. ``arrays`` are A, L, B, X and info."""
+        memory = [0 if array is None else array.ptr or 0 for array in arrays]
+        if not self.workspace_bytes:
+            for step in self.steps:
+                step.run(memory)
+            return
+        with workspace(self.workspace_bytes, 0, self.device) as own:
+            for step in self.steps:
+                step.run([*memory, own.start])
+
+
+def prepared_solve(call: SolveCall, device: Any) -> PreparedSolve:
+    """The call on a device. It is prepared once, and again after its module was modified.
+
+    Raises:
+        Exception: Any error of ``wp.launch`` when a module does not build.
+    """
+    found: PreparedSolve = kept((call, device.alias), lambda: _prepare(call, device))
+    return found
+
+
+def _prepare(call: SolveCall, device: Any) -> PreparedSolve:
+    columns = 0 if call.x is None else call.x.shape[2]
+    arch = device.arch if device.is_cuda else PLANNED_GPU[0] if is_planning() else None
+    config = choose(call.a.shape[1], columns, DTYPE_BYTES[call.a.dtype], arch)
+    if config.in_block:
+        return PreparedSolve((_in_block(call, config, device),), device, 0)
+    steps: list[_Launch] = []
+    factor, where, size = call.a, A, 0
+    if not call.is_factored:
+        factor, where = call.factor or contiguous(call.a.dtype, call.a.shape), FACTOR
+        if call.factor is None:
+            where, size = WORKSPACE, math.prod(factor.shape) * DTYPE_BYTES[factor.dtype]
+        steps = list(_factorization(call, factor, where, config, device))
+    if call.x is not None:
+        steps += _substitutions(call, factor, where, config, device)
+    return PreparedSolve(tuple(steps), device, size)
+
+
+def _tiled(kernel: Any, scalars: Sequence[int], arrays: Sequence[Layout | None], dim: Sequence[int], at: Any) -> Any:
+    device, config = at
+    return packed(kernel, scalars, arrays, dim, device, block_dim=config.threads, tiled=True)
+
+
+def _in_block(call: SolveCall, config: SolveConfig, device: Any) -> _Launch:
+    """One block for each matrix. It reads rows of memory, which hold A or its transpose."""
+    batch, n, _ = call.a.shape
+    upper = call.a.is_transposed
+    key = SolveKernel(
+        call.a.dtype, config.rows, config.columns, 0, config.threads, upper, config.rows > n, call.has_info
+    )
+    solves = call.x is not None
+    kernel = block_kernel(
+        key, not call.is_factored, call.factor is not None, solves and call.forward, solves and call.backward
+    )
+    source = (call.x, X) if call.b is None else (call.b, B)
+    places = ((call.a, A), (call.factor, FACTOR), source, (call.x, X))
+    stored = [((view and upper and at in (A, FACTOR) and view.transposed()) or view, at) for view, at in places]
+    arrays = [None if view is None else layout(view) for view, _ in stored] + [_info(call)]
+    where = [None if view is None else (at, 0) for view, at in stored] + [(INFO, 0) if call.has_info else None]
+    return _Launch(_tiled(kernel, [n], arrays, [batch], (device, config)), tuple(where))
+
+
+def _info(call: SolveCall) -> Layout | None:
+    return (int, (call.a.shape[0],), (4,)) if call.has_info else None
+
+
+def _factorization(call: SolveCall, factor: View, where: int, config: SolveConfig, device: Any) -> Iterator[_Launch]:
+    """Blocked factorization in place, after a copy of the triangle. George and Liu, Computer Solution of Large Sparse
+    Positive Definite Systems, 2.1: the columns of a strip are updated by all strips to their left at once."""
+    batch, n, _ = factor.shape
+    upper, rows = factor.is_transposed, config.rows
+    key = SolveKernel(factor.dtype, rows, 0, config.step, config.threads, upper, n % rows > 0, call.has_info)
+    memory, at = layout(factor.stored), (device, config)
+    yield _triangle(call.a, A, factor, where, device)
+    for first in range(0, n, config.strip):
+        last = min(n, first + config.strip)
+        if first:
+            left, right = (_part(factor, begin, end, 0, first) for begin, end in ((first, n), (first, last)))
+            yield _product(
+                left, right.transposed(), _part(factor, first, n, first, last), (where, where, where), device
+            )
+        for k in range(first, last, rows):
+            launch = _tiled(diagonal_kernel(key), [n, first, k], [memory, _info(call)], [batch], at)
+            yield _Launch(launch, ((where, 0), (INFO, 0) if call.has_info else None))
+            below = -(-n // rows) - k // rows - 1
+            if below:
+                launch = _tiled(panel_kernel(replace(key, has_info=False)), [n, first, k], [memory], [batch, below], at)
+                yield _Launch(launch, ((where, 0),))
+    if n > config.strip and call.factor is not None:  # products of strips reach above the diagonal
+        yield _triangle(factor, where, factor, where, device)
+
+
+def _substitutions(call: SolveCall, factor: View, where: int, config: SolveConfig, device: Any) -> Iterator[_Launch]:
+    assert call.x is not None
+    batch, n, columns = call.x.shape
+    upper, rows = factor.is_transposed, config.rows
+    key = SolveKernel(factor.dtype, rows, config.columns, 0, config.threads, upper, n % rows > 0)
+    arrays, at = [layout(factor.stored), layout(call.x)], (device, config)
+    if call.b is not None:
+        copy = elementwise(scale_kernel(*(call.x.dtype,) * 3), (call.b, call.x), call.x.shape, device)
+        yield _Launch(copy, ((B, 0), (X, 0)), 1.0)
+    dim = [batch, -(-columns // config.columns)]
+    strips = range(0, n, config.strip)
+    for forward, order in ((True, strips), (False, reversed(strips))):
+        if not (call.forward if forward else call.backward):
+            continue
+        for first in order:
+            last = min(n, first + config.strip)
+            begin, end = (0, first) if forward else (last, n)  # the rows of X that are known
+            if begin < end:
+                block = (
+                    _part(factor, first, last, begin, end)
+                    if forward
+                    else _part(factor, begin, end, first, last).transposed()
+                )
+                known, target = (_part(call.x, *part, 0, columns) for part in ((begin, end), (first, last)))
+                yield _product(block, known, target, (where, X, X), device)
+            launch = _tiled(substitution_kernel(key, forward), [n, first, last], arrays, dim, at)
+            yield _Launch(launch, ((where, 0), (X, 0)))
+
+
+def _triangle(source: View, source_at: int, result: View, result_at: int, device: Any) -> _Launch:
+    kernel = triangle_kernel(source.dtype, adds=False)
+    launch = elementwise(kernel, (source, result), result.shape, device)
+    return _Launch(launch, ((source_at, 0), (result_at, 0)), 1.0)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of the matrices of a view, and its first byte."""
+
+    view: View
+    offset: int
+
+    def transposed(self) -> _Part:
+        return replace(self, view=self.view.transposed())
+
+
+def _part(view: View, row: int, last_row: int, column: int, last_column: int) -> _Part:
+    (batch, _, _), (far, down, along) = view.shape, view.strides
+    offset = row * down + column * along
+    alignment = math.gcd(view.alignment, offset)
+    part = View(view.dtype, (batch, last_row - row, last_column - column), (far, down, along), alignment)
+    return _Part(part, offset)
+
+
+def _product(a: _Part, b: _Part, c: _Part, where: tuple[int, int, int], device: Any) -> _Product:
+    """C -= A B, of parts of the arrays at these positions."""
+    call = MatmulCall(a.view, b.view, c.view, scaled=True, has_beta=True)
+    return _Product(prepared(call, device), tuple((at, part.offset) for at, part in zip(where, (a, b, c))))

@@ -1,0 +1,282 @@
+"""The Warp kernels of factorizations and solves, of whole matrices in one block and of panels in many.
+
+All matrices are positive definite, and all factors lower ones: L of A = L L^T. ``upper`` says that memory holds the
+transposes, rows by rows: then kernels load the upper triangle U = L^T. Tiles extend beyond an array whose size is not a
+multiple of theirs. There they hold zeros, and the diagonal gets ones, so that a factor of the rest is the identity.
+"""
+
+# mypy: ignore-errors
+# Warp reads annotations as values, so they are not types, and the file does not import them from __future__
+
+import functools
+from dataclasses import dataclass
+
+import warp as wp
+
+from warp_tiles.array_products.kernels import forward_kernel, types
+from warp_tiles.gemm.problem import DType
+
+_NONE_FAILED = wp.constant(2**31 - 1)
+
+
+@dataclass(frozen=True)
+class SolveKernel:
+    """The constants of a kernel.
+
+    Attributes:
+        rows: Rows and columns of a tile of the matrix.
+        columns: Columns of a tile of right-hand sides; 0 if the kernel solves nothing.
+        step: Elements of a row that an iteration of a loop of products multiplies; 0 without products.
+        threads: Threads of a block.
+        is_padded: True if tiles extend beyond the matrix.
+        has_info: True if the kernel stores whether each matrix is positive definite.
+    """
+
+    dtype: DType
+    rows: int
+    columns: int
+    step: int
+    threads: int
+    upper: bool
+    is_padded: bool = True
+    has_info: bool = False
+
+
+@functools.cache
+def first_failure(key: SolveKernel):
+    """A Warp function that stores what LAPACK's potrf returns as ``info``: 0, or the order of the first leading minor
+    that is not positive. Its root on the diagonal of the factor is not positive, or NaN."""
+    (value,) = types(key.dtype)
+    ROWS = key.rows
+
+    @wp.func
+    def store_info(factor: wp.tile[value, ROWS, ROWS], Info: wp.array(dtype=int), z: int, k: int, t: int):
+        found = _NONE_FAILED
+        for first in range(0, ROWS, wp.block_dim()):
+            j = first + t
+            if j < ROWS:  # noqa: SIM102  Warp evaluates both sides of an `and`
+                if not (factor[j, j] > value(0.0)):
+                    found = wp.min(found, k + j + 1)
+        least = wp.tile_min(wp.tile(found))
+        failed = least[0]
+        if t == 0:
+            if k == 0:
+                Info[z] = 0
+            if failed != _NONE_FAILED and Info[z] == 0:
+                Info[z] = failed
+
+    return store_info
+
+
+@functools.cache
+def block_kernel(key: SolveKernel, factors: bool, stores: bool, forward: bool, backward: bool):
+    """A kernel of ``n, A, L, B, X, Info``: one block for each matrix A of (batch, n, n).
+
+    Args:
+        factors: True to factor A; else A is a factor.
+        stores: True to store the factor in L.
+        forward, backward: True to solve with L, and with L^T: X of (batch, n, columns) from B.
+    """
+    (value,) = types(key.dtype)
+    ROWS, COLUMNS, upper = key.rows, key.columns, key.upper
+    is_padded, has_info, solves = key.is_padded, key.has_info, forward or backward
+    store_info = first_failure(key)
+
+    def solve_in_block(
+        n: int,
+        A: wp.array(dtype=value, ndim=3),
+        L: wp.array(dtype=value, ndim=3),
+        B: wp.array(dtype=value, ndim=3),
+        X: wp.array(dtype=value, ndim=3),
+        Info: wp.array(dtype=int),
+    ):
+        z, t = wp.tid()
+        a = wp.tile_load(A[z], shape=(ROWS, ROWS), storage="shared")
+        if is_padded:
+            for first in range(n, ROWS, wp.block_dim()):  # all threads assign at once, some of them the last element
+                p = wp.min(first + t, ROWS - 1)
+                a[p, p] = value(1.0)
+        if factors:
+            if upper:
+                wp.tile_cholesky_inplace(a, fill_mode="upper")
+            else:
+                wp.tile_cholesky_inplace(a)
+            if has_info:
+                store_info(a, Info, z, 0, t)
+        if stores:
+            wp.tile_store(L[z], a)
+        if solves:
+            for column in range(0, X.shape[2], COLUMNS):
+                x = wp.tile_load(B[z], shape=(ROWS, COLUMNS), offset=(0, column), storage="shared")
+                if upper:
+                    if forward:
+                        wp.tile_lower_solve_inplace(wp.tile_transpose(a), x)
+                    if backward:
+                        wp.tile_upper_solve_inplace(a, x)
+                else:
+                    if forward:
+                        wp.tile_lower_solve_inplace(a, x)
+                    if backward:
+                        wp.tile_upper_solve_inplace(wp.tile_transpose(a), x)
+                wp.tile_store(X[z], x, offset=(0, column))
+
+    return forward_kernel(solve_in_block)
+
+
+@functools.cache
+def diagonal_kernel(key: SolveKernel):
+    """A kernel of ``n, first, k, L, Info``: factors the block at row k of each matrix, after it has subtracted the
+    products of the columns from ``first`` to k. L holds the factor left of column k, and A in the rest."""
+    (value,) = types(key.dtype)
+    ROWS, STEP, upper = key.rows, key.step, key.upper
+    is_padded, has_info = key.is_padded, key.has_info
+    store_info = first_failure(key)
+
+    def factor_diagonal(n: int, first: int, k: int, L: wp.array(dtype=value, ndim=3), Info: wp.array(dtype=int)):
+        z, t = wp.tid()
+        matrix = L[z]
+        diagonal = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(k, k), storage="shared")
+        for j in range(first, k, STEP):
+            if upper:
+                above = wp.tile_load(matrix, shape=(STEP, ROWS), offset=(j, k), storage="shared")
+                beside = wp.tile_load(matrix, shape=(STEP, ROWS), offset=(j, k), storage="shared")
+                wp.tile_matmul(wp.tile_transpose(above), beside, diagonal, alpha=-1.0)
+            else:
+                left = wp.tile_load(matrix, shape=(ROWS, STEP), offset=(k, j), storage="shared")
+                right = wp.tile_load(matrix, shape=(ROWS, STEP), offset=(k, j), storage="shared")
+                wp.tile_matmul(left, wp.tile_transpose(right), diagonal, alpha=-1.0)
+        if is_padded:
+            for padding in range(n - k, ROWS, wp.block_dim()):
+                p = wp.min(padding + t, ROWS - 1)
+                diagonal[p, p] = value(1.0)
+        if upper:
+            wp.tile_cholesky_inplace(diagonal, fill_mode="upper")
+        else:
+            wp.tile_cholesky_inplace(diagonal)
+        wp.tile_store(matrix, diagonal, offset=(k, k))
+        if has_info:
+            store_info(diagonal, Info, z, k, t)
+
+    return forward_kernel(factor_diagonal)
+
+
+@functools.cache
+def panel_kernel(key: SolveKernel):
+    """A kernel of ``n, first, k, L``: the blocks of the factor below that of :func:`diagonal_kernel`, one each."""
+    (value,) = types(key.dtype)
+    ROWS, STEP, upper = key.rows, key.step, key.upper
+
+    def solve_panel(n: int, first: int, k: int, L: wp.array(dtype=value, ndim=3)):
+        z, i, _ = wp.tid()
+        matrix = L[z]
+        row = k + (i + 1) * ROWS
+        diagonal = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(k, k), storage="shared")
+        if upper:
+            block = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(k, row), storage="shared")
+            for j in range(first, k, STEP):
+                above = wp.tile_load(matrix, shape=(STEP, ROWS), offset=(j, k), storage="shared")
+                other = wp.tile_load(matrix, shape=(STEP, ROWS), offset=(j, row), storage="shared")
+                wp.tile_matmul(wp.tile_transpose(above), other, block, alpha=-1.0)
+            wp.tile_lower_solve_inplace(wp.tile_transpose(diagonal), block)
+            wp.tile_store(matrix, block, offset=(k, row))
+        else:
+            below = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(row, k), storage="shared")
+            for j in range(first, k, STEP):
+                left = wp.tile_load(matrix, shape=(ROWS, STEP), offset=(row, j), storage="shared")
+                right = wp.tile_load(matrix, shape=(ROWS, STEP), offset=(k, j), storage="shared")
+                wp.tile_matmul(left, wp.tile_transpose(right), below, alpha=-1.0)
+            wp.tile_lower_solve_inplace(diagonal, wp.tile_transpose(below))
+            wp.tile_store(matrix, below, offset=(row, k))
+
+    return forward_kernel(solve_panel)
+
+
+@functools.cache
+def substitution_kernel(key: SolveKernel, forward: bool):
+    """A kernel of ``n, first, last, L, X``: solves with rows and columns ``first`` to ``last`` of L, or of L^T if not
+    ``forward``, in place. One block computes some columns of X, of shape (batch, n, columns)."""
+    (value,) = types(key.dtype)
+    ROWS, COLUMNS, upper, is_padded = key.rows, key.columns, key.upper, key.is_padded
+    reads_rows = forward != upper  # memory holds the blocks of the triangle that is multiplied as they are
+
+    def substitute(n: int, first: int, last: int, L: wp.array(dtype=value, ndim=3), X: wp.array(dtype=value, ndim=3)):
+        z, c, t = wp.tid()
+        matrix = L[z]
+        right_sides = X[z]
+        column = c * COLUMNS
+        blocks = (last - first + ROWS - 1) // ROWS
+        for number in range(blocks):
+            i = first + number * ROWS
+            start, end = first, i
+            if not forward:
+                i = first + (blocks - 1 - number) * ROWS
+                start, end = i + ROWS, last
+            x = wp.tile_load(right_sides, shape=(ROWS, COLUMNS), offset=(i, column), storage="shared")
+            for j in range(start, end, ROWS):
+                known = wp.tile_load(right_sides, shape=(ROWS, COLUMNS), offset=(j, column), storage="shared")
+                if reads_rows:
+                    block = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(i, j), storage="shared")
+                    wp.tile_matmul(block, known, x, alpha=-1.0)
+                else:
+                    stored = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(j, i), storage="shared")
+                    wp.tile_matmul(wp.tile_transpose(stored), known, x, alpha=-1.0)
+            diagonal = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(i, i), storage="shared")
+            if is_padded:
+                for padding in range(n - i, ROWS, wp.block_dim()):
+                    p = wp.min(padding + t, ROWS - 1)
+                    diagonal[p, p] = value(1.0)
+            if forward:
+                if upper:
+                    wp.tile_lower_solve_inplace(wp.tile_transpose(diagonal), x)
+                else:
+                    wp.tile_lower_solve_inplace(diagonal, x)
+            else:
+                if upper:
+                    wp.tile_upper_solve_inplace(diagonal, x)
+                else:
+                    wp.tile_upper_solve_inplace(wp.tile_transpose(diagonal), x)
+            wp.tile_store(right_sides, x, offset=(i, column))
+
+    return forward_kernel(substitute)
+
+
+@functools.cache
+def triangle_kernel(dtype: DType, adds: bool, folds: bool = False):
+    """A kernel of ``factor, Source, Result``: the lower triangle of each matrix, whose diagonal is scaled.
+
+    Args:
+        adds: True to add it to Result; else Result gets zeros above the diagonal.
+        folds: True to add the transposed upper triangle to the lower one first.
+    """
+    (value,) = types(dtype)
+
+    @forward_kernel
+    def lower_triangle(factor: value, Source: wp.array(dtype=value, ndim=3), Result: wp.array(dtype=value, ndim=3)):
+        z, i, j = wp.tid()
+        found = value(0.0)
+        if i >= j:
+            found = Source[z, i, j]
+            if i == j:
+                found = factor * found
+            elif folds:
+                found += Source[z, j, i]
+        if adds:
+            if i >= j:
+                Result[z, i, j] = Result[z, i, j] + found
+        else:
+            Result[z, i, j] = found
+
+    return lower_triangle
+
+
+@functools.cache
+def add_kernel(dtype: DType):
+    """A kernel of ``factor, Source, Result``: adds a scaled array."""
+    (value,) = types(dtype)
+
+    @forward_kernel
+    def add_scaled(factor: value, Source: wp.array(dtype=value, ndim=3), Result: wp.array(dtype=value, ndim=3)):
+        z, i, j = wp.tid()
+        Result[z, i, j] = Result[z, i, j] + factor * Source[z, i, j]
+
+    return add_scaled

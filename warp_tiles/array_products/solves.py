@@ -1,0 +1,223 @@
+"""``warp_tiles.cholesky`` and ``warp_tiles.solve``: checks, prepared launches, and the tape."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import warp as wp
+
+from warp_tiles._warp.launch import runtime
+from warp_tiles.array_products.arguments import check_overlap, checked_array, described, span
+from warp_tiles.array_products.call import are_distinct, lower_view, right_sides
+from warp_tiles.array_products.prepared_solves import SolveCall, prepared_solve
+from warp_tiles.errors import MatmulError
+from warp_tiles.gemm.problem import DType
+
+_DTYPES = ("float32", "float64")
+
+
+def cholesky(
+    a: wp.array[Any],
+    out: wp.array[Any] | None = None,
+    *,
+    upper: bool = False,
+    info: wp.array[Any] | None = None,
+) -> wp.array[Any]:
+    """Factors positive definite matrices: ``a = L @ L^T``, or ``a = U^T @ U`` if ``upper``.
+
+    It launches ordinary Warp kernels on the current stream of the array's device, and never waits for them. Inside
+    ``with wp.Tape():`` the factorization is recorded. Its backward pass adds to ``a.grad`` the gradient of the triangle
+    that is read, and zeros to the rest of it, as Warp's ``tile_cholesky`` does.
+
+    Args:
+        a: (n, n) or (batch, n, n) elements of float32 or float64, with any strides. Only one triangle is read.
+        out: The factor, of a's shape and type, with zeros in the other triangle. It may be ``a`` itself, and must not
+            overlap it otherwise. None creates an array, which requires a gradient if a tape is active and ``a`` does.
+        upper: True to read the upper triangle and to return U; else the lower one and L.
+        info: (batch,) elements of int32, or (1,) for one matrix. Each gets what LAPACK's potrf returns: 0, or the
+            order of the first leading minor that is not positive. The factor of such a matrix is undefined.
+
+    Returns:
+        ``out``, or the new array.
+
+    Raises:
+        MatmulError: Shapes, dtypes, devices or memory of the arguments do not fit each other.
+        TypeError: An argument has another type than above.
+        Exception: Any error of ``wp.launch`` when a module does not build.
+    """
+    dtype = _checked_matrix(a)
+    _check_info(info, a)
+    tape = runtime().tape
+    if out is None:
+        out = _empty(a.shape, a, tape is not None and a.requires_grad)
+    elif out is not a:
+        _check_result(out, a.shape, dtype, a)
+        if not _is_same(a, out):
+            _check_apart("a", a, out)
+    call = SolveCall(lower_view(a, upper, dtype), lower_view(out, upper, dtype), has_info=info is not None)
+    if math.prod(a.shape) == 0:
+        if info is not None:
+            info.zero_()
+        return out
+    backward = None
+    if tape is not None and a.grad is not None and out.grad is not None:
+        from warp_tiles.array_products.solve_gradients import CholeskyBackward
+
+        _require_apart(a, out)
+        backward = CholeskyBackward(a, out, upper)
+    prepared_solve(call, a.device).run(a, out, None, None, info)
+    if backward is not None:
+        backward.record_on(tape)
+    return out
+
+
+def solve(
+    a: wp.array[Any],
+    b: wp.array[Any],
+    out: wp.array[Any] | None = None,
+    *,
+    upper: bool = False,
+    factored: bool = False,
+    info: wp.array[Any] | None = None,
+) -> wp.array[Any]:
+    """Solves ``a @ out = b`` with positive definite matrices, or with their factors if ``factored``.
+
+    Like :func:`cholesky`, it launches ordinary Warp kernels and never waits for them. Inside ``with wp.Tape():`` it is
+    recorded, and the factor is kept on the tape. Its backward pass adds to ``a.grad``, as :func:`cholesky` does, and to
+    ``b.grad``.
+
+    Args:
+        a: (n, n) or (batch, n, n) elements of float32 or float64, with any strides. Only one triangle is read.
+        b: A vector (n,) or a matrix (n, columns), with the batch of ``a`` as the first dimension.
+        out: The solution, of b's shape and type. It may be ``b`` itself, and must not overlap the others otherwise.
+            None creates an array, which requires a gradient if a tape is active and an operand does.
+        upper: True to read the upper triangle of ``a``.
+        factored: True if ``a`` is the result of :func:`cholesky` with the same ``upper``.
+        info: See :func:`cholesky`. The solution of a matrix that is not positive definite is undefined.
+
+    Returns:
+        ``out``, or the new array.
+
+    Raises:
+        MatmulError: Shapes, dtypes, devices or memory of the arguments do not fit each other.
+        TypeError: An argument has another type than above.
+        Exception: Any error of ``wp.launch`` when a module does not build.
+    """
+    dtype = _checked_matrix(a)
+    _check_right_sides(a, b, dtype)
+    if factored and info is not None:
+        raise MatmulError("info is given, and a is factored", remedy="give info to cholesky()")
+    _check_info(info, a)
+    tape = runtime().tape
+    if out is None:
+        out = _empty(b.shape, b, tape is not None and (a.requires_grad or b.requires_grad))
+    elif out is not b:
+        _check_result(out, b.shape, dtype, a)
+        if not _is_same(b, out):
+            _check_apart("b", b, out)
+    _check_apart("a", a, out)
+    if math.prod(a.shape) == 0 and info is not None:
+        info.zero_()
+    if math.prod(b.shape) == 0:
+        return out
+    records = tape is not None and out.grad is not None and (a.grad is not None or b.grad is not None)
+    factor, is_factored = a, factored
+    if records:
+        _require_apart(b, out)
+        if not factored:
+            factor, is_factored = _empty(a.shape, a, False), True
+            view = lower_view(a, upper, dtype)
+            call = SolveCall(view, lower_view(factor, upper, dtype), has_info=info is not None)
+            prepared_solve(call, a.device).run(a, factor, None, None, info)
+    call = SolveCall(
+        lower_view(factor, upper, dtype),
+        b=None if _is_same(b, out) else right_sides(b, factor, dtype),
+        x=right_sides(out, factor, dtype),
+        is_factored=is_factored,
+        has_info=info is not None and not is_factored,
+    )
+    prepared_solve(call, a.device).run(factor, None, b, out, None if is_factored else info)
+    if records:
+        from warp_tiles.array_products.solve_gradients import SolveBackward
+
+        SolveBackward(a, b, out, factor, upper, factored).record_on(tape)
+    return out
+
+
+def _empty(shape: Any, like: Any, requires_grad: bool) -> Any:
+    return wp.empty(shape, dtype=like.dtype, device=like.device, requires_grad=requires_grad)
+
+
+# ---- checks
+
+
+def _checked_matrix(a: Any) -> DType:
+    dtype = checked_array("a", a, (2, 3))
+    if dtype not in _DTYPES:
+        raise MatmulError(f"{described('a', a)}", remedy=f"use {' or '.join(_DTYPES)}")
+    if a.shape[-1] != a.shape[-2]:
+        raise MatmulError(f"{described('a', a)}: its matrices are not square", remedy="give (n, n) or (batch, n, n)")
+    return dtype
+
+
+def _check_right_sides(a: Any, b: Any, dtype: DType) -> None:
+    found = checked_array("b", b, (a.ndim - 1, a.ndim))
+    both = f"{described('a', a)}, and {described('b', b)}"
+    if found != dtype:
+        raise MatmulError(f"a and b have different dtypes: {both}", remedy="convert one of them")
+    if a.device != b.device:
+        raise MatmulError(f"a and b are on different devices: {both}", remedy="move one of them")
+    if tuple(b.shape[: a.ndim - 1]) != tuple(a.shape[:-1]):
+        raise MatmulError(
+            f"a and b do not fit each other: {both}",
+            remedy="give b of (n,) or (n, columns), with the batch of a as the first dimension",
+        )
+
+
+def _check_result(out: Any, shape: Any, dtype: DType, a: Any) -> None:
+    found = checked_array("out", out, (len(shape),))
+    if tuple(out.shape) != tuple(shape) or found != dtype or out.device != a.device:
+        raise MatmulError(
+            f"{described('out', out)}, and the result is {dtype} of shape {tuple(shape)} on {a.device}",
+            remedy="give an array of this shape, dtype and device",
+        )
+    if not are_distinct(out):
+        raise MatmulError(
+            f"{described('out', out)}, and its strides are {tuple(out.strides)}: elements share memory",
+            remedy="give out memory for each element",
+        )
+
+
+def _check_info(info: Any, a: Any) -> None:
+    if info is None:
+        return
+    if not isinstance(info, wp.array):
+        raise TypeError(f"info is of type {type(info).__name__}, and must be a wp.array")
+    shape = (a.shape[0] if a.ndim == 3 else 1,)
+    if info.dtype is not wp.int32 or tuple(info.shape) != shape or not info.is_contiguous or info.device != a.device:
+        raise MatmulError(
+            f"{described('info', info)}, and {described('a', a)}",
+            remedy=f"give a contiguous array of shape {shape} and dtype int32 on {a.device}",
+        )
+
+
+def _check_apart(name: str, array: Any, out: Any) -> None:
+    """Raises if the result overlaps an operand. Most arrays lie apart, which their first and last bytes show."""
+    (first, last), (low, high) = span(array), span(out)
+    if array.ptr and out.ptr and array.ptr + first < out.ptr + high and out.ptr + low < array.ptr + last:
+        check_overlap(name, array, out)
+
+
+def _is_same(array: Any, out: Any) -> bool:
+    """True if both are views of the same elements in the same order."""
+    return (array.ptr, array.shape, array.strides) == (out.ptr, out.shape, out.strides)
+
+
+def _require_apart(array: Any, out: Any) -> None:
+    """A result in place of its operand has no gradient, because both would have one gradient array."""
+    if array.ptr == out.ptr:
+        raise MatmulError(
+            f"{described('out', out)}, and lies in place of an operand, and a tape records the call",
+            remedy="give out memory of its own, or pause the tape",
+        )
