@@ -20,6 +20,7 @@ import warp_tiles
 from tests.integration.builds import TINY
 from tests.integration.helpers import gemm, load
 from tests.integration.test_loop_builds import KERNEL
+from tests.store.server import send, serving
 from tests.store.warp_modules import compiled, entries, records, text
 from tests.waiting import until
 from warp_tiles._warp import installed
@@ -31,6 +32,8 @@ from warp_tiles.compile.warp_compiler import reason_without_key
 from warp_tiles.errors import RecordError, SettingError
 from warp_tiles.settings import current
 from warp_tiles.store.cache import Upstream
+from warp_tiles.store.client import Client
+from warp_tiles.store.keys import SigningKey
 
 MODULE = StartModule("m", 256, "wp_m_1234567.cu", 90, "", "cubin", 3, (False, False, True, True), {"k": 0}, "source")
 
@@ -234,6 +237,45 @@ def test_what_is_compiled_ahead_is_not_pushed(recorded: Any, tmp_path: Path, mon
     with warp_tiles.override(cache_dir=tmp_path / "other", modules="all", jobs=1), warp_tiles.enabled():
         assert start_record.compile_ahead(installed().engine.build_context(current()), kept)[1]
     assert pushed == []
+
+
+def test_a_start_asks_a_remote_store_once_what_it_has(
+    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, store = recorded("first", load(text())), tmp_path / "store"
+    store.mkdir()
+    SigningKey.generate().write(tmp_path / "key.pem")
+    given = {"WARP_TILES_REMOTE": store.as_uri(), "WARP_TILES_SIGNING_KEY": tmp_path / "key.pem"}
+    warm("--push", file, WARP_TILES_CACHE_DIR=tmp_path / "a", **given)
+    record = read_record(file)
+    (kept,) = record.modules
+    others = [dataclasses.replace(kept, name=f"other{n}", source=f"{kept.source}// {n}\n") for n in range(3)]
+    file.write_bytes(StartRecord(record.warp, (*others, kept)).to_bytes())
+    asked: list[str] = []
+    names, read = Client.names, Client.read
+    monkeypatch.setattr(Client, "names", lambda client, prefix: (asked.append(prefix), names(client, prefix))[1])
+    monkeypatch.setattr(Client, "read", lambda client, name: (asked.append(name), read(client, name))[1])
+    for name, value in given.items():
+        monkeypatch.setenv(name, str(value))
+    with (
+        warp_tiles.override(cache_dir=tmp_path / "b", modules="all", jobs=1),
+        warp_tiles.enabled(start=file),
+    ):
+        until(lambda: len(installed().program_start._compiled) == 3 and len(asked) == 2)
+        cache = installed().engine.build_context(current()).modules
+        until(lambda: len(cache.entries()) == 4)
+    assert asked == ["v1/module/", f"v1/module/{asked[1][10:12]}/{asked[1][13:]}"]
+
+
+def test_a_store_that_cannot_be_listed_is_asked_for_each_module(
+    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = recorded("first", load(text()))
+    with serving(send(b"", 404)) as server:
+        monkeypatch.setenv("WARP_TILES_REMOTE", server.url)
+        monkeypatch.setenv("WARP_TILES_TRUSTED_KEYS", str(SigningKey.generate().public))
+        with warp_tiles.override(cache_dir=tmp_path / "b", modules="all", jobs=1), warp_tiles.enabled(start=file):
+            until(lambda: len(installed().program_start._compiled) == 1)
 
 
 def test_a_source_that_does_not_compile_costs_nothing_but_its_build(recorded: Any, tmp_path: Path) -> None:

@@ -428,22 +428,32 @@ def _request(context: BuildContext, module: ModuleSource, text: str, subject: st
     return CompileRequest(module.name, text, flags, module.include_dirs, subject)
 
 
-def link_ahead(
-    engine: Engine, bare: ModulePlan, module: ModuleSource, text: str, linked: Linked, *, waits: bool
-) -> tuple[CacheKey, bool] | None:
-    """Build the functions of a module, and link it into the cache. See :func:`.start_record.compile_ahead`.
+def key_ahead(
+    engine: Engine, bare: ModulePlan, module: ModuleSource, text: str, linked: Linked
+) -> tuple[CacheKey | None, dict[str, str]]:
+    """The key of a module of a start record, or None, and the keys of its functions by symbol.
 
     Args:
         bare: Its name, target and settings.
         text: Its source.
     """
-    context = engine.build_context(bare.settings)
     called = [PlannedVariant(v, Role.FORWARD, "", "", (), True, "in a start record") for v in linked.functions]
     functions = _keys_of(engine.annotate(replace(bare, variants=tuple(called))))
-    key = _linked_key(context, module, text, functions, linked.register_limit)
-    if key is None or not all(functions.values()) or (not waits and context.modules.is_locked(key)):
+    if not all(functions.values()):
+        return None, functions
+    context = engine.build_context(bare.settings)
+    return _linked_key(context, module, text, functions, linked.register_limit), functions
+
+
+def link_ahead(
+    engine: Engine, bare: ModulePlan, module: ModuleSource, text: str, linked: Linked, *, waits: bool, asks: bool
+) -> tuple[CacheKey, bool] | None:
+    """Build the functions of a module, and link it into the cache. See :func:`.start_record.compile_ahead`."""
+    context = engine.build_context(bare.settings)
+    key, functions = key_ahead(engine, bare, module, text, linked)
+    if key is None or (not waits and context.modules.is_locked(key)):
         return None
-    with context.modules.lease(key, context.upstream(MODULE, key)) as lease:
+    with context.modules.lease(key, context.upstream(MODULE, key) if asks else None) as lease:
         if lease.found is not None:
             return key, False
         started, futures = now_s(), engine.start(linked.functions, bare.settings).values()
@@ -454,8 +464,8 @@ def link_ahead(
             return None
         inputs = (result_of(compiled).payload, *payloads_of(built))
         link = LinkRequest(module.name, inputs, module.target, module.output, linked.register_limit)
-        info = {"module": bare.name, "build_seconds": round(now_s() - started, 3)}
-        keep_ahead(context, key, result_of(context.pool.submit(link)).payload, info)
+        payload = result_of(context.pool.submit(link)).payload
+        keep_ahead(context, key, payload, {"module": bare.name, "build_seconds": round(now_s() - started, 3)})
         return key, True
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.functions import Linked
-from warp_tiles.build.module_build import keep_ahead, link_ahead
+from warp_tiles.build.module_build import keep_ahead, key_ahead, link_ahead
 from warp_tiles.build.records import now_s
 from warp_tiles.build.warp_module import WarpOutput, content_key, upstream_of
 from warp_tiles.compile.module import ModuleSource
@@ -32,11 +32,12 @@ from warp_tiles.compile.warp_compiler import (
 from warp_tiles.errors import RecordError, WarpTilesError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import current
+from warp_tiles.store import MODULE
 from warp_tiles.store.folder import LOCKS
 from warp_tiles.store.paths import STARTS, absolute, cache_root
 from warp_tiles.store.sealed import DamagedError, parse_object
 from warp_tiles.util.files import read_whole, write_output
-from warp_tiles.util.threads import DaemonThreads, raise_if_signalled
+from warp_tiles.util.threads import DaemonThreads, raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import shown, warn
 
@@ -251,11 +252,14 @@ def default_file(root: Path, title: str, identity: str) -> Path:
 # ---- builds
 
 
-def compile_ahead(context: BuildContext, module: StartModule, *, waits: bool = False) -> tuple[CacheKey, bool] | None:
+def compile_ahead(
+    context: BuildContext, module: StartModule, *, waits: bool = False, asks: bool = True
+) -> tuple[CacheKey, bool] | None:
     """Compile a module of Warp into the cache, unless it is there, in a remote store or in the bundle.
 
     Args:
         waits: Wait for another thread or process that compiles it now, in place of leaving it to that.
+        asks: False if the remote store is known not to have it.
 
     Returns:
         Its content key, and True if it was compiled. None if no key covers it, or if another thread or
@@ -273,7 +277,7 @@ def compile_ahead(context: BuildContext, module: StartModule, *, waits: bool = F
     key = content_key(context, request, wanted.target)
     if not waits and context.modules.is_locked(key):
         return None
-    with context.modules.lease(key, upstream_of(context, key)) as lease:
+    with context.modules.lease(key, upstream_of(context, key) if asks else None) as lease:
         found = WarpOutput.of(lease.found)
         if found is not None and replace(found, binary=b"") == wanted:
             return key, False
@@ -288,7 +292,7 @@ def _is_uncovered(module: ModuleSource, source: str) -> bool:
 
 
 def build_ahead(
-    engine: Engine, context: BuildContext, module: StartModule, *, waits: bool = False
+    engine: Engine, context: BuildContext, module: StartModule, *, waits: bool = False, asks: bool = True
 ) -> tuple[CacheKey, bool] | None:
     """Compile or link a module into the cache, see :func:`compile_ahead`.
 
@@ -298,12 +302,24 @@ def build_ahead(
         OSError: See :func:`compile_ahead`.
     """
     if module.linked is None:
-        return compile_ahead(context, module, waits=waits)
+        return compile_ahead(context, module, waits=waits, asks=asks)
     source = module.module_source()
     if _is_uncovered(source, module.source):
         return None
-    plan = ModulePlan(module.name, module.arch, module.block_dim, (), (), context.settings)
-    return link_ahead(engine, plan, source, module.source, module.linked, waits=waits)
+    plan, linked = _bare_plan(context, module), module.linked
+    return link_ahead(engine, plan, source, module.source, linked, waits=waits, asks=asks)
+
+
+def _bare_plan(context: BuildContext, module: StartModule) -> ModulePlan:
+    return ModulePlan(module.name, module.arch, module.block_dim, (), (), context.settings)
+
+
+def _key_of(engine: Engine, context: BuildContext, module: StartModule) -> CacheKey | None:
+    """The key under which a launch looks a module up; None if nothing covers it."""
+    source = module.module_source()
+    if module.linked is None:
+        return content_key(context, module.request(), f".{source.target}.{module.output}")
+    return key_ahead(engine, _bare_plan(context, module), source, module.source, module.linked)[0]
 
 
 class ProgramStart:
@@ -339,21 +355,36 @@ class ProgramStart:
             log.info("the start record %s is of Warp %s; this run writes it again", self.file, record.warp)
             return
         self._threads = DaemonThreads(context.pool.jobs, "warp_tiles_start")
-        for module in (*record.modules, *record.earlier):
-            counted = ExitStack()
-            progress = self._engine.progress
-            counted.enter_context(
-                progress.module(module.name, module.arch, module.block_dim, now.progress, awaited=False)
-            )
-            work = self._threads.submit(self._compile, context, module)
-            work.add_done_callback(lambda _, counted=counted: counted.close())  # type: ignore[misc]
+        modules = [module for module in (*record.modules, *record.earlier) if not self._in_warps_folder(module.file)]
+        if context.remote is None:
+            for module in modules:
+                self._queue(self._threads, context, module)
+        else:
+            context.resources.waiters.submit(self._fetch_or_compile, context, self._threads, modules)
 
-    def _compile(self, context: BuildContext, module: StartModule) -> None:
-        if self._in_warps_folder(module.file):
-            return
+    def _fetch_or_compile(self, context: BuildContext, threads: DaemonThreads, modules: Sequence[StartModule]) -> None:
+        """Ask the remote store, once, what it has. Fetch that side by side, and compile the rest, in order."""
+        held = context.remote.listed(MODULE) if context.remote is not None else None
+        for module in modules:
+            has = False
+            with suppressed(WarpTilesError, TypeError, OSError):  # its build meets it again
+                key = _key_of(self._engine, context, module) if held is not None else None
+                has = held is not None and key is not None and key.digest in held
+            self._queue(context.resources.waiters if has else threads, context, module, has or held is None)
+
+    def _queue(self, threads: DaemonThreads, context: BuildContext, module: StartModule, asks: bool = True) -> None:
+        """Build a module on a thread. The bar counts it until then."""
+        progress, choice = self._engine.progress, context.settings.progress
+        with ExitStack() as counted:
+            counted.enter_context(progress.module(module.name, module.arch, module.block_dim, choice, awaited=False))
+            work = threads.submit(self._compile, context, module, asks)
+            waiting = counted.pop_all()
+            work.add_done_callback(lambda _: waiting.close())
+
+    def _compile(self, context: BuildContext, module: StartModule, asks: bool = True) -> None:
         started = now_s()
         try:
-            if (done := build_ahead(self._engine, context, module)) is not None and done[1]:
+            if (done := build_ahead(self._engine, context, module, asks=asks)) is not None and done[1]:
                 self._compiled[done[0].digest] = now_s() - started
         except (WarpTilesError, TypeError, OSError) as error:  # the launch meets it again, and reports it
             raise_if_signalled(error)
