@@ -254,12 +254,15 @@ def prefetch(
 def report() -> dict[str, Any]:
     """The plan and the build record of every module that was built or loaded since :func:`enable`, as JSON values.
 
+    With a start record, ``start`` says what was compiled ahead.
+
     Raises:
         PlanError: warp_tiles is not enabled.
     """
     hooks = require_hooks("report()")
     hooks.plan_loaded_modules()
-    return hooks.engine.recorder.to_json()
+    start = hooks.program_start
+    return {**hooks.engine.recorder.to_json(), **({} if start is None else {"start": start.to_json()})}
 
 
 atexit.register(disable)

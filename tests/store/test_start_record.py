@@ -60,6 +60,7 @@ def recorded(tmp_path: Path) -> Callable[..., Path]:
                 compiled(module, tmp_path / name / str(number))
             run.found = [record["found"] for record in records()]  # type: ignore[attr-defined]
             run.summary = start.summary()  # type: ignore[attr-defined]
+            run.start = warp_tiles.report()["start"]  # type: ignore[attr-defined]
         return file
 
     return run
@@ -100,6 +101,8 @@ def test_a_changed_module_is_generated_and_replaces_the_stale_one(recorded: Any,
     recorded("second", module, wait=True)
     assert recorded.found == [False]
     assert "1 of them for no launch" in recorded.summary
+    assert recorded.start.pop("unused_seconds") > 0
+    assert recorded.start == {"file": str(file), "compiled": 1, "used": 0, "unused": 1}
     assert read_record(file) == stale
 
 

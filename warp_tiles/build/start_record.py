@@ -409,12 +409,21 @@ class ProgramStart:
             self._noted[module.place] = module
         self._asked.add(digest)
 
-    def summary(self) -> str:
-        """What was compiled ahead, and what of it no launch has asked for; empty if nothing was."""
+    def to_json(self) -> dict[str, Any]:
+        """What was compiled ahead, and what of it no launch has asked for, as :func:`warp_tiles.report` has it."""
         compiled = dict(self._compiled)
         unused = [seconds for digest, seconds in compiled.items() if digest not in self._asked]
-        waste = f", {len(unused)} of them for no launch ({sum(unused):.1f} s)" if unused else ""
-        return f"compiled ahead: {len(compiled)}{waste}" if compiled else ""
+        used = len(compiled) - len(unused)
+        facts = {"file": str(self.file), "compiled": len(compiled), "used": used, "unused": len(unused)}
+        return {**facts, "unused_seconds": round(sum(unused), 3)}
+
+    def summary(self) -> str:
+        """The same in words; empty if nothing was compiled."""
+        found = self.to_json()
+        waste = (
+            f", {found['unused']} of them for no launch ({found['unused_seconds']:.1f} s)" if found["unused"] else ""
+        )
+        return f"compiled ahead: {found['compiled']}{waste}" if found["compiled"] else ""
 
     def close(self, loaded: Callable[[StartModule], bool]) -> None:
         """End the builds, and write the record if it has changed.

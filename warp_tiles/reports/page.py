@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.filesize import decimal
@@ -181,8 +181,8 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
     """The page of a plan or of a run.
 
     Args:
-        document: ``modules``, as :func:`warp_tiles.report` and ``warp-tiles plan --json`` give them, and ``matmul``, as
-            the latter gives it.
+        document: ``modules``, as :func:`warp_tiles.report` and ``warp-tiles plan --json`` give them, ``start``, as the
+            former gives it, and ``matmul``, as the latter gives it.
         facts: Facts about the run, by name: script, time, versions.
 
     Returns:
@@ -191,7 +191,7 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
     modules, others = with_tiles(document["modules"])
     body = [
         element("h1", title),
-        _facts(facts.items()),
+        _facts([*facts.items(), *_start_facts(document.get("start"))]),
         cards(modules),
         *_warnings([*compiled_again(document["modules"]), *notes(modules)], any(map(is_built, modules))),
     ]
@@ -210,6 +210,14 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
     if others or not modules:
         body.append(element("p", others or "No module with products or solvers was planned or built.", class_="muted"))
     return _document(title, body)
+
+
+def _start_facts(start: Json | None) -> Iterator[tuple[str, Content]]:
+    """What was compiled ahead because a start record named it."""
+    if start is not None:
+        waste = f", {start['unused']} for no launch ({start['unused_seconds']:.1f} s)" if start["unused"] else ""
+        text = f": {start['compiled']} modules compiled ahead, {start['used']} used{waste}"
+        yield "start record", joined((element("code", start["file"]), text))
 
 
 def _warnings(found: list[str], built: bool) -> list[Markup]:
