@@ -42,7 +42,8 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
             (docs/cluster.md). :func:`disable` does not shut it down.
         start: File of the program's start record (docs/cache.md). The modules that it names are compiled at once, side
             by side. :func:`disable`, or the end of the program, writes it with what was loaded. It contains the source
-            of the kernels. It needs ``modules="all"``.
+            of the kernels. It needs ``modules="all"``. Under ``warp-tiles run``, it takes the place of the
+            script's own record.
 
     Raises:
         UnsupportedWarpError: The installed Warp lacks a part that warp_tiles hooks into. Warp stays unchanged. If it is
@@ -52,14 +53,19 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
             is missing, or ``modules`` is not ``all``.
     """
     if start is not None:
-        _require_place(Path(start))
+        require_place(Path(start))
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise SettingError(f"executor is {executor!r}", "give a concurrent.futures.Executor, or None")
     if hasattr(executor, "get_executor"):
         raise SettingError(f"executor is {executor!r}, a client", "give its executor: client.get_executor()")
     with _lock:
         if is_enabled():
-            if executor is not None or start is not None:
+            hooks = require_hooks("enable()")
+            if start is not None and executor is None and hooks.takes_start is not None:
+                if hooks.takes_start:
+                    hooks.takes_start = None
+                    hooks.begin_start(Path(start))
+            elif executor is not None or start is not None:
                 raise SettingError(
                     "warp_tiles is enabled already, so it takes no executor and no start record", "call disable() first"
                 )
@@ -89,7 +95,12 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
             hooks.begin_start(Path(start))
 
 
-def _require_place(start: Path) -> None:
+def require_place(start: Path) -> None:
+    """Refuse a file in which no start record can be kept.
+
+    Raises:
+        SettingError: Its folder is missing, or ``modules`` is not ``all``.
+    """
     if current().modules != "all":
         raise SettingError(
             f"start is {os.fspath(start)!r}, and modules is {current().modules!r}, so no module is recorded",
@@ -167,7 +178,7 @@ def _release_after_fork() -> None:
 def _after_fork() -> None:
     _release_after_fork()
     if (hooks := installed()) is not None:
-        hooks.program_start = None  # the parent writes the record
+        hooks.program_start, hooks.takes_start = None, False  # the parent writes the record
         hooks.engine.after_fork()
         hooks.reloads.after_fork()
 

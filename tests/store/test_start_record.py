@@ -9,11 +9,13 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warp as wp
 from click.testing import CliRunner
 
 import warp_tiles
@@ -31,15 +33,18 @@ from warp_tiles.compile.module import ModuleSource
 from warp_tiles.compile.warp_compiler import reason_without_key
 from warp_tiles.errors import RecordError, SettingError
 from warp_tiles.settings import current
-from warp_tiles.store.cache import Upstream
+from warp_tiles.store.cache import Cache, Upstream
 from warp_tiles.store.client import Client
+from warp_tiles.store.key import CacheKey
 from warp_tiles.store.keys import SigningKey
+from warp_tiles.util.trusted_folder import TrustedFolder
 
 MODULE = StartModule("m", 256, "wp_m_1234567.cu", 90, "", "cubin", 3, (False, False, True, True), {"k": 0}, "source")
 
 
 @pytest.fixture(autouse=True)
-def _disabled() -> Iterator[None]:
+def _disabled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("warp_tiles._warp.hooks.archs_here", set)  # as on a machine without a GPU
     warp_tiles.disable()
     yield
     warp_tiles.disable()
@@ -63,6 +68,7 @@ def recorded(tmp_path: Path) -> Callable[..., Path]:
             run.start = warp_tiles.report()["start"]  # type: ignore[attr-defined]
         return file
 
+    run.folder = tmp_path  # type: ignore[attr-defined]
     return run
 
 
@@ -345,6 +351,141 @@ def test_enable_refuses_a_record_that_cannot_be_kept(tmp_path: Path) -> None:
     assert not warp_tiles.is_enabled()
 
 
+# ---- machines, caches and ranks
+
+
+def test_modules_of_other_architectures_are_not_compiled_here(
+    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = load(text())
+    file = recorded("first", module)
+    record = read_record(file)
+    (kept,) = record.modules
+    ptx = dataclasses.replace(kept, name="ptx", output="ptx", arch=75)
+    file.write_bytes(StartRecord(record.warp, (dataclasses.replace(kept, arch=80), ptx, kept)).to_bytes())
+    monkeypatch.setattr("warp_tiles._warp.hooks.archs_here", lambda: {90})
+    recorded("second", module, wait=True)
+    assert recorded.found == [True]
+    assert ".sm_80.cubin" not in {found["target"] for found in entries(tmp_path / "second")}
+    assert [module.arch for module in read_record(file).earlier] == [80]
+
+
+def test_a_cache_that_cannot_keep_modules_ends_the_builds(
+    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = recorded("first", load(text()))
+    record = read_record(file)
+    others = [dataclasses.replace(record.modules[0], block_dim=32 * n) for n in range(1, 9)]
+    file.write_bytes(StartRecord(record.warp, tuple(others)).to_bytes())
+    monkeypatch.setenv("WARP_TILES_CACHE_MAX_BYTES", "1000")
+    told = pytest.warns(RuntimeWarning, match="what it names cannot be kept.*WARP_TILES_CACHE_MAX_BYTES")
+    given = warp_tiles.override(cache_dir=tmp_path / "full", modules="all", jobs=1)
+    with given, told, warp_tiles.enabled(start=file):
+        start = installed().program_start
+        until(lambda: start._threads._closed)
+        built = installed().engine.build_context(current()).pool._processes
+        assert sum(process._requests for process in built) <= 2
+
+
+def test_the_record_of_a_script_follows_no_link(tmp_path: Path) -> None:
+    root, elsewhere = tmp_path / "cache", tmp_path / "elsewhere.json"
+    file = default_file(root, "script.py", "/script.py")
+    file.parent.mkdir(parents=True, mode=0o700)
+    root.chmod(0o700)
+    elsewhere.write_bytes(StartRecord(wp.__version__, (MODULE,)).to_bytes())
+    file.symlink_to(elsewhere)
+    before = elsewhere.read_bytes()
+    with warp_tiles.override(cache_dir=root, modules="all", jobs=1), warp_tiles.enabled():
+        with pytest.warns(RuntimeWarning, match="start record .* cannot be used"):
+            installed().begin_start(file)
+        compiled(load(text()), tmp_path / "out")
+    assert file.is_symlink()
+    assert elsewhere.read_bytes() == before
+
+
+def test_a_launch_that_waits_for_its_own_process_names_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("warp_tiles.util.trusted_folder.PATIENCE_S", 0.05)
+    caplog.set_level("INFO", "warp_tiles.cache")
+    cache, key, begun, seen = Cache(tmp_path), CacheKey.of({"kind": "test"}), threading.Event(), threading.Event()
+
+    def build() -> None:
+        with cache.lease(key):
+            begun.set()
+            assert seen.wait(20)
+
+    builder = threading.Thread(target=build)
+    builder.start()
+    assert begun.wait(20)
+    launch = threading.Thread(target=lambda: cache.lease(key).__enter__())
+    launch.start()
+    until(lambda: caplog.records)
+    seen.set()
+    builder.join()
+    launch.join()
+    assert [record.getMessage() for record in caplog.records] == [
+        "waiting for another thread of this process, which builds the same"
+    ]
+
+
+def test_the_records_that_were_used_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_record, "_MOST_RECORDS", 2)
+    root = tmp_path / "cache"
+    files = [default_file(root, f"{name}.py", name) for name in "abc"]
+    with warp_tiles.override(cache_dir=root, modules="all", jobs=1):
+        for number, file in enumerate([*files[:2], files[0], files[2]]):
+            with warp_tiles.enabled():
+                installed().begin_start(file)
+                if number != 2:  # the third run only reads its record
+                    compiled(load(text(number)), tmp_path / str(number))
+    assert sorted(file.parent.iterdir()) == sorted([files[0], files[2]])
+
+
+@pytest.mark.parametrize(
+    "change", [{"name": "x" * 300}, {"program": f"wp_{'x' * 300}.cu"}, {"suffix": "aa"}, {"meta": {"k": 1.5}}]
+)
+def test_what_a_reader_refuses_is_not_written(change: dict[str, Any], tmp_path: Path) -> None:
+    given = dataclasses.replace(MODULE, **change)
+    file = tmp_path / "start.json"
+    with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=1), warp_tiles.enabled(start=file):
+        request = dataclasses.replace(MODULE.request(), name=given.program, suffix=given.suffix)
+        installed().program_start.note(given.name, 256, request, given.meta, "0" * 64)
+        installed().program_start.note("fine", 256, MODULE.request(), {}, "1" * 64)
+    assert read_record(file).modules[-1].name == "fine"
+
+
+def test_a_record_that_is_too_large_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "start.json"
+    monkeypatch.setattr(start_record, "_MOST_BYTES", 100)
+    given = warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=1)
+    with given, pytest.warns(RuntimeWarning, match="more than 100 bytes"), warp_tiles.enabled(start=file):
+        installed().program_start.note("m", 256, MODULE.request(), {}, "0" * 64)
+    assert not file.exists()
+
+
+def test_a_record_is_read_once_if_nothing_changes(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load(text())
+    recorded("first", module)
+    read: list[object] = []
+    monkeypatch.setattr(start_record, "read_record", lambda *given: (read.append(given), read_record(*given))[1])
+    recorded("second", module)
+    assert len(read) == 1
+
+
+def test_a_record_elsewhere_makes_no_folder_in_the_cache(recorded: Any, tmp_path: Path) -> None:
+    recorded("first", load(text()))
+    assert not (tmp_path / "first" / "cache" / "starts").exists()
+
+
+def test_ranks_that_cannot_write_say_nothing(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_record, "_LOCK_S", 0.0)
+    module = load(text())
+    with TrustedFolder(recorded.folder / "first" / "cache").lock("v1/locks/starts.lock", 1.0):
+        file = recorded("first", module)
+    assert not file.exists()
+
+
 # ---- warp-tiles run
 
 
@@ -364,6 +505,20 @@ def test_run_keeps_a_record_for_each_script(tmp_path: Path) -> None:
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
     kept = default_file(tmp_path / "cache", "script.py", str(script.resolve()))
     assert [module.name for module in read_record(kept).modules] == ["__main__"]
+
+
+@pytest.mark.parametrize(
+    ("option", "kept"), [((), "script"), (("--start", "given.json"), "given"), (("--no-start",), "")]
+)
+def test_a_script_may_name_its_record_under_run(option: tuple[str, ...], kept: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    enable = "\nimport warp_tiles\nwarp_tiles.enable(start='script.json')\n"
+    script.write_text(enable + SCRIPT.format(kernel=text(), folder=str(tmp_path / "out")))
+    environment = {**os.environ, "WARP_TILES_MODULES": "all", "WARP_TILES_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "warp_tiles", "run", *option, str(script)]
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120, cwd=tmp_path)
+    assert [path.stem for path in tmp_path.glob("*.json")] == [kept][: bool(kept)]
+    assert not list((tmp_path / "cache").glob("starts/*"))
 
 
 # ---- warp-tiles warm

@@ -52,7 +52,7 @@ from warp_tiles._warp.modules import (
     require_target,
     user_modules,
 )
-from warp_tiles._warp.plain import PlainModules, in_kernel_cache, loaded_programs
+from warp_tiles._warp.plain import PlainModules, archs_here, in_kernel_cache, loaded_programs
 from warp_tiles._warp.reload import LoadAgain, Reloads
 from warp_tiles._warp.sites import CallSites, dispatch_lto_dot, dispatch_matmul, dispatch_solver
 from warp_tiles._warp.tapes import Tapes
@@ -99,11 +99,18 @@ class _LinkInputs(list):  # type: ignore[type-arg]
 
 
 class Hooks:
-    """The hooks of warp_tiles in Warp. At most one instance is installed at a time."""
+    """The hooks of warp_tiles in Warp. At most one instance is installed at a time.
+
+    Attributes:
+        program_start: The program's start with its record; None without one.
+        takes_start: For a script that ``warp-tiles run`` runs, True if it may name a start record, and False if the one
+            that it names is left out. None elsewhere: there it is an error to name one again.
+    """
 
     def __init__(self, engine: Engine, tapes: Tapes | None = None) -> None:
         self.engine = engine
         self.program_start: ProgramStart | None = None
+        self.takes_start: bool | None = None
         self.reloads = Reloads(engine)
         self._tracer = Tracer()
         self._tapes = tapes
@@ -179,13 +186,14 @@ class Hooks:
         outdated.clear()
 
     def begin_start(self, file: Path) -> None:
-        """Compiles ahead what a start record names, and keeps the record."""
+        """Compiles ahead what a start record names, and keeps the record in place of the one before."""
         from warp_tiles.build.start_record import ProgramStart
 
+        version, before = str(warp.__version__), self.program_start
         self._plain.uses_idle_cores = not file.exists()
-        self.program_start = ProgramStart(self.engine, file, str(warp.__version__), in_kernel_cache)
+        self.program_start = ProgramStart(self.engine, file, version, in_kernel_cache, archs_here())
         self.engine.on_loaded = self.program_start.note
-        self.program_start.begin()
+        self.program_start.begin(before)
 
     def end_start(self) -> None:
         """Writes the start record, if there is one, as long as modules have their hashes."""

@@ -179,6 +179,11 @@ def loaded_programs() -> set[tuple[str, int, int]]:
     return found
 
 
+def archs_here() -> set[int]:
+    """The architectures that modules are compiled for on this machine; empty without a GPU."""
+    return {int(device.get_cuda_compile_arch()) for device in warp.get_cuda_devices()}
+
+
 def in_kernel_cache(file: str) -> bool:
     """True if a file lies in Warp's kernel cache."""
     return Path(str(warp.config.kernel_cache_dir), file).is_file()

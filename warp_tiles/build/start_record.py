@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from warp_tiles.compile.warp_compiler import (
     warp_headers_folder,
     warp_library,
 )
-from warp_tiles.errors import RecordError, WarpTilesError
+from warp_tiles.errors import CacheError, RecordError, WarpTilesError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import current
 from warp_tiles.store import MODULE
@@ -39,7 +39,7 @@ from warp_tiles.store.sealed import DamagedError, parse_object
 from warp_tiles.util.files import read_whole, write_output
 from warp_tiles.util.threads import DaemonThreads, raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import TrustedFolder
-from warp_tiles.util.warn import shown, warn
+from warp_tiles.util.warn import WarnedTexts, shown, warn
 
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
@@ -51,6 +51,7 @@ _MOST_BYTES, _MOST_MODULES = 256 << 20, 4096
 _MOST_RECORDS = 64  # of scripts, below the cache's root
 _LOCK_S = 5.0
 _MOST_NAME = 250
+_said = WarnedTexts()
 _SUFFIXES = {"a": 90, "f": 100}  # the first architecture with each suffix
 _CLUSTERS = 90  # the first architecture with them
 _IN_CLUSTERS = tuple(f"WP_CLUSTER_DIMS({digit}" for digit in "123456789")  # in kernels, other than the macro itself
@@ -219,14 +220,17 @@ def _is_name(program: str) -> bool:
     )
 
 
-def read_record(file: Path) -> StartRecord | None:
+def read_record(file: Path, folder: TrustedFolder | None = None) -> StartRecord | None:
     """Read a start record; None if there is none.
+
+    Args:
+        folder: The cache's folder that holds it; None for a file that the user names, whose links are followed.
 
     Raises:
         RecordError: The file cannot be read, or is damaged.
     """
     try:
-        data, _ = read_whole(file, _MOST_BYTES)
+        data, _ = read_whole(file, _MOST_BYTES) if folder is None else folder.read(file.name, _MOST_BYTES)
         return StartRecord.from_bytes(data)
     except FileNotFoundError:
         return None
@@ -328,39 +332,74 @@ class ProgramStart:
     Args:
         warp: Version of the installed Warp.
         in_warps_folder: True for a file below Warp's kernel cache that exists.
+        archs: The architectures of this machine's GPUs; empty without a GPU.
     """
 
-    def __init__(self, engine: Engine, file: Path, warp: str, in_warps_folder: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        file: Path,
+        warp: str,
+        in_warps_folder: Callable[[str], bool],
+        archs: Collection[int] = (),
+    ) -> None:
         self.file = absolute(file)  # the program may change the working folder
         self._engine = engine
         self._warp = warp
         self._in_warps_folder = in_warps_folder
+        self._archs = archs
+        root, shared = cache_root(current().cache_dir), current().cache_shared
+        self._root = TrustedFolder(root, shared=shared)
+        self._own = TrustedFolder(root, STARTS, shared=shared) if self.file.parent == root / STARTS else None
+        self._before: StartRecord | None = None
+        self._is_unusable = False
         self._noted: dict[tuple[object, ...], StartModule] = {}
         self._asked: set[str] = set()  # digests of content keys
         self._compiled: dict[str, float] = {}  # seconds, by digest
         self._threads: DaemonThreads | None = None
 
-    def begin(self) -> None:
-        """Start compiling what the record names, on threads. A record that cannot be used is warned of, and stays."""
+    def begin(self, instead_of: ProgramStart | None = None) -> None:
+        """Start compiling what the record names, on threads. A record that cannot be used is warned of, and stays.
+
+        Args:
+            instead_of: The start whose record is not written, because this one replaces it.
+        """
         now = current()
         context = self._engine.build_context(now)
+        if instead_of is not None:
+            instead_of.stop()
+            self._noted, self._asked, self._compiled = instead_of._noted, instead_of._asked, instead_of._compiled
         try:
-            record = read_record(self.file)
+            record = self._before = read_record(self.file, self._own)
         except RecordError as error:
+            self._is_unusable = True
             warn(f"{error.message}. Remedy: {error.remedy}")
             return
+        if record is not None and self._own is not None:
+            with suppressed(OSError):
+                self._own.touch(self.file.name)  # the least recently used one is removed first
         if record is None or context.bundle is not None or now.policy == "off" or not now.rules.builds:
             return
         if record.warp != self._warp:
             log.info("the start record %s is of Warp %s; this run writes it again", self.file, record.warp)
             return
         self._threads = DaemonThreads(context.pool.jobs, "warp_tiles_start")
-        modules = [module for module in (*record.modules, *record.earlier) if not self._in_warps_folder(module.file)]
+        modules = [module for module in (*record.modules, *record.earlier) if self._may_be_needed(module)]
         if context.remote is None:
             for module in modules:
                 self._queue(self._threads, context, module)
         else:
             context.resources.waiters.submit(self._fetch_or_compile, context, self._threads, modules)
+
+    def _may_be_needed(self, module: StartModule) -> bool:
+        """False for a module that no GPU of this machine loads, or that Warp loads from its own folder."""
+        is_for_here = not self._archs or module.output == "ptx" or module.arch in self._archs
+        return is_for_here and not self._in_warps_folder(module.file)
+
+    def stop(self) -> None:
+        """Begin no further build."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _fetch_or_compile(self, context: BuildContext, threads: DaemonThreads, modules: Sequence[StartModule]) -> None:
         """Ask the remote store, once, what it has. Fetch that side by side, and compile the rest, in order."""
@@ -386,6 +425,12 @@ class ProgramStart:
         try:
             if (done := build_ahead(self._engine, context, module, asks=asks)) is not None and done[1]:
                 self._compiled[done[0].digest] = now_s() - started
+        except CacheError as error:  # the next ones would be built for nothing, too
+            self.stop()
+            warn(
+                f"the start record {self.file} is not used any further: what it names cannot be kept. {error.remedy}",
+                _said,
+            )
         except (WarpTilesError, TypeError, OSError) as error:  # the launch meets it again, and reports it
             raise_if_signalled(error)
             log.debug("module %s was not compiled ahead: %s", module.name, error)
@@ -404,10 +449,15 @@ class ProgramStart:
         Args:
             digest: Its key in the cache.
         """
+        self._asked.add(digest)
         module = StartModule.of(name, block_dim, request, meta, linked)
+        try:
+            StartModule.from_json(json.loads(json.dumps(asdict(module))))
+        except DamagedError as error:  # the next start would refuse the whole record
+            log.info("module %s is not in the start record: %s", name, error)
+            return
         if len(self._noted) < _MOST_MODULES:
             self._noted[module.place] = module
-        self._asked.add(digest)
 
     def to_json(self) -> dict[str, Any]:
         """What was compiled ahead, and what of it no launch has asked for, as :func:`warp_tiles.report` has it."""
@@ -431,32 +481,36 @@ class ProgramStart:
         Args:
             loaded: True for a module of the record that this process has loaded from Warp's own folder.
         """
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        self.stop()
         if text := self.summary():
             log.info("start record %s: %s", self.file, text)
+        if self._is_unusable or self._next(self._before, loaded) is None:
+            return
         try:
-            if self._next(loaded) is None:
-                return
-            files = TrustedFolder(cache_root(current().cache_dir), shared=current().cache_shared)
-            with files.lock(f"{LOCKS}/{STARTS}.lock", _LOCK_S):
-                if (record := self._next(loaded)) is not None:  # another process may have written it meanwhile
-                    files.make(STARTS)
-                    write_output(self.file, record.to_bytes())
-                    self._remove_oldest(files)
-        except RecordError:
-            pass  # it was warned of at the start
+            with self._root.lock(f"{LOCKS}/{STARTS}.lock", _LOCK_S):
+                before = read_record(self.file, self._own)  # another process may have written it meanwhile
+                if (record := self._next(before, loaded)) is not None:
+                    self._write(record)
+        except TimeoutError as error:
+            raise_if_signalled(error)
+            log.info("the start record %s was not written, because others write theirs: %s", self.file, error)
         except (WarpTilesError, OSError) as error:
             raise_if_signalled(error)
             warn(f"the start record {self.file} was not written: {error}")
 
-    def _next(self, loaded: Callable[[StartModule], bool]) -> StartRecord | None:
+    def _next(self, before: StartRecord | None, loaded: Callable[[StartModule], bool]) -> StartRecord | None:
         """The record to write; None if nothing was loaded, or if the file has it already."""
-        before = read_record(self.file)
         after = (before or StartRecord(self._warp)).after(self._warp, self._noted.values(), loaded)
         return after if after.modules and after != before else None
 
-    def _remove_oldest(self, files: TrustedFolder) -> None:
-        kept = sorted((status.st_mtime_ns, name) for name, status in files.files(STARTS))
+    def _write(self, record: StartRecord) -> None:
+        data = record.to_bytes()
+        if len(data) > _MOST_BYTES:
+            raise RecordError(f"it would have more than {_MOST_BYTES} bytes, which is the most that is read")
+        if self._own is None:
+            write_output(self.file, data)
+            return
+        self._own.write(self.file.name, data)
+        kept = sorted((status.st_mtime_ns, name) for name, status in self._own.files())
         for _, name in kept[:-_MOST_RECORDS]:
-            files.remove(name)
+            self._own.remove(name)

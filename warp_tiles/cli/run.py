@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from warp_tiles._warp import is_enabled, require_hooks
-from warp_tiles.api import enable, report
+from warp_tiles.api import enable, report, require_place
 from warp_tiles.build.start_record import default_file
 from warp_tiles.cli.output import (
     FILE,
@@ -74,6 +74,8 @@ def enable_here(configured: Mapping[str, Any], options: Mapping[str, Any]) -> No
         for name, value in options.items():
             configure_by_option(name, value)
         enable()
+        if is_enabled():
+            require_hooks("run").takes_start = False  # the parent writes the record
         _install()
     except Exception as error:  # a child must not fail because of this
         warn(f"a child process runs with Warp alone: {error}")
@@ -117,9 +119,12 @@ def _install() -> Callable[[], None]:
     type=FILE,
     help="Keep the start record in this file, e.g. for a team. With modules=all, each script has one in the cache.",
 )
+@click.option("--no-start", "keeps", is_flag=True, flag_value=False, default=True, help="Keep no start record.")
 @json_option
 @takes_script
-def run(script: Script, report_file: Path | None, trace_file: Path | None, start: Path | None, as_json: bool) -> None:
+def run(
+    script: Script, report_file: Path | None, trace_file: Path | None, start: Path | None, keeps: bool, as_json: bool
+) -> None:
     """Run SCRIPT with ARGUMENTS under warp_tiles.
 
     Options of warp-tiles come before SCRIPT. Everything after SCRIPT belongs to the script. The report
@@ -132,10 +137,15 @@ def run(script: Script, report_file: Path | None, trace_file: Path | None, start
     require_folders({"the report": report_file, "the trace": trace_file})
     try:
         with script_output_to_stderr(as_json):
-            enable(start=start)
-            if start is None and is_enabled() and current().modules == "all":
+            if start is not None:
+                require_place(start)
+            enable()
+            if is_enabled():
+                require_hooks("run").takes_start = keeps and start is None
+            if keeps and is_enabled() and current().modules == "all":
                 root = cache_root(current().cache_dir)
-                require_hooks("run").begin_start(default_file(root, script.title, str(script.require().resolve())))
+                file = start or default_file(root, script.title, str(script.require().resolve()))
+                require_hooks("run").begin_start(file)
             with enabled_in_children():
                 try:
                     script.run()

@@ -17,7 +17,7 @@ from warp_tiles.store.paths import LAYOUT, absolute
 from warp_tiles.store.report import Problem, Problems, logger
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.store.statistics import EVICTED, FETCHED, FOUND, WAIT_AT_END_S, Statistics
-from warp_tiles.util.processes import temporary_name
+from warp_tiles.util.processes import described, temporary_name, this_process
 from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.trusted_folder import RefusedFolderError
 
@@ -230,6 +230,9 @@ class Cache:
             return entry
 
         def waiting(holder: str) -> None:
+            if holder == described(this_process()):
+                logger.info("waiting for another thread of this process, which builds the same")
+                return
             text = "waiting for %s, which builds the same; it is built here too after %g s"
             logger.warning(text, holder, self._build_wait_s)
 
