@@ -1,0 +1,145 @@
+"""Many starts with a record, while modules, the record and the cache change at random: no launch gets a wrong module.
+
+The compilers are replaced by a digest of all that they would read, so that equal binaries mean equal inputs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import random
+import shutil
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.integration.builds import TINY
+from tests.integration.helpers import load
+from tests.nightly import some
+from tests.store.warp_modules import text
+from warp_tiles._warp import installed
+from warp_tiles.build.start_record import StartModule, read_record
+from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.compile.pool import CompilerPool
+from warp_tiles.compile.search import dotted
+from warp_tiles.compile.toolchain import ToolchainStore
+
+STARTS = 50
+VALUES = 4  # of the constant of each module
+
+
+@pytest.fixture
+def digesting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toolchain: None) -> None:
+    """Compilers that answer at once with a digest of the request."""
+    version = f"NVRTC {dotted(ToolchainStore(tmp_path / 'facts').toolchain().nvrtc_version)}"
+
+    def submit(pool: CompilerPool, request: object, prefix: int = 0) -> Future[Compiled]:
+        done: Future[Compiled] = Future()
+        by = version if isinstance(request, CompileRequest | LinkRequest) else "Warp"
+        done.set_result(Compiled(hashlib.sha256(repr(request).encode()).digest(), 0.01, "", by))
+        return done
+
+    monkeypatch.setattr(CompilerPool, "submit", submit)
+    monkeypatch.setattr(CompilerPool, "start_processes", lambda *_: None)
+    monkeypatch.setattr("warp_tiles._warp.hooks.archs_here", set)  # as on a machine without a GPU
+
+
+def changes(chance: random.Random) -> dict[str, Callable[[tuple[StartModule, ...]], tuple[StartModule, ...]]]:
+    """What may have happened to the modules of a record since it was written."""
+
+    def one(**change: Callable[[StartModule], Any]) -> Callable[[tuple[StartModule, ...]], tuple[StartModule, ...]]:
+        def changed(modules: tuple[StartModule, ...]) -> tuple[StartModule, ...]:
+            place = chance.randrange(len(modules))
+            new = {name: make(modules[place]) for name, make in change.items()}
+            return (*modules[:place], dataclasses.replace(modules[place], **new), *modules[place + 1 :])
+
+        return changed
+
+    def cut(module: StartModule) -> str:
+        place = chance.randrange(len(module.source))
+        return module.source[:place] + module.source[place + 1 :]
+
+    def functions(module: StartModule) -> Any:
+        linked = module.linked
+        limit = chance.choice([None, 32, 128])
+        return linked and dataclasses.replace(linked, functions=linked.functions[1:], register_limit=limit)
+
+    def swapped(modules: tuple[StartModule, ...]) -> tuple[StartModule, ...]:
+        sources = chance.sample([module.source for module in modules], len(modules))
+        return tuple(dataclasses.replace(module, source=source) for module, source in zip(modules, sources))
+
+    return {
+        "nothing": lambda modules: modules,
+        "order": lambda modules: tuple(chance.sample(modules, len(modules))),
+        "sources of others": swapped,
+        "a character": one(source=cut),
+        "the name": one(program=lambda _: "wp_other_1234567.cu"),
+        "the architecture": one(arch=lambda _: 80),
+        "a switch": one(switches=lambda module: (not module.switches[0], *module.switches[1:])),
+        "the level": one(optimization_level=lambda _: 1),
+        "metadata": one(meta=lambda module: {name: size + 16 for name, size in module.meta.items()}),
+        "functions": one(linked=functions),
+        "the kind": one(linked=lambda _: None),
+    }
+
+
+@pytest.mark.parametrize("seed", some(range(20), 1))
+def test_no_launch_gets_a_wrong_module(seed: int, digesting: None, tmp_path: Path) -> None:
+    chance, file = random.Random(seed), tmp_path / "start.json"
+    modules = [load(text()), load(text(expression="f(x[i], N)")), load(TINY + text())]
+    expected: dict[tuple[str, int], bytes] = {}
+    cache, used, wasted = tmp_path / "cache", 0, 0
+    happened = changes(chance)
+
+    def binary(module: Any, value: int, folder: Path) -> bytes:
+        """What a launch gets."""
+        module.N = wp.constant(value)
+        wp.get_module(module.__name__).mark_modified()
+        wp.compile_aot_module(module, arch=90, module_dir=folder)
+        (found,) = folder.glob("*.cubin")
+        data = found.read_bytes()
+        shutil.rmtree(folder)
+        return data
+
+    def start(wanted: list[tuple[Any, int]], given: Path | None) -> list[bytes]:
+        nonlocal used, wasted
+        settings = {"cache_dir": cache, "modules": "all", "jobs": 2, "precompile_headers": 0}
+        with warp_tiles.override(**settings), warp_tiles.enabled(start=given):
+            time.sleep(chance.choice([0.0, 0.002, 0.05]))
+            found = [binary(module, value, tmp_path / "out") for module, value in wanted]
+            if given is not None:
+                facts = installed().program_start.to_json()
+                used, wasted = used + facts["used"], wasted + facts["unused"]
+        return found
+
+    for module in modules:
+        for value in range(VALUES):
+            (expected[module.__name__, value],) = start([(module, value)], None)
+    assert len(set(expected.values())) == len(modules) * VALUES
+    for number in range(STARTS):
+        if chance.random() < 0.5:
+            for part in ("v1", "modules"):  # the facts about the toolchain stay, which take time
+                shutil.rmtree(cache / part, ignore_errors=True)
+        if file.exists() and (record := read_record(file)) is not None:
+            change = happened[chance.choice(list(happened))]
+            file.write_bytes(dataclasses.replace(record, modules=change(record.modules)).to_bytes())
+            if chance.random() < 0.1:
+                file.write_bytes(file.read_bytes()[:-9])
+        wanted = [(module, chance.randrange(VALUES)) for module in chance.sample(modules, chance.randint(1, 3))]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*the start record .* cannot be used")
+            found = start(wanted, file)
+        assert found == [expected[module.__name__, value] for module, value in wanted], f"start {number}"
+        try:
+            read_record(file)
+        except warp_tiles.errors.RecordError:
+            file.unlink()
+    assert used > 0
+    assert wasted > 0
