@@ -100,6 +100,9 @@ class Resources:
         """Reset a forked child, which has neither the parent's threads nor its compiler processes."""
         self._lock = threading.RLock()
         gone = ("pool", "remote", "waiters")
+        for identity, pool in self._made.items():
+            if identity[0] == "pool":
+                pool.after_fork()
         self._made = {identity: made for identity, made in self._made.items() if identity[0] not in gone}
 
 
@@ -211,11 +214,17 @@ class BuildContext:
             WorkerError: warp_tiles was disabled.
         """
         from warp_tiles.compile.pool import CompilerPool
+        from warp_tiles.compile.slots import WorkerSlots
 
         jobs, of_executor = self.settings.jobs, self.resources.executor_pool
-        return self.resources.pool(
-            jobs, lambda: CompilerPool(jobs) if of_executor is None else of_executor(self.store, jobs)
-        )
+
+        def make() -> CompilerPool:
+            if of_executor is not None:
+                return of_executor(self.store, jobs)
+            files = TrustedFolder(self.root, shared=self.settings.cache_shared)
+            return CompilerPool(jobs, None if jobs else WorkerSlots(files))  # the user's number counts
+
+        return self.resources.pool(jobs, make)
 
     def upstream(self, kind: str, key: CacheKey) -> AskUpstream | None:
         """The part of the bundle or of the remote store in a lookup; None without either."""

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.search import search_path
+from warp_tiles.compile.slots import WorkerSlots
 from warp_tiles.errors import WarpTilesError, WorkerError
 from warp_tiles.util.processes import free_memory_bytes
 from warp_tiles.util.threads import DaemonThreads, available_cores, raise_if_signalled, suppressed, wait_all
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 PROCESS_BYTES = 450 * 10**6
 #: A compiler process keeps some memory of every request, so it is replaced after this many.
 _REQUESTS_OF_A_PROCESS = 200
+_SLOT_S = 0.05  # between two looks for a free slot
 _CLOSED = "the compiler processes were closed during a build"
 # without the __init__ of this package, whose imports take 0.05 s that a worker does not need
 _BOOTSTRAP = """
@@ -157,10 +160,14 @@ class CompilerPool:
     Args:
         jobs: Largest number of processes; 0 means one per core that this process may use, and fewer where memory is
             short.
+        slots: What running requests share with other processes; None runs up to ``jobs`` in any case. The only request
+            of a pool always runs.
     """
 
-    def __init__(self, jobs: int = 0) -> None:
+    def __init__(self, jobs: int = 0, slots: WorkerSlots | None = None) -> None:
         self.jobs = jobs or _default_jobs()
+        self._slots = slots
+        self._running = 0
         self._threads: DaemonThreads | None = None
         self._unfinished = 0
         self._retired = False
@@ -207,8 +214,29 @@ class CompilerPool:
                 self._idle.insert(0, process)  # the first that starts is used first
 
     def _run(self, request: Request, threads: DaemonThreads) -> Compiled:
+        while (slot := self._slot(threads)) is None:
+            time.sleep(_SLOT_S)
+        try:
+            return self._run_in_slot(request, threads)
+        finally:
+            with self._lock:
+                self._running -= 1
+                if self._slots is not None:
+                    self._slots.release(slot)
+
+    def _slot(self, threads: DaemonThreads) -> int | None:
         with self._lock:
             if self._threads is not threads:  # the pool was closed since this request was taken, and may be open again
+                raise WorkerError(_CLOSED)
+            slot = -1 if self._slots is None else self._slots.take()
+            if slot is None and self._running == 0:
+                slot = -1
+            self._running += slot is not None
+            return slot
+
+    def _run_in_slot(self, request: Request, threads: DaemonThreads) -> Compiled:
+        with self._lock:
+            if self._threads is not threads:
                 raise WorkerError(_CLOSED)
             process = self._idle.pop() if self._idle else _Process()
             if process not in self._processes:
@@ -219,6 +247,11 @@ class CompilerPool:
             with self._lock:
                 if self._threads is threads:  # otherwise the process was closed
                     self._idle.append(process)
+
+    def after_fork(self) -> None:
+        """Leave the slots of a forked child's parent to the parent."""
+        if self._slots is not None:
+            self._slots.after_fork()
 
     def close(self) -> None:
         """End the processes, and cancel the requests that have not started."""

@@ -141,7 +141,8 @@ class Settings:
     """Public keys whose signatures are trusted, with commas between them, beside those that `warp-tiles keys trust`
     added."""
     jobs: int = _setting(0, values.count)
-    """Number of parallel compiler processes; 0 is one per core, or fewer where memory is short. The link of one
+    """Number of parallel compiler processes; 0 is one per core of the host, shared with other processes of the user, or
+    fewer where memory is short. The link of one
     module uses all cores."""
     precompile_headers: bool = _setting(True, values.flag)
     """Keep NVRTC's [precompiled headers](cache.md#precompiled-headers) of modules for later modules and

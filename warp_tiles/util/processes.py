@@ -32,13 +32,13 @@ def _bytes_of(path: str, name: str) -> int:
 
 def temporary_name() -> str:
     """A name for a temporary file, which shows the process that writes it."""
-    return f"{TEMP_PREFIX}{_host()}-{os.getpid()}-{os.urandom(16).hex()}"
+    return f"{TEMP_PREFIX}{host()}-{os.getpid()}-{os.urandom(16).hex()}"
 
 
 def is_abandoned(name: str) -> bool:
     """Returns True if the process that wrote a temporary file has ended. False also if that cannot be known."""
     parts = name.removeprefix(TEMP_PREFIX).split("-")
-    if not name.startswith(TEMP_PREFIX) or len(parts) != 3 or parts[0] != _host() or not parts[1].isdecimal():
+    if not name.startswith(TEMP_PREFIX) or len(parts) != 3 or parts[0] != host() or not parts[1].isdecimal():
         return False
     try:
         os.kill(int(parts[1]), 0)
@@ -66,8 +66,8 @@ def is_leftover(name: str, modified_s: float) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _host() -> str:
-    """A text for the start of the host, and on Linux for the namespace of process numbers (of a container)."""
+def host() -> str:
+    """A short text for the start of the host, and on Linux for the namespace of process numbers (of a container)."""
     try:
         namespace = os.readlink("/proc/self/ns/pid")
     except OSError as error:
