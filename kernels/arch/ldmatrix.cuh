@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collective loads of 8 x 8 matrices of 16-bit elements.
+// Collective loads and stores of 8 x 8 matrices of 16-bit elements.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-load-instruction-ldmatrix
 
 #pragma once
@@ -46,6 +46,16 @@ WT_DEVICE void ldmatrix_transposed(u32 (&result)[4], u32 row)
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(result[0]), "=r"(result[1]), "=r"(result[2]), "=r"(result[3])
                  : "r"(row)
+                 : "memory");
+}
+
+// Stores four matrices to an address of shared memory; the reverse of ldmatrix(). It needs sm_90.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-store-instruction-stmatrix
+WT_DEVICE void stmatrix(u32 row, const u32 (&words)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
+                 :
+                 : "r"(row), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
                  : "memory");
 }
 

@@ -1,8 +1,6 @@
-"""Instructions of the emulator's test kernels that no module uses yet: NVRTC compiles and assembles them."""
+"""Instructions of tensor copies, of every rank: NVRTC compiles and assembles them."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -11,10 +9,9 @@ from warp_tiles.compile.sources import kernels_folder
 
 pytest.importorskip("cuda.core", reason="cuda-core compiles")
 
-TEST_KERNELS = Path(__file__).resolve().parents[1] / "emulator" / "kernels"
 # Each function is called twice, because labels of two copies of its instructions must differ.
 TENSOR_COPIES = """
-#include "tensor_copy.cuh"
+#include "arch/tensor_copy.cuh"
 
 struct alignas(64) TensorMap {
     unsigned long long words[16];
@@ -59,5 +56,5 @@ def test_tensor_copies_are_assembled(arch: str) -> None:
     from cuda.core import Program, ProgramOptions
 
     load_library("nvrtc")
-    options = ProgramOptions(std="c++17", arch=arch, include_path=[str(TEST_KERNELS), str(kernels_folder())])
+    options = ProgramOptions(std="c++17", arch=arch, include_path=[str(kernels_folder())])
     assert Program(TENSOR_COPIES, "c++", options).compile("cubin").code[:4] == b"\x7fELF"

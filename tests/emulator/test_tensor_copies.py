@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,15 +16,15 @@ from tests.emulator.module import EmulatedModule, Machine, Outcome
 from tests.emulator.native import FOLDER, for_host
 from tests.emulator.tensor_maps import box_bytes, tensor_map
 from tests.integration.helpers import WARP_VERSION
-from warp_tiles.compile.sources import flatten
+from warp_tiles.compile.sources import flatten, kernels_folder
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
 THREADS, SHARED_BYTES = 128, 80 * 1024
 WARP_HEADERS = f'#define WP_TILE_BLOCK_DIM {THREADS}\n#define WP_NO_CRT\n#include "builtin.h"\n'
 KERNELS = "".join((FOLDER / "kernels" / name).read_text("utf-8") for name in ("tensor_copies.cu", "mbarriers.cu"))
-COPIES = FOLDER / "kernels" / "tensor_copy.cuh"  # no module of warp_tiles uses it, so it is not in kernels/arch
-HEADER = '#pragma once\n#include "tensor_copy.cuh"\n#include "module/stage_buffers.cuh"\n'
+COPIES = kernels_folder() / "arch" / "tensor_copy.cuh"
+HEADER = '#pragma once\n#include "arch/tensor_copy.cuh"\n#include "module/stage_buffers.cuh"\n'
 FAULTS = {
     "read_in_flight": [
         "load of 4 bytes at shared memory, byte 1024, where a tensor copy of thread 0 ",
@@ -107,7 +106,6 @@ def module(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Emulat
 def header_text(folder: Path, includes: str) -> str:
     """The text of headers for the emulator. The folder is a new one for the device code."""
     emulated_kernels(folder)
-    shutil.copy(COPIES, folder)
     (folder / "header.cuh").write_text(includes)
     return flatten(folder / "header.cuh", folder)
 
@@ -292,7 +290,7 @@ def test_an_mbarrier_that_is_initialized_again(module: EmulatedModule) -> None:
 
 
 def test_copies_need_sm_90(machine: Machine, tmp_path: Path) -> None:
-    header = header_text(tmp_path / "kernels", '#include "tensor_copy.cuh"\n')
+    header = header_text(tmp_path / "kernels", '#include "arch/tensor_copy.cuh"\n')
     source = header + 'extern "C" __global__ void early() { wt::arch::mbarrier_initialize(1024, 1); }'
     outcome = machine.module(source, (), 80).launch("early", 1, 32, [], Memory(), 1024)
     assert "thread 0 (warp 0, lane 0): mbarriers and tensor copies need sm_90" in outcome.error

@@ -21,7 +21,8 @@ from tests.random_kernels.kernel import RandomKernel
 from warp_tiles.array_products.answers import records_for
 from warp_tiles.array_products.kernels import Epilogue, TileKernel, tile_kernel
 from warp_tiles.gemm.matmul import choose_matmul
-from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
+from warp_tiles.gemm.matmul_question import MatmulAnswer, MatmulProblem
+from warp_tiles.gemm.tensor_kernel import TensorKernel
 
 ARCHS = (80, 90, 100, 120)
 RANDOM_SEEDS = range(30)
@@ -180,13 +181,14 @@ def _matmul() -> Iterator[Case]:
     for name, problem in problems.items():
 
         def lines(arch: int, problem: MatmulProblem = problem) -> tuple[str, ...]:
-            config, key = _matmul_choice(problem, arch)
+            choice, key = _matmul_choice(problem, arch)
             loop = f"main_loop {key.main_loop.text}, persistent {key.is_persistent}"
-            return f"matmul config: {config.to_json()}", f"matmul kernel: {loop}"
+            own = choice.kernel.name if isinstance(choice.kernel, TensorKernel) else choice.kernel
+            return f"matmul config: {choice.config.to_json()}", f"matmul kernel: {loop}", f"tensor copies: {own}"
 
         def make(arch: int, problem: MatmulProblem = problem) -> tuple[Any, int]:
-            config, key = _matmul_choice(problem, arch)
-            return tile_kernel(key), config.threads
+            choice, key = _matmul_choice(problem, arch)
+            return tile_kernel(key), choice.config.threads
 
         yield Case(f"matmul {name}", make, lines=lines)
     bias = Epilogue("float16", bias="float32", has_beta=True, function=square, sums="float32")
@@ -194,7 +196,7 @@ def _matmul() -> Iterator[Case]:
     yield Case("matmul epilogue", lambda _: (tile_kernel(key), 128))
 
 
-def _matmul_choice(problem: MatmulProblem, arch: int) -> tuple[MatmulConfig, TileKernel]:
+def _matmul_choice(problem: MatmulProblem, arch: int) -> tuple[MatmulAnswer, TileKernel]:
     choice = choose_matmul(problem, arch, MULTIPROCESSORS, records_for(arch, MULTIPROCESSORS, ""))
     key = TileKernel(
         problem.a,
@@ -209,7 +211,7 @@ def _matmul_choice(problem: MatmulProblem, arch: int) -> tuple[MatmulConfig, Til
         main_loop=choice.main_loop,
         is_persistent=choice.max_blocks > 0,
     )
-    return choice.config, key
+    return choice, key
 
 
 def _examples() -> Iterator[Case]:

@@ -15,7 +15,7 @@ import warp
 
 from warp_tiles._warp import internals
 from warp_tiles._warp.internals import find, missing, require
-from warp_tiles.errors import RecordingError
+from warp_tiles.errors import LinkError, MatmulError, RecordingError
 from warp_tiles.util.threads import raise_if_signalled
 
 # required members of warp._src, each with its required parameters
@@ -507,3 +507,66 @@ def array_shapes(kernel: Any, index: int, value: Any, structure: Any) -> dict[st
     if value is None or not hasattr(dense, "ndim"):
         return {argument.label: None}
     return {argument.label: tuple(structure.shape[: dense.ndim])}
+
+
+# ---- kernels that Warp did not generate
+
+
+def is_saving_capture() -> bool:
+    """True while Warp records a capture that it can save, which holds only launches of Warp's kernels."""
+    return runtime()._apic_capture is not None
+
+
+class NativeKernel:
+    """A kernel from a cubin, which is loaded into a device's context and stays there. Thread-safe.
+
+    Args:
+        device: A CUDA device of Warp.
+        code: The cubin.
+        name: Name of the kernel's function, which has C linkage.
+        threads: Threads of a block.
+        shared_bytes: Dynamic shared memory of a block.
+
+    Raises:
+        LinkError: The driver refuses the cubin or the shared memory.
+    """
+
+    def __init__(self, device: Any, code: bytes, name: str, threads: int, shared_bytes: int) -> None:
+        from cuda.bindings import driver
+
+        def checked(result: tuple[Any, ...]) -> Any:
+            error, *values = result
+            if error != driver.CUresult.CUDA_SUCCESS:
+                raise LinkError(f"the driver refuses kernel {name} on {device}: {error.name}")
+            return values[0] if values else None
+
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        checked(driver.cuCtxPushCurrent(device.context))
+        before = checked(driver.cuThreadExchangeStreamCaptureMode(relaxed))  # a capture may be open
+        try:
+            module = checked(driver.cuModuleLoadData(code))
+            function = checked(driver.cuModuleGetFunction(module, name.encode()))
+            checked(driver.cuFuncSetAttribute(function, attribute, shared_bytes))
+        finally:
+            driver.cuThreadExchangeStreamCaptureMode(before)
+            driver.cuCtxPopCurrent()
+        self._what = f"kernel {name} on {device}"
+        self._runtime = runtime()
+        self._native = self._runtime.core.wp_cuda_launch_kernel
+        self._device = device
+        self._function = int(function)
+        self._threads, self._shared_bytes = threads, shared_bytes
+
+    def launch(self, blocks: int, parameters: ctypes.Array[ctypes.c_void_p]) -> None:
+        """Launch blocks on the device's current stream, with the addresses of the parameters.
+
+        Raises:
+            MatmulError: The launch failed.
+        """
+        threads, stream = self._threads, self._device.stream.cuda_stream
+        if self._native(
+            self._device.context, self._function, blocks * threads, 0, threads, 1, 1, self._shared_bytes, parameters,
+            stream, None,
+        ):  # fmt: skip
+            raise MatmulError(f"{self._what} could not be launched: {self._runtime.get_error_string()}")

@@ -21,6 +21,7 @@ from warp_tiles.array_products.elementwise import (
 )
 from warp_tiles.array_products.kernels import types
 from warp_tiles.array_products.prepared import PreparedMatmul, add_rows, apply, elementwise, is_prepared, prepared
+from warp_tiles.array_products.tensor_matmul import TensorMatmul
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.matmul_question import Operand
 from warp_tiles.gemm.problem import DType
@@ -50,7 +51,9 @@ class Backward:
     b_transposed: bool = False
     # the products of A's gradient (True) and of B's, because a pass is often repeated. Warp refuses gradients with
     # another type or other strides than their arrays, so the same products add to a gradient that replaces one.
-    _known: dict[bool, PreparedMatmul] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _known: dict[bool, PreparedMatmul | TensorMatmul] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __call__(self) -> None:
         gradient = self.out.grad

@@ -198,6 +198,8 @@ class MatmulCall:
             batch > 1 and self.a.strides[0] == 0,
             batch > 1 and self.b.strides[0] == 0,
             bias=None if self.bias is None else self.bias.dtype,
+            c_alignment=0 if self.out.is_transposed else self.out.line_alignment,
+            has_function=self.epilogue is not None,
         )
 
 

@@ -23,10 +23,12 @@ from warp_tiles.array_products.kernels import (
     tile_kernel,
     types,
 )
+from warp_tiles.array_products.tensor_matmul import TensorMatmul, tensor_matmul
 from warp_tiles.array_products.workspace import workspace
 from warp_tiles.errors import MatmulError, WarpTilesError
 from warp_tiles.gemm.matmul_question import ALIGNED, MatmulAnswer, MatmulConfig
 from warp_tiles.gemm.problem import DTYPE_BYTES
+from warp_tiles.gemm.tensor_kernel import TensorKernel
 from warp_tiles.util.threads import raise_if_signalled
 
 THREADS = 256  # of kernels without tiles
@@ -100,7 +102,7 @@ class PreparedMatmul:
                 self.reduction.run_at((memory.start, out, bias, factor), alpha, beta)
 
 
-def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -> PreparedMatmul:
+def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -> PreparedMatmul | TensorMatmul:
     """Chooses the configuration of a product, builds and loads its kernels, and packs their launches.
 
     Args:
@@ -111,6 +113,17 @@ def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -
         Exception: Any error of ``wp.launch`` when a module does not build.
     """
     call, is_swapped, found = answered(call, device, config)
+
+    def loop() -> PreparedMatmul:
+        return _prepare_loop(call, is_swapped, found, device)
+
+    if isinstance(found.kernel, TensorKernel) and not is_planning():
+        return tensor_matmul(call, found, device, is_swapped, loop) or loop()
+    return loop()
+
+
+def _prepare_loop(call: MatmulCall, is_swapped: bool, found: MatmulAnswer, device: Any) -> PreparedMatmul:
+    """The product by Warp kernels. See :func:`prepare`."""
     chosen = found.config
     a, b = call.a, call.b
     copies = (
@@ -169,14 +182,14 @@ def answered(
     return call, is_swapped, answer(problem, device, config)
 
 
-def prepared(call: MatmulCall, device: Any) -> PreparedMatmul:
+def prepared(call: MatmulCall, device: Any) -> PreparedMatmul | TensorMatmul:
     """The product on a device. It is prepared once, and again after its module was modified.
 
     Raises:
         MatmulError: See :func:`prepare`, and: its kernels cannot be built with its epilogue.
         Exception: Any error of ``wp.launch`` when a module does not build.
     """
-    found: PreparedMatmul = kept((call, device.alias), lambda: _with_epilogue(call, device))
+    found: PreparedMatmul | TensorMatmul = kept((call, device.alias), lambda: _with_epilogue(call, device))
     if is_planning():
         note_product(found.answer)
     return found
@@ -187,7 +200,7 @@ def is_prepared(call: MatmulCall, device: Any) -> bool:
     return (call, device.alias) in _prepared
 
 
-def _with_epilogue(call: MatmulCall, device: Any) -> PreparedMatmul:
+def _with_epilogue(call: MatmulCall, device: Any) -> PreparedMatmul | TensorMatmul:
     try:
         return prepare(call, device)
     except WarpTilesError:

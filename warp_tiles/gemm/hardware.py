@@ -14,6 +14,7 @@ from dataclasses import dataclass
 MIN_ARCH = 75  # the oldest supported compute capability
 TENSOR_CORES_ARCH = 80  # mma of bf16, tf32 and fp64; mma of fp16 is older
 TF32_MIN_ARCH = TENSOR_CORES_ARCH
+WGMMA_ARCH = 90
 WIDE_DOUBLES_ARCH = 90  # mma.m16n8k8 of fp64
 
 TEXTURE_WORKAROUND_ARCH = 90  # the oldest for which NVRTC 12.8 and 12.9 miscompile texture sampling
@@ -34,7 +35,7 @@ STATIC_SHARED_BYTES = 48 * 1024  # maximum of static shared memory per kernel
 
 def has_wgmma(arch: int) -> bool:
     """True if the architecture has wgmma, in its target with the suffix ``a`` alone. Newer ones lack it."""
-    return arch == 90
+    return arch == WGMMA_ARCH
 
 
 @dataclass(frozen=True)

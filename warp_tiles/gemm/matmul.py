@@ -33,6 +33,7 @@ from warp_tiles.gemm.matmul_question import (
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem
 from warp_tiles.gemm.problem import Operand as Tile
+from warp_tiles.gemm.tensor_kernel import REGISTERS, TensorKernel, best_tile
 
 # ---- constants of architectures and types
 
@@ -44,6 +45,7 @@ _SLICE_STEPS = 4  # at least, of the loop of one slice
 _GROUP_ROWS = 1024  # rows of C that consecutive blocks share
 _FEW_BLOCKS = 2  # of one multiprocessor
 _LEAST_SIDE = 32  # of a tile in a larger matrix
+_KERNEL_TILE = 128 * 128  # elements of a loop's tile from which the kernel with tensor copies is faster
 _SHORT_STEPS, _SHORT_STAGES = 8, 3  # of loops whose blocks start and end often
 _SHORT_TILE = (64, 64, 16)  # of float32 for few steps
 _LONG_STEP_BYTES = 128  # of K; loops with shorter steps keep products in flight, which takes a stage
@@ -174,13 +176,51 @@ def answer_of(
     blocks = _max_blocks(problem, config, arch, multiprocessors)
     fixed = _pipeline(problem, config, arch, multiprocessors) if pipeline is None else AUTO
     loop = pipeline if isinstance(pipeline, str) else loop_of(problem, config, arch, pipeline or fixed)
-    if isinstance(loop, LoopAnswer):
+    kernel = kernel_of(problem, config, arch, multiprocessors, pipeline)
+    if isinstance(kernel, TensorKernel):
+        resources = kernel.shared_bytes, REGISTERS, 1
+    elif isinstance(loop, LoopAnswer):
         resources = loop.loop.shared_bytes, loop.loop.registers, loop.loop.blocks
     else:
         dynamic = shared_bytes(problem, config) - static_shared_bytes(config.threads)
         resources = dynamic, 0, blocks_per_multiprocessor(problem, config, arch)
     who: DecidedBy = "setting" if isinstance(pipeline, PipelineOverrides) else decided_by
-    return MatmulAnswer(problem, config, who, blocks, fixed, loop, *resources, gpu)
+    return MatmulAnswer(problem, config, who, blocks, fixed, loop, *resources, gpu, kernel)
+
+
+def kernel_of(
+    problem: MatmulProblem,
+    config: MatmulConfig,
+    arch: int,
+    multiprocessors: int,
+    pipeline: PipelineOverrides | str | None = None,
+) -> TensorKernel | str:
+    """The kernel with tensor copies that computes a product, or the reason why a loop does.
+
+    It is faster than loops with large tiles. Loops with small tiles or slices of K are faster for products that have
+    fewer large tiles than the GPU has multiprocessors (docs/experiments.md).
+    """
+    p = problem
+    if pipeline is not None:
+        return pipeline if isinstance(pipeline, str) else "the setting main_loop asks for a loop"
+    if not has_wgmma(arch):
+        return "the GPU has no wgmma"
+    if p.kind not in ("float16", "tf32") or p.b != p.a:
+        return f"it multiplies float16, bfloat16 and tf32, and not {p.kind}"
+    if p.tf32 and p.layout != "nt":
+        return "operands of tf32 have to be contiguous along K"
+    if p.k == 0:
+        return "there is nothing to multiply"
+    if p.summed or p.split_operand:
+        return "it adds neither the products of a batch nor operands in two parts"
+    if p.has_function:
+        return "it has no functions of the user"
+    if min(p.a_alignment, p.b_alignment, p.c_alignment) < ALIGNED:
+        return "the rows of its arrays have to begin at multiples of 16 bytes"
+    if config.split_k > 1 or config.tile_m * config.tile_n < _KERNEL_TILE:
+        return "small tiles or slices of K are faster"
+    tile = best_tile(p.m, p.n, p.k * DTYPE_BYTES[p.a], p.batch, multiprocessors)
+    return TensorKernel(p.a, p.out, *tile, p.a_transposed, not p.b_transposed, p.has_beta, p.bias)
 
 
 def loop_of(

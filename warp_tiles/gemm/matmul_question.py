@@ -11,6 +11,7 @@ from warp_tiles.gemm.hardware import has_wgmma
 from warp_tiles.gemm.main_loop import LoopAnswer
 from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType
+from warp_tiles.gemm.tensor_kernel import THREADS, WARPS, TensorKernel
 
 ALIGNED = 16  # bytes of the widest async copy
 STRIDED = 0  # the alignment of an operand whose lines have gaps between their elements
@@ -34,6 +35,8 @@ class MatmulProblem:
         a_shared, b_shared: True if all matrices of the batch have the same operand.
         always_loops: True if Warp writes a loop over tiles into each kernel, which takes registers.
         bias: Element type of the bias; None without one.
+        c_alignment: As ``a_alignment``, of the rows of C.
+        has_function: True if a function of the user follows the sums.
     """
 
     m: int
@@ -55,6 +58,8 @@ class MatmulProblem:
     b_shared: bool = False
     always_loops: bool = False
     bias: DType | None = None
+    c_alignment: int = ALIGNED
+    has_function: bool = False
 
     @property
     def accumulator(self) -> DType:
@@ -158,6 +163,7 @@ class MatmulAnswer:
         decided_by: ``record`` if the configuration was measured, ``search`` if a search forces it, ``setting`` if a
             setting fixes the pipeline, else ``heuristic``.
         max_blocks: Blocks to launch at most, each of which computes several tiles; 0 for a block for each tile.
+        kernel: The kernel with tensor copies that computes it, or the reason why the loop of a Warp kernel does.
         main_loop: What the launch fixes of its loop's pipeline.
         loop: The pipeline of its loop, or the reason why it has no stages.
         shared_bytes: Dynamic shared memory of a block, in bytes. Without stages, it is an estimate.
@@ -175,6 +181,7 @@ class MatmulAnswer:
     registers: int = 0
     resident_blocks: int = 1
     gpu: str = ""
+    kernel: TensorKernel | str = ""
 
     @property
     def reason(self) -> str:
@@ -188,17 +195,27 @@ class MatmulAnswer:
         }
         other = f"it has the least estimated time; the records that {self.gpu} uses have none for about this size"
         text = found.get(self.decided_by, other)
+        if isinstance(self.kernel, TensorKernel):
+            return f"{text}; a kernel with tensor copies computes it"
+        text += f"; no kernel with tensor copies: {self.kernel}" if self.kernel else ""
         return f"{text}; no stages: {self.loop}" if isinstance(self.loop, str) and self.loop else text
 
     def to_json(self) -> dict[str, Any]:
         """The answer as JSON values."""
         loop = self.loop if isinstance(self.loop, LoopAnswer) else None
+        kernel = self.kernel if isinstance(self.kernel, TensorKernel) else None
+        warps = [loop.products[0].warps_m, loop.products[0].warps_n] if loop else []
+        config = self.config
+        if kernel:
+            tile = kernel.tile_m, kernel.tile_n, kernel.tile_k
+            config = MatmulConfig(*tile, THREADS, 1, kernel.group(self.problem.m))
         return {
             "product": self.problem.describe(),
-            "config": self.config.to_json(),
-            "instruction": loop.loop.instruction if loop else "",
-            "warps": [loop.products[0].warps_m, loop.products[0].warps_n] if loop else [],
-            "stages": loop.loop.stages if loop else 1,
+            "config": config.to_json(),
+            "kernel": kernel.name if kernel else "",
+            "instruction": "wgmma" if kernel else loop.loop.instruction if loop else "",
+            "warps": list(WARPS) if kernel else warps,
+            "stages": kernel.stages if kernel else loop.loop.stages if loop else 1,
             **{name: getattr(self, name) for name in ("shared_bytes", "registers", "resident_blocks", "max_blocks")},
             "main_loop": self.main_loop.text,
             "decided_by": self.decided_by,

@@ -59,6 +59,7 @@ inline void mbarrier_arrive_expect_tx_shared_cta_b64(unsigned mbarrier, unsigned
 {
     wt::emulator::arrive_and_expect(mbarrier, bytes);
 }
+inline void mbarrier_arrive_shared_cta_b64(unsigned mbarrier) { wt::emulator::arrive_and_expect(mbarrier, 0); }
 inline void mbarrier_try_wait_parity_shared_cta_b64(unsigned mbarrier, unsigned parity)
 {
     wt::emulator::wait_for_phase(mbarrier, parity);

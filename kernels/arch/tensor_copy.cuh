@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tensor copies from global to shared memory, and the mbarriers that count their bytes. sm_90. Only tests use them, so the header
-// is not in kernels/arch.
+// Tensor copies from global to shared memory, and the mbarriers that count their bytes. sm_90.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier
 //
 // One thread starts a copy of a whole tile. A phase of an mbarrier completes when all its arrivals and all bytes that they
@@ -58,6 +57,13 @@ WT_DEVICE void mbarrier_wait(u32 mbarrier, u32 parity)
                  :
                  : "r"(mbarrier), "r"(parity)
                  : "memory");
+}
+
+// Arrives at the present phase: mbarrier.arrive.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-arrive
+WT_DEVICE void mbarrier_arrive(u32 mbarrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(mbarrier) : "memory");
 }
 
 // Loads a tensor map, an object of 128 bytes that is aligned to 64, before the first copy needs it: prefetch.tensormap.

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// C = alpha * A * B + beta * C + bias on sm_90a, as one kernel with a launch of its own. It reads from top to bottom:
+//
+//     Config, Arguments  the constants and the arguments of a product
+//     Ring, Tiles        shared memory, and the order in which blocks compute tiles of C
+//     load_tiles         the loading warp: tensor copies into the stages of the ring
+//     store_tile         the epilogue: accumulators -> elements of C -> shared memory -> tensor copies to C
+//     multiply_tiles     a multiplying warpgroup: products of stages by wgmma, then the epilogue
+//     matmul             persistent blocks with one loading warp and two multiplying warpgroups
+//
+// A block computes the tiles number, number + blocks, number + 2 * blocks, ... of C. The loading warp is as many stages ahead as the
+// ring has, also across tiles, so the loads of the next tile overlap with the epilogue of this one. The warpgroups share the stages
+// and have rows of C of their own: one may be in its epilogue while the other multiplies.
+//
+// A stage has rows of 128 bytes, whose 16-byte vectors are permuted (swizzling mode 128B). An operand that is contiguous along K has
+// a row for each of its rows of M or N. An operand that is contiguous along M or N has panels of 128 bytes of it, with a row for
+// each element of K. Elements outside of the arrays are zeros when they are loaded, and are not stored.
+#pragma once
+
+#include "arch/convert.cuh"
+#include "arch/ldmatrix.cuh"
+#include "arch/memory.cuh"
+#include "arch/tensor_copy.cuh"
+#include "arch/tensor_store.cuh"
+#include "arch/wgmma.cuh"
+
+namespace wt_matmul {
+
+using namespace wt;
+using namespace wt::arch;
+
+constexpr int ROW_BYTES = 128;     // of a stage, and of the memory from which C is stored
+constexpr int PATTERN_ROWS = 8;    // of a swizzling pattern
+constexpr int WARPGROUP = 128;     // threads
+constexpr int MULTIPLYING = 2;     // warpgroups
+constexpr int ROWS = 64;           // of C, of an instruction
+constexpr int CHUNKS = 2;          // parts of C that a warpgroup may store at a time
+constexpr int CHUNK_BYTES = ROWS * ROW_BYTES;
+constexpr int THREADS = (1 + MULTIPLYING) * WARPGROUP;
+constexpr int LOADING_REGISTERS = 40, MULTIPLYING_REGISTERS = 232;  // of 65,536 for 128 and 256 threads
+
+// A tensor map, as the driver encodes it. The dimensions are those along a row, across rows, and the matrices of the batch.
+struct alignas(64) TensorMap {
+    u64 words[16];
+};
+
+// The arguments of a product besides its maps.
+struct Arguments {
+    int m, n, k, batch;
+    int a_step, b_step;         // 1, or 0 if all matrices of the batch have the same operand
+    int group;                  // rows of tiles that blocks with consecutive numbers compute column by column
+    float alpha, beta;
+    const float* factor;        // of alpha; null for 1
+    const void* c;              // read if the configuration has a beta
+    long long c_row, c_matrix;  // distances in elements
+    const void* bias;           // read if the configuration has one
+    long long bias_step;        // distance in elements
+};
+
+// The element types of A and B, of C and of the bias (void without one), the rows and columns of a tile, the number of stages,
+// whether A is contiguous along M and B along N, and whether C is read.
+template <class T_, class Out_, class Bias_, int M, int N, int STAGES_, bool A_ALONG_M, bool B_ALONG_N, bool BETA> struct Config {
+    using T = T_;
+    using Out = Out_;
+    using Bias = Bias_;
+    static constexpr int TILE_M = M, TILE_N = N, TILE_K = ROW_BYTES / int(sizeof(T)), STAGES = STAGES_;
+    static constexpr bool A_MN = A_ALONG_M, B_MN = B_ALONG_N, HAS_BETA = BETA;
+    static constexpr int BLOCKS = M / MULTIPLYING / ROWS;     // of rows of a warpgroup
+    static constexpr int STEP = 32 / int(sizeof(T));          // of K, of an instruction
+    static constexpr int COLUMNS = ROW_BYTES / int(sizeof(Out));  // of C in a chunk
+    static constexpr int A_BYTES = M * ROW_BYTES, STAGE_BYTES = A_BYTES + N * ROW_BYTES;
+    static constexpr int CHUNKS_START = STAGES * STAGE_BYTES, BARRIERS_START = CHUNKS_START + MULTIPLYING * CHUNKS * CHUNK_BYTES;
+
+    static_assert(M % (MULTIPLYING * ROWS) == 0 && N % COLUMNS == 0, "warpgroups have whole instructions and chunks");
+};
+
+constexpr int ALIGNMENT = 1024;  // of a stage: the swizzling pattern repeats after so many bytes
+
+// The shared memory of a block, and the present stage of a thread. A stage is full when its copies have arrived, and empty when both
+// warpgroups have multiplied it. Addresses are those of __cvta_generic_to_shared().
+template <class P> struct Ring {
+    u32 start;
+    u32 stage = 0, parity = 0;  // the parity changes with each round
+
+    WT_DEVICE u32 a() const { return start + stage * P::STAGE_BYTES; }
+    WT_DEVICE u32 b() const { return a() + P::A_BYTES; }
+    WT_DEVICE u32 full() const { return start + P::BARRIERS_START + 8 * stage; }
+    WT_DEVICE u32 empty() const { return full() + 8 * P::STAGES; }
+    WT_DEVICE u32 chunk(int group, int number) const
+    {
+        return start + P::CHUNKS_START + (CHUNKS * group + number % CHUNKS) * CHUNK_BYTES;
+    }
+
+    WT_DEVICE void advance()
+    {
+        stage = stage + 1 == P::STAGES ? 0 : stage + 1;
+        parity ^= stage == 0;
+    }
+};
+
+// A tile of C: its first row and column, and its matrix
+struct Tile {
+    int row, column, matrix;
+};
+
+// The tiles of a block
+template <class P> struct Tiles {
+    int rows, columns, group, count;
+    int number = int(blockIdx.x);
+
+    explicit WT_DEVICE Tiles(const Arguments& given)
+    : rows((given.m + P::TILE_M - 1) / P::TILE_M)
+    , columns((given.n + P::TILE_N - 1) / P::TILE_N)
+    , group(given.group)
+    , count(rows * columns * given.batch)
+    {
+    }
+
+    WT_DEVICE bool has_next() const { return number < count; }
+
+    WT_DEVICE Tile next()
+    {
+        const int matrix = number / (rows * columns), index = number % (rows * columns);
+        const int first = index / (group * columns) * group, height = min(group, rows - first), within = index - first * columns;
+        number += int(gridDim.x);
+        return {(first + within % height) * P::TILE_M, within / height * P::TILE_N, matrix};
+    }
+};
+
+// ---- loads
+
+// Starts the copies of an operand's elements (x, k) and EXTENT - 1 more rows or columns to a stage.
+template <int EXTENT, int DEPTH, bool ALONG_MN>
+WT_DEVICE void copy_operand(u32 to, u32 full, const TensorMap& map, int x, int k, int matrix)
+{
+    if constexpr (ALONG_MN) {
+#pragma unroll
+        for (int done = 0; done < EXTENT; done += DEPTH)  // a panel is as wide as deep
+            copy_tensor(to + done * ROW_BYTES, &map, full, x + done, k, matrix);
+    } else {
+        copy_tensor(to, &map, full, k, x, matrix);
+    }
+}
+
+template <class P> WT_DEVICE void load_tiles(Ring<P> ring, const TensorMap& a, const TensorMap& b, const Arguments& given)
+{
+    for (Tiles<P> tiles(given); tiles.has_next();) {
+        const Tile tile = tiles.next();
+        for (int k = 0; k < given.k; k += P::TILE_K, ring.advance()) {
+            mbarrier_wait(ring.empty(), ring.parity ^ 1);  // in the first round, nobody has to empty it
+            mbarrier_arrive_and_expect(ring.full(), P::STAGE_BYTES);
+            copy_operand<P::TILE_M, P::TILE_K, P::A_MN>(ring.a(), ring.full(), a, tile.row, k, tile.matrix * given.a_step);
+            copy_operand<P::TILE_N, P::TILE_K, P::B_MN>(ring.b(), ring.full(), b, tile.column, k, tile.matrix * given.b_step);
+        }
+    }
+}
+
+// ---- the epilogue
+
+// An element of a row as a float
+template <class T> WT_DEVICE f32 element(const void* row, long long index) { return Convert<f32, T>::of(static_cast<const T*>(row)[index]); }
+
+// The elements of C at (row, column) and (row, column + 1)
+template <class P> WT_DEVICE Vector<f32, 2> finished(f32 first, f32 second, f32 alpha, const Arguments& given, int row, int column, int matrix)
+{
+    Vector<f32, 2> found {alpha * first, alpha * second};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const bool is_inside = row < given.m && column + i < given.n;
+        if constexpr (P::HAS_BETA)
+            found.at[i] += is_inside ? given.beta * element<typename P::Out>(given.c, matrix * given.c_matrix + row * given.c_row + column + i) : 0.0f;
+        if constexpr (!same<typename P::Bias, void>)
+            found.at[i] += is_inside ? element<typename P::Bias>(given.bias, (column + i) * given.bias_step) : 0.0f;
+    }
+    return found;
+}
+
+template <class Out> WT_DEVICE u32 rounded(const Vector<f32, 2>& pair) { return pack_rounded<Out>(pair.at[0], pair.at[1]); }
+
+// Writes the elements of C of a warp's 16 rows and the chunk's columns to shared memory, as the tensor copies read them.
+template <class P, class Finish> WT_DEVICE void write_chunk(u32 chunk, const f32 (*accumulators)[4], const Finish& finish)
+{
+    const int lane = threadIdx.x % 32, row = threadIdx.x % WARPGROUP / 32 * 16;
+    if constexpr (sizeof(typename P::Out) == 2) {
+        const int to = row + lane % 16;  // lanes of stmatrix have the rows of 8x8 matrices: both halves of the rows, two blocks
+#pragma unroll
+        for (int j = 0; j < P::COLUMNS / 8; j += 2) {
+            u32 words[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const auto& four = accumulators[j + i / 2];
+                words[i] = rounded<typename P::Out>(finish(four[i % 2 * 2], four[i % 2 * 2 + 1], row + lane / 4 + i % 2 * 8, (j + i / 2) * 8 + lane % 4 * 2));
+            }
+            stmatrix(chunk + to * ROW_BYTES + ((j + lane / 16) ^ to % PATTERN_ROWS) * 16, words);
+        }
+    } else {
+#pragma unroll
+        for (int j = 0; j < P::COLUMNS / 8; ++j)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int to = row + lane / 4 + 8 * half, vector = 2 * j + lane % 4 / 2;
+                const auto pair = finish(accumulators[j][2 * half], accumulators[j][2 * half + 1], to, 8 * j + lane % 4 * 2);
+                store(static_cast<f32*>(__cvta_shared_to_generic(chunk + to * ROW_BYTES + (vector ^ to % PATTERN_ROWS) * 16 + lane % 2 * 8)), pair);
+            }
+    }
+}
+
+template <class P>
+WT_DEVICE void
+store_tile(const f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4], const Ring<P>& ring, const TensorMap& c, const Arguments& given, int group, Tile tile)
+{
+    const bool is_storing = threadIdx.x % WARPGROUP == 0;
+    const f32 alpha = given.factor == nullptr ? given.alpha : given.alpha * *given.factor;
+#pragma unroll
+    for (int i = 0; i < P::BLOCKS; ++i)
+#pragma unroll
+        for (int done = 0; done < P::TILE_N; done += P::COLUMNS) {
+            const int row = tile.row + (group * P::BLOCKS + i) * ROWS, column = tile.column + done;
+            const u32 chunk = ring.chunk(group, i * P::TILE_N / P::COLUMNS + done / P::COLUMNS);
+            if (is_storing)
+                wait_for_tensor_stores<CHUNKS - 1>();
+            warpgroup_barrier(group);
+            write_chunk<P>(chunk, &accumulators[i][done / 8], [&](f32 x, f32 y, int in_row, int in_column) {
+                return finished<P>(x, y, alpha, given, row + in_row, column + in_column, tile.matrix);
+            });
+            fence_for_wgmma();
+            warpgroup_barrier(group);
+            if (is_storing) {
+                store_tensor(&c, chunk, column, row, tile.matrix);
+                commit_tensor_stores();
+            }
+        }
+}
+
+// ---- products
+
+// The descriptor of an operand of a stage, from row or column x on
+template <int DEPTH, bool ALONG_MN> WT_DEVICE u64 operand(u32 start, int x)
+{
+    return wgmma_operand(start + x * ROW_BYTES, PATTERN_ROWS * ROW_BYTES, DEPTH * ROW_BYTES, ROW_BYTES);
+}
+
+template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& c, const Arguments& given, int group)
+{
+    constexpr int A_STEP = P::A_MN ? P::STEP * ROW_BYTES : 32, B_STEP = P::B_MN ? P::STEP * ROW_BYTES : 32;  // bytes
+    const bool is_first_lane = threadIdx.x % 32 == 0;
+    for (Tiles<P> tiles(given); tiles.has_next();) {
+        const Tile tile = tiles.next();
+        f32 accumulators[P::BLOCKS][P::TILE_N / 8][4] = {};
+        u32 multiplied = 0;  // the mbarrier of the stage before
+        for (int k = 0; k < given.k; k += P::TILE_K, ring.advance()) {
+            mbarrier_wait(ring.full(), ring.parity);
+            const u64 a = operand<P::TILE_K, P::A_MN>(ring.a(), group * P::BLOCKS * ROWS), b = operand<P::TILE_K, P::B_MN>(ring.b(), 0);
+            wgmma_fence();
+#pragma unroll
+            for (int step = 0; step < P::TILE_K / P::STEP; ++step)
+#pragma unroll
+                for (int i = 0; i < P::BLOCKS; ++i)
+                    wgmma<P::A_MN, P::B_MN>(
+                        accumulators[i], wgmma_after(a, i * ROWS * ROW_BYTES + step * A_STEP), wgmma_after(b, step * B_STEP), typename P::T {});
+            wgmma_commit();
+            wgmma_wait<1>();  // until the products of the stage before are complete
+            if (is_first_lane && k != 0)
+                mbarrier_arrive(multiplied);
+            multiplied = ring.empty();
+        }
+        wgmma_wait<0>();
+#pragma unroll
+        for (int i = 0; i < P::BLOCKS; ++i)
+            wgmma_has_written(accumulators[i]);
+        if (is_first_lane && given.k > 0)
+            mbarrier_arrive(multiplied);
+        store_tile<P>(accumulators, ring, c, given, group, tile);
+    }
+}
+
+// ---- the kernel
+
+template <class P> WT_DEVICE void matmul(const TensorMap& a, const TensorMap& b, const TensorMap& c, const Arguments& given)
+{
+    extern __shared__ char memory[];
+    Ring<P> ring {(u32(__cvta_generic_to_shared(memory)) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT};
+    if (threadIdx.x == 0) {
+        prefetch_tensor_map(&a);
+        prefetch_tensor_map(&b);
+        prefetch_tensor_map(&c);
+        for (int stage = 0; stage < P::STAGES; ++stage, ring.advance()) {
+            mbarrier_initialize(ring.full(), 1);
+            mbarrier_initialize(ring.empty(), MULTIPLYING * WARPGROUP / 32);
+        }
+        ring.parity = 0;
+        fence_initialized_mbarriers();
+    }
+    __syncthreads();
+    const int warpgroup = __shfl_sync(0xffffffffu, int(threadIdx.x) / WARPGROUP, 0);  // the compiler learns that lanes agree
+    if (warpgroup == MULTIPLYING) {
+        keep_registers<LOADING_REGISTERS>();
+        if (threadIdx.x == MULTIPLYING * WARPGROUP)
+            load_tiles(ring, a, b, given);
+    } else {
+        take_registers<MULTIPLYING_REGISTERS>();
+        multiply_tiles(ring, c, given, warpgroup);
+        if (threadIdx.x % WARPGROUP == 0)
+            wait_for_tensor_stores<0>();
+    }
+}
+
+}  // namespace wt_matmul

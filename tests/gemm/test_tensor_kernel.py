@@ -1,0 +1,97 @@
+"""The kernel with tensor copies: which products it computes, its tiles, memory and source."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from warp_tiles.compile.sources import kernels_folder
+from warp_tiles.gemm.hardware import multiprocessor
+from warp_tiles.gemm.matmul import answer_of, choose_matmul, kernel_of
+from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
+from warp_tiles.gemm.tensor_kernel import HEADER, STEP_US, THREADS, TensorKernel, best_tile
+
+HALF = MatmulProblem(4096, 4096, 4096, 1, "float16", "float16", "float16")
+TF32 = MatmulProblem(4096, 4096, 4096, tf32=True, b_transposed=True)
+LARGE = MatmulConfig(128, 256, 64, 256)
+MULTIPROCESSORS = 132
+
+
+@pytest.mark.parametrize("problem", [HALF, replace(HALF, a="bfloat16", b="bfloat16", out="bfloat16"), TF32], ids=str)
+def test_large_products_have_it(problem: MatmulProblem) -> None:
+    answer = choose_matmul(problem, 90, MULTIPROCESSORS, gpu="GPU")
+    kernel = answer.kernel
+    assert isinstance(kernel, TensorKernel)
+    assert (answer.shared_bytes, answer.resident_blocks) == (kernel.shared_bytes, 1)
+    shown = answer.to_json()
+    assert shown["kernel"] == kernel.name
+    assert shown["config"]["threads"] == THREADS
+    assert "a kernel with tensor copies" in shown["reason"]
+
+
+@pytest.mark.parametrize(("change", "arch", "reason"), [
+    ({}, 80, "no wgmma"),
+    ({}, 100, "no wgmma"),
+    ({"a": "float32", "b": "float32"}, 90, "not float32"),
+    ({"a": "float64", "b": "float64", "out": "float64"}, 90, "not float64"),
+    ({"a": "float32", "b": "float32", "tf32": True}, 90, "contiguous along K"),
+    ({"k": 0}, 90, "nothing to multiply"),
+    ({"summed": True}, 90, "neither the products of a batch"),
+    ({"split_operand": "a"}, 90, "operands in two parts"),
+    ({"has_function": True}, 90, "functions of the user"),
+    ({"a_alignment": 8}, 90, "multiples of 16 bytes"),
+    ({"b_alignment": 0}, 90, "multiples of 16 bytes"),
+    ({"c_alignment": 2}, 90, "multiples of 16 bytes"),
+], ids=str)  # fmt: skip
+def test_why_a_loop_computes_a_product(change: dict[str, Any], arch: int, reason: str) -> None:
+    found = kernel_of(replace(HALF, **change), LARGE, arch, MULTIPROCESSORS)
+    assert isinstance(found, str)
+    assert reason in found
+    answer = answer_of(replace(HALF, **change), LARGE, arch, MULTIPROCESSORS, gpu="GPU")
+    assert f"no kernel with tensor copies: {found}" in answer.reason
+    assert answer.to_json()["kernel"] == ""
+
+
+def test_small_tiles_slices_and_settings_keep_the_loop() -> None:
+    for config in (replace(LARGE, split_k=2), replace(LARGE, tile_m=64, tile_n=128)):
+        assert kernel_of(HALF, config, 90, MULTIPROCESSORS) == "small tiles or slices of K are faster"
+    assert kernel_of(HALF, LARGE, 90, MULTIPROCESSORS, "warp_tiles is not enabled") == "warp_tiles is not enabled"
+
+
+@pytest.mark.parametrize(("sizes", "tile"), [
+    ((4096, 4096), (128, 256)),  # 512 tiles
+    ((1536, 1536), (128, 192)),  # 96 tiles, and not 72
+    ((3072, 3072), (128, 192)),  # 384 tiles, a little less than three for each multiprocessor
+    ((8192, 256), (128, 128)),
+], ids=str)  # fmt: skip
+def test_the_tile_with_the_fewest_idle_multiprocessors(sizes: tuple[int, int], tile: tuple[int, int]) -> None:
+    assert best_tile(*sizes, 2 * 4096, 1, MULTIPROCESSORS) == tile
+
+
+@pytest.mark.parametrize("tile", STEP_US, ids=str)
+@pytest.mark.parametrize("a", ["float16", "float32"])
+def test_stages_fit_and_are_as_the_device_code_lays_them_out(a: Any, tile: tuple[int, int]) -> None:
+    kernel = TensorKernel(a, a, *tile)
+    stage_bytes = sum(tile) * 128
+    assert kernel.shared_bytes == kernel.stages * (stage_bytes + 16) + 2 * 2 * 64 * 128 + 1024
+    assert kernel.shared_bytes <= multiprocessor(90).block_shared_bytes < kernel.shared_bytes + stage_bytes
+    assert kernel.stages >= 4
+    text = (kernels_folder() / HEADER).read_text("utf-8")
+    found = {name: int(value) for name, value in re.findall(r"constexpr int (\w+) = (\d+);", text)}
+    assert found["MULTIPLYING"] * 2 * 64 * found["ROW_BYTES"] == 2 * 2 * 64 * 128
+    assert (found["CHUNKS"], found["ROWS"], found["ALIGNMENT"]) == (2, 64, 1024)
+
+
+def test_equal_constants_give_equal_sources_and_others_do_not() -> None:
+    kernel = TensorKernel("float16", "float32", 128, 256, True, False, True, "float16")
+    assert kernel.name == "matmul_float16_float32_mk_128x256_c_float16"
+    assert "Config<wt::f16, wt::f32, wt::f16, 128, 256, 4, true, false, true>" in kernel.source
+    changes: list[dict[str, Any]] = [
+        {"a": "bfloat16"}, {"out": "float16"}, {"tile_m": 256}, {"tile_n": 128}, {"a_along_m": False},
+        {"b_along_n": True}, {"has_beta": False}, {"bias": None}, {"bias": "float32"},
+    ]  # fmt: skip
+    others = [replace(kernel, **change) for change in changes]
+    assert len({one.source for one in (kernel, *others)}) == len({one.name for one in (kernel, *others)}) == 10

@@ -1,0 +1,179 @@
+"""Products by the kernel with tensor copies, on a GPU that has it: exact for small whole numbers."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.array_products.cases import CPU, LAYOUTS, integers, on, values_of
+from warp_tiles.array_products.arguments import checked
+from warp_tiles.array_products.prepared import answered, prepare, prepared
+from warp_tiles.array_products.tensor_matmul import TensorMatmul
+from warp_tiles.gemm.hardware import has_wgmma
+from warp_tiles.gemm.matmul_question import MatmulConfig
+from warp_tiles.gemm.tensor_kernel import STEP_US, TensorKernel
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu", "enabled")]
+TILES = tuple(STEP_US)
+LARGE = MatmulConfig(128, 256, 64, 256)
+TYPES = {"float16": wp.float16, "bfloat16": wp.bfloat16, "float32": wp.float32}
+
+
+@pytest.fixture(autouse=True)
+def _has_the_kernel(gpu: str) -> None:
+    if not has_wgmma(wp.get_device(gpu).arch):
+        pytest.skip("the GPU has no wgmma")
+
+
+def product_of(x: Any, y: Any, out: Any, tile: tuple[int, int] = TILES[0], **options: Any) -> TensorMatmul:
+    """A product by the kernel with a tile, whatever the chooser prefers."""
+    call, is_swapped, answer = answered(checked(x, y, out, **options).call, out.device, LARGE)
+    assert isinstance(answer.kernel, TensorKernel), answer.reason
+    kernel = replace(answer.kernel, tile_m=tile[0], tile_n=tile[1])
+
+    def loop() -> Any:
+        config = replace(LARGE, tile_m=64)
+        return prepare(checked(x, y, out, **options).call, out.device, config)
+
+    return TensorMatmul(call, replace(answer, kernel=kernel), out.device, is_swapped, loop)
+
+
+def by_kernel(x: Any, y: Any, out: Any, tile: tuple[int, int] = TILES[0], **options: Any) -> Any:
+    """The result of :func:`product_of`."""
+    bias, alpha, beta = (
+        options.get(name, default) for name, default in (("bias", None), ("alpha", 1.0), ("beta", 0.0))
+    )
+    product_of(x, y, out, tile, **options).run(x.ptr, y.ptr, out.ptr, None if bias is None else bias.ptr, alpha, beta)
+    return out
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize(
+    "shape", [(128, 256, 64), (1000, 776, 520), (8, 16, 8), (2056, 1032, 4104), (256, 512, 1024)], ids=str
+)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_shapes_and_layouts(dtype: str, shape: tuple[int, int, int], tile: tuple[int, int], gpu: str) -> None:
+    m, n, k = shape
+    a, b = integers(1, m, k, most=1), integers(2, k, n, most=1)
+    for first, second in itertools.product(("rows", "columns"), repeat=2):
+        x, y = LAYOUTS[first](a, TYPES[dtype], gpu), LAYOUTS[second](b, TYPES[dtype], gpu)
+        for out_type in (TYPES[dtype], wp.float32):
+            expected = values_of(on(a @ b, out_type))
+            for _ in range(2):  # a race need not show in one launch
+                out = on(np.full((m, n), np.nan), out_type, gpu)
+                assert np.array_equal(values_of(by_kernel(x, y, out, tile)), expected), (first, second, out_type)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_tf32(tile: tuple[int, int], gpu: str) -> None:
+    a, b = integers(1, 1000, 776), integers(2, 776, 520)
+    out = on(np.full((1000, 520), np.nan), wp.float32, gpu)
+    x, y = on(a, wp.float32, gpu), LAYOUTS["columns"](b, wp.float32, gpu)
+    assert np.array_equal(values_of(by_kernel(x, y, out, tile, precision="tf32")), a @ b)
+
+
+@pytest.mark.parametrize("out_type", [wp.float16, wp.float32], ids=["float16", "float32"])
+@pytest.mark.parametrize("bias_type", [wp.float16, wp.float32], ids=["float16", "float32"])
+def test_alpha_beta_and_bias(out_type: Any, bias_type: Any, gpu: str) -> None:
+    if out_type is wp.float32 and bias_type is wp.float16:
+        pytest.skip("a bias has C's type or float32")
+    a, b, c = integers(1, 300, 200, most=1), integers(2, 200, 520, most=1), integers(3, 300, 520)
+    bias = integers(4, 520)
+    out, vector = on(c, out_type, gpu), on(np.repeat(bias, 2), bias_type, gpu)[::2]
+    by_kernel(on(a, wp.float16, gpu), on(b, wp.float16, gpu), out, bias=vector, alpha=0.5, beta=2.0)
+    assert np.array_equal(values_of(out), 0.5 * (a @ b) + 2 * c + bias)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((5, 104, 72), (5, 72, 136)), ((5, 104, 72), (72, 136)), ((104, 72), (5, 72, 136))], ids=str
+)
+def test_batches(shapes: tuple[tuple[int, ...], ...], gpu: str) -> None:
+    a, b = integers(1, *shapes[0], most=1), integers(2, *shapes[1], most=1)
+    x, y = LAYOUTS["columns"](a, wp.float16, gpu), on(b, wp.float16, gpu)  # rows of a batch could join
+    out = on(np.full((5, 104, 136), np.nan), wp.float32, gpu)
+    assert np.array_equal(by_kernel(x, y, out).numpy(), a @ b)
+
+
+def test_parts_of_arrays(gpu: str) -> None:
+    a, b = integers(1, 256, 128, most=1), integers(2, 128, 512, most=1)
+    x, y = (on(np.pad(one, 8, constant_values=np.nan), wp.float16, gpu)[8:-8, 8:-8] for one in (a, b))
+    wide = on(np.full((272, 528), 7.0), wp.float16, gpu)
+    by_kernel(x, y, wide[8:-8, 8:-8])
+    assert np.array_equal(wide.numpy(), np.pad(a @ b, 8, constant_values=7.0)), "nothing is stored outside"
+
+
+def test_a_transposed_result(gpu: str) -> None:
+    a, b = integers(1, 264, 136, most=1), integers(2, 136, 520, most=1)
+    out = on(np.zeros((520, 264)), wp.float16, gpu).transpose()
+    assert np.array_equal(by_kernel(on(a, wp.float16, gpu), on(b, wp.float16, gpu), out).numpy(), a @ b)
+
+
+def test_the_chooser_takes_it_for_large_products(gpu: str) -> None:
+    a, b = integers(1, 4096, 512, most=1), integers(2, 512, 4096, most=1)
+    x, y = (on(one, wp.float16, gpu, requires_grad=True) for one in (a, b))
+    with wp.Tape() as tape:
+        out = warp_tiles.matmul(x, y)
+    product = prepared(checked(x, y, out).call, out.device)
+    assert isinstance(product, TensorMatmul)
+    assert "tensor copies" in product.answer.reason
+    assert np.array_equal(values_of(out), values_of(on(a @ b, wp.float16)))
+    g = integers(3, 4096, 4096, most=1)
+    tape.backward(grads={out: on(g, wp.float16, gpu)})
+    assert np.array_equal(values_of(x.grad), values_of(on(g @ b.T, wp.float16)))
+    assert np.array_equal(values_of(y.grad), values_of(on(a.T @ g, wp.float16)))
+
+
+def test_arrays_that_move(gpu: str) -> None:
+    """Arrays of one layout at many addresses, also at addresses that tensor copies cannot read."""
+    a, b = integers(1, 1024, 512, most=1), integers(2, 512, 2048, most=1)
+    y = on(b, wp.float16, gpu)
+    memory = wp.zeros(1024 * 512 + 4096, dtype=wp.float16, device=gpu)
+    product = None
+    for offset in (0, 8, 1, 64, 4, 8, 2056):
+        part = memory[offset : offset + 1024 * 512].reshape((1024, 512))
+        part.assign(on((1 + offset % 3) * a, wp.float16, gpu))
+        out = wp.zeros((1024, 2048), dtype=wp.float32, device=gpu)
+        product = product or product_of(part, y, out)
+        product.run(part.ptr, y.ptr, out.ptr, None, 1.0, 0.0)
+        assert np.array_equal(out.numpy(), (1 + offset % 3) * (a @ b)), offset
+
+
+def test_graphs_and_streams(gpu: str) -> None:
+    a, b = integers(1, 2048, 2048, most=1), integers(2, 2048, 2048, most=1)
+    x, y, out = on(a, wp.float16, gpu), on(b, wp.float16, gpu), wp.zeros((2048, 2048), dtype=wp.float32, device=gpu)
+    with wp.ScopedCapture(device=gpu) as capture:  # the first call of this product
+        warp_tiles.matmul(x, y, out)
+    for factor in (1, 2):
+        x.assign(on(factor * a, wp.float16, gpu))
+        out.zero_()
+        wp.capture_launch(capture.graph)
+        assert np.array_equal(out.numpy(), factor * (a @ b))
+    outs = [wp.zeros_like(out) for _ in range(2)]
+    streams = [wp.Stream(gpu) for _ in outs]
+    wp.synchronize_device(gpu)
+    for _ in range(20):
+        for stream, result in zip(streams, outs):
+            with wp.ScopedStream(stream, sync_enter=False):
+                warp_tiles.matmul(x, y, result)
+    wp.synchronize_device(gpu)
+    for result in outs:
+        assert np.array_equal(result.numpy(), 2 * (a @ b))
+
+
+def test_a_function_of_the_user_gets_a_loop(gpu: str) -> None:
+    a, b = integers(1, 4096, 256, most=1), integers(2, 256, 4096, most=1)
+    x, y = on(a, wp.float16, gpu), on(b, wp.float16, gpu)
+    assert np.array_equal(values_of(warp_tiles.matmul(x, y, epilogue=wp.abs)), np.abs(a @ b))
+    call = checked(x, y, None, epilogue=wp.abs).call
+    assert "no functions of the user" in prepared(call, wp.get_device(gpu)).answer.reason
+
+
+def test_the_cpu_has_no_kernel() -> None:
+    call = checked(*(on(np.zeros((4096, 4096)), wp.float16) for _ in range(3))).call
+    assert not prepared(call, wp.get_device(CPU)).answer.kernel

@@ -1,0 +1,210 @@
+"""Products by a kernel with tensor copies, which Warp does not generate and which is launched here."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any, Protocol
+
+import warp as wp
+
+from warp_tiles._warp import installed
+from warp_tiles._warp.launch import NativeKernel, is_saving_capture
+from warp_tiles.array_products.call import MatmulCall, View
+from warp_tiles.errors import WarpTilesError
+from warp_tiles.gemm.matmul_question import ALIGNED, MatmulAnswer
+from warp_tiles.gemm.problem import DTYPE_BYTES
+from warp_tiles.gemm.tensor_kernel import ROW_BYTES, ROWS, THREADS, TensorKernel
+from warp_tiles.settings import current
+from warp_tiles.util.warn import WarnedTexts, warn
+
+_MOST_MAPS = 64  # of the arrays of one product
+_MAP_ALIGNMENT = 64
+# enumerators of the driver: CU_TENSOR_MAP_DATA_TYPE, then no interleaving, swizzling of 128 bytes, fetches of 128 bytes
+# into the L2 cache, and zeros outside of the tensor
+_TYPES: dict[str, int] = {"float16": 6, "float32": 7, "bfloat16": 9}
+_HOW = (0, 3, 2, 0)
+_said = WarnedTexts()
+
+
+class Product(Protocol):
+    """A product that is repeated with other memory: :class:`.prepared.PreparedMatmul`."""
+
+    def is_current(self) -> bool:
+        """True if the modules of its kernels are unmodified."""
+
+    def run(
+        self, a: int, b: int, out: int, bias: int | None, alpha: float, beta: float, factor: int | None = None
+    ) -> None:
+        """Launches the product."""
+
+
+class _Arguments(ctypes.Structure):
+    """``wt_matmul::Arguments`` of the kernel."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("m", "n", "k", "batch", "a_step", "b_step", "group")),
+        *((name, ctypes.c_float) for name in ("alpha", "beta")),
+        *((name, ctypes.c_void_p) for name in ("factor", "c")),
+        *((name, ctypes.c_longlong) for name in ("c_row", "c_matrix")),
+        ("bias", ctypes.c_void_p),
+        ("bias_step", ctypes.c_longlong),
+    )
+
+
+class TensorMatmul:
+    """A product on a device that is repeated with other memory. Thread-safe. It keeps no array alive.
+
+    Arrays that begin at other multiples than of 16 bytes, and captures that Warp saves, get the loop of a Warp kernel.
+
+    Args:
+        call: The canonical call.
+        answer: Its answer, which has a kernel.
+        is_swapped: True if A and B are exchanged, so that C is the transpose of the caller's.
+        loop: Prepares the loop. It is called once, if it is needed.
+    """
+
+    def __init__(
+        self, call: MatmulCall, answer: MatmulAnswer, device: Any, is_swapped: bool, loop: Callable[[], Product]
+    ) -> None:
+        assert isinstance(answer.kernel, TensorKernel)
+        self.answer = answer
+        self.device = device
+        self.is_swapped = is_swapped
+        self._kernel, self._native = answer.kernel, native_kernel(answer.kernel, device.alias)
+        self._make_loop = loop
+        self._loop: Product | None = None
+        self._lock = threading.Lock()
+        self._views = (call.a, call.b, call.out)
+        self._maps: dict[tuple[int, int, int], tuple[Any, ...]] = {}
+        self._given, tiles = _arguments(call, self._kernel)
+        self._blocks = min(tiles, device.sm_count)  # each computes several tiles
+
+    def is_current(self) -> bool:
+        """True, unless the module of a loop that was needed has changed."""
+        return self._loop is None or self._loop.is_current()
+
+    def run(
+        self, a: int, b: int, out: int, bias: int | None, alpha: float, beta: float, factor: int | None = None
+    ) -> None:
+        """Launches the product on the device's current stream. See :meth:`.prepared.PreparedMatmul.run`."""
+        if (a | b | out) % ALIGNED or is_saving_capture():
+            self._by_loop().run(a, b, out, bias, alpha, beta, factor)
+            return
+        pointers = (b, a, out) if self.is_swapped else (a, b, out)
+        with self._lock:
+            maps = self._maps.get(pointers) or self._encoded(pointers)
+            if maps is not None:
+                given = self._given
+                given.alpha, given.beta, given.c, given.bias, given.factor = alpha, beta, out, bias, factor
+                self._native.launch(self._blocks, maps[0])
+                return
+        self._by_loop().run(a, b, out, bias, alpha, beta, factor)
+
+    def _by_loop(self) -> Product:
+        with self._lock:
+            if self._loop is None or not self._loop.is_current():
+                self._loop = self._make_loop()
+            return self._loop
+
+    def _encoded(self, pointers: tuple[int, int, int]) -> tuple[Any, ...] | None:
+        """The addresses of the parameters and the maps of these arrays; None if the driver refuses a map."""
+        kernel = self._kernel
+        a, b, out = self._views
+        across = kernel.tile_k  # a panel is as deep as wide
+        boxes = (
+            (kernel.tile_k, across if kernel.a_along_m else kernel.tile_m),
+            (kernel.tile_k, across if kernel.b_along_n else kernel.tile_n),
+            (ROW_BYTES // DTYPE_BYTES[kernel.out], ROWS),
+        )
+        maps = [TensorMap.of(view, at, box) for view, at, box in zip((a.stored, b.stored, out), pointers, boxes)]
+        if any(one is None for one in maps):
+            warn(
+                f"a loop computes {self.answer.problem.describe()}: the driver refuses a tensor map of its arrays on "
+                f"{self.device}",
+                _said,
+            )
+            return None
+        addresses = [ctypes.addressof(one) for one in (*maps, self._given) if one is not None]
+        if len(self._maps) >= _MOST_MAPS:
+            self._maps.clear()
+        self._maps[pointers] = found = ((ctypes.c_void_p * 4)(*addresses), maps)
+        return found
+
+
+def tensor_matmul(
+    call: MatmulCall, answer: MatmulAnswer, device: Any, is_swapped: bool, loop: Callable[[], Product]
+) -> TensorMatmul | None:
+    """See :class:`TensorMatmul`; None if its kernel cannot be built or loaded, which is said once."""
+    try:
+        return TensorMatmul(call, answer, device, is_swapped, loop)
+    except WarpTilesError as error:
+        warn(f"a loop computes {answer.problem.describe()}: {error}", _said)
+        return None
+
+
+@lru_cache(maxsize=256)
+def native_kernel(kernel: TensorKernel, alias: str) -> NativeKernel:
+    """The kernel on the device with an alias, where it is built and loaded once.
+
+    Raises:
+        WarpTilesError: See :func:`warp_tiles.build.kernels.cubin_of` and :class:`NativeKernel`.
+    """
+    from warp_tiles.build.kernels import cubin_of
+
+    hooks = installed()
+    assert hooks is not None  # else the answer has no kernel
+    code = cubin_of(hooks.engine, kernel, current())
+    return NativeKernel(wp.get_device(alias), code, kernel.name, THREADS, kernel.shared_bytes)
+
+
+def _arguments(call: MatmulCall, kernel: TensorKernel) -> tuple[_Arguments, int]:
+    """The arguments of a product without its memory, and the number of its tiles."""
+    (batch, m, n), k = call.out.shape, call.a.shape[2]
+    size = DTYPE_BYTES[call.out.dtype]
+    given = _Arguments(m, n, k, batch, call.a.strides[0] != 0, call.b.strides[0] != 0, kernel.group(m))
+    given.c_row, given.c_matrix = call.out.strides[1] // size, call.out.strides[0] // size
+    if call.bias is not None:
+        given.bias_step = call.bias.stride // DTYPE_BYTES[call.bias.dtype]
+    return given, batch * -(-m // kernel.tile_m) * -(-n // kernel.tile_n)
+
+
+class TensorMap(ctypes.Structure):
+    """``CUtensorMap``, in memory that is aligned as the driver wants it."""
+
+    _fields_ = (("words", ctypes.c_uint64 * 16),)
+
+    @classmethod
+    def of(cls, view: View, pointer: int, box: tuple[int, int]) -> TensorMap | None:
+        """The driver's map of a view whose rows are contiguous, or None if the driver refuses it.
+
+        Args:
+            box: The elements along a row, and the rows, of a copy.
+        """
+        batch, lines, length = view.shape
+        far, between, size = *view.strides[:2], DTYPE_BYTES[view.dtype]
+        if lines == 1:  # no two lines have this distance
+            between = -(-length * size // ALIGNED) * ALIGNED
+        matrices = batch if far else 1
+        memory = ctypes.create_string_buffer(ctypes.sizeof(cls) + _MAP_ALIGNMENT)
+        found = cls.from_buffer(memory, -ctypes.addressof(memory) % _MAP_ALIGNMENT)
+        error = _driver().cuTensorMapEncodeTiled(
+            ctypes.byref(found),
+            _TYPES[view.dtype],
+            3,
+            ctypes.c_void_p(pointer),
+            (ctypes.c_uint64 * 3)(length, lines, matrices),
+            (ctypes.c_uint64 * 2)(between, far if matrices > 1 else lines * between),
+            (ctypes.c_uint32 * 3)(*box, 1),
+            (ctypes.c_uint32 * 3)(1, 1, 1),
+            *_HOW,
+        )
+        return None if error else found
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    """The driver. The function of ``cuda.bindings`` writes maps to memory that may not be aligned."""
+    return ctypes.CDLL("libcuda.so.1")

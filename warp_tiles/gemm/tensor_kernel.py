@@ -1,0 +1,110 @@
+"""The kernel of :func:`warp_tiles.matmul` that Warp does not generate: its constants, its memory and its source. Pure.
+
+It is ``kernels/matmul/tensor_matmul.cuh``, for sm_90a.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warp_tiles.gemm.hardware import WGMMA_ARCH, multiprocessor
+from warp_tiles.gemm.problem import DTYPE_BYTES, DType
+
+HEADER, TARGET = "matmul/tensor_matmul.cuh", "sm_90a"
+THREADS = 384  # one warpgroup that loads and two that multiply
+WARPS = (8, 1)  # that multiply, along M and N
+REGISTERS = 168  # that a thread starts with
+ROW_BYTES = 128  # of a stage
+STEP_US = {
+    (128, 256): 0.75,
+    (256, 128): 0.76,
+    (128, 192): 0.58,
+    (128, 128): 0.42,
+}  # of a tile and 128 bytes of K, on an H100
+START_US = 1.5  # of a tile: its first loads, and its stores
+_ALIGNMENT, _BARRIER_BYTES = 1024, 8
+GROUP_ROWS = 1024  # of C that consecutive blocks share
+ROWS = 64  # of C, that a warpgroup stores at a time
+_CHUNK_BYTES = ROWS * ROW_BYTES
+_CHUNKS = 2 * 2  # of two warpgroups
+TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
+
+
+def best_tile(m: int, n: int, k_bytes: int, batch: int, multiprocessors: int) -> tuple[int, int]:
+    """The tile with the least estimated time of all blocks.
+
+    Args:
+        k_bytes: Bytes of K in a row of A.
+    """
+
+    def cost_us(tile: tuple[int, int]) -> float:
+        tiles = batch * -(-m // tile[0]) * -(-n // tile[1])
+        return -(-tiles // multiprocessors) * (START_US + -(-k_bytes // ROW_BYTES) * STEP_US[tile])
+
+    return min(STEP_US, key=cost_us)
+
+
+@dataclass(frozen=True)
+class TensorKernel:
+    """The constants of a kernel. Equal kernels have the same machine code.
+
+    Attributes:
+        a: Element type of A and B. float32 is multiplied as tf32.
+        out: Element type of C.
+        tile_m, tile_n: Rows and columns of C that a block computes at a time.
+        a_along_m, b_along_n: True if the operand's elements are adjacent along M or N, else they are along K.
+        has_beta: True if C is read.
+        bias: Element type of the bias; None without one.
+    """
+
+    a: DType
+    out: DType
+    tile_m: int
+    tile_n: int
+    a_along_m: bool = False
+    b_along_n: bool = False
+    has_beta: bool = False
+    bias: DType | None = None
+
+    @property
+    def tile_k(self) -> int:
+        """Elements of K in a stage."""
+        return ROW_BYTES // DTYPE_BYTES[self.a]
+
+    @property
+    def stages(self) -> int:
+        """The stages that fit beside the memory from which C is stored."""
+        free = multiprocessor(WGMMA_ARCH).block_shared_bytes - _CHUNKS * _CHUNK_BYTES - _ALIGNMENT
+        return free // ((self.tile_m + self.tile_n) * ROW_BYTES + 2 * _BARRIER_BYTES)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        stage_bytes = (self.tile_m + self.tile_n) * ROW_BYTES + 2 * _BARRIER_BYTES
+        return self.stages * stage_bytes + _CHUNKS * _CHUNK_BYTES + _ALIGNMENT
+
+    def group(self, m: int) -> int:
+        """Rows of tiles that consecutive blocks compute column by column, so that the L2 cache serves their loads."""
+        return max(1, min(-(-m // self.tile_m), GROUP_ROWS // self.tile_m))
+
+    @property
+    def name(self) -> str:
+        """The name of the kernel's function."""
+        layouts = f"{'m' if self.a_along_m else 'k'}{'n' if self.b_along_n else 'k'}"
+        more = "_c" * self.has_beta + (f"_{self.bias}" if self.bias else "")
+        return f"matmul_{self.a}_{self.out}_{layouts}_{self.tile_m}x{self.tile_n}{more}"
+
+    @property
+    def source(self) -> str:
+        """The translation unit."""
+        flags = ", ".join(str(flag).lower() for flag in (self.a_along_m, self.b_along_n, self.has_beta))
+        types = ", ".join(f"wt::{TYPES[one]}" if one else "void" for one in (self.a, self.out, self.bias))
+        sizes = f"{self.tile_m}, {self.tile_n}, {self.stages}"
+        maps = ", ".join(f"const __grid_constant__ wt_matmul::TensorMap {name}" for name in "abc")
+        return (
+            f'#include "{HEADER}"\n'
+            f"using P = wt_matmul::Config<{types}, {sizes}, {flags}>;\n"
+            'extern "C" __global__ void __launch_bounds__(wt_matmul::THREADS, 1)\n'
+            f"{self.name}({maps}, const __grid_constant__ wt_matmul::Arguments given)\n"
+            "{\n    wt_matmul::matmul<P>(a, b, c, given);\n}\n"
+        )
