@@ -43,16 +43,42 @@ class SolveKernel:
 
 
 @functools.cache
+def padding_function(key: SolveKernel):
+    """A Warp function that sets the diagonal of a tile to ones from a row on.
+
+    An assignment is a barrier, so all threads assign. Those without an element of the diagonal assign one of the other
+    triangle each, which nothing reads: in the last 24 columns of the first rows of at least 40.
+    """
+    (value,) = types(key.dtype)
+    ROWS, THREADS, upper = key.rows, key.threads, key.upper
+
+    @wp.func
+    def pad(matrix: wp.tile[value, ROWS, ROWS], row: int, t: int):
+        for first in range(row, ROWS, THREADS):
+            i = first + t
+            j = i
+            if i >= ROWS:
+                i = t // 24
+                j = ROWS - 1 - t % 24
+            if upper:
+                matrix[j, i] = value(1.0)
+            else:
+                matrix[i, j] = value(1.0)
+
+    return pad
+
+
+@functools.cache
 def first_failure(key: SolveKernel):
     """A Warp function that stores what LAPACK's potrf returns as ``info``: 0, or the order of the first leading minor
     that is not positive. Its root on the diagonal of the factor is not positive, or NaN."""
     (value,) = types(key.dtype)
-    ROWS = key.rows
+    ROWS, THREADS = key.rows, key.threads
 
     @wp.func
     def store_info(factor: wp.tile[value, ROWS, ROWS], Info: wp.array(dtype=int), z: int, k: int, t: int):
         found = _NONE_FAILED
-        for first in range(0, ROWS, wp.block_dim()):
+        for first in range(0, ROWS, THREADS):
             j = first + t
             if j < ROWS:  # noqa: SIM102  Warp evaluates both sides of an `and`
                 if not (factor[j, j] > value(0.0)):
@@ -80,7 +106,7 @@ def block_kernel(key: SolveKernel, factors: bool, stores: bool, forward: bool, b
     (value,) = types(key.dtype)
     ROWS, COLUMNS, upper = key.rows, key.columns, key.upper
     is_padded, has_info, solves = key.is_padded, key.has_info, forward or backward
-    store_info = first_failure(key)
+    pad, store_info = padding_function(key), first_failure(key)
 
     def solve_in_block(
         n: int,
@@ -93,9 +119,7 @@ def block_kernel(key: SolveKernel, factors: bool, stores: bool, forward: bool, b
         z, t = wp.tid()
         a = wp.tile_load(A[z], shape=(ROWS, ROWS), storage="shared")
         if is_padded:
-            for first in range(n, ROWS, wp.block_dim()):  # all threads assign at once, some of them the last element
-                p = wp.min(first + t, ROWS - 1)
-                a[p, p] = value(1.0)
+            pad(a, n, t)
         if factors:
             if upper:
                 wp.tile_cholesky_inplace(a, fill_mode="upper")
@@ -130,7 +154,7 @@ def diagonal_kernel(key: SolveKernel):
     (value,) = types(key.dtype)
     ROWS, STEP, upper = key.rows, key.step, key.upper
     is_padded, has_info = key.is_padded, key.has_info
-    store_info = first_failure(key)
+    pad, store_info = padding_function(key), first_failure(key)
 
     def factor_diagonal(n: int, first: int, k: int, L: wp.array(dtype=value, ndim=3), Info: wp.array(dtype=int)):
         z, t = wp.tid()
@@ -146,9 +170,7 @@ def diagonal_kernel(key: SolveKernel):
                 right = wp.tile_load(matrix, shape=(ROWS, STEP), offset=(k, j), storage="shared")
                 wp.tile_matmul(left, wp.tile_transpose(right), diagonal, alpha=-1.0)
         if is_padded:
-            for padding in range(n - k, ROWS, wp.block_dim()):
-                p = wp.min(padding + t, ROWS - 1)
-                diagonal[p, p] = value(1.0)
+            pad(diagonal, n - k, t)
         if upper:
             wp.tile_cholesky_inplace(diagonal, fill_mode="upper")
         else:
@@ -197,6 +219,7 @@ def substitution_kernel(key: SolveKernel, forward: bool):
     ``forward``, in place. One block computes some columns of X, of shape (batch, n, columns)."""
     (value,) = types(key.dtype)
     ROWS, COLUMNS, upper, is_padded = key.rows, key.columns, key.upper, key.is_padded
+    pad = padding_function(key)
     reads_rows = forward != upper  # memory holds the blocks of the triangle that is multiplied as they are
 
     def substitute(n: int, first: int, last: int, L: wp.array(dtype=value, ndim=3), X: wp.array(dtype=value, ndim=3)):
@@ -222,9 +245,7 @@ def substitution_kernel(key: SolveKernel, forward: bool):
                     wp.tile_matmul(wp.tile_transpose(stored), known, x, alpha=-1.0)
             diagonal = wp.tile_load(matrix, shape=(ROWS, ROWS), offset=(i, i), storage="shared")
             if is_padded:
-                for padding in range(n - i, ROWS, wp.block_dim()):
-                    p = wp.min(padding + t, ROWS - 1)
-                    diagonal[p, p] = value(1.0)
+                pad(diagonal, n - i, t)
             if forward:
                 if upper:
                     wp.tile_lower_solve_inplace(wp.tile_transpose(diagonal), x)
