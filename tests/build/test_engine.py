@@ -15,6 +15,7 @@ import pytest
 from tests.bench import ALIGNED, UNALIGNED, Bench, cublasdx, mma, variant_of
 from tests.waiting import until
 from warp_tiles import settings
+from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.engine import STARTED_AHEAD, Engine
 from warp_tiles.build.records import Artifact
 from warp_tiles.errors import BuildError
@@ -249,3 +250,14 @@ def test_a_tiny_product_is_compiled_and_then_found(provider: str, tmp_path: Path
             assert artifact.payload.startswith(b"\xedCN\x7f")
             assert artifact.symbol == tiny.symbol
             assert len(artifact.payload) < 1_000_000
+
+
+def test_a_build_with_an_older_number_of_jobs_takes_the_present_pool() -> None:
+    resources = Resources()
+    with settings.override(jobs=1):
+        older = BuildContext(resources, current())
+    with settings.override(jobs=2):
+        newer = BuildContext(resources, current())
+        assert older.pool is newer.pool is older.pool
+        assert older.pool.jobs == 2
+    resources.close()

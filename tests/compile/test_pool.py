@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -382,3 +383,21 @@ def test_a_process_starts_without_a_folder_for_temporary_files(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     assert own.submit(GOOD).result(60).payload.startswith(LTO_IR)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_process_whose_temporary_folder_was_removed_is_replaced(
+    replaced: bool, own: CompilerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    own.submit(with_precompiled_headers(32)).result(60)
+    (folder,) = tmp_path.iterdir()
+    process = process_of(own)
+    shutil.rmtree(folder)
+    (tmp_path / "another").mkdir()
+    if replaced:
+        folder.symlink_to(tmp_path / "another")
+    assert own.submit(with_precompiled_headers(32)).result(60).payload
+    assert process_of(own) is not process
+    assert not list((tmp_path / "another").iterdir())
+    folder.unlink(missing_ok=True)

@@ -43,6 +43,20 @@ for n in range(8, 24):
     a = wp.zeros((n, n), dtype=wp.float32, device="cpu")
     wp.launch_tiled(make(n), dim=[1], inputs=[a, a], block_dim=64, device="cpu")
 """
+PLAIN = """
+import warp as wp
+
+def make(n):
+    N = wp.constant(n)
+    @wp.kernel(module="unique")
+    def plain(x: wp.array(dtype=wp.mat44)):
+        for i in range(N):
+            x[wp.tid()] += wp.inverse(x[i]) * wp.inverse(x[N])
+    return plain
+
+for n in range(8, 24):
+    wp.launch(make(n), dim=1, inputs=[wp.zeros(99, dtype=wp.mat44, device="cpu")], device="cpu")
+"""
 LEFT = """
 import os, signal, sys
 from pathlib import Path
@@ -102,17 +116,20 @@ def ended(pids: Sequence[int]) -> bool:
     return True
 
 
-@pytest.fixture
-def compiling(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+@pytest.fixture(params=["products", "modules of Warp"])
+def compiling(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
     """``warp-tiles compile`` of sixteen modules, while its workers run."""
-    (tmp_path / "many.py").write_text(MANY)
+    products = request.param == "products"
+    (tmp_path / "many.py").write_text(MANY if products else PLAIN)
     process = started(
         ["-m", "warp_tiles", "compile", "-o", tmp_path / "out", tmp_path / "many.py"],
         WARP_TILES_PROVIDER="cublasdx",
+        WARP_TILES_MODULES="tiles" if products else "all",
         WARP_TILES_CACHE_DIR=tmp_path / "cache",
         WARP_TILES_JOBS=1,
     )
-    until(lambda: workers_of(process.pid) and list((tmp_path / "cache/v1/locks").glob("*.holder")))
+    locks = tmp_path / "cache" / ("v1" if products else "modules/v1") / "locks"
+    until(lambda: workers_of(process.pid) and list(locks.glob("*.holder")))
     yield process
     process.kill()
     process.communicate()

@@ -191,6 +191,17 @@ def test_nothing_is_compiled_ahead(
         assert found is None or not found.summary()
 
 
+def test_disabling_meanwhile_leaves_the_launch_to_warp(
+    device: StandIn, only: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = plain(1, SLOW), plain(2)
+    only(first, second)
+    monkeypatch.setattr(idle, "compile_ahead", lambda *_: warp_tiles.disable())
+    device.load(first.__name__)
+    assert not warp_tiles.is_enabled()
+    assert len(device.loaded) == 1
+
+
 def test_launches_teach_the_block_size(
     device: StandIn, only: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -412,41 +412,77 @@ def test_generation_with_effects_is_not_left_out(
 # ---- failures
 
 
-def kill(monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
-    """Kill each process before it gets a request, or while it compiles."""
-    original = pool_module._Process.run
+PHASES = {
+    "request read": "worker._answer = lambda request: os.kill(os.getpid(), 9)",
+    "compiling": """
+def answer(request):
+    threading.Timer(0.1, os.kill, (os.getpid(), 9)).start()
+    return original(request)
+original, worker._answer = worker._answer, answer
+""",
+    "half an answer": """
+def send(stream, answer):
+    data = pickle.dumps(answer)
+    stream.write(struct.pack("<Q", len(data)) + data[: len(data) // 2])
+    stream.flush()
+    os.kill(os.getpid(), 9)
+worker.send = send
+""",
+    "no memory for the library": "resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))",
+    "no memory for the compiler": "resource.setrlimit(resource.RLIMIT_AS, (500 << 20, 500 << 20))",
+    "a memory error": """
+def answer(request):
+    raise MemoryError
+worker._answer = answer
+""",
+}
+AT_START = "import os, pickle, resource, struct, threading\nfrom warp_tiles.compile import worker\n"
 
-    def run(process: Any, request: Any) -> Compiled:
-        process.start()
-        if before:
-            process._process.kill()
-            process._process.wait()
-            monkeypatch.setattr(process, "start", lambda: None)
-        else:
-            receive = pool_module.worker.receive
-            monkeypatch.setattr(
-                pool_module.worker, "receive", lambda stream: (process._process.kill(), receive(stream))[1]
-            )
-        return original(process, request)
 
-    monkeypatch.setattr(pool_module._Process, "run", run)
+def let_workers(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Run code in each compiler process that starts from now on."""
+    start = "from warp_tiles.compile.worker import main"
+    assert start in pool_module._BOOTSTRAP
+    changed = pool_module._BOOTSTRAP.replace(start, f"{AT_START}{code}\n{start}")
+    monkeypatch.setattr(pool_module, "_BOOTSTRAP", changed)
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before the request", "during the request"])
+@pytest.mark.parametrize("phase", PHASES)
 def test_a_killed_worker_costs_one_message(
-    before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     module = load(text())
     expected = compiled(module, tmp_path / "warp")
-    kill(monkeypatch, before)
+    let_workers(monkeypatch, PHASES[phase])
     with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=1), warp_tiles.enabled():
         assert compiled(module, tmp_path / "out") == expected
         (record,) = records()
     assert [phase["name"] for phase in record["phases"]] == ["look_up_module", "link_by_warp"]
-    assert [r.message for r in caplog.records if "in this process" in r.message] == [
-        f"Warp compiles module {module.__name__} in this process: "
-        "a compiler process ended with exit status -9 during a build"
-    ]
+    (message,) = [r.message for r in caplog.records if "in this process" in r.message]
+    assert message.startswith(f"Warp compiles module {module.__name__} in this process: ")
+    assert "memory" in phase or "a compiler process ended with exit status -9 during a build" in message
+
+
+def test_a_worker_that_dies_after_its_answer_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    modules = load(text(1)), load(text(2))
+    expected = [compiled(module, tmp_path / module.__name__) for module in modules]
+    answered = "send = worker.send\nworker.send = lambda *answer: (send(*answer), os.kill(os.getpid(), 9))"
+    let_workers(monkeypatch, answered)
+    with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=1), warp_tiles.enabled():
+        for module, files in zip(modules, expected, strict=True):
+            assert compiled(module, tmp_path / "out" / module.__name__) == files
+    assert [r.message for r in caplog.records if "in this process" in r.message] == []
+
+
+def test_several_architectures_in_one_process(everything: Path, tmp_path: Path) -> None:
+    module = load(text())
+    found = {arch: compiled(module, everything / str(arch), arch=arch) for arch in (80, 90)}
+    assert [record["found"] for record in records()] == [False, False]
+    warp_tiles.disable()
+    for arch, files in found.items():
+        assert compiled(module, tmp_path / "warp" / str(arch), arch=arch) == files
 
 
 def test_an_error_of_the_source_is_that_of_warp(everything: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from warp_tiles.build.records import COMPILE, Phase, now_s
 from warp_tiles.compile.search import Toolchain, Version, dotted, require_linkable
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import BuildError, LockedError, RemoteError, ToolchainError, WorkerError
-from warp_tiles.settings import Settings
+from warp_tiles.settings import OF_MODULE, Settings, current
 from warp_tiles.store import ANY_TOOLCHAIN, LTOIR, MODULE, RECORDS
 from warp_tiles.store.paths import MODULES, MODULES_SUFFIX, cache_root
 from warp_tiles.util.threads import DaemonThreads, raise_if_signalled
@@ -63,8 +63,12 @@ class Resources:
             found: T = self._made[identity]
             return found
 
-    def pool(self, jobs: int, make: Callable[[], CompilerPool]) -> CompilerPool:
-        """The compiler processes. Those for another number of them end when they have no request any more.
+    def pool(self, jobs: int, others: int, make: Callable[[], CompilerPool]) -> CompilerPool:
+        """The compiler processes. Those for a third number of them end when they have no request any more.
+
+        Args:
+            jobs: Their number.
+            others: The number of those that other modules use.
 
         Raises:
             WorkerError: warp_tiles was disabled.
@@ -75,7 +79,7 @@ class Resources:
                     "warp_tiles was disabled, or its libraries were replaced, during a build",
                     "retry the build; enable warp_tiles first if it is disabled",
                 )
-            for identity in [one for one in self._made if one[0] == "pool" and one != ("pool", jobs)]:
+            for identity in [one for one in self._made if one[0] == "pool" and one[1] not in (jobs, others)]:
                 self._made.pop(identity).retire()
             return self.once(make, "pool", jobs)
 
@@ -216,7 +220,9 @@ class BuildContext:
         from warp_tiles.compile.pool import CompilerPool
         from warp_tiles.compile.slots import WorkerSlots
 
-        jobs, of_executor = self.settings.jobs, self.resources.executor_pool
+        jobs, others, of_executor = self.settings.jobs, current().jobs, self.resources.executor_pool
+        if not self.settings.layer("jobs").startswith(OF_MODULE):  # it was hashed before the setting changed
+            jobs = others
 
         def make() -> CompilerPool:
             if of_executor is not None:
@@ -224,7 +230,7 @@ class BuildContext:
             files = TrustedFolder(self.root, shared=self.settings.cache_shared)
             return CompilerPool(jobs, None if jobs else WorkerSlots(files))  # the user's number counts
 
-        return self.resources.pool(jobs, make)
+        return self.resources.pool(jobs, others, make)
 
     def upstream(self, kind: str, key: CacheKey) -> AskUpstream | None:
         """The part of the bundle or of the remote store in a lookup; None without either."""

@@ -179,15 +179,16 @@ class WarpModuleBuild:
             warp_build(list(warp_inputs))
             return
         key = content_key(self.context, request, wanted.target)
-        if self._engine.idle is not None:
-            self._engine.idle.needed(key, len(source))
         progress = self._engine.progress.module(self.plan.name, arch, self.plan.block_dim, self.plan.settings.progress)
         with progress:
+            asked_at = now_s()
+            if self._engine.idle is not None:
+                self._engine.idle.needed(key, len(source))
             found = self.start.found if self.start is not None else None
             if found is not None and replace(found, binary=b"") == wanted:
                 self._write(output_path, found)
             else:
-                with self._lease(key) as lease:
+                with self._lease(key, asked_at) as lease:
                     found = WarpOutput.of(lease.found)
                     by_warp = False
                     if found is not None and replace(found, binary=b"") == wanted:
@@ -225,7 +226,7 @@ class WarpModuleBuild:
         return request, wanted, reason_without_key(module, source.decode("utf-8"))
 
     @contextmanager
-    def _lease(self, key: CacheKey) -> Iterator[BuildLease]:
+    def _lease(self, key: CacheKey, started_at_s: float) -> Iterator[BuildLease]:
         upstream = upstream_of(self.context, key)
 
         def asked() -> Upstream:
@@ -233,9 +234,8 @@ class WarpModuleBuild:
             with self._phases.measured(FETCH):
                 return upstream()
 
-        started = now_s()
         with self.context.modules.lease(key, asked if upstream is not None else None) as lease:
-            self._phases.add(LOOK_UP, started)
+            self._phases.add(LOOK_UP, started_at_s)
             yield lease
 
     def _write(self, output_path: Path, found: WarpOutput) -> None:

@@ -56,6 +56,7 @@ class _Process:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: str | None = None  # of its temporary files, which may be 80 MB of precompiled headers each
+        self._folder_identity = (0, 0)
         self._lock = threading.Lock()  # start() and close() exclude each other
         self._closed = False
         self._requests = 0
@@ -66,7 +67,7 @@ class _Process:
         Raises:
             WorkerError: It cannot be started, or the pool was closed.
         """
-        if self._process is not None and self._process.poll() is not None:
+        if self._process is not None and (self._process.poll() is not None or self._lost_folder()):
             self._end_process()
         if self._process is not None:
             return
@@ -79,6 +80,7 @@ class _Process:
                     raise WorkerError(_CLOSED)
                 with suppressed(OSError):  # our own compiler needs no temporary files
                     self._folder = tempfile.mkdtemp(prefix="warp_tiles_")
+                    self._folder_identity = _identity(self._folder)
                 folder = [] if self._folder is None else [self._folder]
                 self._process = subprocess.Popen(
                     [sys.executable, "-c", _BOOTSTRAP, str(package), str(os.getpid()), *folder],
@@ -93,6 +95,13 @@ class _Process:
             raise WorkerError(
                 f"a compiler process could not be started: {error}", remedy=f"check that {sys.executable} can be run"
             ) from error
+
+    def _lost_folder(self) -> bool:
+        """True if a cleaner of the system has removed the folder, which NVRTC keeps in mind."""
+        try:
+            return self._folder is not None and _identity(self._folder) != self._folder_identity
+        except FileNotFoundError:
+            return True
 
     def run(self, request: Request) -> Compiled:
         self.start()
@@ -147,6 +156,11 @@ class _Process:
         with self._lock:
             self._closed = True
         self._end_process(kill=True)  # no caller waits for its build any more
+
+
+def _identity(folder: str) -> tuple[int, int]:
+    status = os.lstat(folder)
+    return status.st_dev, status.st_ino
 
 
 def _default_jobs() -> int:

@@ -150,6 +150,7 @@ def compile_with_warp(request: WarpCompileRequest) -> Compiled:
 
     Raises:
         LinkError: Warp's compiler rejected it. Its log is attached.
+        MemoryError: There is no memory for the compiler.
         OSError: The library cannot be loaded, or there is no space for the output.
     """
     started = time.perf_counter()
@@ -168,6 +169,8 @@ def compile_with_warp(request: WarpCompileRequest) -> Compiled:
         )  # fmt: skip
         log.seek(0)
         text = log.read().decode("utf-8", "replace")
+        if status and "unable to obtain mapped memory" in text:
+            raise MemoryError("unable to obtain mapped memory")
         if status or not output.exists():
             raise LinkError(f"Warp's compiler rejects {request.name}: error {status}", log=text)
         return Compiled(output.read_bytes(), time.perf_counter() - started, text, "Warp")

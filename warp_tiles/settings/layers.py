@@ -21,6 +21,7 @@ from warp_tiles.settings.table import (
     COMMAND_LINE,
     ENVIRONMENT,
     FORMER,
+    OF_MODULE,
     OPTION_PREFIX,
     PREFIX,
     REMOVED,
@@ -191,7 +192,7 @@ def current(options: Mapping[str, Any] | None = None, module: str = "") -> Setti
     for name, value in environment.items():
         found[name] = value, f"environment variable {ENVIRONMENT[name]}"
     for name, value in from_options(options or {}, module).items():
-        found[name] = value, f"module option {OPTION_PREFIX}{name}{suffix}"
+        found[name] = value, f"{OF_MODULE} {OPTION_PREFIX}{name}{suffix}"
     found.update(process)
     layers = tuple((name, layer) for name, (_, layer) in found.items())
     answers = str((options or {}).get(ANSWERS) or "")

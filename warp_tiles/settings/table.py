@@ -18,6 +18,7 @@ from warp_tiles.util.urls import without_password
 PREFIX = "WARP_TILES_"
 OPTION_PREFIX = "warp_tiles_"  # for wp.set_module_options()
 DEFAULT = "default"  # the layer below all others
+OF_MODULE = "module option"  # the beginning of a layer
 COMMAND_LINE = "command line"
 OWN = "own"  # trust in the user's own cache alone
 PROVIDER_ORDER = ("mma", "cublasdx", "libmathdx", "scalar")
