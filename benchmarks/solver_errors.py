@@ -22,7 +22,12 @@ from benchmarks.speed.builds import ARCH, Build, BuildStore, import_kernels
 from benchmarks.speed.ratios import geometric_mean
 
 FUNCTIONS = ("cholesky", "cholesky_solve", "lower_solve", "upper_solve")
-ADJOINTS = {"cholesky": ("grad_a",), "lower_solve": ("grad_a", "grad_b")}
+IN_PLACE = tuple(f"{function}_inplace" for function in FUNCTIONS)
+ADJOINTS = {
+    function: ("grad_a",) if function.startswith("cholesky") and "solve" not in function else ("grad_a", "grad_b")
+    for function in (*FUNCTIONS, *IN_PLACE)
+}
+_WARPS_ADJOINTS = ("cholesky", "lower_solve")
 SIZES = (8, 16, 32, 64, 96)
 CONDITIONS = {"fp32": (1e2, 1e6), "fp64": (1e2, 1e12)}
 THREADS = 64
@@ -31,6 +36,7 @@ MATRICES, RUNS = 32, 5
 # takes minutes to fail, so it is not tried. The factor then has a kernel of its own.
 _LARGEST_WITH_ADJOINT_BYTES = 16 * 1024
 _NOT_TRIED = "not tried, because Warp with libmathdx cannot build it: see benchmarks/results/solvers.json"
+_NO_GRADIENT = "Warp has no gradient of it"
 _RESULTS = {"x": "x", "grad_a": "adjoint of A", "grad_b": "adjoint of b"}
 _TITLES = {"tiles": "warp_tiles", "warp": "Warp with libmathdx", "native": "Warp's native path"}
 
@@ -41,7 +47,7 @@ def _power(condition: float) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """One function of matrices of one size and condition.
+    """One function of matrices of one size and condition. Of those in place only the gradients are measured.
 
     Attributes:
         function: The solver function.
@@ -60,11 +66,17 @@ class Row:
         """The name that ``--only`` matches."""
         return f"{self.function} {self.types}, {self.n}, condition {_power(self.condition)}"
 
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Names of the results that are measured."""
+        return ADJOINTS[self.function] if self.function in IN_PLACE else ("x", *ADJOINTS[self.function])
+
     def builds(self, side: str) -> Iterator[tuple[Build[Cell], tuple[str, ...]]]:
         """The kernels of one side, each with its results. A kernel with an adjoint mostly serves both directions."""
         forward = Build(Cell(self.function, self.types, self.n, 0, THREADS), side)
-        if self.function not in ADJOINTS:
-            yield forward, ("x",)
+        if side != "tiles" and self.function not in _WARPS_ADJOINTS:
+            if self.function not in IN_PLACE:
+                yield forward, ("x",)
             return
         backward = Build(Cell(self.function, self.types, self.n, 0, THREADS, True), side)
         bytes_of_a = np.dtype(DTYPES[self.types]).itemsize * self.n**2
@@ -73,12 +85,12 @@ class Row:
             if side != "warp":
                 yield backward, ADJOINTS[self.function]
         else:
-            yield backward, ("x", *ADJOINTS[self.function])
+            yield backward, self.results
 
 
 ROWS = [
     Row(function, types, n, condition)
-    for function in FUNCTIONS
+    for function in (*FUNCTIONS, *IN_PLACE)
     for types in DTYPES
     for n in SIZES
     for condition in CONDITIONS[types]
@@ -107,26 +119,25 @@ def lower_factors(random: np.random.Generator, n: int, condition: float) -> Any:
 
 def draw(row: Row) -> dict[str, Any]:
     """Matrices ``a``, vectors ``b`` and the gradient ``g`` of the result, in the type of the row."""
-    random = np.random.default_rng([row.n, FUNCTIONS.index(row.function), int(row.condition)])
-    if row.function == "cholesky":
+    function = row.function.removesuffix("_inplace")
+    random = np.random.default_rng([row.n, FUNCTIONS.index(function), int(row.condition)])
+    if function == "cholesky":
         q = _orthogonal(random, row.n)
         a = (q * row.condition ** -np.linspace(0, 1, row.n)) @ q.swapaxes(1, 2)
         a = (a + a.swapaxes(1, 2)) / 2
     else:
-        a = lower_factors(
-            random, row.n, math.sqrt(row.condition) if row.function == "cholesky_solve" else row.condition
-        )
-    if row.function == "upper_solve":
+        a = lower_factors(random, row.n, math.sqrt(row.condition) if function == "cholesky_solve" else row.condition)
+    if function == "upper_solve":
         a = a.swapaxes(1, 2)
     b = random.uniform(-1, 1, (MATRICES, row.n))
-    gradient = random.uniform(-1, 1, a.shape if row.function == "cholesky" else b.shape)
+    gradient = random.uniform(-1, 1, a.shape if function == "cholesky" else b.shape)
     return {name: np.ascontiguousarray(each.astype(DTYPES[row.types])) for name, each in zip("abg", (a, b, gradient))}
 
 
 def condition_of(row: Row, a: Any) -> float:
     """The median condition number of the rounded matrices."""
     found = float(np.median(np.linalg.cond(a.astype(np.float64))))
-    return found**2 if row.function == "cholesky_solve" else found
+    return found**2 if "cholesky_solve" in row.function else found
 
 
 # ---- exact results
@@ -157,13 +168,15 @@ def solve_upper(upper: Any, b: Any) -> Any:
 def exact(function: str, a: Any, b: Any, g: Any) -> dict[str, Any]:
     """The result and the adjoints of a function, in the precision of the operands' type.
 
-    The adjoint of the Cholesky factor is the gradient of the lower triangle of A, which alone is read (Murray,
-    "Differentiation of the Cholesky decomposition", 2016, section 3).
+    A gradient of a triangle is that of the elements that the function reads. That of A of the Cholesky factor is from
+    Murray, "Differentiation of the Cholesky decomposition", 2016, section 3. That of A in A X = B is A' = -B' X^T with
+    the gradient B' of B (Giles, "An extended collection of matrix derivative results", 2008, section 2.3.1). With
+    A = L L^T that of L is the lower triangle of (A' + A'^T) L.
 
     Args:
         function: The solver function.
         a: Matrices, or triangles.
-        b: Vectors.
+        b: Vectors, or matrices.
         g: Gradients of the result.
     """
     if function == "cholesky":
@@ -172,14 +185,19 @@ def exact(function: str, a: Any, b: Any, g: Any) -> dict[str, Any]:
         half = _half_diagonal(np.tril(upper @ np.tril(g)))
         half = solve_upper(upper, solve_upper(upper, half).swapaxes(1, 2))  # the sum below has its transpose too
         return {"x": lower, "grad_a": _half_diagonal(np.tril(half + half.swapaxes(1, 2)))}
-    b, g = b[..., None], g[..., None]
+    shape, transposed = b.shape, a.swapaxes(1, 2)
+    b, g = (each if each.ndim == 3 else each[..., None] for each in (b, g))
     if function == "cholesky_solve":
-        return {"x": solve_upper(a.swapaxes(1, 2), solve_lower(a, b))[..., 0]}
-    if function == "upper_solve":
-        return {"x": solve_upper(a, b)[..., 0]}
-    x = solve_lower(a, b)
-    gradient = solve_upper(a.swapaxes(1, 2), g)
-    return {"x": x[..., 0], "grad_a": -np.tril(gradient * x.swapaxes(1, 2)), "grad_b": gradient[..., 0]}
+        half, half_gradient = solve_lower(a, b), solve_lower(a, g)
+        x, gradient = solve_upper(transposed, half), solve_upper(transposed, half_gradient)
+        grad_a = -np.tril(gradient @ half.swapaxes(1, 2) + x @ half_gradient.swapaxes(1, 2))
+    elif function == "upper_solve":
+        x, gradient = solve_upper(a, b), solve_lower(transposed, g)
+        grad_a = -np.triu(gradient @ x.swapaxes(1, 2))
+    else:
+        x, gradient = solve_lower(a, b), solve_upper(transposed, g)
+        grad_a = -np.tril(gradient @ x.swapaxes(1, 2))
+    return {"x": x.reshape(shape), "grad_a": grad_a, "grad_b": gradient.reshape(shape)}
 
 
 def _half_diagonal(a: Any) -> Any:
@@ -267,7 +285,7 @@ def measure_build(
         return {name: {"error": f"{type(error).__name__}: {error}"[:200]} for name in results}
     providers = sorted({built["provider"] for built in record.get("builds", [])}) or [_TITLES[build.side]]
     found: dict[str, Any] = {}
-    for group in (("x",), tuple(name for name in results if name != "x")):  # an adjoint may fail alone
+    for group in (("x",), ADJOINTS[build.cell.function]):  # an adjoint may fail alone
         names = [name for name in group if name in results]
         if not names:
             continue
@@ -284,11 +302,13 @@ def measure_build(
 def measure(row: Row, store: BuildStore, device: str) -> dict[str, Any]:
     """Measure one row for all sides."""
     inputs = draw(row)
-    expected = exact(row.function, *(inputs[name].astype(np.longdouble) for name in "abg"))
+    found = exact(row.function.removesuffix("_inplace"), *(inputs[name].astype(np.longdouble) for name in "abg"))
+    expected = {name: found[name] for name in row.results}
     record: dict[str, Any] = {"name": row.name, "function": row.function, "types": row.types, "n": row.n}
     record |= {"condition": row.condition, "measured_condition": float(f"{condition_of(row, inputs['a']):.3g}")}
     for side in SIDES:
-        record[side] = {name: {"error": _NOT_TRIED} for name in expected}
+        known = side == "tiles" or row.function in _WARPS_ADJOINTS
+        record[side] = {name: {"error": _NOT_TRIED if known else _NO_GRADIENT} for name in expected}
         for build, results in row.builds(side):
             record[side] |= measure_build(store, build, inputs, expected, results, device)
     return record
@@ -301,6 +321,8 @@ def _shown(found: Mapping[str, Any], name: str, figure: str) -> str:
     record = found.get(name, {"error": ""})
     if figure in record:
         return f"{record[figure]:.1e}"
+    if record["error"] == _NO_GRADIENT:
+        return "none"
     return "not finite" if "not finite" in record["error"] else "refused"
 
 
@@ -317,7 +339,7 @@ def table(rows: Sequence[dict[str, Any]], figure: str) -> list[str]:
     ]
     for function in dict.fromkeys(row["function"] for row in rows):
         of_function = [row for row in rows if row["function"] == function]
-        for result in ("x", *ADJOINTS.get(function, ())):
+        for result in [name for name in _RESULTS if any(name in row["tiles"] for row in of_function)]:
             for types, condition in dict.fromkeys((row["types"], row["condition"]) for row in of_function):
                 by_size = {
                     row["n"]: " / ".join(_shown(row[side], result, figure) for side in SIDES)

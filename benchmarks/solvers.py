@@ -63,6 +63,14 @@ _BODIES = {
     "lower_solve": _RHS + "    wp.tile_store(X[i], wp.tile_lower_solve(a, b))",
     "upper_solve": _RHS + "    wp.tile_store(X[i], wp.tile_upper_solve(a, b))",
 }
+# for their gradients (solver_errors.py)
+_IN_PLACE_BODIES = {
+    "cholesky_inplace": "    wp.tile_cholesky_inplace(a)\n    wp.tile_store(X[i], a)",
+    **{
+        f"{function}_inplace": f"{_RHS}    wp.tile_{function}_inplace(a, b)\n    wp.tile_store(X[i], b)"
+        for function in ("cholesky_solve", "lower_solve", "upper_solve")
+    },
+}
 # as clients write them: Kamino's and Warp's example (lower), MuJoCo Warp's (upper), and the two substitutions
 _BLOCKED = {
     "blocked_cholesky": """
@@ -153,7 +161,7 @@ class Cell:
     @property
     def is_factor(self) -> bool:
         """True if X is a factor of A."""
-        return "cholesky" in self.function and self.function != "cholesky_solve"
+        return "cholesky" in self.function and "cholesky_solve" not in self.function
 
     @property
     def label(self) -> str:
@@ -178,9 +186,11 @@ class Cell:
         options: dict[str, object] = {"block_dim": self.threads, "enable_backward": self.backward}
         if side == "native":
             options |= {"enable_mathdx_solver": False, "enable_mathdx_gemm": False}
+        if side == "tiles" and self.backward:
+            options["warp_tiles_solver_gradients"] = "own"
         shape = f"({self.n}, {self.columns})" if self.columns else f"{self.n}"
         rhs_rank = 3 if self.columns else 2
-        body = _BLOCKED[self.function] if self.block else _MATRIX + _BODIES[self.function]
+        body = _BLOCKED[self.function] if self.block else _MATRIX + (_BODIES | _IN_PLACE_BODIES)[self.function]
         return _TEXT.format(
             options=options,
             dtype=DTYPES[self.types],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,15 +34,20 @@ BODIES = {
 
 
 def kernels_text(dtype: str, shapes: list[tuple[int, int]]) -> str:
-    texts = []
-    for index, ((n, columns), body) in enumerate((shape, body) for shape in shapes for body in BODIES.values()):
-        rank = 2 if columns else 1
-        texts.append(
-            KERNEL.format(
-                index=index, dtype=dtype, rank=rank, n=n, shape=f"({n}, {columns})" if columns else n, body=body
-            )
-        )
-    return "".join(texts)
+    bodies = [(shape, body) for shape in shapes for body in BODIES.values()]
+    return "".join(kernel_text(index, dtype, shape, body) for index, (shape, body) in enumerate(bodies))
+
+
+def kernel_text(index: int, dtype: str, shape: tuple[int, int], body: str) -> str:
+    n, columns = shape
+    return KERNEL.format(
+        index=index,
+        dtype=dtype,
+        rank=2 if columns else 1,
+        n=n,
+        shape=shape if columns else n,
+        body=body,
+    )
 
 
 def inputs(n: int, columns: int, dtype: str) -> tuple[Values, Values]:
@@ -81,7 +87,14 @@ DIFFERENTIABLE = [body for body in BODIES if body not in ("both solves", "in pla
 
 
 def gradients(body: str, a: Values, b: Values, seeds: tuple[Values, Values]) -> tuple[Values, Values]:
-    """Gradients of A and B by complex steps: exact but for rounding. Squire and Trapp, SIAM Review 40 (1998)."""
+    """Gradients of A and B by complex steps."""
+    return complex_steps(REFERENCES[body], a, b, seeds)
+
+
+def complex_steps(
+    function: Callable[[Values, Values], tuple[Values, Values]], a: Values, b: Values, seeds: tuple[Values, Values]
+) -> tuple[Values, Values]:
+    """Gradients of A and B, exact but for rounding. Squire and Trapp, SIAM Review 40 (1998)."""
     step = 1e-30
     found = []
     for position, values in enumerate((a, b)):
@@ -89,7 +102,7 @@ def gradients(body: str, a: Values, b: Values, seeds: tuple[Values, Values]) -> 
         for index in np.ndindex(values.shape):
             changed = [a.astype(complex), b.astype(complex)]
             changed[position][index] += 1j * step
-            results = REFERENCES[body](*changed)
+            results = function(*changed)
             gradient[index] = sum(np.sum(seed * result.imag) for seed, result in zip(seeds, results)) / step
         found.append(gradient)
     return found[0], found[1]

@@ -14,22 +14,27 @@ import pytest
 
 from benchmarks import numerics, solver_errors, solvers
 from benchmarks.speed.builds import Build, import_kernels
-from tests.solver_kernels import gradients
+from tests.solver_kernels import cholesky, complex_steps, solve
 
 RUN = {"gpu": "GPU", "driver": "1", "warp": "1.19.0", "warp_tiles": "0.1.0", "date": "2026-01-01T00:00:00"}
 
 
 def test_rows_have_unique_names_and_few_kernels() -> None:
     names = [row.name for row in solver_errors.ROWS]
-    assert len(set(names)) == len(names) == 4 * 2 * 5 * 2
+    assert len(set(names)) == len(names) == 8 * 2 * 5 * 2
     builds = solver_errors.builds(solver_errors.ROWS)
-    assert len({build.module for build in builds}) == len(builds) == 3 * (4 * 5 * 2 + 3) - 3
+    in_place = 4 * 5 * 2  # which only one side has
+    assert len({build.module for build in builds}) == len(builds) == 3 * (4 * 5 * 2 + 3) - 3 + in_place
     assert builds[0].cell.backward
     for row in solver_errors.ROWS:
         results = {
             side: [name for _, names in row.builds(side) for name in names] for side in ("tiles", "warp", "native")
         }
-        assert results["tiles"] == results["native"] == ["x", *solver_errors.ADJOINTS.get(row.function, ())]
+        assert results["tiles"] == list(row.results)
+        if row.function not in ("cholesky", "lower_solve"):
+            assert results["warp"] == results["native"] == ([] if row.function in solver_errors.IN_PLACE else ["x"])
+            continue
+        assert results["native"] == results["tiles"]
         if (row.function, row.types, row.n) in [
             ("cholesky", "fp32", 96),
             ("cholesky", "fp64", 64),
@@ -78,14 +83,22 @@ def test_exact_results_solve_their_equations(function: str) -> None:
         np.testing.assert_allclose((system @ x[..., None])[..., 0], b, atol=1e-15)
 
 
-@pytest.mark.parametrize(("function", "body"), [("cholesky", "factor and solve"), ("lower_solve", "solve alone")])
-def test_exact_adjoints_agree_with_complex_steps(function: str, body: str) -> None:
+@pytest.mark.parametrize(
+    ("function", "body"),
+    [
+        ("cholesky", lambda a, b: (cholesky(a), b)),
+        ("cholesky_solve", lambda a, b: (a, solve(np.tril(a) @ np.tril(a).T, b))),
+        ("lower_solve", lambda a, b: (a, solve(np.tril(a), b))),
+        ("upper_solve", lambda a, b: (a, solve(np.triu(a), b))),
+    ],
+)
+def test_exact_adjoints_agree_with_complex_steps(function: str, body: Any) -> None:
     inputs = solver_errors.draw(solver_errors.Row(function, "fp64", 8, 1e2))
     found = solver_errors.exact(function, *(inputs[name] for name in "abg"))
     for index in range(2):
         a, b, g = (inputs[name][index] for name in "abg")
         seeds = (g, np.zeros_like(b)) if function == "cholesky" else (np.zeros_like(a), g)
-        expected = dict(zip(("grad_a", "grad_b"), gradients(body, a, b, seeds)))
+        expected = dict(zip(("grad_a", "grad_b"), complex_steps(body, a, b, seeds)))
         for name in solver_errors.ADJOINTS[function]:
             np.testing.assert_allclose(found[name][index], expected[name], rtol=1e-11, atol=1e-12)
 
@@ -144,8 +157,9 @@ def test_kernels_of_warp_on_the_cpu(function: str, tmp_path: Path, monkeypatch: 
         rows.append(solver_errors.measure(row, Store(), "cpu"))  # type: ignore[arg-type]
     for row in rows:
         for side, provider in zip(solvers.SIDES, ("mma", "Warp with libmathdx", "Warp's native path")):
-            assert set(row[side]) == {"x", *solver_errors.ADJOINTS.get(function, ())}
-            for found in row[side].values():
+            assert set(row[side]) == {"x", *solver_errors.ADJOINTS[function]}
+            has_gradient = function in ("cholesky", "lower_solve")
+            for found in row[side].values() if has_gradient else [row[side]["x"]]:
                 assert found["same_bits"]
                 assert found["providers"] == [provider]
                 assert 1e-17 < found["rms"] <= found["largest"] < (1e-14 if row["condition"] == 1e2 else 1e-3)

@@ -80,7 +80,9 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
         try:
             engine = Engine(warp_toolkit=toolkit_version(), executor=executor, tuned=TunedSnapshots())
             engine.connect(resolved)
-            tapes = Tapes(lambda *target: hooks.plan_module(*target), _gemm_gradients)
+            tapes = Tapes(
+                lambda *target: hooks.plan_module(*target), lambda *asked: hooks.mentions(*asked), _gemm_gradients
+            )
             hooks = Hooks(engine, tapes)
             hooks.install()
         except UnsupportedWarpError as error:

@@ -18,6 +18,7 @@ CHANGES = (
     {"async_copies": False},
     {"main_loop": "mma"},
     {"mathdx_opt_out": "own"},
+    {"solver_gradients": "own"},
     {"linker": "warp"},
     {"provider": "mma"},
 )

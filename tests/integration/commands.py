@@ -27,6 +27,7 @@ MORE_PLAN_FIELDS = {
     "size",
     "dtypes",
     "choice",
+    "no_gradient",
 }
 COMPILE_FIELDS = {"name", "cubin", "cubin_bytes", "lto_builds", "lto_hits", "lto_bytes", "seconds"}
 

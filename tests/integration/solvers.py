@@ -15,9 +15,15 @@ CALLS = {
 }
 IN_PLACE = {call for call in CALLS if call.endswith("_inplace")}
 # the functions that a call needs, by role; Warp differentiates two of the builtins
-FUNCTIONS = {call: {"forward": call.removeprefix("tile_").removesuffix("_inplace")} for call in CALLS}
-FUNCTIONS["tile_cholesky"]["adjoint"] = "cholesky_adjoint"
-FUNCTIONS["tile_lower_solve"]["adjoint"] = "lower_solve_adjoint"
+DIFFERENTIATED = ("tile_cholesky", "tile_lower_solve")
+OWN_FUNCTIONS = {
+    call: {"forward": function, "adjoint": f"{function}_adjoint"}
+    for call, function in ((call, call.removeprefix("tile_").removesuffix("_inplace")) for call in CALLS)
+}
+FUNCTIONS = {
+    call: functions if call in DIFFERENTIATED else {"forward": functions["forward"]}
+    for call, functions in OWN_FUNCTIONS.items()
+}
 
 
 def solver(

@@ -158,6 +158,13 @@ _SOLVER_CHECKS: tuple[_SolverCheck, ...] = (
     ("lower_solve_adjoint", 8, 3, "f", "rrrrr", True, False, 64, 90, 1),
     ("lower_solve_adjoint", 37, 5, "d", "crrcc", False, False, 64, 80, 4),
     ("lower_solve_adjoint", 48, 48, "f", "rcccr", True, False, 64, 120, 1),
+    # adjoints of upper triangles, of a Cholesky solve, and in place
+    ("lower_solve_adjoint", 20, 4, "f", "rrrrr", True, True, 32, 80, 4),
+    ("upper_solve_adjoint", 24, 3, "d", "crrrc", True, True, 64, 75, 2),
+    ("upper_solve_adjoint", 32, 16, "f", "rcccr", True, False, 96, 90, 1),
+    ("cholesky_solve_adjoint", 37, 4, "f", "rrrrr", True, False, 64, 90, 4),
+    ("cholesky_solve_adjoint", 16, 20, "d", "ccccc", True, True, 32, 80, 1),
+    ("cholesky_adjoint", 37, 37, "f", "rrr", True, True, 64, 90, 1),
 )
 
 

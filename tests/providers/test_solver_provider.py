@@ -180,7 +180,7 @@ def test_a_translation_unit_takes_a_pointer_for_each_operand_and_for_scratch_mem
     assert text.startswith(f'#include "{header_of(variant)}"\n')
     assert (KERNELS / header_of(variant)).is_file()
     assert "n = 24, columns = 24, threads = 64, lanes = 2" in text
-    assert text.count("Order::") == (function in ("lower_solve", "upper_solve"))
+    assert text.count("Order::") == function.startswith(("lower_solve", "upper_solve"))
 
 
 def test_a_matrix_has_the_strides_of_its_arrangement() -> None:

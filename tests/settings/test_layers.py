@@ -93,6 +93,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
     values = {
         "provider": "scalar",
         "mathdx_opt_out": "own",
+        "solver_gradients": "own",
         "linker": "own",
         "cache_dir": "/x",
         "cache_max_bytes": "1MB",

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warp_tiles.gemm.dispatch import Target, Tile
-from warp_tiles.gemm.hardware import LANES, STATIC_SHARED_BYTES, THREAD_REGISTERS
+from warp_tiles.gemm.hardware import LANES, THREAD_REGISTERS
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, Operand, Role
 from warp_tiles.solver.variant import (
+    ADJOINTS,
     MAX_ROWS,
     OPERANDS,
     Function,
@@ -141,7 +142,7 @@ def test_only_adjoints_need_scratch_memory(variant: SolverVariant) -> None:
     assert variant.scratch_bytes == variant.scratch_elements * DTYPE_BYTES[variant.dtype]
     if variant.function == "cholesky_adjoint":
         assert variant.scratch_elements >= variant.n * variant.n
-    if variant.function == "lower_solve_adjoint":
+    if variant.function.endswith("solve_adjoint"):
         assert variant.scratch_elements >= variant.n * variant.columns
 
 
@@ -193,12 +194,13 @@ def test_an_upper_factor_is_the_transpose_of_a_lower_one(a: bool, factor: bool) 
     assert upper == lower
 
 
-def test_a_factor_in_place_has_no_adjoint() -> None:
+def test_a_factor_in_place_and_its_adjoint_have_one_operand() -> None:
     a = tile(8, 8)
     found = factored(a, a, in_place=True)
-    assert set(found) == {Role.FORWARD}
-    assert found[Role.FORWARD].in_place
-    assert len(set(found[Role.FORWARD].operands)) == 1
+    assert set(found) == {Role.FORWARD, Role.ADJOINT}
+    for variant in found.values():
+        assert variant.in_place
+        assert len(set(variant.operands)) == 1
 
 
 # ---- solves
@@ -231,28 +233,26 @@ def test_only_a_cholesky_solve_knows_upper_factors() -> None:
     assert upper == solved("cholesky_solve", tile(8, 8, transposed=True), rhs, rhs)
 
 
-def test_the_adjoint_of_a_lower_solve() -> None:
-    found = solved("lower_solve", tile(8, 8), tile(8, 5, transposed=True), tile(8, 5))
+@pytest.mark.parametrize("function", SOLVES)
+def test_the_adjoint_of_a_solve(function: Function) -> None:
+    found = solved(function, tile(8, 8), tile(8, 5, transposed=True), tile(8, 5))
     adjoint = found[Role.ADJOINT]
     triangle, y, x = found[Role.FORWARD].operands
     # a gradient lies as its tile does
     expected = {"l": triangle, "x": x, "gx": x, "gy": y, "gl": triangle}
-    assert dict(zip(OPERANDS["lower_solve_adjoint"], adjoint.operands)) == expected
+    assert adjoint.function == ADJOINTS[function]
+    assert dict(zip(OPERANDS[adjoint.function], adjoint.operands)) == expected
     assert (adjoint.n, adjoint.columns, adjoint.in_place) == (8, 5, False)
 
 
-@pytest.mark.parametrize("function", ["cholesky_solve", "upper_solve"])
-def test_warp_differentiates_no_other_solve(function: Function) -> None:
-    assert set(solved(function, tile(8, 8), tile(8, 5), tile(8, 5))) == {Role.FORWARD}
-
-
 @pytest.mark.parametrize("function", SOLVES)
-def test_a_solve_in_place_has_no_adjoint(function: Function) -> None:
+def test_a_solve_in_place_has_one_right_hand_side(function: Function) -> None:
     rhs = tile(8, 5)
     found = solved(function, tile(8, 8), rhs, rhs, in_place=True)
-    assert set(found) == {Role.FORWARD}
-    forward = found[Role.FORWARD]
+    forward, adjoint = found[Role.FORWARD], found[Role.ADJOINT]
     assert (forward.in_place, forward.operands[1]) == (True, forward.operands[2])
+    assert adjoint.in_place
+    assert set(adjoint.operands[1:4]) == {forward.operands[1]}
 
 
 # ---- leading dimensions and alignment
@@ -325,17 +325,6 @@ def test_a_usual_variant_is_served(function: Function) -> None:
 )
 def test_a_rejection_names_the_field_and_its_value(function: Function, changes: dict[str, int], words: str) -> None:
     assert reason_unsupported(replace(variant(function), **changes)) == words
-
-
-def test_the_scratch_memory_of_an_adjoint_is_limited() -> None:
-    assert reason_unsupported(variant("cholesky_adjoint", n=110)) == ""
-    assert reason_unsupported(variant("cholesky_adjoint", n=111)) == (
-        f"n=111: its scratch memory has {111 * 112 * 4} of at most {STATIC_SHARED_BYTES} bytes: use a smaller matrix"
-    )
-    assert reason_unsupported(variant("cholesky_adjoint", n=80, dtype="float64")) != ""
-    assert reason_unsupported(variant("lower_solve_adjoint", n=64, columns=189)) == ""
-    assert reason_unsupported(variant("lower_solve_adjoint", n=64, columns=190)) != ""
-    assert reason_unsupported(variant("cholesky", n=MAX_ROWS)) == ""
 
 
 # ---- lanes

@@ -10,6 +10,7 @@ from typing import Any
 from warp_tiles._warp.modules import name_of
 from warp_tiles._warp.recorder import Recorder
 from warp_tiles.build.module_build import ModuleBuild
+from warp_tiles.codegen.adjoints import lost_results
 from warp_tiles.codegen.assignments import without_unread_assignments
 from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.codegen.operations import INDEXED, Effect
@@ -17,7 +18,6 @@ from warp_tiles.codegen.prelude import PLACEHOLDER
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.gemm.problem import Role
 from warp_tiles.plan.planning import FunctionUse, KernelMemory, ModulePlan, Session, resolve
-from warp_tiles.solver.variant import SolverVariant
 
 
 class BuilderState:
@@ -97,11 +97,28 @@ def finish_module(builder: Any, state: BuilderState, source: str) -> tuple[Gener
     reached = reachable_functions(builder)
     called = frozenset(i for i, adjoint in state.adjoint_of_site.items() if adjoint in state.reversed)
     kernels = [name_of(kernel) for kernel in builder.kernels]
-    plan = resolve(state.session, called, kernels, list(function_uses(builder, state, reached)))
     trace = state.trace(builder.kernels, reached)
+    _refuse_lost_gradients(state.session, trace)
+    plan = resolve(state.session, called, kernels, list(function_uses(builder, state, reached)))
     indexed = -(-trace.largest_tile(INDEXED) // state.session.block_dim)
     debug = builder.options.get("mode") == "debug"
     return GeneratedModule(state.session, source, trace, called), replace(plan, indexed_elements=indexed, debug=debug)
+
+
+def _refuse_lost_gradients(session: Session, trace: ModuleTrace) -> None:
+    """Removes the adjoints of solvers in place whose results the reverse pass loses."""
+    in_place = {
+        site.index
+        for site in session.sites
+        if site.own_adjoint and getattr(site.variants[Role.ADJOINT], "in_place", False)
+    }
+    lost = lost_results(trace, in_place)
+    followed = {operation.solver for _, operation in trace.operations()}
+    lost |= dict.fromkeys(in_place - followed, "Warp's code generator cannot be followed")
+    for index, reason in lost.items():
+        site = session.sites[index]
+        variants = {Role.FORWARD: site.variants[Role.FORWARD]}
+        session.sites[index] = replace(site, variants=variants, no_gradient=reason, own_adjoint=False)
 
 
 def reachable_functions(builder: Any) -> list[tuple[Any, dict[int, Any]]]:
@@ -168,16 +185,9 @@ def kernel_memory(builder: Any, state: BuilderState, plan: ModulePlan) -> Iterat
     """Yields the shared memory of each kernel, after :func:`reserve_shared`. A module for the CPU has none."""
     if plan.arch is None:
         return
-    scratch = [
-        (planned.kernels, planned.variant.scratch_bytes)
-        for planned in plan.needed
-        if isinstance(planned.variant, SolverVariant) and planned.role is Role.ADJOINT and planned.provider == "mma"
-    ]
     arch, threads = plan.arch, plan.block_dim
     for kernel in builder.kernels:
         adjoint, key = kernel.adj, name_of(kernel)
         yield KernelMemory.of(key, "forward", adjoint.get_total_required_shared(), arch, threads)
         if id(adjoint) in state.reversed:
-            needed = adjoint.get_total_required_shared_backward()
-            needed += sum(size for kernels, size in scratch if key in kernels)
-            yield KernelMemory.of(key, "backward", needed, arch, threads)
+            yield KernelMemory.of(key, "backward", adjoint.get_total_required_shared_backward(), arch, threads)

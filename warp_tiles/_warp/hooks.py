@@ -448,14 +448,17 @@ class Hooks:
     def uninstantiated(self, module: Any) -> tuple[str, ...]:
         """Keys of the generic kernels that contain products or solvers, and that have no instance yet."""
         found, served = [], self._served_builtins(module.options, module)
-        for kernel in module.kernels.values():
-            if kernel.is_generic and not kernel.overloads:
-                hasher = find("context.ModuleHasher")((), {})  # a module's hash leaves such kernels out
-                hasher.warp_tiles_names = served
-                hasher.hash_adjoint(kernel.adj)
-                if hasher.warp_tiles_has_calls:
-                    found.append(kernel.key)
+        for kernel in module.kernels.values():  # a module's hash leaves such kernels out
+            if kernel.is_generic and not kernel.overloads and self.mentions(kernel, served):
+                found.append(kernel.key)
         return tuple(found)
+
+    def mentions(self, kernel: Any, names: set[str]) -> bool:
+        """True if a kernel, or a function that it calls, mentions one of some builtins."""
+        hasher = find("context.ModuleHasher")((), {})
+        hasher.warp_tiles_names = names
+        hasher.hash_adjoint(kernel.adj)
+        return bool(hasher.warp_tiles_has_calls)
 
     def plan_loaded_modules(self) -> None:
         """Plans the modules that Warp loaded from its kernel cache. Their code was not generated in this process."""

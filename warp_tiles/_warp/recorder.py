@@ -222,6 +222,11 @@ class Recorder:
         if call is not None:
             call.site, call.operands, call.results = (site, *scalars), tiles, tuple(flatten([result]))
 
+    def resolve_solver(self, site: int) -> None:
+        """Marks the innermost call as that of a solver, by the number of its site."""
+        if (call := self._call()) is not None:
+            call.solver = site
+
     def end_function(self) -> None:
         """Ends the function."""
         if self._loads_in_flight:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles._warp.internals import CHOLESKY, GEMM_OPTION, MATMUL, SOLVER_OPTION, find, mathdx_enabled
@@ -20,7 +20,7 @@ from warp_tiles.gemm.dispatch import Target, products
 from warp_tiles.gemm.problem import PRODUCT_ROLES, Role
 from warp_tiles.plan.planning import Session
 from warp_tiles.settings import Settings, current
-from warp_tiles.solver.variant import SOLVERS, SolverVariant, Variant, solvers
+from warp_tiles.solver.variant import SOLVERS, SolverVariant, Variant, reason_unsupported, solvers
 
 if TYPE_CHECKING:
     from warp_tiles._warp.generation import BuilderState
@@ -68,7 +68,7 @@ class CallSites:
         operands: tuple[Any, ...] = (),
         *,
         roles: tuple[Role, ...] = PRODUCT_ROLES,
-        **facts: str,
+        **facts: str | bool,
     ) -> tuple[Any, ...]:
         """Registers a call site (:class:`warp_tiles.plan.planning.Site`). The operands are A and B as Warp has them.
 
@@ -200,7 +200,8 @@ def dispatch_solver(
     values, template, payloads, shared = original(*arguments, {**options, SOLVER_OPTION: False}, builder)
     functions = sum(isinstance(value, int) for value in values)
     roles = (Role.FORWARD, Role.ADJOINT)[:functions]  # a third function, which Warp has for cholesky, stays 0
-    function, tiles = SOLVERS[name], [tile_of(tile) for tile in values[functions:]]
+    function, operands = SOLVERS[name], values[functions:]
+    tiles = [tile_of(tile) for tile in operands]
     found = solvers(
         function,
         [*(tiles[:1] if function == "cholesky" else tiles[:2]), tiles[-1]],
@@ -222,11 +223,51 @@ def dispatch_solver(
                 f"libmathdx, whose builds are not cached: {reason}",
                 remedy=f"set the module option {SOLVER_OPTION}=False for Warp's scalar path",
             )
-        sites.add(builder, name, {}, roles=roles, scalar_reason=reason, provider="libmathdx")
+        lost = _lost_gradient(roles, {}, reason, resolved)
+        sites.add(builder, name, {}, roles=roles, scalar_reason=reason, provider="libmathdx", no_gradient=lost)
         return original(*arguments, options, builder)
     variants = {} if provider != "mma" or isinstance(found, str) else found
-    names = sites.add(builder, name, variants, roles=roles, scalar_reason=reason)
+    lost = _lost_gradient(roles, variants, reason, resolved)
+    is_own = len(roles) == 1 and not lost
+    roles = (Role.FORWARD, Role.ADJOINT) if is_own else roles
+    names = sites.add(builder, name, variants, roles=roles, scalar_reason=reason, no_gradient=lost, own_adjoint=is_own)
+    if (recorder := sites.tracer.recorder()) is not None:
+        recorder.resolve_solver(len(sites.state(builder).session.sites) - 1)
+    if is_own:
+        names, adjoint = names[:1], names[1]
+        called = f"{name}<{str(template[0]).lower()}>" if template else name
+        sites.tracer.adjoint.add_reverse(_adjoint(called, adjoint, operands, has_result=bool(return_values)))
     return ((*names, *values[len(names) :]), template, payloads, shared)
+
+
+def _adjoint(call: str, function: Any, tiles: Sequence[Any], *, has_result: bool) -> str:
+    """A call of Warp's adjoint of a builtin, which does nothing if its first argument is 0.
+
+    The adjoint's function takes the place of the forward one.
+    """
+    gradients = [tile.emit_adj() for tile in tiles]
+    gradients += gradients[-1:] if has_result else []
+    arguments = ", ".join((function.label, *(tile.emit() for tile in tiles), function.label, *gradients))
+    return f"wp::adj_{call}({arguments});"
+
+
+def _lost_gradient(
+    roles: tuple[Role, ...], variants: Mapping[Role, SolverVariant], reason: str, resolved: Settings
+) -> str:
+    """The reason why a call has no gradient; empty if it has one.
+
+    Args:
+        roles: The functions that Warp's code calls. One is the forward function, so Warp has no adjoint.
+        variants: The functions of this project, if they serve the call.
+        reason: The reason why they do not.
+    """
+    if len(roles) > 1:
+        return ""
+    if resolved.solver_gradients == "warp":
+        return f"Warp has none: {resolved.remedy('solver_gradients', 'own')}"
+    if not variants:
+        return f"only the provider mma has one: {reason}"
+    return reason_unsupported(variants[Role.ADJOINT])
 
 
 def _provider(

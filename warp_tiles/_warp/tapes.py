@@ -1,4 +1,7 @@
-"""Lets a ``wp.Tape`` compute the gradients of products of whole arrays without their adjoint kernels."""
+"""Lets a ``wp.Tape`` compute the gradients of products of whole arrays without their adjoint kernels.
+
+It also warns of launches whose kernels call solvers without a gradient.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ from warp_tiles.errors import RecordingError, WarpTilesError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.plan.whole import LEAST_WORK, Argument, WholeProduct
 from warp_tiles.settings import current
+from warp_tiles.solver.variant import SOLVERS
+from warp_tiles.util.warn import warn
 
 log = logging.getLogger("warp_tiles")
 
@@ -31,6 +36,7 @@ class Tapes:
 
     Args:
         plan: Plans Warp's module of a kernel for a compute capability and a number of threads.
+        mentions: True if a kernel, or a function that it calls, mentions one of some builtins.
         gradients: Returns the gradients of a launch, or the reason why its adjoint kernel computes them. Its arguments
             are the product; the launch's arguments; their shapes and integers; its blocks; and the least number of
             multiplications.
@@ -39,12 +45,15 @@ class Tapes:
     def __init__(
         self,
         plan: Callable[[Any, int, int], ModulePlan | None],
+        mentions: Callable[[Any, set[str]], bool],
         gradients: Callable[[WholeProduct, Sequence[Any], Sequence[Argument | None], Sequence[int], int], Any],
     ) -> None:
         self._plan = plan
+        self._mentions = mentions
         self._gradients = gradients
         self._warned: weakref.WeakSet[Any] = weakref.WeakSet()  # kernels for which the log has a reason
-        self._known: weakref.WeakKeyDictionary[Any, dict[Key, WholeProduct | None]] = weakref.WeakKeyDictionary()
+        self._examined: weakref.WeakSet[Any] = weakref.WeakSet()  # kernels whose solvers were looked for
+        self._plans: weakref.WeakKeyDictionary[Any, dict[Key, ModulePlan | None]] = weakref.WeakKeyDictionary()
 
     def install(self, wrap: Callable[[Any, str, Callable[..., Any]], None]) -> None:
         """Installs the hook, unless this Warp lacks the part that it needs.
@@ -60,6 +69,7 @@ class Tapes:
     def _record_launch(self, original: Callable[..., None], tape: Any, *launch: Any, **named: Any) -> None:
         original(tape, *launch, **named)
         kernel, dim, _, inputs, outputs, device, block_dim, *_ = tape.launches[-1]  # as Warp resolved them
+        self.warn_of_lost_gradients(kernel, [*inputs, *outputs], device, block_dim)
         backward = self.gradients(kernel, dim, [*inputs, *outputs], device, block_dim)
         if backward is not None:
             tape.launches[-1] = RecordedProduct(tape.launches[-1], tape, backward)
@@ -95,17 +105,41 @@ class Tapes:
             return None
         return backward
 
+    def warn_of_lost_gradients(self, kernel: Any, values: Sequence[Any], device: Any, block_dim: int) -> None:
+        """Warns once of a kernel with arrays that require gradients and with solvers that have none."""
+        if kernel in self._examined or not has_adjoint(kernel):
+            return
+        if not any(isinstance(value, warp.array) and value.requires_grad for value in values):
+            return
+        self._examined.add(kernel)
+        builtins = find("context.builtin_functions")
+        if not self._mentions(kernel, {name for name in SOLVERS if not builtins[name].is_differentiable}):
+            return
+        lost = {"a solver": "Warp has none on the CPU"}
+        if device.is_cuda:
+            plan = self._planned(kernel.module, device.arch, block_dim)
+            found = () if plan is None else plan.variants
+            lost = {
+                each.call: each.no_gradient for each in found if name_of(kernel) in each.kernels and each.no_gradient
+            }
+        for call, reason in lost.items():
+            warn(f"a tape records kernel {name_of(kernel)}, in which {call} has no gradient: {reason}")
+
     def _whole_product(self, kernel: Any, arch: int, block_dim: int) -> WholeProduct | None:
-        """The product that a kernel is, or None. Its module is planned once for it."""
-        key = arch, block_dim, kernel.module.get_module_hash(block_dim)
-        known = self._known.setdefault(kernel, {})
+        """The product that a kernel is, or None."""
+        plan = self._planned(kernel.module, arch, block_dim)
+        return None if plan is None else plan.whole_products.get(name_of(kernel))
+
+    def _planned(self, module: Any, arch: int, block_dim: int) -> ModulePlan | None:
+        """The plan of a module, which is made once, or None."""
+        key = arch, block_dim, module.get_module_hash(block_dim)
+        known = self._plans.setdefault(module, {})
         if key not in known:
             try:
-                plan = self._plan(kernel.module, arch, block_dim)
+                known[key] = self._plan(module, arch, block_dim)
             except WarpTilesError as error:
-                log.debug("module %s is not planned: %s", kernel.module.name, error)
+                log.debug("module %s is not planned: %s", module.name, error)
                 return None
-            known[key] = None if plan is None else plan.whole_products.get(name_of(kernel))
         return known[key]
 
 

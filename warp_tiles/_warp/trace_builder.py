@@ -50,6 +50,7 @@ class RecordedOperation:
     Attributes:
         function: Warp's function of a call, once it is resolved.
         site: The number of a product's site, and the values of alpha and beta.
+        solver: As in the operation.
         constants: Values of constant operands, by identity of the operand.
         statement: The statement that the reverse pass repeats, or empty.
         changed: As in the operation.
@@ -64,6 +65,7 @@ class RecordedOperation:
     wait: int | None = None
     function: Any = None
     site: tuple[int, Any, Any] | None = None
+    solver: int | None = None
     constants: Mapping[int, Any] = field(default_factory=dict)
     reverses: bool = False
     zeroes: bool = False
@@ -283,6 +285,7 @@ class TraceBuilder:
             node.reverses,
             node.zeroes,
             node.changed,
+            node.solver,
         )
 
     def _value(self, var: Any, constants: Mapping[int, Any], memory: frozenset[str] = frozenset()) -> Value:

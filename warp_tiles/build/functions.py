@@ -9,6 +9,7 @@ from typing import Any
 from warp_tiles.build.records import Artifact, ModuleRecord
 from warp_tiles.codegen.module import DeviceFunction, Functions, GeneratedModule
 from warp_tiles.gemm.hardware import has_wgmma
+from warp_tiles.gemm.problem import Role
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planning import STAGES, ModulePlan, PlannedVariant
 from warp_tiles.providers.mma import register_accumulators
@@ -118,6 +119,11 @@ def reserved_bytes(plan: ModulePlan, generated: GeneratedModule) -> dict[str, tu
             if any(needed):
                 forward, backward = reserved.get(loop.function, (0, 0))
                 reserved[loop.function] = max(forward, needed[0]), max(backward, needed[1])
+    for site in generated.session.sites:
+        adjoint = site.variants.get(Role.ADJOINT) if site.index in generated.called else None
+        if isinstance(adjoint, SolverVariant) and adjoint in functions:
+            forward, backward = reserved.get(site.function, (0, 0))
+            reserved[site.function] = forward, max(backward, -(-adjoint.scratch_bytes // 16) * 16)  # as Warp allocates
     return reserved
 
 

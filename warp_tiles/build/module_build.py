@@ -359,11 +359,19 @@ class ModuleBuild:
     def _refuse_scalar(self, artifacts: Sequence[Artifact]) -> None:
         """Refuse calls that would take a missing or an inaccurate scalar path of Warp.
 
-        A call takes the scalar path as a whole if one of its functions is missing.
+        A product takes the scalar path as a whole if one of its functions is missing.
         """
         unbuilt = {artifact.variant: artifact for artifact in artifacts if not artifact.payload}
         requested = {artifact.variant for artifact in artifacts}
         for site in self._session.sites:
+            adjoint = site.variants[Role.ADJOINT] if site.own_adjoint else None
+            if adjoint is not None and adjoint in unbuilt:
+                raise BuildError(
+                    f"in '{site.function}' {adjoint.describe()} could not be built, and Warp has no gradient of "
+                    f"{site.call}",
+                    remedy="set solver_gradients to 'warp', or enable_backward=False",
+                    log="\n".join(unbuilt[adjoint].warnings),
+                )
             products = [variant for variant in site.variants.values() if isinstance(variant, GemmProblem)]
             missing = next((variant for variant in products if variant in unbuilt), None)
             if missing is None:

@@ -17,7 +17,7 @@ All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from warp_tiles.codegen.answers import Accumulation, ReverseRing, TileGradient
 from warp_tiles.codegen.operations import JUMPS, TRANSPOSE, Effect, Operation, Tile
@@ -97,6 +97,60 @@ def _reads(module: ModuleTrace, function: FunctionTrace, operation: Operation, c
             if tile.parameter
         )
     return operation.name not in _NO_READS and operation.effect is not Effect.ALIAS
+
+
+# ---- solvers in place
+
+
+def lost_results(module: ModuleTrace, sites: Collection[int]) -> dict[int, str]:
+    """Returns why solvers in place have no gradient, by the numbers of their sites.
+
+    The adjoint of one reads the result where the reverse pass left it, and puts the operand back. That works if the
+    reverse pass computes both again from their start, and if nothing changes the result afterwards.
+
+    Args:
+        sites: The sites of solvers in place whose adjoints put the operand back.
+    """
+    lost: dict[int, str] = {}
+    for function in module.functions.values():
+        later: list[Operation] = []
+        for operation in reversed(list(function.operations())):
+            if operation.solver is not None and operation.solver in sites:
+                if reason := _lost_result(module, function, operation, later):
+                    lost[operation.solver] = reason
+                    later.append(operation)
+            elif _changes_tiles(module, operation):
+                later.append(operation)
+    return lost
+
+
+def _lost_result(module: ModuleTrace, function: FunctionTrace, operation: Operation, later: Sequence[Operation]) -> str:
+    """Returns why the reverse pass loses the result of a solver in place; empty if it does not."""
+    tile = operation.tiles[-1]
+    makers = [one for one in function.operations() for made in one.results if {made.name} == tile.memory]
+    if not makers:
+        return "it changes a parameter of the function: solve into a new tile"
+    if any(_run_time_loop(function, maker) is not _run_time_loop(function, operation) for maker in makers):
+        return "it changes a tile from outside its loop: load the tile inside, or solve into a new tile"
+    changed = (one for one in later if any(module.may_overlap(function, tile, other) for other in one.changed_tiles))
+    lines = sorted({one.line for one in changed})
+    return f"line {lines[0]} changes the result: solve into a new tile" if lines else ""
+
+
+def _run_time_loop(function: FunctionTrace, operation: Operation) -> Loop | None:
+    """The innermost loop around an operation that Warp does not unroll."""
+    around = [block[index] for block, index in path_to(function.nodes, operation)]
+    return next((one for one in reversed(around) if isinstance(one, Loop) and one.kind != "unrolled"), None)
+
+
+def _changes_tiles(module: ModuleTrace, operation: Operation) -> bool:
+    """True if an operation may change elements of its tiles."""
+    if not operation.callee:
+        return bool(operation.changed_tiles)
+    callee = module.functions.get(operation.callee)
+    return callee is None or any(
+        tile.parameter for inner in callee.operations() if _changes_tiles(module, inner) for tile in inner.changed_tiles
+    )
 
 
 # ---- stages of reverse loops

@@ -96,6 +96,11 @@ def effect_of_function(effects: list[Effect]) -> Effect:
     return Effect.TILES if Effect.ALIAS in effects else Effect.NONE
 
 
+# these have no result, and change none of their tiles
+_READING = frozenset(
+    {STORE, "tile_store_indexed", "tile_atomic_add", "tile_atomic_add_indexed", "print", "return", UNREAD_ASSIGN}
+)
+
 UNKNOWN_MEMORY = "?"  # in Tile.memory: the memory of any shared tile
 
 
@@ -267,6 +272,7 @@ class Operation:
         reverses: True if its adjoint has a hook.
         zeroes: True if there is a hook where an iteration of the reverse pass sets its result's gradient to zeros.
         changed: C++ names of the operands that a call may change in place, other than tiles and arrays.
+        solver: Number of the site of a solver within its module; None for other operations.
     """
 
     name: str
@@ -281,6 +287,7 @@ class Operation:
     reverses: bool = False
     zeroes: bool = False
     changed: frozenset[str] = frozenset()
+    solver: int | None = None
 
     @functools.cached_property
     def assigned(self) -> frozenset[str]:
@@ -296,6 +303,15 @@ class Operation:
     def tiles(self) -> tuple[Tile, ...]:
         """The operands and results that are tiles."""
         return tuple(value for value in self.values if isinstance(value, Tile))
+
+    @property
+    def changed_tiles(self) -> tuple[Tile, ...]:
+        """The tiles whose elements it may change. A call of a user's function may change all of its tiles."""
+        if self.results or self.name in _READING:
+            return ()
+        if self.product is not None or self.solver is not None:
+            return self.tiles[-1:]
+        return self.tiles[:1] if self.name in INPLACE or self.name == ASSIGN else self.tiles
 
     @property
     def site(self) -> int:

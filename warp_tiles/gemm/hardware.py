@@ -30,7 +30,6 @@ THREAD_REGISTERS = 255  # maximum per thread
 BANKS = 32  # of shared memory
 BANK_BYTES = 4
 BANK_LINE_BYTES = BANKS * BANK_BYTES  # bytes of one wavefront
-STATIC_SHARED_BYTES = 48 * 1024  # maximum of static shared memory per kernel
 
 
 def has_wgmma(arch: int) -> bool:

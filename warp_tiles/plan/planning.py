@@ -52,6 +52,8 @@ class Site:
         bfloat16_operands: True if A or B is bfloat16. The scalar path has no adjoints for it.
         roles: The functions that the call can name.
         provider: Name of the provider of a site without variants; empty stands for ``scalar``.
+        no_gradient: The reason why a solver has no gradient; empty if it has one.
+        own_adjoint: True if only this project has an adjoint of the call.
     """
 
     index: int
@@ -62,6 +64,8 @@ class Site:
     bfloat16_operands: bool = False
     roles: tuple[Role, ...] = PRODUCT_ROLES
     provider: str = ""
+    no_gradient: str = ""
+    own_adjoint: bool = False
 
     @property
     def is_solver(self) -> bool:
@@ -115,6 +119,7 @@ class PlannedVariant:
             order of the providers and the heuristics); empty until a provider is found.
         key: Digest of its cache key; empty if it is not cached by warp_tiles.
         cached: True if the cache holds it.
+        no_gradient: The reason why a solver in an adjoint has no gradient; empty if it has one.
     """
 
     variant: Variant | None
@@ -130,6 +135,7 @@ class PlannedVariant:
     symbol: str = ""
     tile_config: Config | None = None
     choice: str = ""
+    no_gradient: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints; sizes are null on the scalar path.
@@ -343,16 +349,20 @@ def _decide(site: Site, role: Role, called: Collection[int], uses: Sequence[Func
     if site.scalar_reason and needed:
         where = f"built by {site.provider}" if site.provider else "on Warp's scalar path"
         reason += f"; {where}, because {site.scalar_reason}"
+    lost = site.no_gradient if site.index in called else ""
+    reason += f"; no gradient: {lost}" if lost else ""
     variant = site.variants.get(role)
     provider = site.provider if needed else ""
-    return PlannedVariant(variant, role, site.call, site.function, kernels, needed, reason, provider)
+    return PlannedVariant(variant, role, site.call, site.function, kernels, needed, reason, provider, no_gradient=lost)
 
 
 def _merge(planned: Sequence[PlannedVariant]) -> tuple[PlannedVariant, ...]:
     """Merge equal variants. A needed variant absorbs its skipped equals of the same role."""
     merged: dict[object, PlannedVariant] = {}
     for item in sorted(planned, key=lambda v: not v.needed):
-        identity = (item.variant, item.role) if item.variant else (item.role, item.function, item.call, item.reason)
+        identity: tuple[object, ...] = (item.role, item.function, item.call, item.reason)
+        if item.variant:
+            identity = item.variant, item.role, item.no_gradient
         known = merged.get(identity)
         if known is None:
             merged[identity] = item
@@ -379,7 +389,8 @@ def resolve(
     for site in session.sites:
         if site.bfloat16_operands and not site.variants and site.index in called:
             raise TypeError(f"In '{site.function}': {BFLOAT16_ADJOINT_ERROR} Here {site.scalar_reason}.")
-        planned.extend(_decide(site, role, called, uses) for role in site.roles)
+        roles = site.roles[:1] if site.no_gradient else site.roles
+        planned.extend(_decide(site, role, called, uses) for role in roles)
     return ModulePlan(
         session.module, session.arch, session.block_dim, tuple(kernels), _merge(planned), session.settings
     )

@@ -158,7 +158,9 @@ _TEMPLATES: dict[Function, tuple[str, str]] = {  # header below kernels/solver, 
     "lower_solve": ("solve", "TriangularSolve"),
     "upper_solve": ("solve", "TriangularSolve"),
     "cholesky_adjoint": ("adjoints", "CholeskyAdjoint"),
-    "lower_solve_adjoint": ("adjoints", "LowerSolveAdjoint"),
+    "cholesky_solve_adjoint": ("adjoints", "CholeskySolveAdjoint"),
+    "lower_solve_adjoint": ("adjoints", "SolveAdjoint"),
+    "upper_solve_adjoint": ("adjoints", "SolveAdjoint"),
 }
 
 
@@ -179,8 +181,9 @@ def solver_translation_unit(variant: SolverVariant, config: SolverConfig) -> str
     numbers = {"n": variant.n, "columns": variant.columns, "threads": variant.threads, "lanes": config.lanes}
     lines = [f"    using {name.upper()} = {_matrix(operand)};" for name, operand in zip(names, variant.operands)]
     lines += [constants("int", numbers), constants("bool", {"in_place": variant.in_place})]
-    if variant.function in ("lower_solve", "upper_solve"):
-        order = "forward" if variant.function == "lower_solve" else "backward"
+    solve = variant.function.partition("_")[0]
+    if solve in ("lower", "upper"):
+        order = "forward" if solve == "lower" else "backward"
         lines.append(f"    static constexpr wt::solver::Order order = wt::solver::Order::{order};")
     body = "\n".join(lines)
     unique = unique_name(variant.symbol, body)

@@ -156,6 +156,9 @@ class Settings:
     gemm_gradients: str = _setting("auto", values.choice("auto", "always", "off"), formerly="whole_gradients")
     """Where a kernel is a product of whole arrays, a tape on a GPU computes its gradients as [two
     products](loops.md#gradients): `auto` for large arrays, `always`, or `off`."""
+    solver_gradients: str = _setting("warp", values.choice("warp", "own"), affects="code")
+    """Gradients of solvers on a GPU: `warp` computes those that Warp has, of `tile_cholesky` and `tile_lower_solve`;
+    `own` computes those of [all eight](providers.md#gradients-of-solvers)."""
     main_loop: str = _setting("auto", values.main_loop, affects="code")
     """The pipeline of loops of products ([loops](loops.md)): `auto`; `mma` uses stages and never `wgmma`;
     `double_buffered` uses no stages; or [fields](loops.md#fields) such as `wgmma,stages=3`."""

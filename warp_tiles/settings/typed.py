@@ -43,6 +43,7 @@ class Keywords(TypedDict, Generic[Removed], total=False):
     progress: Literal["auto", "on", "off"] | Removed
     register_accumulators: bool | Removed
     gemm_gradients: Literal["auto", "always", "off"] | Removed
+    solver_gradients: Literal["warp", "own"] | Removed
     main_loop: str | Removed
     async_copies: bool | Removed
     policy: Literal["off", "scalar", "fast", "auto", "max", "locked"] | Removed

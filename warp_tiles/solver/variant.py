@@ -17,7 +17,6 @@ from warp_tiles.gemm.hardware import (
     LANES,
     MIN_ARCH,
     REGISTERS,
-    STATIC_SHARED_BYTES,
     THREAD_REGISTERS,
     resident_blocks,
 )
@@ -57,8 +56,9 @@ Config = TileConfig | SolverConfig
 """The configuration of any device function."""
 
 Function = Literal[
-    "cholesky", "cholesky_solve", "lower_solve", "upper_solve", "cholesky_adjoint", "lower_solve_adjoint"
-]
+    "cholesky", "cholesky_solve", "lower_solve", "upper_solve",
+    "cholesky_adjoint", "cholesky_solve_adjoint", "lower_solve_adjoint", "upper_solve_adjoint",
+]  # fmt: skip
 
 SOLVERS: dict[str, Function] = {
     "tile_cholesky": "cholesky",
@@ -72,20 +72,32 @@ SOLVERS: dict[str, Function] = {
 }
 """Warp's solver builtins, and what each computes."""
 
+_OF_SOLVE_ADJOINT = ("l", "x", "gx", "gy", "gl")
+
 OPERANDS: dict[Function, tuple[str, ...]] = {
     "cholesky": ("a", "l"),
     "cholesky_solve": ("l", "y", "x"),
     "lower_solve": ("t", "y", "x"),
     "upper_solve": ("t", "y", "x"),
     "cholesky_adjoint": ("l", "g", "a"),
-    "lower_solve_adjoint": ("l", "x", "gx", "gy", "gl"),
+    "cholesky_solve_adjoint": _OF_SOLVE_ADJOINT,
+    "lower_solve_adjoint": _OF_SOLVE_ADJOINT,
+    "upper_solve_adjoint": _OF_SOLVE_ADJOINT,
 }
 """Names of each function's operands, in the order in which it takes them; ``g`` marks a gradient."""
 
 RIGHT_SIDES = frozenset(("y", "x", "gy", "gx"))
 """The operands with ``n`` rows and ``columns`` columns. All others are triangles with ``n`` rows and columns."""
 
-FORWARD_OF: dict[Function, Function] = {"cholesky_adjoint": "cholesky", "lower_solve_adjoint": "lower_solve"}
+ADJOINTS: dict[Function, Function] = {
+    "cholesky": "cholesky_adjoint",
+    "cholesky_solve": "cholesky_solve_adjoint",
+    "lower_solve": "lower_solve_adjoint",
+    "upper_solve": "upper_solve_adjoint",
+}
+"""The adjoint of each function."""
+
+FORWARD_OF = {adjoint: function for function, adjoint in ADJOINTS.items()}
 """The forward function of each adjoint."""
 
 
@@ -100,13 +112,14 @@ class SolverVariant:
     | ``lower_solve`` | X of T X = Y, T lower |
     | ``upper_solve`` | X of T X = Y, T upper |
     | ``cholesky_adjoint`` | adj_A += the gradient of A, from L and its gradient |
-    | ``lower_solve_adjoint`` | adj_Y and adj_L += the gradients of Y and L, from L, X and the gradient of X |
+    | ``lower_solve_adjoint`` and so on | adj_Y and adj_L += the gradients of Y and the triangle, from L, X and adj_X |
 
     Attributes:
         n: Rows and columns of the triangle, in elements.
         columns: Columns of X and Y; ``n`` where there are none.
         operands: Its matrices, see :data:`OPERANDS`; all of one dtype.
-        in_place: True if the result replaces the last input.
+        in_place: True if the result replaces the last input. The adjoint then restores this input, and its gradient
+            replaces that of the result.
         threads: Threads of the block, one-dimensional, all of which take part.
         arch: Target compute capability, e.g. ``90``.
     """
@@ -139,7 +152,8 @@ class SolverVariant:
         """Elements of shared memory that the function needs besides its operands."""
         if self.function == "cholesky_adjoint":
             return self.n * (self.n + 1)
-        return (self.n | 1) * self.columns if self.function == "lower_solve_adjoint" else 0
+        matrices = {"cholesky_solve_adjoint": 2, "lower_solve_adjoint": 1, "upper_solve_adjoint": 1}
+        return matrices.get(self.function, 0) * (self.n | 1) * self.columns
 
     @property
     def scratch_bytes(self) -> int:
@@ -239,7 +253,7 @@ def variant_from_fields(data: Any) -> Variant:
 def solvers(
     function: Function, tiles: Sequence[Tile], target: Target, *, upper: bool = False, in_place: bool = False
 ) -> dict[Role, SolverVariant] | str:
-    """The forward function of a call of a solver builtin, and its adjoint if Warp differentiates the call.
+    """The forward function of a call of a solver builtin, and its adjoint.
 
     Args:
         tiles: The square tile that is read: A of ``cholesky``, else the factor or triangle; the right-hand side Y,
@@ -266,13 +280,12 @@ def solvers(
     # a gradient lies as its tile does
     if function == "cholesky":
         a, factor = found
-        adjoint: tuple[Function, tuple[Operand, ...]] = ("cholesky_adjoint", (factor, factor, a))
+        operands: tuple[Operand, ...] = (factor, factor, a)
     else:
         t, y, x = found
-        adjoint = "lower_solve_adjoint", (t, x, x, y, t)
-    if function in FORWARD_OF.values() and not in_place:
-        variants[Role.ADJOINT] = SolverVariant(adjoint[0], n, columns, adjoint[1], False, target.threads, arch)
-    return variants
+        operands = (t, x, x, y, t)
+    adjoint = SolverVariant(ADJOINTS[function], n, columns, operands, in_place, target.threads, arch)
+    return {**variants, Role.ADJOINT: adjoint}
 
 
 # ---- the configuration, and limits
@@ -298,9 +311,6 @@ def reason_unsupported(variant: SolverVariant) -> str:
         return f"threads={variant.threads}: the block has to consist of whole warps: change block_dim"
     if variant.n > MAX_ROWS:
         return f"n={variant.n}: shared memory does not hold a triangle of so many rows: use a smaller matrix"
-    if variant.scratch_bytes > STATIC_SHARED_BYTES:
-        needs = f"n={variant.n}: its scratch memory has {variant.scratch_bytes} of at most {STATIC_SHARED_BYTES} bytes"
-        return f"{needs}: use a smaller matrix"
     return ""
 
 
