@@ -117,6 +117,22 @@ def test_in_place() -> None:
     np.testing.assert_allclose(values_of(array), factor_of(a, True), rtol=0, atol=1e-13)
 
 
+def test_a_repeated_call() -> None:
+    a, out, info = on(matrices(1, 5), F64), on(np.zeros((5, 5)), F64), wp.full(1, 7, dtype=int, device="cpu")
+    for scale in (1.0, 4.0):
+        a.assign(scale * matrices(1, 5))
+        assert warp_tiles.cholesky(a, out, info=info) is out
+        np.testing.assert_allclose(values_of(out), scale**0.5 * factor_of(matrices(1, 5), False), rtol=0, atol=1e-13)
+    with pytest.raises(TypeError, match="info is of type int"):
+        warp_tiles.cholesky(a, out, info=0)  # type: ignore[arg-type]
+    b = on(np.ones(5), F64)
+    for scale in (1.0, 4.0):
+        b.fill_(scale)
+        warp_tiles.solve(out, b, b, factored=True)
+        expected = np.linalg.solve(4.0 * matrices(1, 5), scale * np.ones(5))
+        np.testing.assert_allclose(values_of(b), expected, rtol=0, atol=1e-13)
+
+
 def test_nothing_to_do() -> None:
     info = wp.full(0, 7, dtype=int, device="cpu")
     assert warp_tiles.cholesky(on(np.zeros((0, 3, 3))), info=info).shape == (0, 3, 3)
@@ -125,6 +141,9 @@ def test_nothing_to_do() -> None:
     assert info.numpy().tolist() == [0, 0]
     assert warp_tiles.solve(on(np.zeros((2, 0, 0))), on(np.zeros((2, 0, 3)))).shape == (2, 0, 3)
     assert warp_tiles.solve(on(np.eye(3)), on(np.zeros((3, 0)))).shape == (3, 0)
+    info = wp.full(1, 7, dtype=int, device="cpu")
+    warp_tiles.solve(on(-np.eye(3)), on(np.zeros((3, 0))), info=info)
+    assert info.numpy().tolist() == [1]
 
 
 # ---- gradients
@@ -247,6 +266,12 @@ def overlapping() -> None:
 def broadcast() -> None:
     out = wp.array(ptr=zeros(3).ptr, shape=(3, 3), strides=(0, 4), dtype=F32, device="cpu")
     warp_tiles.cholesky(zeros(3, 3), out)
+
+
+def test_a_result_in_place_has_memory_for_each_element() -> None:
+    b = wp.array(ptr=zeros(3).ptr, shape=(3, 2), strides=(4, 0), dtype=F32, device="cpu")
+    with pytest.raises(warp_tiles.MatmulError, match="elements share memory"):
+        warp_tiles.solve(zeros(3, 3), b, b)
 
 
 def test_solutions_must_not_overlap_the_matrix() -> None:

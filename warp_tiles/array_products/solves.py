@@ -7,14 +7,17 @@ from typing import Any
 
 import warp as wp
 
+from warp_tiles._warp.intercept import is_planning
 from warp_tiles._warp.launch import runtime
 from warp_tiles.array_products.arguments import check_overlap, checked_array, described, span
 from warp_tiles.array_products.call import are_distinct, lower_view, right_sides
-from warp_tiles.array_products.prepared_solves import SolveCall, prepared_solve
+from warp_tiles.array_products.prepared_solves import PreparedSolve, SolveCall, prepared_solve
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.problem import DType
 
 _DTYPES = ("float32", "float64")
+_MOST_CALLS = 1024  # that are remembered
+_known: dict[Any, PreparedSolve] = {}  # calls with these arrays, without a tape; if repeated, nothing is checked again
 
 
 def cholesky(
@@ -46,12 +49,17 @@ def cholesky(
         TypeError: An argument has another type than above.
         Exception: Any error of ``wp.launch`` when a module does not build.
     """
+    tape = runtime().tape
+    key = _key("cholesky", upper, tape, a, out, info)
+    known = _known.get(key)
+    if known is not None and known.is_current():
+        known.run(a, out, None, None, info)
+        return out
     dtype = _checked_matrix(a)
     _check_info(info, a)
-    tape = runtime().tape
     if out is None:
         out = _empty(a.shape, a, tape is not None and a.requires_grad)
-    elif out is not a:
+    else:
         _check_result(out, a.shape, dtype, a)
         if not _is_same(a, out):
             _check_apart("a", a, out)
@@ -66,7 +74,8 @@ def cholesky(
 
         _require_apart(a, out)
         backward = CholeskyBackward(a, out, upper)
-    prepared_solve(call, a.device).run(a, out, None, None, info)
+    prepared = _remembered(key, call, a.device)
+    prepared.run(a, out, None, None, info)
     if backward is not None:
         backward.record_on(tape)
     return out
@@ -104,22 +113,30 @@ def solve(
         TypeError: An argument has another type than above.
         Exception: Any error of ``wp.launch`` when a module does not build.
     """
+    tape = runtime().tape
+    key = _key("factored" if factored else "solve", upper, tape, a, b, out, info)
+    known = _known.get(key)
+    if known is not None and known.is_current():
+        known.run(a, None, b, out, info)
+        return out
     dtype = _checked_matrix(a)
     _check_right_sides(a, b, dtype)
     if factored and info is not None:
         raise MatmulError("info is given, and a is factored", remedy="give info to cholesky()")
     _check_info(info, a)
-    tape = runtime().tape
     if out is None:
         out = _empty(b.shape, b, tape is not None and (a.requires_grad or b.requires_grad))
-    elif out is not b:
+    else:
         _check_result(out, b.shape, dtype, a)
         if not _is_same(b, out):
             _check_apart("b", b, out)
     _check_apart("a", a, out)
-    if math.prod(a.shape) == 0 and info is not None:
-        info.zero_()
     if math.prod(b.shape) == 0:
+        if math.prod(a.shape) and info is not None:  # without right-hand sides
+            call = SolveCall(lower_view(a, upper, dtype), has_info=True)
+            prepared_solve(call, a.device).run(a, None, None, None, info)
+        elif info is not None:
+            info.zero_()
         return out
     records = tape is not None and out.grad is not None and (a.grad is not None or b.grad is not None)
     factor, is_factored = a, factored
@@ -137,12 +154,34 @@ def solve(
         is_factored=is_factored,
         has_info=info is not None and not is_factored,
     )
-    prepared_solve(call, a.device).run(factor, None, b, out, None if is_factored else info)
+    prepared = _remembered(key, call, a.device)
+    prepared.run(factor, None, b, out, None if is_factored else info)
     if records:
         from warp_tiles.array_products.solve_gradients import SolveBackward
 
         SolveBackward(a, b, out, factor, upper, factored).record_on(tape)
     return out
+
+
+def _key(function: str, upper: bool, tape: Any, *arrays: Any) -> Any:
+    """The key of a call with these arrays; None for one that is not remembered. The last array may be None."""
+    *needed, info = arrays
+    if tape is not None or is_planning() or not all(isinstance(array, wp.array) for array in needed):
+        return None
+    given = needed if info is None else arrays
+    try:
+        return function, upper, *((x.ptr, x.shape, x.strides, x.dtype, x.device.alias) for x in given)
+    except AttributeError:  # info is no array
+        return None
+
+
+def _remembered(key: Any, call: SolveCall, device: Any) -> PreparedSolve:
+    prepared = prepared_solve(call, device)
+    if key is not None:
+        if len(_known) >= _MOST_CALLS:
+            _known.clear()
+        _known[key] = prepared
+    return prepared
 
 
 def _empty(shape: Any, like: Any, requires_grad: bool) -> Any:
