@@ -90,12 +90,9 @@ def checked(
 
 def _checked_operands(a: Any, b: Any) -> tuple[tuple[int, ...], DType]:
     """Returns the shape of the product of A and B, and their dtype."""
-    types = [checked_array("a", a, (2, 3)), checked_array("b", b, (2, 3))]
+    dtype = checked_array("a", a, (2, 3))
+    check_alike(a, b, (2, 3))
     both = f"{described('a', a)}, and {described('b', b)}"
-    if types[0] != types[1]:
-        raise MatmulError(f"a and b have different dtypes: {both}", remedy="convert one of them")
-    if a.device != b.device:
-        raise MatmulError(f"a and b are on different devices: {both}", remedy="move one of them")
     if a.shape[-1] != b.shape[-2]:
         raise MatmulError(
             f"a has {a.shape[-1]} columns, and b has {b.shape[-2]} rows: {both}",
@@ -107,7 +104,16 @@ def _checked_operands(a: Any, b: Any) -> tuple[tuple[int, ...], DType]:
         raise MatmulError(
             f"a and b have different batches: {both}", remedy="give equal batches, or share one matrix (a batch of 1)"
         )
-    return (*([batch] if batches else []), a.shape[-2], b.shape[-1]), types[0]
+    return (*([batch] if batches else []), a.shape[-2], b.shape[-1]), dtype
+
+
+def check_alike(a: Any, b: Any, dimensions: tuple[int, ...]) -> None:
+    """Checks that B is an array of A's dtype on its device."""
+    found, both = checked_array("b", b, dimensions), f"{described('a', a)}, and {described('b', b)}"
+    if found != a.dtype.__name__:
+        raise MatmulError(f"a and b have different dtypes: {both}", remedy="convert one of them")
+    if a.device != b.device:
+        raise MatmulError(f"a and b are on different devices: {both}", remedy="move one of them")
 
 
 def checked_array(name: str, value: Any, dimensions: tuple[int, ...]) -> DType:
@@ -137,12 +143,17 @@ def _checked_out(out: Any, shape: tuple[int, ...], allowed: Sequence[DType]) -> 
             f"{described('out', out)}, and a is {allowed[0]}",
             remedy=f"give out of dtype {' or '.join(dict.fromkeys(allowed))}",
         )
+    check_distinct(out)
+    return found
+
+
+def check_distinct(out: Any) -> None:
+    """Checks that each element of a result has memory of its own."""
     if not are_distinct(out):
         raise MatmulError(
             f"{described('out', out)}, and its strides are {tuple(out.strides)}: elements share memory",
             remedy="give out memory for each element",
         )
-    return found
 
 
 def _checked_bias(shape: tuple[int, ...], dtype: DType, bias: Any) -> Bias:

@@ -215,7 +215,7 @@ def _factorization(call: SolveCall, factor: View, where: int, config: SolveConfi
         if first:
             left, right = (_part(factor, begin, end, 0, first) for begin, end in ((first, n), (first, last)))
             yield _product(
-                left, right.transposed(), _part(factor, first, n, first, last), (where, where, where), device
+                left, _transposed(right), _part(factor, first, n, first, last), (where, where, where), device
             )
         for k in range(first, last, rows):
             launch = _tiled(diagonal_kernel(key), [n, first, k], [memory, _info(call)], [batch], at)
@@ -246,11 +246,9 @@ def _substitutions(call: SolveCall, factor: View, where: int, config: SolveConfi
             last = min(n, first + config.strip)
             begin, end = (0, first) if forward else (last, n)  # the rows of X that are known
             if begin < end:
-                block = (
-                    _part(factor, first, last, begin, end)
-                    if forward
-                    else _part(factor, begin, end, first, last).transposed()
-                )
+                block = _part(factor, first, last, begin, end)
+                if not forward:
+                    block = _transposed(_part(factor, begin, end, first, last))
                 known, target = (_part(call.x, *part, 0, columns) for part in ((begin, end), (first, last)))
                 yield _product(block, known, target, (where, X, X), device)
             launch = _tiled(substitution_kernel(key, forward), [n, first, last], arrays, dim, at)
@@ -263,26 +261,21 @@ def _triangle(source: View, source_at: int, result: View, result_at: int, device
     return _Launch(launch, ((source_at, 0), (result_at, 0)), 1.0)
 
 
-@dataclass(frozen=True)
-class _Part:
-    """A part of the matrices of a view, and its first byte."""
-
-    view: View
-    offset: int
-
-    def transposed(self) -> _Part:
-        return replace(self, view=self.view.transposed())
+_Part = tuple[View, int]  # a part of the matrices of a view, and its first byte
 
 
 def _part(view: View, row: int, last_row: int, column: int, last_column: int) -> _Part:
     (batch, _, _), (far, down, along) = view.shape, view.strides
     offset = row * down + column * along
-    alignment = math.gcd(view.alignment, offset)
-    part = View(view.dtype, (batch, last_row - row, last_column - column), (far, down, along), alignment)
-    return _Part(part, offset)
+    shape = (batch, last_row - row, last_column - column)
+    return View(view.dtype, shape, (far, down, along), math.gcd(view.alignment, offset)), offset
+
+
+def _transposed(part: _Part) -> _Part:
+    return part[0].transposed(), part[1]
 
 
 def _product(a: _Part, b: _Part, c: _Part, where: tuple[int, int, int], device: Any) -> _Product:
     """C -= A B, of parts of the arrays at these positions."""
-    call = MatmulCall(a.view, b.view, c.view, scaled=True, has_beta=True)
-    return _Product(prepared(call, device), tuple((at, part.offset) for at, part in zip(where, (a, b, c))))
+    call = MatmulCall(a[0], b[0], c[0], scaled=True, has_beta=True)
+    return _Product(prepared(call, device), tuple((at, offset) for at, (_, offset) in zip(where, (a, b, c))))

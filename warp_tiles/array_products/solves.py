@@ -9,8 +9,15 @@ import warp as wp
 
 from warp_tiles._warp.intercept import is_planning
 from warp_tiles._warp.launch import runtime
-from warp_tiles.array_products.arguments import check_overlap, checked_array, described, span
-from warp_tiles.array_products.call import are_distinct, lower_view, right_sides
+from warp_tiles.array_products.arguments import (
+    check_alike,
+    check_distinct,
+    check_overlap,
+    checked_array,
+    described,
+    span,
+)
+from warp_tiles.array_products.call import lower_view, right_sides
 from warp_tiles.array_products.prepared_solves import PreparedSolve, SolveCall, prepared_solve
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.problem import DType
@@ -60,7 +67,7 @@ def cholesky(
     if out is None:
         out = _empty(a.shape, a, tape is not None and a.requires_grad)
     else:
-        _check_result(out, a.shape, dtype, a)
+        _check_result(out, a)
         if not _is_same(a, out):
             _check_apart("a", a, out)
     call = SolveCall(lower_view(a, upper, dtype), lower_view(out, upper, dtype), has_info=info is not None)
@@ -120,14 +127,14 @@ def solve(
         known.run(a, None, b, out, info)
         return out
     dtype = _checked_matrix(a)
-    _check_right_sides(a, b, dtype)
+    _check_right_sides(a, b)
     if factored and info is not None:
         raise MatmulError("info is given, and a is factored", remedy="give info to cholesky()")
     _check_info(info, a)
     if out is None:
         out = _empty(b.shape, b, tape is not None and (a.requires_grad or b.requires_grad))
     else:
-        _check_result(out, b.shape, dtype, a)
+        _check_result(out, b)
         if not _is_same(b, out):
             _check_apart("b", b, out)
     _check_apart("a", a, out)
@@ -200,32 +207,24 @@ def _checked_matrix(a: Any) -> DType:
     return dtype
 
 
-def _check_right_sides(a: Any, b: Any, dtype: DType) -> None:
-    found = checked_array("b", b, (a.ndim - 1, a.ndim))
-    both = f"{described('a', a)}, and {described('b', b)}"
-    if found != dtype:
-        raise MatmulError(f"a and b have different dtypes: {both}", remedy="convert one of them")
-    if a.device != b.device:
-        raise MatmulError(f"a and b are on different devices: {both}", remedy="move one of them")
+def _check_right_sides(a: Any, b: Any) -> None:
+    check_alike(a, b, (a.ndim - 1, a.ndim))
     if tuple(b.shape[: a.ndim - 1]) != tuple(a.shape[:-1]):
         raise MatmulError(
-            f"a and b do not fit each other: {both}",
+            f"a and b do not fit each other: {described('a', a)}, and {described('b', b)}",
             remedy="give b of (n,) or (n, columns), with the batch of a as the first dimension",
         )
 
 
-def _check_result(out: Any, shape: Any, dtype: DType, a: Any) -> None:
-    found = checked_array("out", out, (len(shape),))
-    if tuple(out.shape) != tuple(shape) or found != dtype or out.device != a.device:
+def _check_result(out: Any, like: Any) -> None:
+    """Checks a result of the shape, dtype and device of an operand."""
+    checked_array("out", out, (like.ndim,))
+    if (tuple(out.shape), out.dtype, out.device) != (tuple(like.shape), like.dtype, like.device):
         raise MatmulError(
-            f"{described('out', out)}, and the result is {dtype} of shape {tuple(shape)} on {a.device}",
+            f"{described('out', out)}, and the result {described('', like).strip()}",
             remedy="give an array of this shape, dtype and device",
         )
-    if not are_distinct(out):
-        raise MatmulError(
-            f"{described('out', out)}, and its strides are {tuple(out.strides)}: elements share memory",
-            remedy="give out memory for each element",
-        )
+    check_distinct(out)
 
 
 def _check_info(info: Any, a: Any) -> None:
