@@ -130,7 +130,7 @@ class Bench:
     def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.engine, self.store, self.pool = engine, FakeStore(), FakePool()
         monkeypatch.setattr(module, "ToolchainStore", lambda root, shared: self.store)
-        monkeypatch.setattr(engine.resources, "pool", lambda jobs, make: self.pool)
+        monkeypatch.setattr(engine.resources, "pool", lambda *_: self.pool)
 
     def refuse(self, *names: str) -> None:
         """Make the compiler reject sources."""

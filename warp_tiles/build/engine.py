@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from warp_tiles.compile.toolchain import ToolchainStore
     from warp_tiles.providers.base import Tuned
     from warp_tiles.store.cache import Cache
-    from warp_tiles.store.key import CacheKey
 
 log = logging.getLogger("warp_tiles")
 STARTED_AHEAD = 2  # compiler processes: one for the module, one for its functions
@@ -62,22 +61,6 @@ class Measurements(Protocol):
         """Tune the kernel that this thread is launching, if it launches one on a GPU."""
 
 
-class IdleWork(Protocol):
-    """Builds that no launch waits for: :class:`warp_tiles.build.idle.IdleBuilds`."""
-
-    def wait(self, work: Future[Any], size_bytes: int, jobs: int) -> None:
-        """Wait for a request of a launch, and build others meanwhile."""
-
-    def needed(self, key: CacheKey, size_bytes: int) -> None:
-        """A launch needs a module."""
-
-    def summary(self) -> str:
-        """What was built, for a log; empty for nothing."""
-
-    def close(self) -> None:
-        """Start no more builds."""
-
-
 class Engine:
     """Plans and builds the functions of products and solvers.
 
@@ -98,7 +81,7 @@ class Engine:
         self.progress = BuildProgress()
         self.tuned = tuned
         self.on_loaded: Callable[..., object] | None = None  # ProgramStart.note()
-        self.idle: IdleWork | None = None
+        self.idle: Any = None  # IdleBuilds, once a module of Warp is built
         self.resources = Resources(warp_toolkit, functools.partial(_pool_of, executor) if executor else None)
         self._libmathdx: Libmathdx | None = None
         self._lock = threading.RLock()  # without threads, submit() does the work itself

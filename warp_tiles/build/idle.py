@@ -85,7 +85,7 @@ class IdleBuilds:
     def __init__(self, generate: Callable[[float], IdleModule | None], progress: BuildProgress) -> None:
         self._generate = generate
         self._progress = progress
-        self._lock = threading.Lock()  # of the decision what is compiled next
+        self._lock = threading.RLock()  # without threads, submit() does the work itself
         self._threads: DaemonThreads | None = None
         self._waiting = 0  # launches
         self._jobs = 1
@@ -107,7 +107,8 @@ class IdleBuilds:
             jobs: The number of workers.
         """
         started, self._jobs = now_s(), jobs
-        self._waiting += 1
+        with self._lock:
+            self._waiting += 1
         try:
             may_step = jobs > 1 and idle_cores() > _LEFT_CORES
             while not work.done():
@@ -116,13 +117,15 @@ class IdleBuilds:
                 if not (may_step and self._waiting == 1 and self._step(elapsed, left)):
                     wait_all([work], _STEP_S)
         finally:
-            self._waiting -= 1
-            self._needed_s += now_s() - started
+            with self._lock:
+                self._waiting -= 1
+                self._needed_s += now_s() - started
 
     def needed(self, key: CacheKey, size_bytes: int) -> None:
         """A launch needs a module. If the module is being compiled, wait for it."""
-        self._ready = [one for one in self._ready if one.key != key]
-        running, _ = self._running.get(key.digest, (None, 0.0))
+        with self._lock:
+            self._ready = [one for one in self._ready if one.key != key]
+            running, _ = self._running.get(key.digest, (None, 0.0))
         started = now_s()
         if running is not None:
             self.wait(running, size_bytes, self._jobs)
@@ -183,7 +186,8 @@ class IdleBuilds:
             raise_if_signalled(error)
             log.debug("module %s was not compiled ahead: %s", one.module.name, error)
         finally:
-            self._running.pop(one.key.digest, None)
+            with self._lock:
+                self._running.pop(one.key.digest, None)
         self._start()
 
     # ---- the end
