@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 
 from warp_tiles.store.folder import LOCKS
 from warp_tiles.util.processes import host
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 try:
@@ -61,6 +60,6 @@ class WorkerSlots:
     def after_fork(self) -> None:
         """Close what a forked child has of its parent's slots."""
         for slot in self._taken:
-            with suppress(OSError):
+            with suppressed(OSError):
                 os.close(slot)
         self._taken.clear()
