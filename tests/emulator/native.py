@@ -24,10 +24,8 @@ _OPERAND = re.compile(r"%(\d+)|\b(\d+)\b")
 _EMULATED = re.compile(r"(?:inline void|^WT_\w+\()\s*(\w+)[(,]", re.MULTILINE)
 # g++ accepts this attribute only before the specifiers
 _ALIGNED = re.compile(r"__shared__ (alignas\(\w+\))")
-_DYNAMIC = "extern __shared__ char dynamic_smem_base[];"
-_DYNAMIC_HERE = (
-    "char* const dynamic_smem_base = static_cast<char*>(wt::emulator::shared_pointer(wt::emulator::shared_start));"
-)
+_DYNAMIC = re.compile(r"extern __shared__ char (\w+)\[\];")
+_DYNAMIC_HERE = r"char* const \1 = static_cast<char*>(wt::emulator::shared_pointer(wt::emulator::shared_start));"
 
 
 def cached_folder(folder: Path, key: str) -> Path:
@@ -59,7 +57,7 @@ def for_host(text: str) -> str:
         close = _closing(text, match.end())
         parts += [text[end : match.start()], _call(text[match.end() : close])]
         end = close + 1
-    return _ALIGNED.sub(r"\1 __shared__", "".join([*parts, text[end:]])).replace(_DYNAMIC, _DYNAMIC_HERE)
+    return _DYNAMIC.sub(_DYNAMIC_HERE, _ALIGNED.sub(r"\1 __shared__", "".join([*parts, text[end:]])))
 
 
 def copy_headers(source: Path, target: Path) -> None:

@@ -29,6 +29,11 @@ WT_DEVICE void ldmatrix_transposed(u32 (&result)[4], u32 row)
 {
     emulator::collective(emulator::Kind::ldmatrix_x4_trans, {result, emulator::shared_pointer(row), nullptr, 0});
 }
+
+WT_DEVICE void stmatrix(u32 row, const u32 (&words)[4])
+{
+    wt_ptx::stmatrix_sync_aligned_m8n8_x4_shared_b16(row, words[0], words[1], words[2], words[3]);
+}
 #endif
 
 }  // namespace wt::arch

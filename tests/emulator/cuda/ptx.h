@@ -47,7 +47,7 @@ inline void red_relaxed_gpu_global_add_noftz_v4_bf16x2(void* to, unsigned a, uns
     wt::emulator::vector_add_bf16x2(to, a, b, c, d);
 }
 
-// ---- tests/emulator/kernels/tensor_copy.cuh
+// ---- kernels/arch/tensor_copy.cuh
 
 inline void mbarrier_init_shared_cta_b64(unsigned mbarrier, unsigned arrivals)
 {
@@ -78,6 +78,19 @@ WT_COPY_TENSOR(cp_async_bulk_tensor_3d_shared_cluster_global_mbarrier_complete_t
 WT_COPY_TENSOR(cp_async_bulk_tensor_4d_shared_cluster_global_mbarrier_complete_tx_bytes, 4)
 WT_COPY_TENSOR(cp_async_bulk_tensor_5d_shared_cluster_global_mbarrier_complete_tx_bytes, 5)
 #undef WT_COPY_TENSOR
+
+// ---- kernels/arch/tensor_store.cuh
+
+inline void cp_async_bulk_tensor_3d_global_shared_cta_bulk_group(const void* map, int x, int y, int z, unsigned from)
+{
+    const int start[] = {x, y, z};
+    wt::emulator::start_tensor_store(map, start, 3, from);
+}
+inline void cp_async_bulk_commit_group() { wt::emulator::commit_tensor_stores(); }
+inline void cp_async_bulk_wait_group_read(int pending) { wt::emulator::wait_for_tensor_stores(pending); }
+inline void setmaxnreg_dec_sync_aligned_u32(int count) { wt::emulator::set_registers(count, false); }
+inline void setmaxnreg_inc_sync_aligned_u32(int count) { wt::emulator::set_registers(count, true); }
+inline void bar_sync(int number, int threads) { wt::emulator::named_barrier(number, threads); }
 
 // ---- warp_tiles/array_products/kernels.py
 

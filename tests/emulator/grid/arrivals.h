@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The threads that have waited for a phase of an mbarrier. They may access the bytes of its tensor copies. Barriers make
-// such bytes visible to other threads.
+// The threads that have waited for a phase of an mbarrier. They may access the bytes of its tensor copies, and so may the threads
+// whose accesses are ordered after such a wait.
 
 #pragma once
 
-#include <array>
 #include <bitset>
 #include <cstdint>
 #include <vector>
 
-#include "machine/warp_times.h"
+#include "grid/order.h"
 
 namespace wt::emulator {
 
@@ -25,32 +24,27 @@ public:
         return std::int32_t(phases_.size()) - 1;
     }
 
-    // Notes that a thread has waited for a phase at a time of the block.
-    void wait(std::int32_t phase, int thread, std::uint32_t now, const WarpTimes& warps)
+    // Notes that a thread has waited for a phase.
+    void wait(std::int32_t phase, int thread, const Order& order)
     {
         Phase& waited = phases_[std::size_t(phase)];
         waited.threads.set(std::size_t(thread));
-        if (waited.first == 0) waited.first = now;
-        std::uint32_t& warp = waited.first_of_warp[std::size_t(thread / threads_of_warp)];
-        if (warp == 0) warp = warps.now(thread);
+        waited.waits.push_back({std::int16_t(thread), order.now(thread)});
     }
 
-    // True if the thread has waited, or a barrier of its warp follows a wait of another lane.
-    bool is_visible(std::int32_t phase, int thread, const WarpTimes& warps) const
+    // True if the thread has waited, or is ordered after the wait of another one.
+    bool is_visible(std::int32_t phase, int thread, const Order& order)
     {
-        const Phase& waited = phases_[std::size_t(phase)];
-        const std::uint32_t warp = waited.first_of_warp[std::size_t(thread / threads_of_warp)];
-        return waited.threads[std::size_t(thread)] || (warp != 0 && warp < warps.now(thread));
+        Phase& waited = phases_[std::size_t(phase)];
+        for (std::size_t i = 0; i < waited.waits.size() && !waited.threads[std::size_t(thread)]; ++i)
+            waited.threads[std::size_t(thread)] = order.is_past(waited.waits[i].thread, waited.waits[i].time, thread);
+        return waited.threads[std::size_t(thread)];
     }
-
-    // The time of the first wait, or 0
-    std::uint32_t first_wait(std::int32_t phase) const { return phases_[std::size_t(phase)].first; }
 
 private:
     struct Phase {
-        std::bitset<1024> threads;
-        std::array<std::uint32_t, warps_of_block> first_of_warp{};  // 0: none
-        std::uint32_t first = 0;
+        std::bitset<1024> threads;  // those that may access the bytes, as far as they asked
+        std::vector<Readers> waits;
     };
 
     std::vector<Phase> phases_{1};

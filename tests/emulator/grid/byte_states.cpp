@@ -16,6 +16,7 @@ void ByteStates::reset(std::string name, const void* start, std::size_t size)
     start_ = static_cast<const char*>(start);
     states_.assign(size, State{});
     regions_.clear();
+    for (std::vector<Stamp>& fences : proxy_fences_) fences.clear();
 }
 
 void ByteStates::add_region(std::string name, std::size_t offset, std::size_t size, bool initialised)
@@ -53,15 +54,14 @@ void ByteStates::check_bounds(const Access& access, const void* address, int ali
         throw Fault{access.text() + " misaligned at " + describe(address)};
 }
 
-// Throws Fault if another thread made an access at `time` that no barrier separates from this access.
+// Throws Fault if other threads made an access at `time` that is not ordered before this access.
 void ByteStates::check_race(
-    const Access& access, const void* address, std::uint32_t time, int other, std::uint32_t warp_time,
-    const char* verb) const
+    const Access& access, const void* address, std::uint32_t time, Readers others, const char* verb) const
 {
     const bool here = time == clock_.now();
     if (time == 0 || clock_.is_past(time)) return;
-    if (here && (other == access.thread || clock_.warps.is_past(other, warp_time, access.thread))) return;
-    const std::string who = Accessors::is_thread(other) ? name_of_thread(other) : "several threads";
+    if (here && clock_.readers.are_past(others, access.thread, clock_.order)) return;
+    const std::string who = others.thread == Readers::several ? "several threads" : name_of_thread(others.thread);
     throw Fault{access.text() + " races at " + describe(address) + " with " + who + (here ? "" : " of another block")
                 + ", which " + verb + (here ? " it since the last barrier" : " it")};
 }
@@ -73,10 +73,8 @@ void ByteStates::check_copies(const Access& access, const char* byte, const Stat
     if (state.copy_pending) {
         reason = state.arrival == 0 ? " has not arrived, because that thread has not waited"
                                     : " has not arrived, because no thread has waited for its mbarrier";
-    } else if (!clock_.arrivals.is_visible(state.arrival, access.thread, clock_.warps)) {
-        const std::uint32_t waited = clock_.arrivals.first_wait(state.arrival);
-        if (waited == 0 || !clock_.is_past(waited))
-            reason = " has arrived, but this thread has not waited for its mbarrier";
+    } else if (!clock_.arrivals.is_visible(state.arrival, access.thread, clock_.order)) {
+        reason = " has arrived, but this thread has not waited for its mbarrier";
     }
     if (reason)
         throw Fault{access.text() + " at " + describe(byte) + ", where a " + (state.arrival ? "tensor copy of " : "copy of ")
@@ -106,23 +104,27 @@ void ByteStates::access(const Access& access, AccessKind kind, const void* addre
         if (kind != AccessKind::write && !state.initialised)
             throw Fault{access.text() + " of unwritten memory at " + describe(byte)};
         if (!(kind == AccessKind::atomic && state.atomic))
-            check_race(access, byte, state.write_time, state.writer, state.write_warp_time, "wrote");
-        if (kind == AccessKind::read || kind == AccessKind::mbarrier) {
-            const bool first =
-                state.read_time != now || clock_.warps.is_past(state.reader, state.read_warp_time, access.thread);
-            state.reader = first ? thread : Accessors::joined(state.reader, access.thread);
+            check_race(access, byte, state.write_time, {state.writer, state.write_order}, "wrote");
+        if (kind == AccessKind::read) {
+            const Readers before = state.read_time == now ? Readers{state.reader, state.read_order} : Readers{thread, 0};
+            const Readers found = clock_.readers.with(before, access.thread, clock_.order);
+            state.reader = found.thread;
             state.read_time = now;
-            state.read_warp_time = clock_.warps.now(access.thread);
-        } else {
-            check_race(access, byte, state.read_time, state.reader, state.read_warp_time, "read");
+            state.read_order = found.time;
+        } else if (kind != AccessKind::mbarrier) {
+            check_race(access, byte, state.read_time, {state.reader, state.read_order}, "read");
+            if (state.storer != 0)
+                throw Fault{access.text() + " at " + describe(byte) + ", which a tensor store of " + name_of_thread(state.storer - 1)
+                            + " still reads, because that thread has not waited"};
+            if (kind == AccessKind::write) state.read_time = 0;  // what is ordered after this is ordered after the reads
             state.initialised = true;
             state.atomic = kind == AccessKind::atomic;
             state.content = Content::stored;
             state.arrival = 0;
-            state.proxy_fences = proxy_fences_[std::size_t(thread)];
+            state.proxy_fences = proxy_fences(thread);
             state.writer = thread;
             state.write_time = now;
-            state.write_warp_time = clock_.warps.now(access.thread);
+            state.write_order = clock_.order.now(access.thread);
         }
     }
     if (equal) std::fill_n(states_.begin() + offset + 1, access.bytes - 1, states_[offset]);
@@ -143,10 +145,35 @@ void ByteStates::check_proxy(const Access& access, const void* address) const
 {
     for (int i = 0; i < access.bytes; ++i) {
         const State& state = states_[offset_of(address) + i];
-        if (state.content == Content::stored && state.proxy_fences == proxy_fences_[std::size_t(state.writer)])
-            throw Fault{access.text() + " at " + describe(address) + " was stored by " + name_of_thread(state.writer)
-                        + " without fence.proxy.async"};
+        if (state.content != Content::stored) continue;
+        const std::vector<Stamp>& fences = proxy_fences_[std::size_t(state.writer)];
+        const bool fenced = state.proxy_fences < fences.size();
+        if (fenced) {
+            const Stamp fence = fences[state.proxy_fences];
+            if (clock_.is_past(fence.time) || clock_.order.is_past(state.writer, fence.order, access.thread)) continue;
+        }
+        throw Fault{access.text() + " at " + describe(address) + " was stored by " + name_of_thread(state.writer)
+                    + " without fence.proxy.async" + (fenced ? " before the barrier" : "")};
     }
+}
+
+void ByteStates::start_tensor_store(const Access& access, const void* address)
+{
+    this->access(access, AccessKind::read, address, 1);
+    check_proxy(access, address);
+    set_storer(address, access.bytes, access.thread + 1);
+}
+
+// The bytes were read at any time up to now.
+void ByteStates::end_tensor_store(const Access& access, const void* address)
+{
+    set_storer(address, access.bytes, 0);
+    this->access(access, AccessKind::read, address, 1);
+}
+
+void ByteStates::set_storer(const void* address, int bytes, std::int32_t storer)
+{
+    for (int i = 0; i < bytes; ++i) states_[offset_of(address) + i].storer = storer;
 }
 
 void ByteStates::start_tensor_copy(const Access& access, const void* address, std::int32_t phase)
@@ -189,7 +216,7 @@ void ByteStates::end_copy(int thread, const void* address, int bytes)
         state.copy_pending = false;
         state.writer = std::int16_t(thread);
         state.write_time = clock_.now();
-        state.write_warp_time = clock_.warps.now(thread);
+        state.write_order = clock_.order.now(thread);
     }
 }
 

@@ -13,15 +13,15 @@
 
 #include "grid/arrivals.h"
 #include "grid/fences.h"
+#include "grid/order.h"
 #include "machine/memory.h"
-#include "machine/warp_times.h"
 
 namespace wt::emulator {
 
 enum class AccessKind { read, write, atomic, mbarrier };  // mbarrier: an instruction that takes an mbarrier
 
-// A logical clock that advances at each barrier and each block. Barriers order the accesses of a block's threads. Only
-// fences and atomic operations order the accesses of two blocks.
+// A logical clock that advances at each barrier of a block and each block. Between two barriers, `order` has the order of the
+// block's threads. Only fences and atomic operations order the accesses of two blocks.
 class Clock {
 public:
     void start_launch()
@@ -29,14 +29,20 @@ public:
         now_ = block_ = 1;
         fences.start_launch();
     }
-    void start_block()
+    void start_block(int threads)
     {
         block_ = ++now_;
-        warps.reset();
+        order.reset(threads);
+        readers.clear();
         arrivals.reset();
         fences.start_block(block_);
     }
-    void pass_barrier() { ++now_; }
+    void pass_barrier()
+    {
+        ++now_;
+        order.pass_barrier();
+        readers.clear();
+    }
 
     std::uint32_t now() const { return now_; }
 
@@ -46,7 +52,8 @@ public:
         return time >= block_ ? time < now_ : fences.is_ordered(time, now_);
     }
 
-    WarpTimes warps;
+    Order order;
+    ReaderSets readers;
     Arrivals arrivals;
     Fences fences;
 
@@ -56,7 +63,7 @@ private:
 
 class ByteStates {
 public:
-    explicit ByteStates(const Clock& clock) : clock_(clock) { }
+    explicit ByteStates(Clock& clock) : clock_(clock) { }
 
     // Forgets all regions. `start` is the address of the memory, and `name` its name in messages.
     void reset(std::string name, const void* start, std::size_t size);
@@ -81,10 +88,15 @@ public:
     void start_mbarrier(const Access& access, const void* address);
     void end_mbarrier(const Access& access, const void* address);
 
-    // Notes a thread's fence.proxy.async, and checks that one follows the stores that wgmma sees. Async copies need none.
-    void fence_proxy(int thread) { ++proxy_fences_[std::size_t(thread)]; }
+    // Notes a thread's fence.proxy.async, and checks that one lies between the stores that wgmma or a tensor store
+    // sees and the barrier. Async copies need none.
+    void fence_proxy(int thread) { proxy_fences_[std::size_t(thread)].push_back({clock_.now(), clock_.order.now(thread)}); }
     void check_proxy(const Access& access, const void* address) const;
-    std::uint32_t proxy_fences(int thread) const { return proxy_fences_[std::size_t(thread)]; }
+    std::uint32_t proxy_fences(int thread) const { return std::uint32_t(proxy_fences_[std::size_t(thread)].size()); }
+
+    // Starts and ends a tensor store from these bytes. In between no thread may write them.
+    void start_tensor_store(const Access& access, const void* address);
+    void end_tensor_store(const Access& access, const void* address);
 
     // Returns for example "shared memory, byte 16".
     std::string describe(const void* address) const;
@@ -97,11 +109,15 @@ private:
         bool initialised = false, atomic = false, copy_pending = false;
         Content content = Content::copied;
         std::int32_t arrival = 0;  // the phase of a tensor copy to this byte, or 0
+        std::int32_t storer = 0;   // 1 + the thread whose tensor store reads this byte, or 0
         std::uint32_t proxy_fences = 0;  // of the writer, before it stored
-        std::uint32_t write_time = 0, read_time = 0;  // 0 means never
-        std::uint32_t write_warp_time = 0, read_warp_time = 0;
+        std::uint32_t write_time = 0, read_time = 0;    // 0 means never
+        std::uint32_t write_order = 0, read_order = 0;  // as in Order, and as in Readers
     };
     static_assert(std::has_unique_object_representations_v<State>);
+    struct Stamp {
+        std::uint32_t time, order;
+    };
     struct Region {
         std::string name;
         std::size_t offset, size;
@@ -113,14 +129,14 @@ private:
     void check_bounds(const Access& access, const void* address, int alignment, int bytes) const;
     void check_copies(const Access& access, const char* byte, const State& state) const;
     void set_content(const void* address, int bytes, Content content);
-    void check_race(const Access& access, const void* address, std::uint32_t time, int other, std::uint32_t warp_time,
-                    const char* verb) const;
+    void set_storer(const void* address, int bytes, std::int32_t storer);
+    void check_race(const Access& access, const void* address, std::uint32_t time, Readers others, const char* verb) const;
 
-    const Clock& clock_;
+    Clock& clock_;
     std::string name_;
     const char* start_ = nullptr;
     std::vector<State> states_;
-    std::array<std::uint32_t, 1024> proxy_fences_{};  // of each thread
+    std::array<std::vector<Stamp>, 1024> proxy_fences_;  // of each thread
     std::vector<Region> regions_;
 };
 

@@ -50,7 +50,7 @@ std::string Grid::run(const GridLaunch& launch)
     gridDim = {unsigned(launch.blocks), 1, 1};
     for (int block = 0; block < launch.blocks; ++block) {
         blockIdx = {unsigned(block), 0, 0};
-        clock_.start_block();
+        clock_.start_block(launch.threads);
         std::memset(window_, unset, window_bytes);
         shared_states_.reset("shared memory", window_, window_bytes);
         shared_states_.add_region("shared memory", 0, std::size_t(launch.shared_bytes), false);
@@ -60,10 +60,14 @@ std::string Grid::run(const GridLaunch& launch)
         copies_.assign(std::size_t(launch.threads), {});
         commits_.assign(std::size_t(launch.threads), 0);
         tensor_copies_.start_block(window_ - shared_start);
+        tensor_stores_.start_block(window_ - shared_start, launch.threads);
+        registers_.start_block(launch.threads);
         products_.assign(std::size_t(launch.threads + warp_lanes - 1) / warp_lanes, {});
         try {
             run_threads(launch.threads, launch.sm);
             tensor_copies_.end_block();
+            tensor_stores_.end_block();
+            registers_.end_block();
             for (const AsyncProducts& products : products_)
                 if (!products.empty()) throw Fault{"the kernel ends while products are in flight"};
         } catch (const Fault& fault) {
@@ -154,26 +158,22 @@ struct Grid::SharedReader : AsyncProducts::Reader {
         , thread(thread)
     {
     }
-    unsigned read(unsigned address, int bytes) override
+    void read(unsigned vector) override
     {
-        const Access access{thread, "wgmma operand", bytes};
-        grid.shared_states_.access(access, AccessKind::read, grid.shared_pointer(address), bytes);
-        grid.shared_states_.check_proxy(access, grid.shared_pointer(address));
-        return peek(address, bytes);
+        const Access access{thread, "wgmma operand", int(AsyncProducts::vector_bytes)};
+        grid.shared_states_.access(access, AccessKind::read, grid.shared_pointer(vector), access.bytes);
+        grid.shared_states_.check_proxy(access, grid.shared_pointer(vector));
     }
-    unsigned peek(unsigned address, int bytes) const override
-    {
-        unsigned bits = 0;
-        std::memcpy(&bits, grid.shared_pointer(address), std::size_t(bytes));
-        return bits;
-    }
+    const char* bytes(unsigned address) const override { return static_cast<const char*>(grid.shared_pointer(address)); }
 };
 
 void Grid::run_async(Kind kind, int warp, const WarpOperands& lanes)
 {
     AsyncProducts& products = products_[std::size_t(warp)];
     SharedReader reader(*this, warp * warp_lanes);
-    if (kind == Kind::wgmma)
+    if (kind == Kind::keep_registers || kind == Kind::take_registers)
+        registers_.set(warp, lanes[0]->mask, kind == Kind::take_registers);
+    else if (kind == Kind::wgmma)
         products.issue(warp % 4, lanes, reader);
     else if (kind == Kind::wgmma_commit)
         products.commit();

@@ -10,7 +10,9 @@
 #include "machine/threads.h"
 #include "grid/byte_states.h"
 #include "grid/module.h"
+#include "grid/registers.h"
 #include "grid/tensor_copies.h"
+#include "grid/tensor_stores.h"
 #include "grid/wgmma.h"
 
 namespace wt::emulator {
@@ -52,8 +54,12 @@ public:
     void commit_copies();
     void wait_for_copies(int pending = 0);  // groups that may stay pending
 
-    // Runs an operation of mbarriers and tensor copies, which are as in tensor_copies.h.
+    // Runs an operation of mbarriers and tensor copies, which are as in tensor_copies.h and tensor_stores.h.
     template <class Act> void with_tensor_copies(Act&& act);
+    template <class Act> void with_tensor_stores(Act&& act)
+    {
+        with_tensor_copies([&](TensorCopies&, int thread) { act(tensor_stores_, thread); });
+    }
     void wait_for_phase(unsigned mbarrier, unsigned parity);
 
     bool is_global(const void* address) const;
@@ -82,7 +88,8 @@ private:
     int write(const Access& access, void* address, const void* from) override;
     std::size_t offset_of(const void* address) const override;
     void pass_barrier() override { clock_.pass_barrier(); }
-    void pass_warp_barrier(int warp) override { clock_.warps.pass_barrier(warp); }
+    void pass_warp_barrier(int warp) override { clock_.order.pass_barrier({warp}); }
+    void pass_named_barrier(const std::vector<int>& warps) override { clock_.order.pass_barrier(warps); }
     std::string describe_misuse(const void* address) const override;
 
     Clock clock_;
@@ -96,6 +103,8 @@ private:
     std::vector<int> commits_;                // groups of copies that each thread has made
     std::vector<AsyncProducts> products_;     // of each warp
     TensorCopies tensor_copies_{clock_, shared_states_, array_states_};
+    TensorStores tensor_stores_{tensor_copies_, shared_states_, array_states_};
+    Registers registers_;
 };
 
 template <class Act> void Grid::with_tensor_copies(Act&& act)

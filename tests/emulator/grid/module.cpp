@@ -111,6 +111,27 @@ void start_tensor_copy(unsigned to, const void* map, unsigned mbarrier, const in
         copies.copy(thread, to, map, grid->is_global(map), mbarrier, start, rank);
     });
 }
+void start_tensor_store(const void* map, const int* start, int rank, unsigned from)
+{
+    grid->with_tensor_stores([&](TensorStores& stores, int thread) { stores.store(thread, map, grid->is_global(map), from, start, rank); });
+}
+void commit_tensor_stores()
+{
+    grid->with_tensor_stores([](TensorStores& stores, int thread) { stores.commit(thread); });
+}
+void wait_for_tensor_stores(int pending)
+{
+    grid->with_tensor_stores([&](TensorStores& stores, int thread) { stores.wait(thread, pending); });
+}
+void named_barrier(int number, int threads)
+{
+    if (number < 0 || number > 15) fail("a barrier's number is 0 to 15", "", 0);
+    collective(Kind::named_barrier, {nullptr, nullptr, nullptr, number + 16 * threads});
+}
+void set_registers(int count, bool takes)
+{
+    collective(takes ? Kind::take_registers : Kind::keep_registers, {nullptr, nullptr, nullptr, count});
+}
 void check_tensor_map(const void* map)
 {
     grid->with_tensor_copies([&](TensorCopies&, int) { TensorMap::at(map); });

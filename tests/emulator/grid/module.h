@@ -55,6 +55,14 @@ void wait_for_phase(unsigned mbarrier, unsigned parity);
 void start_tensor_copy(unsigned to, const void* map, unsigned mbarrier, const int* start, int rank);
 void check_tensor_map(const void* map);
 
+// Tensor copies to global memory, whose bytes arrive at the end of the block
+void start_tensor_store(const void* map, const int* start, int rank, unsigned from);
+void commit_tensor_stores();
+void wait_for_tensor_stores(int pending);  // groups that may still read shared memory
+
+void named_barrier(int number, int threads);
+void set_registers(int count, bool takes);
+
 // A function that every thread of the grid calls with the addresses of its arguments
 struct ModuleKernel {
     const char* name;

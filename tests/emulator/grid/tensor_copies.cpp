@@ -35,6 +35,7 @@ TensorCopies::Mbarrier& TensorCopies::at(const Access& access, unsigned address)
     const auto found = mbarriers_.find(address);
     if (found == mbarriers_.end()) throw Fault{access.text() + " at " + describe(address) + ", which is no mbarrier"};
     shared_.access(access, AccessKind::mbarrier, window_ + address, mbarrier_bytes);
+    found->second.used[std::size_t(access.thread)] = clock_.order.now(access.thread);
     return found->second;
 }
 
@@ -47,6 +48,7 @@ void TensorCopies::initialize(int thread, unsigned address, unsigned arrivals)
     Mbarrier mbarrier{thread, shared_.proxy_fences(thread), false, int(arrivals), int(arrivals)};
     mbarrier.numbers.push_back(clock_.arrivals.add());
     mbarrier.known.assign(1024, 0);
+    mbarrier.used.assign(1024, 0);
     mbarriers_.emplace(address, std::move(mbarrier));
 }
 
@@ -56,6 +58,9 @@ void TensorCopies::invalidate(int thread, unsigned address)
     const Mbarrier& mbarrier = at(access, address);
     if (!mbarrier.copies.empty()) throw Fault{access.text() + " at " + describe(address) + " while copies to it are in flight"};
     if (mbarrier.waiting) throw Fault{access.text() + " at " + describe(address) + " while threads wait for it"};
+    for (int user = 0; user < int(mbarrier.used.size()); ++user)
+        if (mbarrier.used[std::size_t(user)] != 0 && !clock_.order.is_past(user, mbarrier.used[std::size_t(user)], thread))
+            throw Fault{access.text() + " races at " + describe(address) + " with " + name_of_thread(user) + ", which used it"};
     shared_.end_mbarrier(access, window_ + address);
     mbarriers_.erase(address);
 }
@@ -77,6 +82,7 @@ void TensorCopies::arrive(int thread, unsigned address, unsigned expected_bytes)
         throw Fault{access.text() + " at " + describe(address) + " expects " + number(expected_bytes, "bytes, which are too many")};
     mbarrier.bytes += expected_bytes;
     --mbarrier.pending;
+    clock_.order.release(thread, mbarrier.arriving);
     if (mbarrier.pending == 0 && mbarrier.bytes == 0) complete_phase(mbarrier, address);
 }
 
@@ -115,9 +121,9 @@ void TensorCopies::complete_phase(Mbarrier& mbarrier, unsigned address)
                     + " completes while a copy of " + name_of_thread(mbarrier.copies[mbarrier.arrived].thread)
                     + " is in flight, because it expects too few bytes"};
     for (const Copy& copy : mbarrier.copies) {
-        for (const Piece& piece : copy.pieces)
-            if (std::memcmp(piece.from, &copy.box[piece.offset], std::size_t(piece.bytes)) != 0)
-                throw Fault{name_of_thread(copy.thread) + ": the source of its tensor copy changed at " + arrays_.describe(piece.from)};
+        for (const TensorMap::Piece& piece : copy.pieces)
+            if (std::memcmp(piece.at, &copy.box[piece.offset], std::size_t(piece.bytes)) != 0)
+                throw Fault{name_of_thread(copy.thread) + ": the source of its tensor copy changed at " + arrays_.describe(piece.at)};
         for (unsigned i = 0; i < copy.box.size(); ++i) window_[copy.map.place(copy.to, i)] = copy.box[i];
         shared_.end_tensor_copy(window_ + copy.to, int(copy.box.size()));
     }
@@ -125,6 +131,7 @@ void TensorCopies::complete_phase(Mbarrier& mbarrier, unsigned address)
     mbarrier.arrived = 0;
     mbarrier.pending = mbarrier.arrivals;
     ++mbarrier.phase;
+    mbarrier.completed = mbarrier.arriving;
     mbarrier.numbers.push_back(clock_.arrivals.add());
 }
 
@@ -132,8 +139,10 @@ void TensorCopies::end_wait(int thread, unsigned address)
 {
     Mbarrier& mbarrier = mbarriers_.at(address);
     --mbarrier.waiting;
+    clock_.order.acquire(thread, mbarrier.completed);
     for (unsigned& known = mbarrier.known[std::size_t(thread)]; known < mbarrier.phase; ++known)
-        clock_.arrivals.wait(mbarrier.numbers[known], thread, clock_.now(), clock_.warps);
+        clock_.arrivals.wait(mbarrier.numbers[known], thread, clock_.order);
+    mbarrier.used[std::size_t(thread)] = clock_.order.now(thread);
 }
 
 std::string TensorCopies::describe_wait(int thread, unsigned address) const
@@ -145,18 +154,26 @@ std::string TensorCopies::describe_wait(int thread, unsigned address) const
          + number(known, known == 1 ? "complete phase" : "complete phases");
 }
 
-void TensorCopies::copy(
-    int thread, unsigned to, const void* map, bool map_is_in_array, unsigned address, const int* start, int rank)
+// Reads a map, and checks that an instruction may use it with a box in shared memory.
+TensorMap TensorCopies::map_of(int thread, const void* map, bool map_is_in_array, int rank, unsigned box, const char* instruction) const
 {
     const Access reads_map{thread, "load of a tensor map", int(sizeof(TensorMap))};
     if (map_is_in_array) arrays_.access(reads_map, AccessKind::read, map, TensorMap::alignment);
-    Copy copy{thread, to, TensorMap::at(map), {}, {}};
-    const Access access{thread, "tensor copy", copy.map.bytes()};
-    if (copy.map.rank != rank)
-        throw Fault{access.text() + " of " + number(rank, "dimensions, with a map of ") + std::to_string(copy.map.rank)};
-    if (copy.map.swizzle && copy.map.row_bytes() != copy.map.swizzle)
+    const TensorMap found = TensorMap::at(map);
+    const Access access{thread, instruction, found.bytes()};
+    if (found.rank != rank)
+        throw Fault{access.text() + " of " + number(rank, "dimensions, with a map of ") + std::to_string(found.rank)};
+    if (found.swizzle && found.row_bytes() != found.swizzle)
         throw Fault{access.text() + ": a box that is narrower than the swizzled rows is not emulated"};
-    if (to % box_alignment != 0) throw Fault{access.text() + " misaligned at " + describe(to)};
+    if (box % box_alignment != 0) throw Fault{access.text() + " misaligned at " + describe(box)};
+    return found;
+}
+
+void TensorCopies::copy(
+    int thread, unsigned to, const void* map, bool map_is_in_array, unsigned address, const int* start, int rank)
+{
+    Copy copy{thread, to, map_of(thread, map, map_is_in_array, rank, to, "tensor copy"), {}, {}};
+    const Access access{thread, "tensor copy", copy.map.bytes()};
     Mbarrier& mbarrier = at({thread, "tensor copy with an mbarrier", mbarrier_bytes}, address);
     if (!mbarrier.fenced && mbarrier.creators_proxy_fences == shared_.proxy_fences(mbarrier.creator))
         throw Fault{access.text() + ": " + name_of_thread(mbarrier.creator) + " initialized the mbarrier at " + describe(address)
@@ -167,28 +184,13 @@ void TensorCopies::copy(
     mbarrier.copies.push_back(std::move(copy));
 }
 
-// Reads the box, row by row.
 void TensorCopies::read(Copy& copy, const int* start)
 {
-    const TensorMap& map = copy.map;
-    copy.box.assign(std::size_t(map.bytes()), 0);
-    for (int row = 0; row < map.rows(); ++row) {
-        bool inside = true;
-        std::uint64_t address = map.address;
-        for (int i = 1, rest = row; i < map.rank; rest /= map.box[i], ++i) {
-            const long long index = (long long)(start[i]) + rest % map.box[i];
-            inside = inside && index >= 0 && std::uint64_t(index) < map.sizes[i];
-            address += std::uint64_t(index) * map.strides[i - 1];
-        }
-        const long long first = start[0] < 0 ? 0 : start[0];
-        long long end = (long long)(start[0]) + map.box[0];
-        if (end > (long long)(map.sizes[0])) end = (long long)(map.sizes[0]);
-        if (!inside || first >= end) continue;
-        const Piece piece{reinterpret_cast<const char*>(address) + first * map.element_bytes, int(end - first) * map.element_bytes,
-                          unsigned(row * map.row_bytes() + int(first - start[0]) * map.element_bytes)};
-        arrays_.access({copy.thread, "tensor copy, load", piece.bytes}, AccessKind::read, piece.from, 1);
-        std::memcpy(&copy.box[piece.offset], piece.from, std::size_t(piece.bytes));
-        copy.pieces.push_back(piece);
+    copy.box.assign(std::size_t(copy.map.bytes()), 0);
+    copy.pieces = copy.map.pieces(start);
+    for (const TensorMap::Piece& piece : copy.pieces) {
+        arrays_.access({copy.thread, "tensor copy, load", piece.bytes}, AccessKind::read, piece.at, 1);
+        std::memcpy(&copy.box[piece.offset], piece.at, std::size_t(piece.bytes));
     }
 }
 

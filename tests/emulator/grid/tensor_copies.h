@@ -19,7 +19,6 @@ namespace wt::emulator {
 // All functions throw Fault. Addresses are 32-bit addresses of shared memory.
 class TensorCopies {
 public:
-    // An mbarrier does not order the accesses of threads, as it would on a GPU. It orders copies alone.
     TensorCopies(Clock& clock, ByteStates& shared, ByteStates& arrays) : clock_(clock), shared_(shared), arrays_(arrays) { }
 
     // `window` is the pointer to address 0 of shared memory.
@@ -37,21 +36,18 @@ public:
     void end_wait(int thread, unsigned mbarrier);
     std::string describe_wait(int thread, unsigned mbarrier) const;  // for a phase that never completes
 
+    TensorMap map_of(int thread, const void* map, bool map_is_in_array, int rank, unsigned box, const char* instruction) const;
+
     // Starts a copy of a box that begins at `start`, coordinates with the innermost first.
     void copy(int thread, unsigned to, const void* map, bool map_is_in_array, unsigned mbarrier, const int* start, int rank);
 
 private:
-    struct Piece {
-        const char* from;  // contiguous elements of a row
-        int bytes;
-        unsigned offset;  // in the box
-    };
     struct Copy {
         int thread;
         unsigned to;
         TensorMap map;
         std::vector<char> box;  // its bytes in order, zeros outside of the tensor
-        std::vector<Piece> pieces;
+        std::vector<TensorMap::Piece> pieces;
     };
     struct Mbarrier {
         int creator;
@@ -65,6 +61,8 @@ private:
         std::vector<Copy> copies;           // that were started in this phase
         std::size_t arrived = 0;            // number of copies whose bytes the phase has counted
         std::vector<unsigned> known;        // number of phases that each thread knows to be complete
+        Order::Times used;                  // when each thread used it last
+        Order::Times arriving, completed;   // what arrivals released: all of them, and those of complete phases
     };
 
     Mbarrier& at(const Access& access, unsigned address);

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "machine/fault.h"
 
@@ -43,6 +44,34 @@ struct TensorMap {
         return product;
     }
     int bytes() const { return row_bytes() * rows(); }
+
+    // Contiguous elements of a row of a box that lie inside of the tensor
+    struct Piece {
+        char* at;
+        int bytes;
+        unsigned offset;  // in the box
+    };
+
+    // The pieces of a box that begins at `start`, coordinates with the innermost first.
+    std::vector<Piece> pieces(const int* start) const
+    {
+        std::vector<Piece> found;
+        const long long first = start[0] < 0 ? 0 : start[0], past = (long long)(start[0]) + box[0], size = (long long)(sizes[0]);
+        const long long end = past < size ? past : size;
+        for (int row = 0; row < rows(); ++row) {
+            bool inside = first < end;
+            std::uint64_t line = address;
+            for (int i = 1, rest = row; i < rank; rest /= box[i], ++i) {
+                const long long index = (long long)(start[i]) + rest % box[i];
+                inside = inside && index >= 0 && std::uint64_t(index) < sizes[i];
+                line += std::uint64_t(index) * strides[i - 1];
+            }
+            if (!inside) continue;
+            found.push_back({reinterpret_cast<char*>(line) + first * element_bytes, int(end - first) * element_bytes,
+                             unsigned(row * row_bytes() + int(first - start[0]) * element_bytes)});
+        }
+        return found;
+    }
 
     // Where the byte at an offset in the box lies, if the box begins at address `to`. Vectors of 16 bytes are permuted by the
     // address, not by the offset.

@@ -60,8 +60,16 @@ float value_of(unsigned bits, AsyncType type)
 
 float AsyncProducts::element(Product& product, unsigned address, AsyncType type, Reader& reader)
 {
-    const unsigned bits = reader.read(address, size_of(type));
-    product.elements.push_back({address, bits, size_of(type)});
+    const unsigned vector = address / vector_bytes;
+    if (!read_[vector]) {
+        read_.set(vector);
+        Vector held{vector * vector_bytes, {}};
+        reader.read(held.address);
+        std::memcpy(held.bytes.data(), reader.bytes(held.address), vector_bytes);
+        product.vectors.push_back(held);
+    }
+    unsigned bits = 0;
+    std::memcpy(&bits, reader.bytes(address), std::size_t(size_of(type)));
     return value_of(bits, type);
 }
 
@@ -98,6 +106,7 @@ void AsyncProducts::issue(int warp, const WarpOperands& lanes, Reader& reader)
         for (int column = 0; column < asked.n; ++column)
             product.b.push_back(
                 element(product, b.address(unsigned(column), unsigned(k), bytes, asked.b_is_mn_major), asked.type, reader));
+    for (const Vector& vector : product.vectors) read_.reset(vector.address / vector_bytes);
     const std::size_t count = std::size_t(asked.n) / 2;
     for (int lane = 0; lane < warp_lanes; ++lane) {
         float* const sums = static_cast<float*>(lanes[lane]->result);
@@ -119,7 +128,7 @@ void AsyncProducts::commit()
     fenced_ = false;
 }
 
-void AsyncProducts::wait(int pending, const Reader& reader)
+void AsyncProducts::wait(int pending, Reader& reader)
 {
     while (int(groups_.size()) > pending) {
         const Group group = std::move(groups_.front());
@@ -147,12 +156,14 @@ bool AsyncProducts::is_in_flight(const float* sums) const
 }
 
 // The sum of an instruction is rounded once, as in machine/mma.cpp.
-void AsyncProducts::complete(const Product& product, const Reader& reader)
+void AsyncProducts::complete(const Product& product, Reader& reader)
 {
-    for (const Element& element : product.elements)
-        if (reader.peek(element.address, element.bytes) != element.bits)
+    for (const Vector& vector : product.vectors) {
+        if (std::memcmp(reader.bytes(vector.address), vector.bytes.data(), vector_bytes) != 0)
             throw Fault{"an operand of a wgmma was overwritten before it was complete, at address "
-                        + std::to_string(element.address)};
+                        + std::to_string(vector.address)};
+        reader.read(vector.address);
+    }
     for (const Register& held : product.registers)
         if (*held.at != held.bits) throw Fault{"a register of a wgmma's A changed before it was complete"};
     for (int lane = 0; lane < warp_lanes; ++lane) {

@@ -32,6 +32,9 @@ const char* name_of(Kind kind)
     case Kind::wgmma_commit: return "wgmma.commit_group";
     case Kind::wgmma_wait: return "wgmma.wait_group";
     case Kind::mbarrier_wait: return "mbarrier.try_wait";
+    case Kind::named_barrier: return "bar.sync of some threads";
+    case Kind::keep_registers: return "setmaxnreg.dec";
+    case Kind::take_registers: return "setmaxnreg.inc";
     case Kind::exit: return "the end";
     }
     return "?";
@@ -51,7 +54,9 @@ int minimum_sm(Kind kind)
     case Kind::mma_m16n8k8_f64:
     case Kind::wgmma:
     case Kind::wgmma_commit:
-    case Kind::wgmma_wait: return 90;
+    case Kind::wgmma_wait:
+    case Kind::keep_registers:
+    case Kind::take_registers: return 90;
     default: return 0;
     }
 }

@@ -33,23 +33,24 @@ void Threads::run_threads(int count, int sm)
         thread->waits_for = Kind::none;
         thread->started = false;
     }
+    at_named_barriers_.clear();
     for (;;) {
-        int ended = 0, at_mbarrier = 0;
+        int ended = 0, waiting = 0;
         moved_ = false;
         for (int warp = 0; warp < warp_count(); ++warp) {
             const Progress progress = run_warp(warp);
             ended += progress == Progress::ended;
-            at_mbarrier += progress == Progress::at_mbarrier;
+            waiting += progress == Progress::waiting;
         }
         if (ended == warp_count()) return;
-        if (at_mbarrier != 0) {  // another warp may have completed the phase
+        if (waiting != 0) {  // another warp may have completed the phase
             if (!moved_) report_deadlock();
             continue;
         }
         if (ended != 0) {
-            int waiting = 0, gone = 0;
-            for (int i = 0; i < count_; ++i) (threads_[i]->waits_for == Kind::exit ? gone : waiting) = i;
-            throw Fault{"divergent collective: " + name_of_thread(waiting) + " is at bar.sync, but "
+            int left = 0, gone = 0;
+            for (int i = 0; i < count_; ++i) (threads_[i]->waits_for == Kind::exit ? gone : left) = i;
+            throw Fault{"divergent collective: " + name_of_thread(left) + " is at bar.sync, but "
                         + name_of_thread(gone) + " has ended"};
         }
         memory_.pass_barrier();
@@ -70,10 +71,14 @@ Threads::Progress Threads::run_warp(int warp)
             at_mbarrier = at_mbarrier || thread.waits_for == Kind::mbarrier_wait;
         }
         wavefronts.match();
-        if (at_mbarrier) return Progress::at_mbarrier;
+        if (at_mbarrier) return Progress::waiting;
         const Kind kind = awaited_collective(warp);
         if (kind == Kind::exit) return Progress::ended;
         if (kind == Kind::barrier) return Progress::at_barrier;
+        if (kind == Kind::named_barrier) {
+            if (!arrive_at_named_barrier(warp)) return Progress::waiting;
+            continue;
+        }
         run_collective(kind, warp);
         for (int lane = 0; lane < lane_count(warp); ++lane) threads_[first + lane]->waits_for = Kind::none;
     }
@@ -83,6 +88,34 @@ void Threads::report_deadlock() const
 {
     for (int i = 0; i < count_; ++i)
         if (threads_[i]->waits_for == Kind::mbarrier_wait) throw Fault{describe_wait(i, threads_[i]->operands)};
+    for (const auto& [number, warps] : at_named_barriers_)
+        if (!warps.empty())
+            throw Fault{name_of_thread(warps[0] * warp_lanes) + " waits at the barrier " + std::to_string(number)
+                        + ", where too few threads arrive: " + std::to_string(warps.size() * warp_lanes)};
+}
+
+// Returns true if the warp is the last one that its barrier waits for.
+bool Threads::arrive_at_named_barrier(int warp)
+{
+    const int first = warp * warp_lanes, asked = threads_[first]->operands.mask, number = asked % 16, count = asked / 16;
+    const std::string where = name_of_thread(first) + " is at the barrier " + std::to_string(number) + " of " + std::to_string(count)
+                            + " threads";
+    if (count <= 0 || count % warp_lanes != 0) throw Fault{where + ", which are not those of warps"};
+    std::vector<int>& warps = at_named_barriers_[number];
+    for (const int other : warps) {
+        if (other == warp) return false;
+        if (threads_[other * warp_lanes]->operands.mask != asked)
+            throw Fault{where + ", and " + name_of_thread(other * warp_lanes) + " waits there for others"};
+    }
+    for (int lane = 1; lane < warp_lanes; ++lane)
+        if (threads_[first + lane]->operands.mask != asked) throw Fault{where + ", and its warp is at several barriers"};
+    warps.push_back(warp);
+    if (int(warps.size()) * warp_lanes < count) return false;
+    pass_named_barrier(warps);
+    for (const int other : warps)
+        for (int lane = 0; lane < warp_lanes; ++lane) threads_[other * warp_lanes + lane]->waits_for = Kind::none;
+    warps.clear();
+    return true;
 }
 
 void Threads::run_lane(int thread)
@@ -148,7 +181,8 @@ void Threads::run_collective(Kind kind, int warp)
         run_ballot(lanes);
     else if (kind == Kind::warp_barrier)
         memory_.pass_warp_barrier(warp);
-    else if (kind == Kind::wgmma || kind == Kind::wgmma_commit || kind == Kind::wgmma_wait)
+    else if (kind == Kind::wgmma || kind == Kind::wgmma_commit || kind == Kind::wgmma_wait || kind == Kind::keep_registers
+             || kind == Kind::take_registers)
         run_async(kind, warp, lanes);
     else
         run_ldmatrix(kind, lanes, first, sm_, memory_, wavefronts);
@@ -159,6 +193,7 @@ void Threads::run_async(Kind kind, int, const WarpOperands&)
     throw Fault{std::string(name_of(kind)) + " is emulated in modules alone"};
 }
 
+void Threads::pass_named_barrier(const std::vector<int>&) { throw Fault{"barriers of some threads are emulated in modules alone"}; }
 bool Threads::has_completed(const Operands&) { throw Fault{"mbarriers are emulated in modules alone"}; }
 std::string Threads::describe_wait(int, const Operands&) const { return ""; }
 

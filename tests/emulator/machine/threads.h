@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -62,6 +63,9 @@ protected:
     virtual bool has_completed(const Operands& wait);
     virtual std::string describe_wait(int thread, const Operands& wait) const;
 
+    // Notes a barrier of some warps. Accesses of their threads before it do not race with those after it. Throws Fault.
+    virtual void pass_named_barrier(const std::vector<int>& warps);
+
     // Runs `count` threads to their end. Throws Fault.
     void run_threads(int count, int sm);
 
@@ -75,11 +79,12 @@ private:
     };
 
     // How far a warp has come
-    enum class Progress { at_mbarrier, at_barrier, ended };
+    enum class Progress { waiting, at_barrier, ended };  // waiting: for an mbarrier or a named barrier
 
     static void thread_main(void* thread);
     void run_lane(int thread);
     Progress run_warp(int warp);
+    bool arrive_at_named_barrier(int warp);
     void report_deadlock() const;
     Kind awaited_collective(int warp) const;
     void run_collective(Kind kind, int warp);
@@ -94,6 +99,7 @@ private:
     bool moved_ = false;  // true if a thread has run since the warps last had their turns
     int current_ = -1;
     std::string fault_;
+    std::map<int, std::vector<int>> at_named_barriers_;  // warps, by the number of the barrier
 };
 
 // The threads that the functions in machine.h act on
