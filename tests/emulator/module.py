@@ -26,7 +26,7 @@ from tests.emulator.native import FOLDER, cached_folder, copy_headers, for_host,
 
 KERNELS = FOLDER.parents[1] / "kernels"
 SECONDS_PER_LAUNCH = 60.0
-_KERNEL = re.compile(r'extern "C" __global__ void (?:__\w+__\([^()]*\) |WP_\w+\([^()]*\) )*(\w+)\(')
+_KERNEL = re.compile(r'extern "C" __global__ void (?:__\w+__\([^()]*\)\s|WP_\w+\([^()]*\) )*(\w+)\(')
 _HEADERS = re.compile(r"(?:#define WP_\w+(?: \w+)?\n|#include \"[\w.]+\"\n|\n)+")
 _FLAGS = ["-std=c++17", "-ffp-contract=off", "-U_FORTIFY_SOURCE", "-w"]
 _TRACED = ["-O1", "-fsanitize=thread", "-ftrivial-auto-var-init=pattern", "-x", "c++"]

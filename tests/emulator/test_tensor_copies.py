@@ -76,6 +76,9 @@ FAULTS = {
     "no_map": ["the address is not that of a tensor map"],
     "modified_source": ["thread 0 (warp 0, lane 0): the source of its tensor copy changed at x, byte 256"],
     "ends_in_flight": ["the kernel ends while tensor copies to the mbarrier at shared memory, byte 0 are in flight"],
+    "arrival_before_the_store": ["thread 32 ", "load of 4 bytes races", "with thread 0 ", "which wrote it"],
+    "barrier_of_a_missing_warp": ["thread 0 ", "waits at the barrier 3, where too few threads arrive: 32"],
+    "barrier_of_other_warps": ["thread 64 ", "load of 4 bytes races", "with thread 0 ", "which wrote it"],
     "wrong_parity_value": ["mbarrier.try_wait of 8 bytes for the parity 2"],
 }
 RING_FAULTS = {
@@ -275,6 +278,12 @@ def test_bytes_that_are_expected_late(module: EmulatedModule) -> None:
     outcome = launch(module, "expected_late")
     assert outcome.error == ""
     assert outcome.arrays["y"][0] == X[0, 0]
+
+
+def test_an_mbarrier_and_a_barrier_of_two_warps_order_accesses(module: EmulatedModule) -> None:
+    outcome = launch(module, "handed_over")
+    assert outcome.error == ""
+    assert outcome.arrays["y"][0] == X[0, 1]
 
 
 def test_two_arrivals_and_one_thread_that_waits(module: EmulatedModule) -> None:

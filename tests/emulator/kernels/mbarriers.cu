@@ -68,7 +68,53 @@ extern "C" __global__ void initialized_again(const __grid_constant__ TensorMap m
         *at(MBARRIER) = 1;
 }
 
+// An mbarrier orders the accesses of two threads, and a barrier of two warps those of a third one.
+extern "C" __global__ void handed_over(const __grid_constant__ TensorMap map, float* x, float* y)
+{
+    initialize(1);
+    if (threadIdx.x == 96) {
+        shared(0) = x[1];
+        mbarrier_arrive(MBARRIER);
+    }
+    if (threadIdx.x == 0)
+        mbarrier_wait(MBARRIER, 0);
+    if (threadIdx.x < 64)
+        asm volatile("bar.sync %0, 64;" : : "r"(3) : "memory");
+    if (threadIdx.x == 32)
+        y[0] = shared(0);
+}
+
 // ---- faulty
+
+extern "C" __global__ void arrival_before_the_store(const __grid_constant__ TensorMap map, float* x, float* y)
+{
+    initialize(1);
+    if (threadIdx.x == 0) {
+        mbarrier_arrive(MBARRIER);
+        shared(0) = x[1];
+    }
+    if (threadIdx.x == 32) {
+        mbarrier_wait(MBARRIER, 0);
+        y[0] = shared(0);
+    }
+}
+
+extern "C" __global__ void barrier_of_a_missing_warp(const __grid_constant__ TensorMap map, float* x, float* y)
+{
+    if (threadIdx.x < 32)
+        asm volatile("bar.sync %0, 64;" : : "r"(3) : "memory");
+}
+
+extern "C" __global__ void barrier_of_other_warps(const __grid_constant__ TensorMap map, float* x, float* y)
+{
+    initialize(1);
+    if (threadIdx.x == 0)
+        shared(0) = x[1];
+    if (threadIdx.x < 64)
+        asm volatile("bar.sync %0, 64;" : : "r"(3) : "memory");
+    if (threadIdx.x == 64)
+        y[0] = shared(0);
+}
 
 extern "C" __global__ void read_in_flight(const __grid_constant__ TensorMap map, float* x, float* y)
 {
