@@ -227,6 +227,7 @@ def test_disable_restores_every_attribute() -> None:
         "build.build_cuda",
         "codegen.Adjoint.build",
         "codegen.codegen_func_reverse",
+        *(["codegen.log_warning"] if "codegen.log_warning" in before else []),  # Warp 1.19
         *(name for name in tracing.REQUIRED if name.startswith("codegen.Adjoint.")),
         "context.Module._compile",
         "context.Module._run_codegen",
