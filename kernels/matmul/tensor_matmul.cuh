@@ -220,6 +220,7 @@ template <class P>
 WT_DEVICE void
 store_tile(const f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4], const Ring<P>& ring, const TensorMap& c, const Arguments& given, int group, Tile tile)
 {
+    constexpr bool IS_ODD = P::BLOCKS * P::TILE_N / P::COLUMNS % CHUNKS != 0;  // the first chunk lies where the last tile's last one does
     const bool is_storing = threadIdx.x % WARPGROUP == 0;
     const f32 alpha = given.factor == nullptr ? given.alpha : given.alpha * *given.factor;
 #pragma unroll
@@ -228,7 +229,9 @@ store_tile(const f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4], const Ring<P>
         for (int done = 0; done < P::TILE_N; done += P::COLUMNS) {
             const int row = tile.row + (group * P::BLOCKS + i) * ROWS, column = tile.column + done;
             const u32 chunk = ring.chunk(group, i * P::TILE_N / P::COLUMNS + done / P::COLUMNS);
-            if (is_storing)
+            if (is_storing && IS_ODD && i == 0 && done == 0)
+                wait_for_tensor_stores<0>();
+            else if (is_storing)
                 wait_for_tensor_stores<CHUNKS - 1>();
             warpgroup_barrier(group);
             write_chunk<P>(chunk, &accumulators[i][done / 8], [&](f32 x, f32 y, int in_row, int in_column) {
