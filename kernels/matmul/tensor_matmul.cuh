@@ -161,27 +161,17 @@ template <class P> WT_DEVICE void load_tiles(Ring<P> ring, const TensorMap& a, c
 // An element of an array as a float
 template <class T> WT_DEVICE f32 element(const void* array, long long index) { return Convert<f32, T>::of(static_cast<const T*>(array)[index]); }
 
-// The elements of C at (row, column) and (row, column + 1). The column is even, and rows begin at multiples of 16 bytes.
+// The elements of C at (row, column) and (row, column + 1). Reading pairs of C at once was slower (docs/experiments.md).
 template <class P> WT_DEVICE Vector<f32, 2> finished(f32 first, f32 second, f32 alpha, const Arguments& given, int row, int column, int matrix)
 {
-    using Out = typename P::Out;
-    using Bias = typename P::Bias;
     Vector<f32, 2> found {alpha * first, alpha * second};
-    if constexpr (P::HAS_BETA) {
-        const Out* const c = static_cast<const Out*>(given.c) + matrix * given.c_matrix + row * given.c_row + column;
-        Vector<Out, 2> old {};
-        if (row < given.m && column + 1 < given.n)
-            old = load<2>(c);
-        else if (row < given.m && column < given.n)
-            old.at[0] = *c;
 #pragma unroll
-        for (int i = 0; i < 2; ++i)
-            found.at[i] += given.beta * Convert<f32, Out>::of(old.at[i]);
-    }
-    if constexpr (!same<Bias, void>) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-            found.at[i] += column + i < given.n ? element<Bias>(given.bias, (column + i) * given.bias_step) : 0.0f;
+    for (int i = 0; i < 2; ++i) {
+        const bool is_inside = row < given.m && column + i < given.n;
+        if constexpr (P::HAS_BETA)
+            found.at[i] += is_inside ? given.beta * element<typename P::Out>(given.c, matrix * given.c_matrix + row * given.c_row + column + i) : 0.0f;
+        if constexpr (!same<typename P::Bias, void>)
+            found.at[i] += is_inside ? element<typename P::Bias>(given.bias, (column + i) * given.bias_step) : 0.0f;
     }
     return found;
 }

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from warp_tiles import settings
+from warp_tiles.build.engine import Engine
+from warp_tiles.build.kernels import cubin_of
 from warp_tiles.compile.sources import kernels_folder
+from warp_tiles.errors import LockedError
 from warp_tiles.gemm.hardware import multiprocessor
 from warp_tiles.gemm.matmul import answer_of, choose_matmul, kernel_of
 from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
@@ -95,3 +100,24 @@ def test_equal_constants_give_equal_sources_and_others_do_not() -> None:
     ]  # fmt: skip
     others = [replace(kernel, **change) for change in changes]
     assert len({one.source for one in (kernel, *others)}) == len({one.name for one in (kernel, *others)}) == 10
+
+
+@pytest.mark.usefixtures("toolchain")
+@pytest.mark.parametrize("kernel", [
+    TensorKernel("float16", "float16", 128, 256, False, True),
+    TensorKernel("bfloat16", "float32", 128, 192, True, False, True, "bfloat16"),
+    TensorKernel("float32", "float32", 256, 128, False, False, False, "float32"),
+], ids=lambda kernel: kernel.name)  # fmt: skip
+def test_it_is_built_once_and_kept(kernel: TensorKernel, tmp_path: Path) -> None:
+    with settings.override(cache_dir=tmp_path):
+        now = settings.current()
+        engine = Engine()
+        try:
+            with pytest.raises(LockedError, match=f"kernel {kernel.name} is not in the cache"):
+                cubin_of(engine, kernel, replace(now, policy="locked"))
+            code = cubin_of(engine, kernel, now)
+            assert code[:4] == b"\x7fELF"
+            assert kernel.name.encode() in code
+            assert cubin_of(engine, kernel, replace(now, policy="locked")) == code
+        finally:
+            engine.close()
