@@ -427,7 +427,43 @@ def whole_products() -> dict[str, str]:
     }  # fmt: skip
 
 
+def dense_solves() -> dict[str, str]:
+    """Factors and solutions beside the faster of torch's calls."""
+    rows = at("dense_solves", "rows")
+    small, large = (4, 8, 16, 32, 64, 128), (256, 512, 1024, 2048, 4096)
+
+    def cell(kind: str, dtype: str, n: int, batch: int) -> str:
+        found = (r["to_torch"] for r in rows if (r["kind"], r["dtype"], r["n"], r["batch"]) == (kind, dtype, n, batch))
+        return next((ratio(value) for value in found), "")
+
+    def line(kind: str, dtype: str, sizes: Sequence[int], batch: int) -> list[str]:
+        return [f"{kind}, {NAMES[dtype]}, batch of {batch:,}", *(cell(kind, dtype, n, batch) for n in sizes)]
+
+    both = [(kind, dtype) for kind in ("factor", "solve") for dtype in ("float32", "float64")]
+    return {
+        "dense solves small": table(["", *map(str, small)], [line(*one, small, 1024) for one in both]),
+        "dense solves large": table(
+            ["", *map(str, large)],
+            [line(*one, large, batch) for one in both for batch in (1, 32)],
+        ),
+    }
+
+
 # ---- clients, clusters, stores, recordings and tuning
+
+
+def whole_starts() -> dict[str, str]:
+    """Starts with modules="all" beside Warp's, on a GPU."""
+    titles = {"humanoid": "MuJoCo Warp, humanoid", "n_humanoid": "MuJoCo Warp, n_humanoid"}
+
+    def cells(name: str) -> list[str]:
+        client = at("client_starts", "clients")[name]
+        seconds = {run["side"]: run["jit_s"] for run in client["runs"] if run["phase"] == "cold"}
+        ratios = client["compared"]["jit_to_warp"]
+        return [titles[name], f"{seconds['warp']:.1f}", *(f"{ratios[side]:.2f}" for side in ("all", "record", "store"))]
+
+    head = ["client", "Warp, s", "first start", "with a start record", "with a store"]
+    return {"whole starts": table(head, [cells(name) for name in titles])}
 
 
 def clients() -> dict[str, str]:
@@ -574,5 +610,8 @@ def recordings_and_tuning() -> dict[str, str]:
 
 def values() -> dict[str, str]:
     """Every name that a page may mark, with its text."""
-    parts = (compile_times, products, loops, whole_products, clients, clusters_and_stores, recordings_and_tuning)
+    parts = (
+        compile_times, products, loops, whole_products, dense_solves, clients, whole_starts, clusters_and_stores,
+        recordings_and_tuning,
+    )  # fmt: skip
     return {name: text for part in parts for name, text in part().items()}
