@@ -301,6 +301,21 @@ def test_results_in_place_have_no_gradient() -> None:
     assert not tape.launches
 
 
+def test_gradients_that_share_memory_are_refused_before_anything_is_written() -> None:
+    one = on(np.eye(3), F32, requires_grad=True)
+    layout = {"shape": (2, 3, 3), "strides": (0, 12, 4), "dtype": F32, "device": "cpu"}
+    a = wp.array(ptr=one.ptr, grad=wp.array(ptr=one.grad.ptr, **layout), **layout)
+    out, b = on(np.full((2, 3, 3), 7.0), F32, requires_grad=True), zeros(2, 3)
+    x = on(np.full((2, 3), 7.0), F32, requires_grad=True)
+    with wp.Tape():
+        with pytest.raises(warp_tiles.MatmulError, match="the gradient of a has shape"):
+            warp_tiles.cholesky(a, out)
+        with pytest.raises(warp_tiles.MatmulError, match="the gradient of a has shape"):
+            warp_tiles.solve(a, b, x)
+    assert (out.numpy() == 7.0).all()
+    assert (x.numpy() == 7.0).all()
+
+
 # ---- the choice
 
 
@@ -317,5 +332,7 @@ def test_tiles_fit_a_block(arch: int, size_bytes: int) -> None:
             assert used <= shared_limit(arch, config.threads)
         else:
             assert config.strip % config.rows == 0 == config.rows % config.step
+            blocks = 2 * config.rows * (config.rows + config.step) * size_bytes  # of the kernel of a panel
+            assert blocks <= shared_limit(arch, config.threads)
     assert choose(128, 1, 8, 90).in_block
     assert not choose(256, 0, 4, 90).in_block

@@ -16,6 +16,7 @@ from warp_tiles.array_products.arguments import checked
 from warp_tiles.array_products.prepared import answered, prepare, prepared
 from warp_tiles.array_products.tensor_matmul import TensorMatmul
 from warp_tiles.gemm.hardware import has_wgmma
+from warp_tiles.gemm.matmul import kernel_of
 from warp_tiles.gemm.matmul_question import MatmulConfig
 from warp_tiles.gemm.tensor_kernel import STEP_US, TensorKernel
 
@@ -34,8 +35,9 @@ def _has_the_kernel(gpu: str) -> None:
 def product_of(x: Any, y: Any, out: Any, tile: tuple[int, int] = TILES[0], **options: Any) -> TensorMatmul:
     """A product by the kernel with a tile, whatever the chooser prefers."""
     call, is_swapped, answer = answered(checked(x, y, out, **options).call, out.device, LARGE)
-    assert isinstance(answer.kernel, TensorKernel), answer.reason
-    kernel = replace(answer.kernel, tile_m=tile[0], tile_n=tile[1])
+    found = kernel_of(answer.problem, LARGE, out.device.arch, out.device.sm_count)
+    assert isinstance(found, TensorKernel), found
+    kernel = replace(found, tile_m=tile[0], tile_n=tile[1])
 
     def loop() -> Any:
         config = replace(LARGE, tile_m=64)

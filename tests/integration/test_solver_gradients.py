@@ -94,7 +94,13 @@ def solve(l: wp.tile(dtype=wp.float32, shape=(16, 16)), y: wp.tile(dtype=wp.floa
 
 @wp.func
 def scale(y: wp.tile(dtype=wp.float32, shape=(16, 4))):
-    y *= 2.0
+    y += y
+
+
+@wp.func
+def grow(y: wp.tile(dtype=wp.float32, shape=(16, 4))):
+    y += y
+    return wp.tile_sum(y)
 
 
 @wp.func
@@ -115,6 +121,8 @@ LOST = {
     "a tile from outside a loop": (["for i in range(n):", f"    {SOLVE}"], "from outside its loop"),
     "an addition": ([SOLVE, "y += y"], r"line \d+ changes the result"),
     "a product": ([SOLVE, "wp.tile_matmul(l, y, y)"], r"line \d+ changes the result"),
+    "a function": ([SOLVE, "scale(y)"], r"line \d+ changes the result"),
+    "a function that returns": ([SOLVE, 'wp.printf("%f", grow(y)[0])'], r"line \d+ changes the result"),
     "a change in a loop": ([SOLVE, "for i in range(n):", "    y += y"], r"line \d+ changes the result"),
 }
 KEPT = {

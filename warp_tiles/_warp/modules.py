@@ -31,6 +31,8 @@ _FORWARD_BYTES = "_cuda_kernel_forward_smem_bytes"  # the end of a name in Warp'
 loads: dict[object, tuple[int, Any]] = {}
 #: Modules whose settings changed while another thread loaded them, by identity.
 outdated: dict[int, Any] = {}
+#: How often all hashes were discarded, because settings that count have changed.
+hashings = 0
 _unseen = False  # a load may go on that began before enable(), so that it is not among the loads
 
 
@@ -87,6 +89,8 @@ def withdrawn(module: Any) -> Iterator[None]:
 
 def hash_all_again() -> None:
     """Discards the hash of every module. A module that another thread is loading keeps it until its next use."""
+    global hashings
+    hashings += 1
     for module in list(find("context.user_modules").values()):
         if not hash_again(module):
             outdated[id(module)] = module

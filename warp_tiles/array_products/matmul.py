@@ -48,7 +48,7 @@ def matmul(
 ) -> wp.array[Any]:
     """Multiplies matrices: ``out = epilogue(alpha * (a @ b) + beta * out + bias)``.
 
-    It launches ordinary Warp kernels on the current stream of the arrays' device, and never waits for them. After
+    It launches kernels on the current stream of the arrays' device, and never waits for them. After
     ``warp_tiles.enable()`` their loops are pipelined; without it they have Warp's speed. Inside ``with wp.Tape():`` the
     product is recorded. Its backward pass adds to ``a.grad``, ``b.grad`` and ``bias.grad``, where these arrays require
     gradients, and leaves in ``out.grad`` the gradient of the previous content of ``out``: ``beta`` times the gradient,

@@ -20,7 +20,7 @@ from warp_tiles.array_products.solve_kernels import (
     substitution_kernel,
     triangle_kernel,
 )
-from warp_tiles.array_products.workspace import workspace
+from warp_tiles.array_products.workspace import temporary
 from warp_tiles.gemm.hardware import shared_limit
 from warp_tiles.gemm.problem import DTYPE_BYTES
 
@@ -94,7 +94,9 @@ def choose(n: int, columns: int, size_bytes: int, arch: int | None) -> SolveConf
         width //= 2
     if rows <= _MOST_ROWS and rows * (rows + width) * size_bytes <= shared_limit(arch, threads):
         return SolveConfig(rows, True, width, threads, 0, 0)
-    return SolveConfig(64, False, width, 128, 128 // size_bytes, _STRIP)
+    step = 128 // size_bytes
+    tiles = 2 * 64 * (64 + step)  # of the panel's kernel: two blocks and what they subtract
+    return SolveConfig(64 if tiles * size_bytes <= shared_limit(arch, 128) else 32, False, width, 128, step, _STRIP)
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ class PreparedSolve:
             for step in self.steps:
                 step.run(memory)
             return
-        with workspace(self.workspace_bytes, 0, self.device) as own:
+        with temporary(self.workspace_bytes, 0, self.device) as own:  # products between take the stream's
             for step in self.steps:
                 step.run([*memory, own.start])
 

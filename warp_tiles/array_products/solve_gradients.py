@@ -24,16 +24,25 @@ Matrix = tuple[View, Any]  # a view, and the array whose memory it has
 
 @dataclass(frozen=True)
 class _Backward:
+    def check_gradients(self) -> None:
+        """Checks that each element of a gradient has memory of its own, because nothing is added atomically.
+
+        Raises:
+            MatmulError: Elements of a gradient share memory.
+        """
+        for name, array in vars(self).items():
+            gradient = getattr(array, "grad", None)
+            if gradient is not None and not are_distinct(gradient):
+                raise MatmulError(
+                    f"the gradient of {name} has shape {tuple(gradient.shape)} and strides {tuple(gradient.strides)}: "
+                    "elements share memory",
+                    remedy=f"copy {name} into an array of its own before the call",
+                )
+
     def record_on(self, tape: Any) -> None:
         """Lets a tape's backward pass add the gradients. The tape then zeroes them with its own."""
         for array in vars(self).values():
             if getattr(array, "grad", None) is not None:
-                if not are_distinct(array.grad):
-                    raise MatmulError(
-                        f"a gradient has shape {tuple(array.grad.shape)} and strides {tuple(array.grad.strides)}: "
-                        "elements share memory",
-                        remedy="copy its array into one of its own before the call",
-                    )
                 tape.gradients[array] = array.grad
         tape.record_func(self, [])
 

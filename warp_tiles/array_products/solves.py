@@ -81,6 +81,7 @@ def cholesky(
 
         _require_apart(a, out)
         backward = CholeskyBackward(a, out, upper)
+        backward.check_gradients()
     prepared = _remembered(key, call, a.device)
     prepared.run(a, out, None, None, info)
     if backward is not None:
@@ -147,10 +148,16 @@ def solve(
         return out
     records = tape is not None and out.grad is not None and (a.grad is not None or b.grad is not None)
     factor, is_factored = a, factored
+    backward = None
     if records:
+        from warp_tiles.array_products.solve_gradients import SolveBackward
+
         _require_apart(b, out)
+        factor = a if factored else _empty(a.shape, a, False)
+        backward = SolveBackward(a, b, out, factor, upper, factored)
+        backward.check_gradients()
         if not factored:
-            factor, is_factored = _empty(a.shape, a, False), True
+            is_factored = True
             view = lower_view(a, upper, dtype)
             call = SolveCall(view, lower_view(factor, upper, dtype), has_info=info is not None)
             prepared_solve(call, a.device).run(a, factor, None, None, info)
@@ -163,10 +170,8 @@ def solve(
     )
     prepared = _remembered(key, call, a.device)
     prepared.run(factor, None, b, out, None if is_factored else info)
-    if records:
-        from warp_tiles.array_products.solve_gradients import SolveBackward
-
-        SolveBackward(a, b, out, factor, upper, factored).record_on(tape)
+    if backward is not None:
+        backward.record_on(tape)
     return out
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import warp as wp
 
-from warp_tiles._warp import installed
+from warp_tiles._warp import installed, modules
 from warp_tiles._warp.launch import NativeKernel, is_saving_capture
 from warp_tiles.array_products.call import MatmulCall, View
 from warp_tiles.errors import WarpTilesError
@@ -76,6 +76,7 @@ class TensorMatmul:
         self._kernel, self._native = answer.kernel, native_kernel(answer.kernel, device.alias)
         self._make_loop = loop
         self._loop: Product | None = None
+        self._hashings = modules.hashings
         self._lock = threading.Lock()
         self._views = (call.a, call.b, call.out)
         self._maps: dict[tuple[int, int, int], tuple[Any, ...]] = {}
@@ -83,8 +84,8 @@ class TensorMatmul:
         self._blocks = min(tiles, device.sm_count)  # each computes several tiles
 
     def is_current(self) -> bool:
-        """True, unless the module of a loop that was needed has changed."""
-        return self._loop is None or self._loop.is_current()
+        """True, unless settings that count have changed, or the module of a loop that was needed."""
+        return modules.hashings == self._hashings and (self._loop is None or self._loop.is_current())
 
     def run(
         self, a: int, b: int, out: int, bias: int | None, alpha: float, beta: float, factor: int | None = None
@@ -119,7 +120,8 @@ class TensorMatmul:
             (kernel.tile_k, across if kernel.b_along_n else kernel.tile_n),
             (ROW_BYTES // DTYPE_BYTES[kernel.out], ROWS),
         )
-        maps = [TensorMap.of(view, at, box) for view, at, box in zip((a.stored, b.stored, out), pointers, boxes)]
+        with wp.ScopedDevice(self.device):  # a new thread has no context
+            maps = [TensorMap.of(view, at, box) for view, at, box in zip((a.stored, b.stored, out), pointers, boxes)]
         if any(one is None for one in maps):
             warn(
                 f"a loop computes {self.answer.problem.describe()}: the driver refuses a tensor map of its arrays on "
@@ -129,7 +131,7 @@ class TensorMatmul:
             return None
         addresses = [ctypes.addressof(one) for one in (*maps, self._given) if one is not None]
         if len(self._maps) >= _MOST_MAPS:
-            self._maps.clear()
+            self._maps.pop(next(iter(self._maps)))
         self._maps[pointers] = found = ((ctypes.c_void_p * 4)(*addresses), maps)
         return found
 

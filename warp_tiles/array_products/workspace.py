@@ -86,7 +86,7 @@ def workspace(size_bytes: int, counters: int, device: Any) -> AbstractContextMan
     A graph that is captured gets memory of its own, because it may run on another stream, and beside other graphs.
     """
     if not device.is_cuda or size_bytes > KEPT_BYTES or counters > COUNTERS or device.is_capturing:
-        return _temporary(size_bytes, counters, device)
+        return temporary(size_bytes, counters, device)
     stream = (device.alias, device.stream.cuda_stream)
     kept = _kept.get(stream)
     if kept is None or kept.size_bytes < size_bytes:
@@ -110,12 +110,13 @@ def _drop_others(kept: _Kept, device: Any) -> None:
 
 
 @contextmanager
-def _temporary(size_bytes: int, counters: int, device: Any) -> Iterator[Workspace]:
+def temporary(size_bytes: int, counters: int, device: Any) -> Iterator[Workspace]:
+    """Memory of its own for each use, so that products in the block can have a :func:`workspace`."""
     if device.is_cuda and device.is_capturing and not device.captures:
         with _of_a_graph(size_bytes, counters, device) as memory:
             yield memory
         return
-    array = wp.empty(size_bytes, dtype=wp.uint8, device=device)
+    array = wp.empty(-(-size_bytes // 16), dtype=wp.vec4, device=device)  # Warp counts elements with 32 bits
     arrived = wp.zeros(counters, dtype=wp.int32, device=device)
     try:
         yield Workspace(array.ptr, arrived.ptr or 0)

@@ -132,9 +132,16 @@ def _lost_result(module: ModuleTrace, function: FunctionTrace, operation: Operat
         return "it changes a parameter of the function: solve into a new tile"
     if any(_run_time_loop(function, maker) is not _run_time_loop(function, operation) for maker in makers):
         return "it changes a tile from outside its loop: load the tile inside, or solve into a new tile"
-    changed = (one for one in later if any(module.may_overlap(function, tile, other) for other in one.changed_tiles))
+    changed = (one for one in later if any(module.may_overlap(function, tile, other) for other in _given_tiles(one)))
     lines = sorted({one.line for one in changed})
     return f"line {lines[0]} changes the result: solve into a new tile" if lines else ""
+
+
+def _given_tiles(operation: Operation) -> tuple[Tile, ...]:
+    """The tiles that an operation may change, also those of a call of a function that returns something."""
+    if not operation.callee:
+        return operation.changed_tiles
+    return tuple(value for value in operation.operands if isinstance(value, Tile))
 
 
 def _run_time_loop(function: FunctionTrace, operation: Operation) -> Loop | None:

@@ -171,12 +171,18 @@ def answer_of(
     gpu: str = "",
     pipeline: PipelineOverrides | str | None = None,
     decided_by: DecidedBy = "search",
+    is_loop: bool = False,
 ) -> MatmulAnswer:
-    """The answer with a given configuration. See :func:`choose_matmul`."""
+    """The answer with a given configuration. See :func:`choose_matmul`.
+
+    Args:
+        is_loop: True if a search measures the loop, and not the kernel with tensor copies.
+    """
     blocks = _max_blocks(problem, config, arch, multiprocessors)
     fixed = _pipeline(problem, config, arch, multiprocessors) if pipeline is None else AUTO
     loop = pipeline if isinstance(pipeline, str) else loop_of(problem, config, arch, pipeline or fixed)
-    kernel = kernel_of(problem, config, arch, multiprocessors, pipeline)
+    asked = "a search measures its loop"
+    kernel = asked if is_loop else kernel_of(problem, config, arch, multiprocessors, pipeline)
     if isinstance(kernel, TensorKernel):
         resources = kernel.shared_bytes, REGISTERS, 1
     elif isinstance(loop, LoopAnswer):

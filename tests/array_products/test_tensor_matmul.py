@@ -1,0 +1,176 @@
+"""Products by the kernel with tensor copies, without a GPU: maps, arguments, and when a loop takes over."""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from warp_tiles.array_products import tensor_matmul
+from warp_tiles.array_products.call import Bias, MatmulCall, View, contiguous
+from warp_tiles.array_products.tensor_matmul import TensorMap, TensorMatmul
+from warp_tiles.gemm.matmul import answer_of
+from warp_tiles.gemm.matmul_question import MatmulConfig
+from warp_tiles.util.warn import WarnedTexts
+
+A, B, C = 1 << 20, 2 << 20, 3 << 20
+SHAPES = (1, 1000, 512), (1, 512, 2048), (1, 1000, 2048)
+CALL = MatmulCall(*(contiguous("float16", shape) for shape in SHAPES), Bias("float32", 8), scaled=True)
+
+
+class Driver:
+    """Notes the maps that it encodes."""
+
+    def __init__(self) -> None:
+        self.maps: list[tuple[Any, ...]] = []
+        self.refuses = False
+
+    def cuTensorMapEncodeTiled(self, found: Any, *arguments: Any) -> int:  # noqa: N802
+        assert ctypes.addressof(found._obj) % 64 == 0
+        plain = [getattr(one, "value", one) for one in arguments]
+        self.maps.append(tuple(tuple(one) if isinstance(one, ctypes.Array) else one for one in plain))
+        return int(self.refuses)
+
+
+class Kernel:
+    """Notes its launches: blocks, and the arguments that follow the maps."""
+
+    def __init__(self) -> None:
+        self.launches: list[tuple[int, dict[str, Any]]] = []
+
+    def launch(self, blocks: int, parameters: Any) -> None:
+        given = tensor_matmul._Arguments.from_address(parameters[3])
+        self.launches.append((blocks, {name: getattr(given, name) for name, *_ in given._fields_}))
+
+
+class Loop:
+    """A product by a loop. Notes its runs."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[Any, ...]] = []
+        self.current = True
+
+    def is_current(self) -> bool:
+        return self.current
+
+    def run(self, *arguments: Any) -> None:
+        self.runs.append(arguments)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    found = Driver()
+    monkeypatch.setattr(tensor_matmul, "_driver", lambda: found)
+    monkeypatch.setattr(tensor_matmul, "_said", WarnedTexts())
+    monkeypatch.setattr(wp, "ScopedDevice", lambda device: warnings.catch_warnings())
+    return found
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    found = Kernel()
+    monkeypatch.setattr(tensor_matmul, "native_kernel", lambda kernel, alias: found)
+    return found
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def product(driver: Driver, kernel: Kernel, loop: Loop) -> Iterator[TensorMatmul]:
+    with warp_tiles.enabled():
+        device = SimpleNamespace(alias="cuda:0", sm_count=7)
+        answer = answer_of(CALL.problem, MatmulConfig(128, 256, 64, 256), 90, 132, gpu="GPU")
+        yield TensorMatmul(CALL, answer, device, False, lambda: loop)
+
+
+def test_maps_are_made_once_for_the_same_arrays(product: TensorMatmul, driver: Driver, kernel: Kernel) -> None:
+    for _ in range(2):
+        product.run(A, B, C, 64, 0.5, 0.0)
+    assert [one[2:6] for one in driver.maps] == [
+        (A, (512, 1000, 1), (1024, 1024000), (64, 128, 1)),
+        (B, (2048, 512, 1), (4096, 2097152), (64, 64, 1)),
+        (C, (2048, 1000, 1), (4096, 4096000), (64, 64, 1)),
+    ]
+    (blocks, given), again = kernel.launches
+    assert again == (blocks, given)
+    assert blocks == 7, "one for each multiprocessor"
+    expected = {
+        "m": 1000,
+        "n": 2048,
+        "k": 512,
+        "batch": 1,
+        "alpha": 0.5,
+        "c": C,
+        "c_row": 2048,
+        "bias": 64,
+        "bias_step": 2,
+    }
+    assert expected.items() <= given.items()
+    product.run(A + 16, B, C, 64, 0.5, 0.0)
+    assert len(driver.maps) == 6
+
+
+def test_the_maps_of_the_last_arrays_are_kept(product: TensorMatmul, driver: Driver) -> None:
+    for number in range(70):
+        product.run(A + 16 * number, B, C, None, 1.0, 0.0)
+    before = len(driver.maps)
+    product.run(A + 16 * 10, B, C, None, 1.0, 0.0)
+    assert len(driver.maps) == before
+    product.run(A, B, C, None, 1.0, 0.0)
+    assert len(driver.maps) == before + 3
+
+
+@pytest.mark.parametrize("at", [(A + 8, B, C), (A, B + 2, C), (A, B, C + 4)], ids=["a", "b", "out"])
+def test_arrays_that_copies_cannot_reach_get_the_loop(
+    at: tuple[int, int, int], product: TensorMatmul, kernel: Kernel, loop: Loop
+) -> None:
+    product.run(*at, None, 2.0, 0.0)
+    assert loop.runs == [(*at, None, 2.0, 0.0, None)]
+    assert not kernel.launches
+
+
+def test_a_driver_that_refuses_maps_is_said_once(
+    product: TensorMatmul, driver: Driver, kernel: Kernel, loop: Loop
+) -> None:
+    driver.refuses = True
+    with pytest.warns(
+        RuntimeWarning, match="a loop computes float16 nn 1000x2048x512: the driver refuses a tensor map"
+    ):
+        product.run(A, B, C, None, 1.0, 0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        product.run(A, B, C, None, 1.0, 0.0)
+    assert len(loop.runs) == 2
+    assert not kernel.launches
+
+
+def test_a_setting_or_a_changed_loop_makes_it_outdated(product: TensorMatmul, loop: Loop) -> None:
+    assert product.is_current()
+    product.run(A + 2, B, C, None, 1.0, 0.0)
+    loop.current = False
+    assert not product.is_current()
+    loop.current = True
+    assert product.is_current()
+    with warp_tiles.override(async_copies=False):
+        assert not product.is_current()
+
+
+@pytest.mark.parametrize(("view", "sizes", "strides"), [
+    (View("float16", (1, 1, 24), (48, 2, 2)), (24, 1, 1), (48, 48)),  # one row, whose distance says nothing
+    (View("float16", (5, 10, 24), (0, 48, 2)), (24, 10, 1), (48, 480)),  # shared by the batch
+    (View("float32", (5, 10, 24), (4096, 96, 4)), (24, 10, 5), (96, 4096)),
+], ids=["one row", "shared", "batch"])  # fmt: skip
+def test_sizes_and_strides_of_maps(
+    view: View, sizes: tuple[int, ...], strides: tuple[int, ...], driver: Driver
+) -> None:
+    assert TensorMap.of(view, A, (32, 64)) is not None
+    assert driver.maps[0][3:5] == (sizes, strides)
