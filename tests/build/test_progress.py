@@ -79,6 +79,16 @@ def test_standard_output_stays_clean(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert capsys.readouterr().out == ""
 
 
+def test_a_name_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    stream = Terminal(True)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with module.new_bar("tuning f[red]") as bar:
+        bar.add_task("module g[/red]", total=1)
+    assert "tuning f[red]" in stream.getvalue()
+    assert "module g[/red]" in stream.getvalue()
+
+
 def test_parallel_builds_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal(True))
     bar = BuildProgress()

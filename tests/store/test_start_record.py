@@ -4,40 +4,39 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import random
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 import warp as wp
-from click.testing import CliRunner
 
 import warp_tiles
 from tests.integration.builds import TINY
 from tests.integration.helpers import gemm, load
 from tests.integration.test_loop_builds import KERNEL
 from tests.store.server import send, serving
-from tests.store.warp_modules import compiled, entries, records, text
+from tests.store.warp_modules import compiled, entries, records, text, warm
 from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles.build import start_record
 from warp_tiles.build.start_record import StartModule, StartRecord, default_file, read_record
-from warp_tiles.cli import commands
 from warp_tiles.compile.module import ModuleSource
 from warp_tiles.compile.warp_compiler import reason_without_key
-from warp_tiles.errors import RecordError, SettingError
+from warp_tiles.errors import CacheError, RecordError, SettingError
 from warp_tiles.settings import current
 from warp_tiles.store.cache import Cache, Upstream
 from warp_tiles.store.client import Client
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.keys import SigningKey
+from warp_tiles.store.remote import RemoteStore
+from warp_tiles.util.threads import DaemonThreads, wait_all
 from warp_tiles.util.trusted_folder import TrustedFolder
+from warp_tiles.util.warn import WarnedTexts
 
 MODULE = StartModule("m", 256, "wp_m_1234567.cu", 90, "", "cubin", 3, (False, False, True, True), {"k": 0}, "source")
 
@@ -133,6 +132,18 @@ def test_a_module_in_warps_folder_is_not_compiled_and_stays(recorded: Any, monke
     monkeypatch.setattr("warp_tiles._warp.hooks.in_kernel_cache", lambda _: True)
     recorded("second")
     assert file.read_bytes() == before, "a run that loads nothing writes nothing"
+
+
+def test_a_module_has_another_name_in_warps_folder_if_others_are_trusted(
+    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = load(text())
+    recorded("first", module)
+    (tmp_path / "store").mkdir()
+    monkeypatch.setenv("WARP_TILES_REMOTE", (tmp_path / "store").as_uri())
+    monkeypatch.setattr("warp_tiles._warp.hooks.in_kernel_cache", lambda _: True)
+    recorded("second", module, wait=True)
+    assert recorded.summary == "compiled ahead: 1"
 
 
 def test_a_record_of_another_warp_compiles_nothing(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,6 +287,47 @@ def test_a_start_asks_a_remote_store_once_what_it_has(
     assert asked == ["v1/module/", f"v1/module/{asked[1][10:12]}/{asked[1][13:]}"]
 
 
+class Everything:
+    """The listing of a store that names each key."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+
+def test_fetches_that_miss_hold_up_no_functions(
+    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toolchain: None
+) -> None:
+    file = recorded("first", load(TINY))
+    record = read_record(file)
+    (kept,) = record.modules
+    others = [dataclasses.replace(kept, name=f"other{n}", source=f"{kept.source}// {n}\n") for n in range(3)]
+    file.write_bytes(StartRecord(record.warp, tuple(others)).to_bytes())
+    (tmp_path / "store").mkdir()
+    asked: list[str] = []
+    ask = RemoteStore.ask
+    monkeypatch.setattr(RemoteStore, "ask", lambda store, kind, key: (asked.append(kind), ask(store, kind, key))[1])
+    monkeypatch.setattr(RemoteStore, "listed", lambda *_: Everything())
+    monkeypatch.setattr("warp_tiles.build.context._WAITING_THREADS", 2)  # fewer than modules
+    monkeypatch.setenv("WARP_TILES_REMOTE", (tmp_path / "store").as_uri())
+    monkeypatch.setenv("WARP_TILES_TRUSTED_KEYS", str(SigningKey.generate().public))
+    with warp_tiles.override(cache_dir=tmp_path / "b", modules="all", jobs=1), warp_tiles.enabled(start=file):
+        until(lambda: len(installed().program_start._compiled) == 3)
+    assert asked.count("module") == 3, "each is asked for once"
+
+
+def test_a_store_is_not_listed_if_no_key_is_trusted(
+    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = recorded("first", load(text()))
+    (tmp_path / "store").mkdir()
+    listed: list[str] = []
+    monkeypatch.setattr(Client, "names", lambda _, prefix: listed.append(prefix) or [])
+    monkeypatch.setenv("WARP_TILES_REMOTE", (tmp_path / "store").as_uri())
+    with warp_tiles.override(cache_dir=tmp_path / "b", modules="all", jobs=1), warp_tiles.enabled(start=file):
+        until(lambda: len(installed().program_start._compiled) == 1)
+    assert listed == []
+
+
 def test_a_store_that_cannot_be_listed_is_asked_for_each_module(
     recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,6 +372,7 @@ def test_random_changes_are_refused_or_harmless() -> None:
         {"program": "../../x.cu"}, {"program": "wp_a/b.cu"}, {"arch": -1}, {"arch": True}, {"output": "so"},
         {"linked": {}}, {"linked": {"functions": [{}], "suffix": "", "register_limit": None, "prefix": 0}},
         {"linked": {"functions": [], "suffix": "", "register_limit": None, "prefix": -1}},
+        {"name": "\x1b[2J"}, {"program": "wp_\x1b[2J.cu"},
         {"switches": [1, 0, 1, 0]}, {"meta": {"a": "b"}}, {"source": 3}, {"suffix": "a/b"}, {"more": 1},
     ],
 )  # fmt: skip
@@ -328,6 +381,11 @@ def test_a_field_of_another_kind_is_refused(change: dict[str, object]) -> None:
     body["modules"][0].update(change)
     with pytest.raises(start_record.DamagedError):
         StartRecord.from_bytes(json.dumps(body).encode())
+
+
+def test_a_version_with_control_sequences_is_refused() -> None:
+    with pytest.raises(start_record.DamagedError, match="warp is"):
+        StartRecord.from_bytes(StartRecord("\x1b[2J", (MODULE,)).to_bytes())
 
 
 def test_a_damaged_record_is_said_and_stays(tmp_path: Path, recorded: Any) -> None:
@@ -385,6 +443,43 @@ def test_a_cache_that_cannot_keep_modules_ends_the_builds(
         until(lambda: start._threads._closed)
         built = installed().engine.build_context(current()).pool._processes
         assert sum(process._requests for process in built) <= 2
+
+
+def test_a_start_that_is_stopped_while_it_begins_raises_nothing(
+    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = recorded("first", load(text()))
+    record = read_record(file)
+    others = [dataclasses.replace(record.modules[0], block_dim=32 * n) for n in range(1, 9)]
+    file.write_bytes(StartRecord(record.warp, tuple(others)).to_bytes())
+    built: list[StartModule] = []
+
+    class Threads(DaemonThreads):
+        """Threads whose calls end before the next one is queued."""
+
+        def submit(self, *given: Any, **named: Any) -> Future[Any]:
+            future = super().submit(*given, **named)
+            wait_all([future])
+            return future
+
+    def build(_: object, __: object, module: StartModule, **___: object) -> None:
+        built.append(module)
+        raise CacheError("it cannot be kept", "make room")
+
+    monkeypatch.setattr(start_record, "DaemonThreads", Threads)
+    monkeypatch.setattr(start_record, "build_ahead", build)
+    monkeypatch.setattr(start_record, "_said", WarnedTexts())
+    given = warp_tiles.override(cache_dir=tmp_path / "full", modules="all", jobs=1)
+    with given, pytest.warns(RuntimeWarning, match="make room"), warp_tiles.enabled(start=file):
+        pass
+    assert len(built) == 1
+
+
+def test_a_cache_folder_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    root = tmp_path / ("x" * 300)  # longer than a name may be
+    said = pytest.warns(RuntimeWarning, match="start record .* cannot be used")
+    with warp_tiles.override(cache_dir=root, modules="all", jobs=1), warp_tiles.enabled(), said:
+        installed().begin_start(default_file(root, "script.py", "/script.py"))
 
 
 def test_the_record_of_a_script_follows_no_link(tmp_path: Path) -> None:
@@ -484,95 +579,3 @@ def test_ranks_that_cannot_write_say_nothing(recorded: Any, monkeypatch: pytest.
     with TrustedFolder(recorded.folder / "first" / "cache").lock("v1/locks/starts.lock", 1.0):
         file = recorded("first", module)
     assert not file.exists()
-
-
-# ---- warp-tiles run
-
-
-SCRIPT = """
-import warp as wp
-{kernel}
-if __name__ == "__main__":
-    wp.compile_aot_module(wp.get_module("__main__"), arch=90, module_dir={folder!r})
-"""
-
-
-def test_run_keeps_a_record_for_each_script(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(kernel=text(), folder=str(tmp_path / "out")))
-    environment = {**os.environ, "WARP_TILES_MODULES": "all", "WARP_TILES_CACHE_DIR": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "warp_tiles", "run", str(script)]
-    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
-    kept = default_file(tmp_path / "cache", "script.py", str(script.resolve()))
-    assert [module.name for module in read_record(kept).modules] == ["__main__"]
-
-
-@pytest.mark.parametrize(
-    ("option", "kept"), [((), "script"), (("--start", "given.json"), "given"), (("--no-start",), "")]
-)
-def test_a_script_may_name_its_record_under_run(option: tuple[str, ...], kept: str, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    enable = "\nimport warp_tiles\nwarp_tiles.enable(start='script.json')\n"
-    script.write_text(enable + SCRIPT.format(kernel=text(), folder=str(tmp_path / "out")))
-    environment = {**os.environ, "WARP_TILES_MODULES": "all", "WARP_TILES_CACHE_DIR": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "warp_tiles", "run", *option, str(script)]
-    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120, cwd=tmp_path)
-    assert [path.stem for path in tmp_path.glob("*.json")] == [kept][: bool(kept)]
-    assert not list((tmp_path / "cache").glob("starts/*"))
-
-
-# ---- warp-tiles warm
-
-
-def warm(*arguments: object, status: int = 0, **environment: object) -> str:
-    given = {name: str(value) for name, value in environment.items()}
-    found = CliRunner().invoke(commands, ["warm", *map(str, arguments)], env={"WARP_TILES_JOBS": "1", **given})
-    assert found.exit_code == status, found.output
-    return found.stdout
-
-
-def test_warm_compiles_a_record_for_several_architectures(recorded: Any, tmp_path: Path) -> None:
-    file = recorded("first", load(text()))
-    record = read_record(file)
-    (kept,) = record.modules
-    clustered = dataclasses.replace(kept, name="clustered", source=f"// WP_CLUSTER_DIMS(2, 1, 1)\n{kept.source}")
-    broken = dataclasses.replace(kept, name="broken", source="nonsense")
-    file.write_bytes(StartRecord(record.warp, (broken, kept), (clustered,)).to_bytes())
-    cache = tmp_path / "other" / "cache"
-    rows = json.loads(warm("--json", "--arch", "80,90", file, status=1, WARP_TILES_CACHE_DIR=cache))["modules"]
-    states = {(row["module"], row["arch"]): row["state"] for row in rows}
-    assert states == {
-        ("broken", 80): "failed", ("broken", 90): "failed", (kept.name, 80): "compiled", (kept.name, 90): "compiled",
-        ("clustered", 80): "left out", ("clustered", 90): "compiled",
-    }  # fmt: skip
-    assert sorted(found["target"] for found in entries(tmp_path / "other")) == [
-        ".sm_80.cubin", ".sm_90.cubin", ".sm_90.cubin",
-    ]  # fmt: skip
-    file.write_bytes(record.to_bytes())
-    assert "1 present" in warm("--arch", "80", file, WARP_TILES_CACHE_DIR=cache)
-
-
-def test_warm_pushes_what_it_is_asked_to(recorded: Any, tmp_path: Path) -> None:
-    file, store, key = recorded("first", load(text())), tmp_path / "store", tmp_path / "key.pem"
-    store.mkdir()
-    assert CliRunner().invoke(commands, ["keys", "new", "-o", str(key)]).exit_code == 0
-    given = {"WARP_TILES_REMOTE": store.as_uri(), "WARP_TILES_SIGNING_KEY": key}
-    warm(file, WARP_TILES_CACHE_DIR=tmp_path / "a", **given)
-    assert not list(store.rglob("*"))
-    assert "1 pushed" in warm("--push", file, WARP_TILES_CACHE_DIR=tmp_path / "a", **given)
-    (module,) = json.loads(warm("--json", file, WARP_TILES_CACHE_DIR=tmp_path / "b", **given))["modules"]
-    assert module["state"] == "present"
-    assert [path.name for path in store.rglob("*") if path.is_file()] == [module["key"]]
-
-
-def test_warm_refuses_what_it_cannot_build(recorded: Any, tmp_path: Path) -> None:
-    file = recorded("first", load(text()))
-    assert "is missing" in failure(tmp_path / "none.json")
-    assert "Warp's compiler does not know" in failure("--arch", "13", file)
-    assert "which builds nothing" in failure(file, WARP_TILES_POLICY="locked")
-    file.write_bytes(dataclasses.replace(read_record(file), warp="1.0").to_bytes())
-    assert "is of Warp 1.0" in failure(file)
-
-
-def failure(*arguments: object, **environment: str) -> str:
-    return str(CliRunner().invoke(commands, ["warm", *map(str, arguments)], env=environment).exception)

@@ -7,9 +7,11 @@ from types import ModuleType
 from typing import Any
 
 import warp as wp
+from click.testing import CliRunner
 
 import warp_tiles
 from warp_tiles._warp.plain import exact_hashes
+from warp_tiles.cli import commands
 from warp_tiles.store.cache import Cache
 
 PLAIN = """
@@ -84,3 +86,11 @@ def exact(module: ModuleType) -> list[str]:
     found = wp.get_module(module.__name__)
     found.get_module_hash(64)
     return [line.split()[1] for line in exact_hashes(found.hashers[64])]
+
+
+def warm(*arguments: object, status: int = 0, **environment: object) -> str:
+    """Run ``warp-tiles warm`` in this process, and return what it prints."""
+    given = {name: str(value) for name, value in environment.items()}
+    found = CliRunner().invoke(commands, ["warm", *map(str, arguments)], env={"WARP_TILES_JOBS": "1", **given})
+    assert found.exit_code == status, found.output
+    return found.stdout

@@ -26,6 +26,7 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import os
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -190,7 +191,7 @@ class Hooks:
         from warp_tiles.build.start_record import ProgramStart
 
         version, before = str(warp.__version__), self.program_start
-        self._plain.uses_idle_cores = not file.exists()
+        self._plain.uses_idle_cores = not os.path.exists(file)  # false for a folder that cannot be read
         self.program_start = ProgramStart(self.engine, file, version, in_kernel_cache, archs_here())
         self.engine.on_loaded = self.program_start.note
         self.program_start.begin(before)

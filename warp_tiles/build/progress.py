@@ -32,8 +32,10 @@ def new_bar(title: str, *, transient: bool = False) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True), transient=transient)
+    columns = (TextColumn(title, markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(
+        *columns, TextColumn("{task.description}", markup=False), console=Console(stderr=True), transient=transient
+    )
 
 
 class BuildProgress:

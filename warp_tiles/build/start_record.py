@@ -50,6 +50,7 @@ log = logging.getLogger("warp_tiles")
 _MOST_BYTES, _MOST_MODULES = 256 << 20, 4096
 _MOST_RECORDS = 64  # of scripts, below the cache's root
 _LOCK_S = 5.0
+_FETCHES = 16  # side by side
 _MOST_NAME = 250
 _said = WarnedTexts()
 _SUFFIXES = {"a": 90, "f": 100}  # the first architecture with each suffix
@@ -112,6 +113,8 @@ class StartModule:
             raise DamagedError("meta is no table of sizes")
         if not isinstance(switches, list) or [type(value) for value in switches] != [bool] * 4:
             raise DamagedError(f"switches is {shown(switches)}")
+        if not data["name"].isprintable():  # terminals and logs show it
+            raise DamagedError(f"name is {shown(data['name'])}")
         if not _is_name(data["program"]) or data["suffix"] not in ("", *ascii_lowercase):
             raise DamagedError(f"program is {shown(data['program'])}, suffix is {shown(data['suffix'])}")
         if data["output"] not in ("cubin", "ptx") or not 0 < data["arch"] < 1000:
@@ -181,6 +184,8 @@ class StartRecord:
         found = parse_object(data)
         if found.keys() != {"warp", "modules", "earlier"} or not isinstance(found["warp"], str):
             raise DamagedError("it is no start record")
+        if not found["warp"].isprintable():
+            raise DamagedError(f"warp is {shown(found['warp'])}")
         lists: list[list[StartModule]] = []
         for given in (found["modules"], found["earlier"]):
             if not isinstance(given, list) or len(given) > _MOST_MODULES:
@@ -216,7 +221,8 @@ def _is_name(program: str) -> bool:
         program.startswith("wp_")
         and program.endswith(".cu")
         and len(program) <= _MOST_NAME
-        and (not set(program) & set("/\\\0"))
+        and program.isprintable()
+        and not set(program) & set("/\\")
     )
 
 
@@ -357,6 +363,8 @@ class ProgramStart:
         self._asked: set[str] = set()  # digests of content keys
         self._compiled: dict[str, float] = {}  # seconds, by digest
         self._threads: DaemonThreads | None = None
+        self._fetches = DaemonThreads(_FETCHES, "warp_tiles_fetch")  # these wait for no build
+        self._is_stopped = False
 
     def begin(self, instead_of: ProgramStart | None = None) -> None:
         """Start compiling what the record names, on threads. A record that cannot be used is warned of, and stays.
@@ -384,43 +392,71 @@ class ProgramStart:
             log.info("the start record %s is of Warp %s; this run writes it again", self.file, record.warp)
             return
         self._threads = DaemonThreads(context.pool.jobs, "warp_tiles_start")
-        modules = [module for module in (*record.modules, *record.earlier) if self._may_be_needed(module)]
+        is_foreign = bool(self._engine.foreign_trust(now))
+        modules = [one for one in (*record.modules, *record.earlier) if self._may_be_needed(one, is_foreign)]
         if context.remote is None:
             for module in modules:
-                self._queue(self._threads, context, module)
+                self._queue(self._threads, self._compile, context, module)
         else:
-            context.resources.waiters.submit(self._fetch_or_compile, context, self._threads, modules)
+            self._fetches.submit(self._fetch_or_compile, context, self._threads, modules)
 
-    def _may_be_needed(self, module: StartModule) -> bool:
-        """False for a module that no GPU of this machine loads, or that Warp loads from its own folder."""
+    def _may_be_needed(self, module: StartModule, is_foreign: bool) -> bool:
+        """False for a module that no GPU of this machine loads, or that Warp loads from its own folder.
+
+        Args:
+            is_foreign: True if others may choose the code. Warp's folder then has a module without functions under a
+                name that covers them, which the record does not know.
+        """
         is_for_here = not self._archs or module.output == "ptx" or module.arch in self._archs
-        return is_for_here and not self._in_warps_folder(module.file)
+        is_named = module.linked is not None or not is_foreign
+        return is_for_here and not (is_named and self._in_warps_folder(module.file))
 
     def stop(self) -> None:
-        """Begin no further build."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        """Begin no further fetch or build."""
+        self._is_stopped = True
+        for threads in filter(None, (self._fetches, self._threads)):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _fetch_or_compile(self, context: BuildContext, threads: DaemonThreads, modules: Sequence[StartModule]) -> None:
         """Ask the remote store, once, what it has. Fetch that side by side, and compile the rest, in order."""
         held = context.remote.listed(MODULE) if context.remote is not None else None
         for module in modules:
-            has = False
+            if self._is_stopped:
+                return
+            key = None
             with suppressed(WarpTilesError, TypeError, OSError):  # its build meets it again
                 key = _key_of(self._engine, context, module) if held is not None else None
-                has = held is not None and key is not None and key.digest in held
-            self._queue(context.resources.waiters if has else threads, context, module, has or held is None)
+            if held is not None and key is not None and key.digest in held:
+                self._queue(self._fetches, self._fetch, context, module, key, threads)
+            else:
+                self._queue(threads, self._compile, context, module, held is None)
 
-    def _queue(self, threads: DaemonThreads, context: BuildContext, module: StartModule, asks: bool = True) -> None:
-        """Build a module on a thread. The bar counts it until then."""
+    def _fetch(self, context: BuildContext, module: StartModule, key: CacheKey, threads: DaemonThreads) -> None:
+        """Fetch a module that the remote store lists. One that does not come is compiled."""
+        upstream = upstream_of(context, key)
+        with suppressed(WarpTilesError, OSError), context.modules.lease(key, upstream, builds=False) as lease:
+            if lease.found is not None:
+                return
+        self._queue(threads, self._compile, context, module, False)
+
+    def _queue(
+        self, threads: DaemonThreads, work: Callable[..., None], context: BuildContext, module: StartModule, *more: Any
+    ) -> None:
+        """Fetch or build a module on a thread, unless this start was stopped. The bar counts it until then."""
         progress, choice = self._engine.progress, context.settings.progress
         with ExitStack() as counted:
             counted.enter_context(progress.module(module.name, module.arch, module.block_dim, choice, awaited=False))
-            work = threads.submit(self._compile, context, module, asks)
+            try:
+                future = threads.submit(work, context, module, *more)
+            except RuntimeError as stopped:
+                raise_if_signalled(stopped)
+                return
             waiting = counted.pop_all()
-            work.add_done_callback(lambda _: waiting.close())
+            future.add_done_callback(lambda _: waiting.close())
 
     def _compile(self, context: BuildContext, module: StartModule, asks: bool = True) -> None:
+        if self._is_stopped:
+            return
         started = now_s()
         try:
             if (done := build_ahead(self._engine, context, module, asks=asks)) is not None and done[1]:

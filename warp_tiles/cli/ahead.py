@@ -20,7 +20,7 @@ from rich.filesize import decimal
 from warp_tiles import api
 from warp_tiles._warp import require_hooks
 from warp_tiles.build.start_record import StartModule, build_ahead, read_record
-from warp_tiles.cli.cache import counted, sign_and_write
+from warp_tiles.cli.cache import counted, require_push, sign_and_write
 from warp_tiles.cli.cluster import connected, require_same_installation, scheduler_option
 from warp_tiles.cli.output import (
     FILE,
@@ -71,6 +71,7 @@ from warp_tiles.util.warn import warn
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
     from warp_tiles.build.engine import Engine
+    from warp_tiles.store.transfer import Transfer
 
 _MOST_THREADS = 32
 _MOST_THREADS_ON_A_CLUSTER = 256  # they only wait
@@ -514,6 +515,8 @@ def warm(record: Path, archs: tuple[int, ...], push: bool, as_json: bool) -> Non
         raise RecordError(f"the start record {record} {found}", "`warp-tiles run --start FILE SCRIPT` writes one")
     if not now.rules.builds:
         raise SettingError(f"{now.named('policy')} is {now.policy!r}, which builds nothing", "set the policy to auto")
+    if push:
+        require_push()  # before the builds, which may take long
     jobs = [
         (module, arch)
         for module in (*kept.modules, *kept.earlier)
@@ -534,15 +537,19 @@ def warm(record: Path, archs: tuple[int, ...], push: bool, as_json: bool) -> Non
             rows = side_by_side(build, jobs, context.pool.jobs)
     finally:
         engine.close()
-    pushed = sign_and_write([row["key"] for row in rows if row["key"]]) if push else {}
     counts = Counter(row["state"] for row in rows)
     for row in rows:
         if row["reason"]:
             note(f"warp-tiles: module {row['module']} for sm_{row['arch']} {row['state']}: {row['reason']}")
-    text = ", ".join(f"{count} {state}" for state, count in counts.items()) or "no module"
-    text += "".join(f"; {each.moved} pushed, {each.failed} not pushed" for each in pushed.values())
-    data = {"modules": rows, **{f"push_{kind}": vars(each) for kind, each in pushed.items()}}
-    print_result(as_json, data, f"{record}: {text} ({time.perf_counter() - began:.1f} s)")
+    pushed: dict[str, Transfer] = {}
+    try:
+        if push:
+            pushed = sign_and_write([row["key"] for row in rows if row["key"]])
+    finally:  # the modules are compiled, also if the push fails
+        text = ", ".join(f"{count} {state}" for state, count in counts.items()) or "no module"
+        text += "".join(f"; {each.moved} pushed, {each.failed} not pushed" for each in pushed.values())
+        data = {"modules": rows, **{f"push_{kind}": vars(each) for kind, each in pushed.items()}}
+        print_result(as_json, data, f"{record}: {text} ({time.perf_counter() - began:.1f} s)")
     sys.exit(1 if counts["failed"] or any(each.failed for each in pushed.values()) else 0)
 
 

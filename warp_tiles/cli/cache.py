@@ -210,11 +210,16 @@ def _opened(*, writes: bool) -> Iterator[tuple[BuildContext, RemoteStore]]:
         writes: True to sign and write entries.
 
     Raises:
-        RemoteError: There is none, or it does not answer.
+        RemoteError: There is none, it does not answer, or entries are to be written from a cache that others can write.
     """
     from warp_tiles.store.remote import open_store
 
     context = _context()
+    if writes and context.settings.cache_shared:
+        raise RemoteError(
+            "other users can write this cache, so that its entries are not signed",
+            remedy="push from a cache of your own, without WARP_TILES_CACHE_SHARED",
+        )
     remote = open_store(context.settings, context.toolchain_text, writes=writes)
     try:
         remote.require()
@@ -246,6 +251,16 @@ def _end(found: dict[str, Transfer], verb: str, as_json: bool) -> NoReturn:
     sys.exit(1 if any(each.failed for each in found.values()) else 0)
 
 
+def require_push() -> None:
+    """Check what :func:`sign_and_write` needs.
+
+    Raises:
+        RemoteError: See there.
+    """
+    with _opened(writes=True):
+        pass
+
+
 def sign_and_write(keys: Collection[str] | None = None) -> dict[str, Transfer]:
     """Sign entries of the cache, and write those that the remote store lacks.
 
@@ -259,11 +274,6 @@ def sign_and_write(keys: Collection[str] | None = None) -> dict[str, Transfer]:
     from warp_tiles.store import transfer
 
     with _opened(writes=True) as (context, remote), counted("pushed") as done:
-        if context.settings.cache_shared:
-            raise RemoteError(
-                "other users can write this cache, so that its entries are not signed",
-                remedy="push from a cache of your own, without WARP_TILES_CACHE_SHARED",
-            )
         digests = {"compiler": context.store.compiler_digest(), "linker": context.store.linker_digest()}
         digests["warp"] = context.store.digests.digest(warp_library())
         caches = _caches(context) if keys is None else {MODULE: context.modules}

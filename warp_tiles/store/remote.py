@@ -284,14 +284,15 @@ class RemoteStore:
     def listed(self, kind: str) -> frozenset[str] | None:
         """The keys of all entries of a kind, from one request; None if it does not answer soon, or has too many.
 
-        The connection may still be made, and a store that is down costs :data:`SLOW_S`.
+        Without a trusted key it is None, too, because none of them would be loaded. The connection may still be made,
+        and a store that is down costs :data:`SLOW_S`.
         """
 
         def names() -> frozenset[str]:
             found = self.client(SLOW_S).names(f"{LAYOUT}/{kind}/")
             return frozenset(name.rpartition("/")[2] for name in islice(found, _MOST_LISTED + 1))
 
-        if self.off:
+        if self.off or not self.trusted:
             return None
         try:
             listing = self._threads.submit(names)

@@ -1,0 +1,133 @@
+"""Start records in commands: ``run`` keeps them, and ``warm`` compiles and pushes their modules."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.integration.helpers import load
+from tests.store.test_start_record import _disabled, recorded  # noqa: F401
+from tests.store.warp_modules import entries, text, warm
+from warp_tiles.build.start_record import StartRecord, default_file, read_record
+from warp_tiles.cli import commands
+from warp_tiles.errors import RemoteError
+from warp_tiles.store.keys import SigningKey
+
+SCRIPT = """
+import warp as wp
+{kernel}
+if __name__ == "__main__":
+    wp.compile_aot_module(wp.get_module("__main__"), arch=90, module_dir={folder!r})
+"""
+
+
+def test_run_keeps_a_record_for_each_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(kernel=text(), folder=str(tmp_path / "out")))
+    environment = {**os.environ, "WARP_TILES_MODULES": "all", "WARP_TILES_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "warp_tiles", "run", str(script)]
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
+    kept = default_file(tmp_path / "cache", "script.py", str(script.resolve()))
+    assert [module.name for module in read_record(kept).modules] == ["__main__"]
+
+
+@pytest.mark.parametrize(
+    ("option", "kept"), [((), "script"), (("--start", "given.json"), "given"), (("--no-start",), "")]
+)
+def test_a_script_may_name_its_record_under_run(option: tuple[str, ...], kept: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    enable = "\nimport warp_tiles\nwarp_tiles.enable(start='script.json')\n"
+    script.write_text(enable + SCRIPT.format(kernel=text(), folder=str(tmp_path / "out")))
+    environment = {**os.environ, "WARP_TILES_MODULES": "all", "WARP_TILES_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "warp_tiles", "run", *option, str(script)]
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120, cwd=tmp_path)
+    assert [path.stem for path in tmp_path.glob("*.json")] == [kept][: bool(kept)]
+    assert not list((tmp_path / "cache").glob("starts/*"))
+
+
+# ---- warp-tiles warm
+
+
+def test_warm_compiles_a_record_for_several_architectures(recorded: Any, tmp_path: Path) -> None:  # noqa: F811
+    file = recorded("first", load(text()))
+    record = read_record(file)
+    (kept,) = record.modules
+    clustered = dataclasses.replace(kept, name="clustered", source=f"// WP_CLUSTER_DIMS(2, 1, 1)\n{kept.source}")
+    broken = dataclasses.replace(kept, name="broken", source="nonsense")
+    file.write_bytes(StartRecord(record.warp, (broken, kept), (clustered,)).to_bytes())
+    cache = tmp_path / "other" / "cache"
+    rows = json.loads(warm("--json", "--arch", "80,90", file, status=1, WARP_TILES_CACHE_DIR=cache))["modules"]
+    states = {(row["module"], row["arch"]): row["state"] for row in rows}
+    assert states == {
+        ("broken", 80): "failed", ("broken", 90): "failed", (kept.name, 80): "compiled", (kept.name, 90): "compiled",
+        ("clustered", 80): "left out", ("clustered", 90): "compiled",
+    }  # fmt: skip
+    assert sorted(found["target"] for found in entries(tmp_path / "other")) == [
+        ".sm_80.cubin", ".sm_90.cubin", ".sm_90.cubin",
+    ]  # fmt: skip
+    file.write_bytes(record.to_bytes())
+    assert "1 present" in warm("--arch", "80", file, WARP_TILES_CACHE_DIR=cache)
+
+
+def test_warm_pushes_what_it_is_asked_to(recorded: Any, tmp_path: Path) -> None:  # noqa: F811
+    file, store, key = recorded("first", load(text())), tmp_path / "store", tmp_path / "key.pem"
+    store.mkdir()
+    assert CliRunner().invoke(commands, ["keys", "new", "-o", str(key)]).exit_code == 0
+    given = {"WARP_TILES_REMOTE": store.as_uri(), "WARP_TILES_SIGNING_KEY": key}
+    warm(file, WARP_TILES_CACHE_DIR=tmp_path / "a", **given)
+    assert not list(store.rglob("*"))
+    assert "1 pushed" in warm("--push", file, WARP_TILES_CACHE_DIR=tmp_path / "a", **given)
+    (module,) = json.loads(warm("--json", file, WARP_TILES_CACHE_DIR=tmp_path / "b", **given))["modules"]
+    assert module["state"] == "present"
+    assert [path.name for path in store.rglob("*") if path.is_file()] == [module["key"]]
+
+
+def test_warm_looks_for_the_store_before_it_builds(
+    recorded: Any,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file, store = recorded("first", load(text())), tmp_path / "store"
+    store.mkdir()
+    SigningKey.generate().write(tmp_path / "key.pem")
+    given = {"WARP_TILES_REMOTE": store.as_uri(), "WARP_TILES_SIGNING_KEY": str(tmp_path / "key.pem")}
+    monkeypatch.setattr("warp_tiles.cli.ahead.build_ahead", lambda *_, **__: pytest.fail("it is built in vain"))
+    assert "no remote store" in failure("--push", file)
+    assert "without a signing key" in failure("--push", file, WARP_TILES_REMOTE=store.as_uri())
+    assert "other users can write" in failure("--push", file, WARP_TILES_CACHE_SHARED="1", **given)
+
+
+def test_warm_prints_what_it_compiled_if_the_push_fails(
+    recorded: Any,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_: object) -> None:
+        raise RemoteError("the store went away")
+
+    file = recorded("first", load(text()))
+    monkeypatch.setattr("warp_tiles.cli.ahead.require_push", lambda: None)
+    monkeypatch.setattr("warp_tiles.cli.ahead.sign_and_write", fail)
+    (row,) = json.loads(warm("--json", "--push", file, status=1, WARP_TILES_CACHE_DIR=tmp_path / "a"))["modules"]
+    assert row["state"] == "compiled"
+
+
+def test_warm_refuses_what_it_cannot_build(recorded: Any, tmp_path: Path) -> None:  # noqa: F811
+    file = recorded("first", load(text()))
+    assert "is missing" in failure(tmp_path / "none.json")
+    assert "Warp's compiler does not know" in failure("--arch", "13", file)
+    assert "which builds nothing" in failure(file, WARP_TILES_POLICY="locked")
+    file.write_bytes(dataclasses.replace(read_record(file), warp="1.0").to_bytes())
+    assert "is of Warp 1.0" in failure(file)
+
+
+def failure(*arguments: object, **environment: str) -> str:
+    return str(CliRunner().invoke(commands, ["warm", *map(str, arguments)], env=environment).exception)
