@@ -94,7 +94,7 @@ class FakePool:
         self.started = 0  # processes before the first request
         self.lock = threading.Lock()
 
-    def submit(self, request: CompileRequest) -> Future[Compiled]:
+    def submit(self, request: CompileRequest, **_: object) -> Future[Compiled]:
         name = request.name.removesuffix(".cu")
         with self.lock:
             self.requests.append(name)

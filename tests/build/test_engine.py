@@ -261,3 +261,24 @@ def test_a_build_with_an_older_number_of_jobs_takes_the_present_pool() -> None:
         assert older.pool is newer.pool is older.pool
         assert older.pool.jobs == 2
     resources.close()
+
+
+# ---- forks
+
+
+def test_a_forked_child_waits_for_no_lock_of_its_parents_threads(tmp_path: Path) -> None:
+    engine = Engine()
+    (tmp_path / "file").write_text("content")
+    with settings.override(cache_dir=tmp_path / "cache"):
+        digests = engine.build_context(current()).store.digests
+        with digests._lock, engine.progress._lock:  # as a thread has them that is no longer there
+            engine.after_fork()
+
+            def work() -> None:
+                with engine.progress.counted("a build", "off"):
+                    engine.build_context(current()).store.digests.digest(tmp_path / "file")
+
+            child = threading.Thread(target=work, daemon=True)
+            child.start()
+            child.join(10)
+            assert not child.is_alive()

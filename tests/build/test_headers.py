@@ -53,7 +53,7 @@ class Pool:
     waiting: list[Callable[[], None]] = field(default_factory=list)
     headers: list[HeaderFile | None] = field(default_factory=list)
 
-    def submit(self, request: CompileRequest) -> Future[Compiled]:
+    def submit(self, request: CompileRequest, **_: object) -> Future[Compiled]:
         future: Future[Compiled] = Future()
         self.headers.append(request.header)
 

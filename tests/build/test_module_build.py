@@ -47,7 +47,7 @@ class FakePool:
     requests: list[CompileRequest | LinkRequest] = field(default_factory=list)
     fail: WarpTilesError | None = None
 
-    def submit(self, request: CompileRequest | LinkRequest) -> Future[Compiled]:
+    def submit(self, request: CompileRequest | LinkRequest, **_: object) -> Future[Compiled]:
         self.requests.append(request)
         if self.fail is not None and isinstance(request, LinkRequest):
             return done(self.fail)

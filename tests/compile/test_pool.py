@@ -183,7 +183,7 @@ def test_a_request_that_a_thread_took_before_the_pool_was_closed_starts_nothing(
     own.close()
     for _ in range(2):  # while it is closed, and when it is open again
         with pytest.raises(WorkerError, match="closed during a build"):
-            own._run(GOOD, threads)
+            own._run(GOOD, threads, ahead=False)
         own.submit(GOOD).result(60)
         assert len(own._processes) == 1
 

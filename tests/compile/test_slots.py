@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.compile.test_pool import GOOD, ROOT
+from tests.waiting import until
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.compile.slots import WorkerSlots
 from warp_tiles.util.trusted_folder import TrustedFolder
@@ -52,6 +56,65 @@ def test_a_pool_without_a_slot_runs_one_request_at_a_time(slots: Callable[[], Wo
         for future in [pool.submit(GOOD) for _ in range(4)]:
             assert future.result(60).payload
         assert len(pool._processes) == 2, "two slots are free now"
+
+
+def test_requests_that_wait_look_for_slots_together_and_hold_no_lock(
+    slots: Callable[[], WorkerSlots], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others, own, looks = slots(), slots(), list[float]()
+    taken = [others.take(), others.take()]
+    pool = CompilerPool(8, own)
+    free = own.take
+
+    def take() -> int | None:
+        looks.append(time.monotonic())
+        assert not pool._lock._is_owned()  # type: ignore[attr-defined]
+        return free()
+
+    monkeypatch.setattr(own, "take", take)
+    running = threading.Event()
+    monkeypatch.setattr(pool, "_run_in_slot", lambda *_: running.wait(30))
+    with pool:
+        work = [pool.submit(GOOD) for _ in range(8)]
+        time.sleep(1.0)
+        assert 2 <= len(looks) <= 22, "one each 50 ms, not one for each request"
+        running.set()
+        for slot in taken:
+            others.release(slot)
+        assert all(one.result(30) for one in work)
+
+
+def test_what_a_launch_waits_for_runs_beside_what_is_ahead(
+    slots: Callable[[], WorkerSlots], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = slots()
+    others.take()
+    pool = CompilerPool(4, slots())
+    ends, started = threading.Event(), list[Any]()
+
+    def run(request: Any, _: object) -> Any:
+        started.append(request)
+        return request == "launch" or ends.wait(30)
+
+    monkeypatch.setattr(pool, "_run_in_slot", run)
+    with pool:
+        ahead = [pool.submit(f"ahead {number}", ahead=True) for number in range(4)]  # type: ignore[arg-type]
+        until(lambda: bool(started))
+        assert not pool.has_slot()
+        assert pool.submit("launch").result(10), "all threads but one wait for a slot"  # type: ignore[arg-type]
+        assert len(started) == 2, "one has the slot"
+        ends.set()
+        assert all(one.result(30) for one in ahead)
+        assert pool.has_slot()
+
+
+def test_a_slot_is_free_once_it_is_given_back_although_a_child_has_a_copy(slots: Callable[[], WorkerSlots]) -> None:
+    parent, other = slots(), slots()
+    taken = [parent.take(), parent.take()]
+    copy = os.dup(taken[0] or 0)  # as a fork has it that came before the slot was noted
+    parent.release(taken[0])
+    assert other.take() is not None
+    os.close(copy)
 
 
 def test_a_forked_child_holds_no_slot_of_its_parent(slots: Callable[[], WorkerSlots]) -> None:

@@ -24,8 +24,10 @@ from warp_tiles._warp import idle as modules_ahead
 from warp_tiles._warp import installed
 from warp_tiles._warp.idle import upcoming
 from warp_tiles.build import idle
+from warp_tiles.build import warp_module as warp_module_build
 from warp_tiles.build.idle import IdleBuilds, IdleModule
 from warp_tiles.build.progress import BuildProgress
+from warp_tiles.errors import CacheError, WorkerError
 from warp_tiles.settings import Settings
 from warp_tiles.store.key import CacheKey
 
@@ -115,6 +117,31 @@ def test_a_constant_that_changes_later_counts(device: StandIn, only: Callable[..
     second.N = 5  # type: ignore[attr-defined]
     device.load(second.__name__)
     assert found_at_load() == [False, False]
+
+
+def test_what_no_launch_has_asked_for_is_looked_up_here_alone_and_warned_of_never(
+    device: StandIn, only: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = plain(1, SLOW), plain(2), plain(3)
+    wp.set_module_options({"lineinfo": True}, module=second)
+    only(first, second, third)
+    asked, said = list[bool](), list[str]()
+    upstream_of = warp_module_build.upstream_of
+
+    def ask(*given: Any) -> Any:
+        asked.append(installed().reloads.is_idle)
+        return upstream_of(*given)
+
+    monkeypatch.setattr(warp_module_build, "upstream_of", ask)
+    monkeypatch.setattr(warp_module_build, "say_left_to_warp", said.append)
+    device.load(first.__name__)
+    until(lambda: not builds()._running and bool(builds()._unasked))
+    assert builds()._compiled == 1, "the third module"
+    assert asked
+    assert not any(asked)
+    assert not said
+    device.load(second.__name__)
+    assert said == ["the option lineinfo is on"] * len(said) != []
 
 
 LATE = """
@@ -234,7 +261,8 @@ def test_what_the_running_functions_name_is_near() -> None:
 def module_of(number: int, kilobytes: int = 100) -> IdleModule:
     key = CacheKey.of({"number": str(number)})
     module = replace(MODULE, name=f"m{number}", source="x" * (kilobytes * 1000))
-    return IdleModule(module, key, None, SimpleNamespace(settings=Settings()))  # type: ignore[arg-type]
+    context = SimpleNamespace(settings=Settings(), remote=object())
+    return IdleModule(module, key, None, context)  # type: ignore[arg-type]
 
 
 class Work:
@@ -242,6 +270,7 @@ class Work:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, modules: list[IdleModule]) -> None:
         self.open: dict[str, Future[None]] = {}
+        self.has_slot = True
         self.builds = IdleBuilds(lambda _: modules.pop(0) if modules else None, BuildProgress())
         monkeypatch.setattr(idle, "compile_ahead", self._compile)
 
@@ -254,7 +283,8 @@ class Work:
         work: Future[None] = Future()
         end = time.monotonic() + seconds
         threading.Timer(seconds, work.set_result, (None,)).start()
-        self.builds.wait(work, 10**6, jobs)
+        pool = SimpleNamespace(jobs=jobs, has_slot=lambda: self.has_slot)
+        self.builds.wait(work, 10**6, pool)  # type: ignore[arg-type]
         assert time.monotonic() >= end - 0.01
 
 
@@ -288,6 +318,41 @@ def test_what_nobody_needs_stays_below_half_of_what_is_needed(monkeypatch: pytes
     work.wait(0.2)
     assert list(work.open) == ["m1", "m2"]
     work.open["m2"].set_result(None)
+
+
+def test_nothing_starts_while_others_have_all_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(monkeypatch, [module_of(0, 1)])
+    work.has_slot = False
+    work.wait(0.3)
+    assert not work.open
+    work.has_slot = True
+    work.wait(0.3)
+    assert list(work.open) == ["m0"]
+    work.open["m0"].set_result(None)
+
+
+def test_builds_that_fail_count_as_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(monkeypatch, [module_of(number, 1) for number in range(3)])
+    work.wait(0.3)
+    time.sleep(1.0)
+    work.open["m0"].set_exception(WorkerError("it ended"))
+    until(lambda: not work.builds._running)
+    work.wait(0.2)
+    assert list(work.open) == ["m0"], "more than half of what was needed"
+    work.wait(2.5)
+    assert list(work.open) == ["m0", "m1"]
+    work.open["m1"].set_result(None)
+
+
+def test_a_cache_that_keeps_nothing_ends_the_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(monkeypatch, [module_of(number, 1) for number in range(9)])
+    work.wait(0.3)
+    work.open["m0"].set_exception(CacheError("it cannot be kept"))
+    until(lambda: not work.builds._running)
+    work.builds._failed_s = 0.0
+    work.wait(0.3)
+    assert list(work.open) == ["m0"]
+    assert not work.builds._ready
 
 
 def test_a_launch_waits_for_the_build_that_runs_and_takes_back_one_that_does_not(

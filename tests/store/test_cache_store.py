@@ -15,7 +15,7 @@ from tests.store.cache_workers import files, fill, get_or_build, key, key_file_o
 from warp_tiles.errors import CacheError
 from warp_tiles.store.cache import Cache, find
 from warp_tiles.store.explain import explain_among
-from warp_tiles.store.folder import Folder
+from warp_tiles.store.folder import SLOT_PREFIX, Folder
 from warp_tiles.store.key import CacheKey
 
 
@@ -196,13 +196,14 @@ def test_gc_removes_old_leftovers_only(cache: Cache, root: Path) -> None:
     (entry,) = fill(cache, "a")
     old, young = (object_of(cache, entry).with_name(name) for name in (".tmp-old", ".tmp-young"))
     lock = root / "v1" / "locks" / f"{entry.key}.lock"
-    for path in (old, young, lock):
+    slot = lock.with_name(f"{SLOT_PREFIX}0123abcd-0-0.lock")
+    for path in (old, young, lock, slot):
         path.write_bytes(b"x")
-    for path in (old, lock):
+    for path in (old, lock, slot):
         os.utime(path, (time.time() - 90_000,) * 2)
     assert cache.verify().unfinished == 2
     assert cache.gc().leftovers == 1
-    assert (old.exists(), young.exists(), lock.exists()) == (False, True, False)
+    assert [path.exists() for path in (old, young, lock, slot)] == [False, True, False, False]
     assert cache.get(key("a")) == entry
 
 

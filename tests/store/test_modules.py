@@ -64,7 +64,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, store: Path, signing: Path) 
 
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    def submit(*_: object) -> None:
+    def submit(*_: object, **__: object) -> None:
         raise AssertionError("nothing may be compiled or linked")
 
     monkeypatch.setattr(CompilerPool, "submit", submit)

@@ -40,7 +40,7 @@ def digesting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toolchain: None) 
     """Compilers that answer at once with a digest of the request."""
     version = f"NVRTC {dotted(ToolchainStore(tmp_path / 'facts').toolchain().nvrtc_version)}"
 
-    def submit(pool: CompilerPool, request: Any, prefix: int = 0) -> Future[Compiled]:
+    def submit(pool: CompilerPool, request: Any, prefix: int = 0, **_: object) -> Future[Compiled]:
         done: Future[Compiled] = Future()
         by = version if isinstance(request, CompileRequest | LinkRequest) else "Warp"
         if by == version:  # the keys of linked modules and of functions leave the names of their sources out

@@ -377,7 +377,7 @@ def test_what_names_files_or_hides_its_hash_is_left_to_warp(
     "line", ["#include <x.h>", "#  include X", "# /* */ include X", "#in\\\\\nclude X", "%:include X"]
 )
 def test_code_that_includes_files_is_left_to_warp(line: str, everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CompilerPool, "submit", lambda *_: pytest.fail("nothing may be compiled in a worker"))
+    monkeypatch.setattr(CompilerPool, "submit", lambda *_, **__: pytest.fail("nothing may be compiled in a worker"))
     body = f"#if 0\n{line.replace(chr(92) * 2, chr(92))}\n#endif\nreturn x;"
     module = load(f"@wp.func_native({body!r})\ndef same(x: float) -> float: ...\n\n{USES_SNIPPET}")
     with pytest.warns(RuntimeWarning, match="may include files"):
@@ -594,7 +594,7 @@ def test_a_launch_finds_what_a_start_key_has_found_ahead(
 def test_starts_while_modules_change_at_random_serve_no_wrong_module(
     seed: int, everything: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def submit(_: CompilerPool, compiled: WarpCompileRequest, prefix: int = 0) -> Future[Compiled]:
+    def submit(_: CompilerPool, compiled: WarpCompileRequest, prefix: int = 0, **__: object) -> Future[Compiled]:
         done: Future[Compiled] = Future()  # the "binary" names all that the compiler has read
         fields = (compiled.name, compiled.source, compiled.arch, compiled.options, compiled.output)
         done.set_result(Compiled(repr(fields).encode(), 0.0, "", "Warp"))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 
+from warp_tiles.util import threads
 from warp_tiles.util.threads import acquire, held, side_by_side, wait_all, wait_result
 
 WORK_S = 5.0
@@ -76,3 +79,14 @@ def test_a_wait_ends_with_its_work() -> None:
     assert 0.3 <= time.monotonic() - start < WORK_S
     assert wait_all([never], 0.0) == set()
     assert wait_all([]) == set()
+
+
+@pytest.mark.parametrize(("text", "most"), [("150000 100000", 2), ("1000 100000", 1), ("max 100000", 64), (None, 64)])
+def test_the_quota_of_a_container_counts(
+    text: str | None, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
+    monkeypatch.setattr(threads, "CPU_QUOTA", tmp_path / "cpu.max")
+    if text is not None:
+        (tmp_path / "cpu.max").write_text(f"{text}\n")
+    assert threads.available_cores() == most

@@ -117,7 +117,11 @@ class Hooks:
         self._tapes = tapes
         self.sites = CallSites(self.reloads, self._tracer)
         self._plain = PlainModules(
-            engine, self.reloads.settings_of, self.reloads.target_of, IdleModules(self.reloads).generate
+            engine,
+            self.reloads.settings_of,
+            self.reloads.target_of,
+            IdleModules(self.reloads).generate,
+            lambda: self.reloads.is_idle,
         )
         self._linking: set[str] = set()  # builtins whose generation builds LTO-IR
         self._code_settings = _code_settings()

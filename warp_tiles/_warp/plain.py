@@ -37,6 +37,7 @@ class PlainModules:
         target_of: Returns what this thread compiles a module to: architecture, suffix, cubin or PTX; empty if it
             compiles none.
         generate_idle: Generates a module that no launch has asked for.
+        is_idle: Returns True while this thread does so.
 
     Attributes:
         uses_idle_cores: False if a start record names what is compiled ahead.
@@ -48,11 +49,13 @@ class PlainModules:
         settings_of: Callable[[Mapping[str, Any], Any], Settings],
         target_of: Callable[[Any, Mapping[str, Any]], str],
         generate_idle: Callable[[float], IdleModule | None],
+        is_idle: Callable[[], bool],
     ) -> None:
         self._engine = engine
         self._settings_of = settings_of
         self._target_of = target_of
         self._generate_idle = generate_idle
+        self._is_idle = is_idle
         self.uses_idle_cores = True
         self._generator = ""
 
@@ -74,7 +77,8 @@ class PlainModules:
 
         prints = warp.config.log_level <= warp.LOG_DEBUG or getattr(warp.config, "verbose", False)
         if reason := "Warp's log shows what the compiler prints" if prints else reason_left_to_warp(options):
-            say_left_to_warp(reason)
+            if not self._is_idle():  # the program may never launch it
+                say_left_to_warp(reason)
             return None
         return resolved if hasattr(hasher, "warp_tiles_hash") else None  # without, it was hashed before enable()
 
@@ -91,7 +95,8 @@ class PlainModules:
         if is_new:
             self._engine.start_compilers(resolved)
         key = self.start_key(module, options, context)
-        start = None if key is None else look_up(context, key)
+        # a network request would hold Warp's generator lock, so a module that no launch has asked for is looked up here
+        start = None if key is None else look_up(context, key, asks=not self._is_idle())
         if not is_new and (start is None or start.found is None):
             self._engine.start_compilers(resolved)  # while Warp generates the code
         return start

@@ -103,7 +103,7 @@ class Resources:
     def after_fork(self) -> None:
         """Reset a forked child, which has neither the parent's threads nor its compiler processes."""
         self._lock = threading.RLock()
-        gone = ("pool", "remote", "waiters")
+        gone = ("pool", "remote", "waiters", "store", "headers")  # a thread of the parent may hold their locks
         for identity, pool in self._made.items():
             if identity[0] == "pool":
                 pool.after_fork()
@@ -281,7 +281,9 @@ class BuildContext:
         except ToolchainError:
             return None
 
-    def compile_module(self, request: CompileRequest, native_dir: str, prefix: int = 0) -> Future[Compiled]:
+    def compile_module(
+        self, request: CompileRequest, native_dir: str, prefix: int = 0, *, ahead: bool = False
+    ) -> Future[Compiled]:
         """Start compiling a module to LTO-IR, with precompiled headers if the settings allow them.
 
         Args:
@@ -289,18 +291,19 @@ class BuildContext:
             native_dir: Folder of Warp's own headers.
             prefix: Number of characters at the beginning of its source, up to the first declaration; 0 to precompile
                 no headers.
+            ahead: See :meth:`CompilerPool.submit`.
 
         Raises:
             WorkerError: warp_tiles was disabled.
         """
         pool = self.pool
         if self.resources.executor_pool is not None:
-            return pool.submit(request, prefix=prefix)
+            return pool.submit(request, prefix=prefix, ahead=ahead)
         # a file of precompiled headers is an image of a compiler's heap, so other users must not have written it
         precompiles = prefix and self.settings.precompile_headers and not self.settings.cache_shared
         if not precompiles or request.include_dirs != (native_dir,):
-            return pool.submit(request)
-        return self.headers.compile(pool, request, Path(native_dir), request.source[:prefix])
+            return pool.submit(request, ahead=ahead)
+        return self.headers.compile(pool, request, Path(native_dir), request.source[:prefix], ahead=ahead)
 
     def get_or_compile(
         self, key: CacheKey, request: CompileRequest, info: Callable[[Compiled], dict[str, object]]

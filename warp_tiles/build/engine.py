@@ -112,6 +112,7 @@ class Engine:
         """Reset a forked child, which has neither the parent's threads nor its compiler processes."""
         self._lock, self._running = threading.RLock(), {}
         self.on_loaded = self.idle = None
+        self.progress = BuildProgress()  # a thread of the parent may hold its lock
         self.resources.after_fork()
 
     # ---- providers

@@ -324,15 +324,15 @@ class ExecutorPool(CompilerPool):
         self._installation = installation
         self._pending: set[Future[Answer]] = set()
 
-    def submit(self, request: Request, prefix: int = 0) -> Future[Compiled]:
+    def submit(self, request: Request, prefix: int = 0, *, ahead: bool = False) -> Future[Compiled]:
         """See :meth:`CompilerPool.submit`. Processes of this machine compile what Warp's own compiler has to."""
         if isinstance(request, WarpCompileRequest):
-            return super().submit(request)
+            return super().submit(request, ahead=ahead)
         try:
             portable = self._installation.portable(request)
             if portable is None:
                 log.info("%s includes folders of this machine, so it is compiled here", request.name)
-                return super().submit(request)
+                return super().submit(request, ahead=ahead)
             job = Job(portable[0], self._installation.facts(portable[1]), prefix, uuid.uuid4().hex)
             sent = self._executor.submit(run_job, job)
         except Exception as error:

@@ -48,7 +48,9 @@ class ModuleHeaders:
         self._writing: set[str] = set()
         self._lock = threading.Lock()
 
-    def compile(self, pool: CompilerPool, request: CompileRequest, native_dir: Path, prefix: str) -> Future[Compiled]:
+    def compile(
+        self, pool: CompilerPool, request: CompileRequest, native_dir: Path, prefix: str, *, ahead: bool = False
+    ) -> Future[Compiled]:
         """Compile a module with precompiled headers if there are any, and write them if another module needed them too.
 
         Args:
@@ -56,10 +58,11 @@ class ModuleHeaders:
             request: The module, which includes only Warp's headers.
             native_dir: Folder of Warp's headers.
             prefix: The beginning of the source, up to its first declaration. Modules with equal prefixes share headers.
+            ahead: See :meth:`CompilerPool.submit`.
         """
         key = self._key(request, native_dir, prefix)
         header = self._header(key) if key is not None else None
-        future = pool.submit(replace(request, header=header))
+        future = pool.submit(replace(request, header=header), ahead=ahead)
         if key is not None and header is not None and header.create:
             future.add_done_callback(lambda done: self._later(lambda: self._keep(key, header, done)))
         return future

@@ -14,16 +14,19 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import now_s
 from warp_tiles.build.start_record import StartModule, compile_ahead
 from warp_tiles.build.warp_module import Start, WarpModuleBuild, content_key
-from warp_tiles.errors import WarpTilesError
+from warp_tiles.errors import CacheError, WarpTilesError
 from warp_tiles.store.key import CacheKey
 from warp_tiles.util.threads import DaemonThreads, available_cores, raise_if_signalled, wait_all
+
+if TYPE_CHECKING:
+    from warp_tiles.compile.pool import CompilerPool
 
 log = logging.getLogger("warp_tiles")
 _MOST_PART = 0.5  # of the needed time
@@ -88,8 +91,10 @@ class IdleBuilds:
         self._lock = threading.RLock()  # without threads, submit() does the work itself
         self._threads: DaemonThreads | None = None
         self._waiting = 0  # launches
-        self._jobs = 1
+        self._pool: CompilerPool | None = None
+        self._is_stopped = False
         self._needed_s = 0.0
+        self._failed_s = 0.0
         self._built_s, self._built_bytes = _FIRST_S, _FIRST_BYTES
         self._ready: list[IdleModule] = []
         self._running: dict[str, tuple[Future[None], float]] = {}  # with the expected seconds, by digest
@@ -98,19 +103,19 @@ class IdleBuilds:
 
     # ---- called by the build of a module that a launch waits for
 
-    def wait(self, work: Future[Any], size_bytes: int, jobs: int) -> None:
+    def wait(self, work: Future[Any], size_bytes: int, pool: CompilerPool) -> None:
         """Wait for the compiler, and compile other modules meanwhile.
 
         Args:
             work: The request of the launch.
             size_bytes: Size of its source.
-            jobs: The number of workers.
+            pool: The workers.
         """
-        started, self._jobs = now_s(), jobs
+        started, self._pool = now_s(), pool
         with self._lock:
             self._waiting += 1
         try:
-            may_step = jobs > 1 and idle_cores() > _LEFT_CORES
+            may_step = pool.jobs > 1 and idle_cores() > _LEFT_CORES
             while not work.done():
                 elapsed = now_s() - started
                 left = max(self._expected_s(size_bytes) - elapsed, elapsed / 4)
@@ -127,8 +132,8 @@ class IdleBuilds:
             self._ready = [one for one in self._ready if one.key != key]
             running, _ = self._running.get(key.digest, (None, 0.0))
         started = now_s()
-        if running is not None:
-            self.wait(running, size_bytes, self._jobs)
+        if running is not None and self._pool is not None:
+            self.wait(running, size_bytes, self._pool)
         if (seconds := self._unasked.pop(key.digest, None)) is not None:
             self._needed_s += max(0.0, seconds - (now_s() - started))
 
@@ -138,7 +143,7 @@ class IdleBuilds:
         """Start a build or generate a module. Returns False if there is nothing to do now."""
         if self._start(elapsed_s):
             return True
-        if len(self._ready) >= _MOST_READY:
+        if self._is_stopped or len(self._ready) >= _MOST_READY:
             return False
         found = self._generate(left_s)
         if found is not None:
@@ -147,18 +152,24 @@ class IdleBuilds:
 
     def _start(self, elapsed_s: float = 0.0) -> bool:
         with self._lock:
+            pool = self._pool
             # one that a launch waits for counts as waiting, and a worker is left for the next launch
-            if not self._ready or len(self._running) >= self._jobs - 1 or idle_cores() <= _LEFT_CORES:
+            if pool is None or self._is_stopped or not self._ready or len(self._running) >= pool.jobs - 1:
                 return False
-            spent = sum(self._unasked.values()) + sum(expected for _, expected in self._running.values())
+            if idle_cores() <= _LEFT_CORES:
+                return False
+            running_s = sum(expected for _, expected in self._running.values())
+            spent = self._failed_s + sum(self._unasked.values()) + running_s
             for one in self._ready:
                 expected = self._expected_s(len(one.module.source)) + one.generation_s
                 if spent + expected <= _MOST_PART * (self._needed_s + elapsed_s):
                     break
             else:
                 return False
+            if not pool.has_slot():
+                return False
             self._ready.remove(one)
-            self._threads = self._threads or DaemonThreads(self._jobs, "warp_tiles_idle")
+            self._threads = self._threads or DaemonThreads(pool.jobs, "warp_tiles_idle")
             future: Future[None] = self._threads.submit(self._build, one)
             if not future.done():
                 self._running[one.key.digest] = future, expected
@@ -185,6 +196,11 @@ class IdleBuilds:
         except (WarpTilesError, OSError) as error:  # the launch meets it again, and reports it
             raise_if_signalled(error)
             log.debug("module %s was not compiled ahead: %s", one.module.name, error)
+            with self._lock:
+                self._failed_s += now_s() - started + one.generation_s
+                if isinstance(error, CacheError):  # the next ones would be compiled for nothing, too
+                    self._is_stopped = True
+                    self._ready.clear()
         finally:
             with self._lock:
                 self._running.pop(one.key.digest, None)

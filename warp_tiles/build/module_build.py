@@ -466,13 +466,13 @@ def link_ahead(
             return key, False
         started, futures = now_s(), engine.start(linked.functions, bare.settings).values()
         request = _request(context, module, text, f"module {bare.name}")
-        compiled = context.compile_module(request, module.native_dir, linked.prefix)
+        compiled = context.compile_module(request, module.native_dir, linked.prefix, ahead=True)
         built = [wait_result(future) for future in futures]
         if {artifact.symbol: artifact.key for artifact in built} != functions:  # one fell back
             return None
         inputs = (result_of(compiled).payload, *payloads_of(built))
         link = LinkRequest(module.name, inputs, module.target, module.output, linked.register_limit)
-        payload = result_of(context.pool.submit(link)).payload
+        payload = result_of(context.pool.submit(link, ahead=True)).payload
         keep_ahead(context, key, payload, {"module": bare.name, "build_seconds": round(now_s() - started, 3)})
         return key, True
 

@@ -105,9 +105,9 @@ class Start:
     keep: Callable[[bytes, Mapping[str, object]], object]
 
 
-def look_up(context: BuildContext, key: CacheKey) -> Start:
-    """Look a start key up, here and in the remote store or the bundle."""
-    with context.modules.lease(key, upstream_of(context, key), builds=False) as lease:
+def look_up(context: BuildContext, key: CacheKey, *, asks: bool = True) -> Start:
+    """Look a start key up, here and, if ``asks``, in the remote store or the bundle."""
+    with context.modules.lease(key, upstream_of(context, key) if asks else None, builds=False) as lease:
         return Start(key, WarpOutput.of(lease.found), lease.keep)
 
 
@@ -252,7 +252,7 @@ class WarpModuleBuild:
             pool = self.context.pool
             work = self._phases.of_process(COMPILE, pool.submit(request))
             if self._engine.idle is not None:
-                self._engine.idle.wait(work, len(request.source), pool.jobs)
+                self._engine.idle.wait(work, len(request.source), pool)
             write_output(output_path, result_of(work).payload)
             return False
         except LinkError as error:

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from warp_tiles.compile.search import search_path
 from warp_tiles.compile.slots import WorkerSlots
 from warp_tiles.errors import WarpTilesError, WorkerError
 from warp_tiles.util.processes import free_memory_bytes
-from warp_tiles.util.threads import DaemonThreads, available_cores, raise_if_signalled, suppressed, wait_all
+from warp_tiles.util.threads import DaemonThreads, available_cores, held, raise_if_signalled, suppressed, wait_all
 
 if TYPE_CHECKING:
     from warp_tiles.compile.warp_compiler import WarpCompileRequest
@@ -175,13 +176,16 @@ class CompilerPool:
         jobs: Largest number of processes; 0 means one per core that this process may use, and fewer where memory is
             short.
         slots: What running requests share with other processes; None runs up to ``jobs`` in any case. The only request
-            of a pool always runs.
+            of a pool always runs, and so does the only one that something waits for.
     """
 
     def __init__(self, jobs: int = 0, slots: WorkerSlots | None = None) -> None:
         self.jobs = jobs or _default_jobs()
         self._slots = slots
-        self._running = 0
+        self._running = Counter[bool]()  # by whether they were submitted ahead
+        self._needed = 0  # requests that wait, and were not submitted ahead
+        self._looking = threading.Lock()
+        self._looked_at_s = 0.0  # when no slot was found
         self._threads: DaemonThreads | None = None
         self._unfinished = 0
         self._retired = False
@@ -189,17 +193,18 @@ class CompilerPool:
         self._processes: list[_Process] = []
         self._lock = threading.RLock()  # submit() makes the call itself if no thread can be started
 
-    def submit(self, request: Request, prefix: int = 0) -> Future[Compiled]:
+    def submit(self, request: Request, prefix: int = 0, *, ahead: bool = False) -> Future[Compiled]:
         """Start a request. If it fails, its future raises the WarpTilesError.
 
         Args:
             prefix: Number of characters at the beginning of a module's source that other modules share. Workers of an
                 executor precompile them; here the request names its own precompiled headers.
+            ahead: True if no launch waits for it yet.
         """
         with self._lock:
-            if self._threads is None:
-                self._threads = DaemonThreads(self.jobs, "warp_tiles")
-            future = self._threads.submit(self._run, request, self._threads)
+            if self._threads is None:  # one more, because requests that are ahead may wait for slots on the others
+                self._threads = DaemonThreads(self.jobs + (self._slots is not None), "warp_tiles")
+            future = self._threads.submit(self._run, request, self._threads, ahead)
             self._unfinished += 1
         future.add_done_callback(self._finished)
         return future
@@ -227,26 +232,58 @@ class CompilerPool:
                 self._processes.append(process)
                 self._idle.insert(0, process)  # the first that starts is used first
 
-    def _run(self, request: Request, threads: DaemonThreads) -> Compiled:
-        while (slot := self._slot(threads)) is None:
-            time.sleep(_SLOT_S)
+    def has_slot(self) -> bool:
+        """True if a request would get a slot at once."""
+        slot = self._free_slot()
+        self._release(slot)
+        return slot is not None
+
+    def _run(self, request: Request, threads: DaemonThreads, ahead: bool) -> Compiled:
+        with self._lock:
+            self._needed += not ahead
+        try:
+            while (slot := self._slot(threads, ahead)) is None:
+                time.sleep(_SLOT_S)
+        finally:
+            with self._lock:
+                self._needed -= not ahead
         try:
             return self._run_in_slot(request, threads)
         finally:
             with self._lock:
-                self._running -= 1
-                if self._slots is not None:
-                    self._slots.release(slot)
+                self._running[ahead] -= 1
+            self._release(slot)
+            self._looked_at_s = 0.0
 
-    def _slot(self, threads: DaemonThreads) -> int | None:
+    def _slot(self, threads: DaemonThreads, ahead: bool) -> int | None:
+        slot = self._free_slot()
         with self._lock:
-            if self._threads is not threads:  # the pool was closed since this request was taken, and may be open again
-                raise WorkerError(_CLOSED)
-            slot = -1 if self._slots is None else self._slots.take()
-            if slot is None and self._running == 0:
+            is_open, count = self._threads is threads, self._running.total()
+            if slot is None and not (count if ahead else self._running[False]):
                 slot = -1
-            self._running += slot is not None
+            may_run = count < self.jobs and not (ahead and self._needed)
+            if is_open and may_run and slot is not None:
+                self._running[ahead] += 1
+                return slot
+        self._release(slot)
+        if not is_open:  # the pool was closed since this request was taken, and may be open again
+            raise WorkerError(_CLOSED)
+        return None
+
+    def _free_slot(self) -> int | None:
+        if self._slots is None:
+            return -1
+        with held(self._looking):  # one look serves all requests that wait
+            if time.monotonic() - self._looked_at_s < _SLOT_S:
+                return None
+            slot = self._slots.take()
+            if slot is None:
+                self._looked_at_s = time.monotonic()
             return slot
+
+    def _release(self, slot: int | None) -> None:
+        if self._slots is not None:
+            self._slots.release(slot)
 
     def _run_in_slot(self, request: Request, threads: DaemonThreads) -> Compiled:
         with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from warp_tiles.store.folder import LOCKS
+from warp_tiles.store.folder import LOCKS, SLOT_PREFIX
 from warp_tiles.util.processes import host
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import TrustedFolder
@@ -34,7 +34,7 @@ class WorkerSlots:
                 return -1
             self._files.make(LOCKS)
             for number in range(count):
-                path = self._files.path(f"{LOCKS}/worker-{host()}-{os.getuid()}-{number}.lock")
+                path = self._files.path(f"{LOCKS}/{SLOT_PREFIX}{host()}-{os.getuid()}-{number}.lock")
                 slot = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, self._files.modes()[1])
                 try:
                     fcntl.flock(slot, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,6 +55,8 @@ class WorkerSlots:
         """Give a slot back."""
         if slot in self._taken:
             self._taken.discard(slot)
+            with suppressed(OSError):
+                fcntl.flock(slot, fcntl.LOCK_UN)  # a child that was forked meanwhile may have a copy
             os.close(slot)
 
     def after_fork(self) -> None:

@@ -28,6 +28,7 @@ STORE_LOCK = "store"
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_PAYLOAD_BYTES = 256 << 20
 KEYS, OBJECTS, LOCKS, MARKS = f"{LAYOUT}/keys", f"{LAYOUT}/objects", f"{LAYOUT}/locks", f"{LAYOUT}/marks"
+SLOT_PREFIX = "worker-"  # of the locks of running compilers
 
 
 class Folder:
@@ -196,9 +197,10 @@ class Folder:
                 yield name, status
 
     def each_lock(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Lock files of keys, by name below the root."""
+        """Lock files of keys and of the slots of compilers, by name below the root."""
         for name, status in self.files.files(LOCKS):
-            if is_digest(name.rpartition("/")[2].partition(".")[0]):
+            file = name.rpartition("/")[2]
+            if is_digest(file.partition(".")[0]) or file.startswith(SLOT_PREFIX):
                 yield name, status
 
     def size_bytes(self) -> int:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future, wait
 from contextlib import contextmanager, suppress
 from itertools import pairwise
+from pathlib import Path
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +27,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 _Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 _WAKE_UP_S = 0.2
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # microseconds of CPU time, and of the period
 
 
 def raise_if_signalled(error: BaseException) -> None:
@@ -206,8 +208,12 @@ def _call(future: Future[Any], function: Callable[..., Any], args: tuple[Any, ..
 
 
 def available_cores() -> int:
-    """The number of cores that this process may use."""
+    """The number of cores that this process may use, at most the quota of its container."""
     try:
-        return len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not on Linux
         return os.cpu_count() or 1
+    with suppressed(OSError, ValueError):  # no cgroup v2, or "max" for no quota
+        quota, period = map(int, CPU_QUOTA.read_text().split())
+        return min(cores, max(1, -(-quota // period)))
+    return cores
