@@ -172,7 +172,7 @@ if __name__ == "__main__":
     arrays = [wp.zeros((16, 16), dtype=float) for _ in range(3)]
     wp.launch_tiled(gemm, dim=[1], inputs=arrays, block_dim=64)
 """
-SCRIPTS = ("train.py", "app.py", "script.py", "package/__main__.py")
+SCRIPTS = ("train.py", "app.py", "script.py", "simulate.py", "package/__main__.py")
 CMAKE_BUNDLE = "build/warp_tiles.bundle"
 KEY_FILE = "given.pem"
 PUBLIC = "ed25519:X6H3ivFnx302kV4sKV+16rr6IKHGtyBOWykUUyLqdPg="  # in the place of the key that the command above prints
