@@ -49,7 +49,8 @@ def test_gc_also_collects_the_caches_beside_the_store(tmp_path: Path, number: in
         cache.put(key(name), payload(name), {})
     (cache.root / cache._folder.key_name(key("payload without a key").digest)).unlink()
     files = TrustedFolder(cache.root)
-    files.write(f"v1/locks/{key('killed').digest}.holder", b"1 elsewhere")
+    for name in (key("killed").digest, "stats"):
+        files.write(f"v1/locks/{name}.holder", b"1 elsewhere")
     assert Cache(root).gc().payloads == 1
     assert unowned(root) == []
     found = cache.get(key("kept"))

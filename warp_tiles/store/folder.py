@@ -197,10 +197,11 @@ class Folder:
                 yield name, status
 
     def each_lock(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Lock files of keys and of the slots of compilers, by name below the root."""
+        """Lock files of keys and of slots of compilers, and the holders of other locks, by name below the root."""
         for name, status in self.files.files(LOCKS):
             file = name.rpartition("/")[2]
-            if is_digest(file.partition(".")[0]) or file.startswith(SLOT_PREFIX):
+            of_another = file.endswith(".holder") and not file.startswith(STORE_LOCK)  # which the caller holds
+            if is_digest(file.partition(".")[0]) or file.startswith(SLOT_PREFIX) or of_another:
                 yield name, status
 
     def size_bytes(self) -> int:
