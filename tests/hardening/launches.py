@@ -51,9 +51,9 @@ def compiling_once() -> Iterator[None]:
     """Equal requests to compile or link are answered from memory, whatever the caches do."""
     run, known = CompilerPool._run, dict[Any, Any]()
 
-    def run_once(pool: CompilerPool, request: Any, threads: Any) -> Any:
+    def run_once(pool: CompilerPool, request: Any, *how: Any) -> Any:
         if request not in known:
-            known[request] = run(pool, request, threads)
+            known[request] = run(pool, request, *how)
         return known[request]
 
     with patch.object(CompilerPool, "_run", run_once):

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import warp as wp
@@ -265,14 +265,24 @@ def module_of(number: int, kilobytes: int = 100) -> IdleModule:
     return IdleModule(module, key, None, context)  # type: ignore[arg-type]
 
 
+@pytest.fixture(autouse=True)
+def _no_build_begins_in_the_next_test() -> Iterator[None]:
+    yield
+    while Work.made:
+        Work.made.pop().builds.close()
+
+
 class Work:
     """Compiles modules that need no compiler. A test decides when a build ends."""
+
+    made: ClassVar[list[Work]] = []
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, modules: list[IdleModule]) -> None:
         self.open: dict[str, Future[None]] = {}
         self.has_slot = True
         self.builds = IdleBuilds(lambda _: modules.pop(0) if modules else None, BuildProgress())
         monkeypatch.setattr(idle, "compile_ahead", self._compile)
+        self.made.append(self)
 
     def _compile(self, _: object, module: Any) -> None:
         self.open[module.name] = Future()
