@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import warp_tiles
 from warp_tiles.store import report
 from warp_tiles.store.cache import Cache
 
@@ -32,3 +34,11 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def cache(root: Path) -> Cache:
     return Cache(root)
+
+
+@pytest.fixture
+def everything(tmp_path: Path) -> Iterator[Path]:
+    """warp_tiles with an empty cache, through which every module passes."""
+    warp_tiles.disable()
+    with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=2), warp_tiles.enabled():
+        yield tmp_path

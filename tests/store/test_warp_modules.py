@@ -6,10 +6,8 @@ import dataclasses
 import functools
 import json
 import os
-import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +20,6 @@ import warp_tiles
 from benchmarks.stand_in import ALIAS, StandIn
 from tests.integration.builds import TINY
 from tests.integration.helpers import load
-from tests.nightly import some
 from tests.store.warp_modules import TEXTS, compiled, entries, exact, records, text
 from tests.waiting import until
 from warp_tiles._warp import installed
@@ -49,13 +46,6 @@ def _disabled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(warp_module, "_said", WarnedTexts())
     yield
     warp_tiles.disable()
-
-
-@pytest.fixture
-def everything(tmp_path: Path) -> Iterator[Path]:
-    """warp_tiles with an empty cache, through which every module passes."""
-    with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=2), warp_tiles.enabled():
-        yield tmp_path
 
 
 @pytest.fixture
@@ -585,41 +575,6 @@ def test_a_launch_finds_what_a_start_key_has_found_ahead(
     (path,) = stand_in.loaded
     source = Path(path).with_name(Path(path).name.partition(".sm")[0] + ".cu")
     assert source.read_bytes() == next((everything / "out").glob("*.cu")).read_bytes()
-
-
-# ---- many starts
-
-
-@pytest.mark.parametrize("seed", some(range(20), 1))
-def test_starts_while_modules_change_at_random_serve_no_wrong_module(
-    seed: int, everything: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def submit(_: CompilerPool, compiled: WarpCompileRequest, prefix: int = 0, **__: object) -> Future[Compiled]:
-        done: Future[Compiled] = Future()  # the "binary" names all that the compiler has read
-        fields = (compiled.name, compiled.source, compiled.arch, compiled.options, compiled.output)
-        done.set_result(Compiled(repr(fields).encode(), 0.0, "", "Warp"))
-        return done
-
-    monkeypatch.setattr(CompilerPool, "submit", submit)
-    monkeypatch.setattr(CompilerPool, "start_processes", lambda *_: None)
-    choose, module = random.Random(seed), load(text(1))
-    for start in range(50):
-        module.N = choose.choice([1, 1 + 2**32, 0.5, 0.5 + 1e-12, True, wp.int8(1), wp.uint8(1), wp.vec2(1.0, 2.0)[0]])
-        options = {"fast_math": choose.random() < 0.5, "optimization_level": choose.choice([1, 3])}
-        wp.set_module_options(options, module=module)
-        wp.get_module(module.__name__).mark_modified()
-        arch, folder = choose.choice([80, 90]), everything / str(start)
-        found = compiled(module, folder, arch=arch)
-        with warp_tiles.override(modules="tiles"), monkeypatch.context() as patch:
-            patch.setattr(find("build"), "build_cuda", lambda _, __, output, **___: Path(output).touch())
-            expected = compiled(module, folder / "warp", arch=arch)
-        (name,) = (name for name in expected if name.endswith(".cu"))
-        assert found[name] == expected[name], f"start {start}"
-        binary = next(data for other, data in found.items() if other.endswith("cubin"))
-        assert repr((name, found[name], arch)).encode()[1:-1] in binary
-        assert f"optimization_level={options['optimization_level']}".encode() in binary
-        assert f"fast_math={options['fast_math']}".encode() in binary
-    assert sum(record["found"] for record in records()) > 5
 
 
 def test_the_key_of_a_module_is_explained(everything: Path) -> None:
