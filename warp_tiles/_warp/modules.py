@@ -31,8 +31,8 @@ _FORWARD_BYTES = "_cuda_kernel_forward_smem_bytes"  # the end of a name in Warp'
 loads: dict[object, tuple[int, Any]] = {}
 #: Modules whose settings changed while another thread loaded them, by identity.
 outdated: dict[int, Any] = {}
-#: How often all hashes were discarded, because settings that count have changed.
-hashings = 0
+#: Changes when settings change that affect code, or when warp_tiles is disabled.
+settings_generation = 0
 _unseen = False  # a load may go on that began before enable(), so that it is not among the loads
 
 
@@ -89,8 +89,8 @@ def withdrawn(module: Any) -> Iterator[None]:
 
 def hash_all_again() -> None:
     """Discards the hash of every module. A module that another thread is loading keeps it until its next use."""
-    global hashings
-    hashings += 1
+    global settings_generation
+    settings_generation += 1
     for module in list(find("context.user_modules").values()):
         if not hash_again(module):
             outdated[id(module)] = module

@@ -25,7 +25,7 @@ _MAP_ALIGNMENT = 64
 # enumerators of the driver: CU_TENSOR_MAP_DATA_TYPE, then no interleaving, swizzling of 128 bytes, fetches of 128 bytes
 # into the L2 cache, and zeros outside of the tensor
 _TYPES: dict[str, int] = {"float16": 6, "float32": 7, "bfloat16": 9}
-_HOW = (0, 3, 2, 0)
+_MODES = (0, 3, 2, 0)
 _said = WarnedTexts()
 
 
@@ -76,7 +76,7 @@ class TensorMatmul:
         self._kernel, self._native = answer.kernel, native_kernel(answer.kernel, device.alias)
         self._make_loop = loop
         self._loop: Product | None = None
-        self._hashings = modules.hashings
+        self._settings_generation = modules.settings_generation
         self._lock = threading.Lock()
         self._views = (call.a, call.b, call.out)
         self._maps: dict[tuple[int, int, int], tuple[Any, ...]] = {}
@@ -85,7 +85,9 @@ class TensorMatmul:
 
     def is_current(self) -> bool:
         """True, unless settings that count have changed, or the module of a loop that was needed."""
-        return modules.hashings == self._hashings and (self._loop is None or self._loop.is_current())
+        return modules.settings_generation == self._settings_generation and (
+            self._loop is None or self._loop.is_current()
+        )
 
     def run(
         self, a: int, b: int, out: int, bias: int | None, alpha: float, beta: float, factor: int | None = None
@@ -201,7 +203,7 @@ class TensorMap(ctypes.Structure):
             (ctypes.c_uint64 * 2)(between, far if matrices > 1 else lines * between),
             (ctypes.c_uint32 * 3)(*box, 1),
             (ctypes.c_uint32 * 3)(1, 1, 1),
-            *_HOW,
+            *_MODES,
         )
         return None if error else found
 
