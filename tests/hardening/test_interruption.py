@@ -145,7 +145,7 @@ def test_a_signal_ends_a_compilation_at_once_and_leaves_nothing(
     start = time.monotonic()
     os.killpg(compiling.pid, getattr(signal, name))  # as a terminal does, to every process of the group
     _, messages = compiling.communicate(timeout=60)
-    assert time.monotonic() - start < 2.0
+    assert time.monotonic() - start < 5.0, "it does not wait for its sixteen modules"
     assert compiling.returncode == -getattr(signal, name)
     assert "Traceback" not in messages
     assert "Broken pipe" not in messages

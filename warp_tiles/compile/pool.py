@@ -234,7 +234,8 @@ class CompilerPool:
 
     def has_slot(self) -> bool:
         """True if a request would get a slot at once."""
-        slot = self._free_slot()
+        with held(self._looking):
+            slot = self._free_slot()
         self._release(slot)
         return slot is not None
 
@@ -256,30 +257,30 @@ class CompilerPool:
             self._looked_at_s = 0.0
 
     def _slot(self, threads: DaemonThreads, ahead: bool) -> int | None:
-        slot = self._free_slot()
-        with self._lock:
-            is_open, count = self._threads is threads, self._running.total()
-            if slot is None and not (count if ahead else self._running[False]):
-                slot = -1
-            may_run = count < self.jobs and not (ahead and self._needed)
-            if is_open and may_run and slot is not None:
-                self._running[ahead] += 1
-                return slot
+        with held(self._looking):  # whoever finds no slot sees that another request has it
+            slot = self._free_slot()
+            with self._lock:
+                is_open, count = self._threads is threads, self._running.total()
+                if slot is None and not (count if ahead else self._running[False]):
+                    slot = -1
+                may_run = count < self.jobs and not (ahead and self._needed)
+                if is_open and may_run and slot is not None:
+                    self._running[ahead] += 1
+                    return slot
         self._release(slot)
         if not is_open:  # the pool was closed since this request was taken, and may be open again
             raise WorkerError(_CLOSED)
         return None
 
-    def _free_slot(self) -> int | None:
+    def _free_slot(self) -> int | None:  # called while ``_looking`` is held
         if self._slots is None:
             return -1
-        with held(self._looking):  # one look serves all requests that wait
-            if time.monotonic() - self._looked_at_s < _SLOT_S:
-                return None
-            slot = self._slots.take()
-            if slot is None:
-                self._looked_at_s = time.monotonic()
-            return slot
+        if time.monotonic() - self._looked_at_s < _SLOT_S:  # one look serves all requests that wait
+            return None
+        slot = self._slots.take()
+        if slot is None:
+            self._looked_at_s = time.monotonic()
+        return slot
 
     def _release(self, slot: int | None) -> None:
         if self._slots is not None:
