@@ -83,12 +83,6 @@ def test_a_star_import_gives_the_public_names() -> None:
     assert set(warp_tiles.__all__) <= set(namespace)
 
 
-def test_the_old_name_of_a_class_warns() -> None:
-    for old, new in (("GemmVariant", "GemmProblem"), ("SeamError", "UnsupportedWarpError")):
-        with pytest.warns(RuntimeWarning, match=f"{old} is now called {new}"):
-            assert warp_tiles.__getattr__(old) is getattr(warp_tiles, new)
-
-
 def test_a_function_hides_the_folder_of_its_name() -> None:
     code = "import warp_tiles.plan.whole; assert callable(warp_tiles.plan)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -71,8 +71,6 @@ _LAZY_NAMES = {
     "solve": "array_products.solves",
 }
 
-_FORMER = {"GemmVariant": "GemmProblem", "SeamError": "UnsupportedWarpError"}
-
 __all__ = [
     "BuildError",
     "BundleError",
@@ -129,11 +127,6 @@ __all__ = [
 if not TYPE_CHECKING:  # otherwise type checkers would accept any name
 
     def __getattr__(name: str) -> Any:
-        if name in _FORMER:
-            from warp_tiles.util.warn import warn
-
-            warn(f"{name} is now called {_FORMER[name]}; the next release no longer has the old name")
-            return getattr(import_module(__name__), _FORMER[name])
         if name not in _LAZY_NAMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(f"{__name__}.{_LAZY_NAMES[name]}"), name)

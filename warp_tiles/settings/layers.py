@@ -8,7 +8,6 @@ option of a command, the option ``warp_tiles_<name>`` of a Warp module, the envi
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.errors import SettingError
-from warp_tiles.settings import project_file, values
+from warp_tiles.settings import project_file
 from warp_tiles.settings.table import (
     COMMAND_LINE,
     ENVIRONMENT,
@@ -24,11 +23,10 @@ from warp_tiles.settings.table import (
     OF_MODULE,
     OPTION_PREFIX,
     PREFIX,
-    REMOVED,
     SETTINGS,
     Settings,
 )
-from warp_tiles.util.warn import warn
+from warp_tiles.settings.values import require_absolute
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Unpack
@@ -51,12 +49,6 @@ def _option(name: str) -> str:
     return OPTION_PREFIX + name
 
 
-@functools.cache
-def _names(spell: Callable[[str], str]) -> dict[str, str]:
-    """The setting of each name that a layer may use, old ones included."""
-    return {spell(given): name for given, name in (*zip(SETTINGS, SETTINGS), *zip(REMOVED, REMOVED), *FORMER.items())}
-
-
 def _parsed(
     given: Mapping[str, Any],
     spell: Callable[[str], str],
@@ -69,7 +61,7 @@ def _parsed(
     """The typed values of a layer, by setting.
 
     Args:
-        given: Its values, by the names that it uses. A value under an old name counts if there is none under the new.
+        given: Its values, by the names that it uses.
         spell: The layer's name of a setting.
         label: A name in the messages of parsers.
         unknown: The message about unknown names.
@@ -80,29 +72,21 @@ def _parsed(
     Raises:
         SettingError: A name or value is unknown, or a path is relative that must not be.
     """
-    names = _names(spell)
+    names = {spell(name): name for name in SETTINGS}
     strangers = sorted(set(given) - set(names))
     if strangers:
         near = [match for one in strangers for match in get_close_matches(one.replace("-", "_"), names, 1)]
         meant = f"did you mean {' and '.join(near)}? " if near else ""
-        raise SettingError(
-            unknown(", ".join(strangers)), remedy=f"{meant}valid ones are {', '.join(map(spell, SETTINGS))}"
-        )
+        former = "".join(f"{text}. " for name, text in FORMER.items() if spell(name) in strangers)
+        raise SettingError(unknown(", ".join(strangers)), remedy=f"{former}{meant}valid ones are {', '.join(names)}")
     found = {}
     for spelled, value in given.items():
-        today = spell(name := names[spelled])
-        if name in REMOVED:
-            warn(
-                f"{label(spelled)} has no effect any more: {REMOVED[name]}; the next release refuses it", values.warned
-            )
-            continue
-        if spelled != today:
-            values.warn_of_old_name(label(spelled), today)
-        if (spelled == today or today not in given) and not (value is None and skip_none):
+        name = names[spelled]
+        if not (value is None and skip_none):
             typed = SETTINGS[name].parse(label(spelled), value)
             found[name] = typed if folder is None else _resolve_paths(folder, typed)
             if SETTINGS[name].absolute:
-                values.require_absolute(label(spelled), found[name])
+                require_absolute(label(spelled), found[name])
     return found
 
 
@@ -147,14 +131,13 @@ def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
     if found is None:
         return "", {}
     path, table = found
-    names = _names(str)
-    refused = [name for name in table if (item := SETTINGS.get(names.get(name, ""))) and item.users_own]
+    refused = [name for name in table if name in SETTINGS and SETTINGS[name].users_own]
     if refused and not project_file.is_trusted(path, trusted):
         raise SettingError(
             f"{', '.join(refused)} in [tool.warp_tiles] of {path} is refused, because a file that came with a folder "
             "must not decide where code is loaded from, which compiler runs, which files are deleted or how long a "
             "program waits",
-            remedy=f"set {', '.join(ENVIRONMENT[names[name]] for name in refused)} yourself; or, if you trust this "
+            remedy=f"set {', '.join(ENVIRONMENT[name] for name in refused)} yourself; or, if you trust this "
             f"file, {ENVIRONMENT['trusted_project_dirs']}={path.parent}",
         )
     where = f" in [tool.warp_tiles] of {path}"
@@ -232,7 +215,7 @@ def _configure(given: Mapping[str, Any], layer: str) -> None:
     checked = _of_keywords(given, layer, skip_none=True)
     for name, value in given.items():
         if value is None:
-            _configured.pop(_names(str)[name], None)
+            _configured.pop(name, None)
     _configured.update({name: (value, layer) for name, value in checked.items()})
     _changed()
 

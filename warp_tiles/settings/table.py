@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from warp_tiles.errors import SettingError
 from warp_tiles.settings import project_file, values
@@ -71,7 +71,6 @@ class Setting:
             may set it only if the user trusts the folder. docs/security.md names the effect of each of the others.
         absolute: True if its paths decide whose code or choices count, so that relative ones are refused.
         unset: The word for an empty default in docs/settings.md.
-        formerly: Its name before, which every layer still reads, with a warning.
     """
 
     parse: Callable[[str, Any], Any]
@@ -79,7 +78,6 @@ class Setting:
     users_own: bool = False
     absolute: bool = False
     unset: str = "none"
-    formerly: str = ""
 
 
 def _setting(default: Any, parse: Callable[[str, Any], Any], **facts: Any) -> Any:
@@ -101,7 +99,7 @@ class Settings:
     provider: str = _setting("auto", values.choice("auto", *PROVIDER_ORDER), affects="code", users_own=True)
     """`auto`: every [provider](providers.md#providers) in order. `mma`, `cublasdx`, `libmathdx`, `scalar`: only this
     one; its failure is an error. `cublasdx` has no solvers and leaves them to libmathdx."""
-    mathdx_opt_out: str = _setting("warp", values.choice("warp", "own"), affects="code", formerly="without_mathdx")
+    mathdx_opt_out: str = _setting("warp", values.choice("warp", "own"), affects="code")
     """Calls whose module opts out of MathDx (`enable_mathdx_gemm=False`, `enable_mathdx_solver=False`): `warp`
     leaves them to Warp's scalar path, `own` builds them from own templates and never from a library."""
     linker: str = _setting("auto", values.choice("auto", "own", "warp"), affects="code", users_own=True)
@@ -118,7 +116,7 @@ class Settings:
     """Seconds to wait for another process that builds the same function or module, before it is built here too; 0 is no
     limit."""
     trusted_project_dirs: tuple[Path, ...] = _setting(
-        (), values.paths, affects="modules", users_own=True, absolute=True, formerly="trusted_projects"
+        (), values.paths, affects="modules", users_own=True, absolute=True
     )
     """Folders, by absolute paths, whose pyproject.toml may set [everything](settings.md#project-files). Counts only
     from the environment, `configure()` and `override()`."""
@@ -150,10 +148,10 @@ class Settings:
     processes."""
     progress: str = _setting("auto", values.choice("auto", "on", "off"))
     """Progress bar: `auto` (on a terminal), `on`, `off`."""
-    register_accumulators: bool = _setting(True, values.flag, affects="code", formerly="loop_sums")
+    register_accumulators: bool = _setting(True, values.flag, affects="code")
     """Keep the accumulators of a loop of products in registers and write C after the loop ([what that
     changes](numerics.md))."""
-    gemm_gradients: str = _setting("auto", values.choice("auto", "always", "off"), formerly="whole_gradients")
+    gemm_gradients: str = _setting("auto", values.choice("auto", "always", "off"))
     """Where a kernel is a product of whole arrays, a tape on a GPU computes its gradients as [two
     products](loops.md#gradients): `auto` for large arrays, `always`, or `off`."""
     solver_gradients: str = _setting("warp", values.choice("warp", "own"), affects="code")
@@ -162,18 +160,16 @@ class Settings:
     main_loop: str = _setting("auto", values.main_loop, affects="code")
     """The pipeline of loops of products ([loops](loops.md)): `auto`; `mma` uses stages and never `wgmma`;
     `double_buffered` uses no stages; or [fields](loops.md#fields) such as `wgmma,stages=3`."""
-    async_copies: bool = _setting(True, values.flag, affects="code", formerly="wide_moves")
+    async_copies: bool = _setting(True, values.flag, affects="code")
     """Load tiles asynchronously in functions with products or solvers, and ahead of the product in loops. In modules
     with products or solvers, add gradients of loads as vectors."""
     policy: str = _setting("auto", values.choice(*POLICIES), affects="modules")
     """The limits of building and tuning: [`off`, `scalar`, `fast`, `auto`, `max`, `locked`](policy.md)."""
     record_paths: tuple[Path, ...] = _setting((), values.paths, affects="modules", users_own=True, absolute=True)
     """Folders of tuning records, by absolute paths, that are read before the user's own, and never written."""
-    record_driver_mismatch: str = _setting(
-        "reuse", values.choice("reuse", "retune"), affects="modules", formerly="stale_records"
-    )
+    record_driver_mismatch: str = _setting("reuse", values.choice("reuse", "retune"), affects="modules")
     """Records of another driver or Warp patch release: `reuse` or `retune`."""
-    target_gpu: str = _setting("", values.text, affects="modules", unset="this one", formerly="record_gpu")
+    target_gpu: str = _setting("", values.text, affects="modules", unset="this one")
     """Name of the GPU whose records are used without a GPU, as `warp-tiles tune list` shows it."""
     tune_budget_s: float = _setting(0.0, values.seconds)
     """Time limit of one search in seconds; 0 is no limit."""
@@ -182,14 +178,6 @@ class Settings:
     answers: str = dataclasses.field(default="", repr=False)
     fast_by_default: bool = dataclasses.field(default=False, repr=False)
     layers: tuple[tuple[str, str], ...] = dataclasses.field(default=(), compare=False, repr=False)
-
-    if not TYPE_CHECKING:  # which would then accept every name
-
-        def __getattr__(self, name: str) -> Any:
-            if name not in FORMER:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            values.warn_of_old_name(name, FORMER[name])
-            return getattr(self, FORMER[name])
 
     def layer(self, name: str) -> str:
         """The layer of a setting's value, e.g. ``configure()`` or the path of a pyproject.toml."""
@@ -299,13 +287,17 @@ def _json_value(value: Any) -> Any:
 SETTINGS: dict[str, Setting] = {
     item.name: item.metadata["setting"] for item in dataclasses.fields(Settings) if item.metadata
 }
-#: Settings that went, and what to do instead. Every layer accepts and ignores them, with a warning.
-REMOVED = {
-    "background": "a launch waits for slow builds; the policy 'fast' has none, and warp_tiles.prefetch() or "
-    "`warp-tiles compile` builds before the launch",
-    "prefetch": "call warp_tiles.prefetch() in the script",
+#: What to do in place of a setting of 1.0.0rc1, for the error that refuses it.
+FORMER = {
+    "background": "background is gone: the policy 'fast' has no slow builds, and `warp-tiles compile` builds before",
+    "prefetch": "prefetch is gone: call warp_tiles.prefetch() in the script",
+    "whole_gradients": "whole_gradients is now gemm_gradients",
+    "without_mathdx": "without_mathdx is now mathdx_opt_out",
+    "trusted_projects": "trusted_projects is now trusted_project_dirs",
+    "stale_records": "stale_records is now record_driver_mismatch",
+    "record_gpu": "record_gpu is now target_gpu",
+    "wide_moves": "wide_moves is now async_copies",
+    "loop_sums": "loop_sums is now register_accumulators",
 }
-#: The name of today of each setting that was renamed.
-FORMER = {item.formerly: name for name, item in SETTINGS.items() if item.formerly}
 #: The environment variable of each setting.
 ENVIRONMENT = {name: PREFIX + name.upper() for name in SETTINGS}

@@ -17,20 +17,14 @@ from typing import Any, SupportsFloat
 from warp_tiles.errors import SettingError
 from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.urls import checked_url
-from warp_tiles.util.warn import WarnedTexts, shown, warn
+from warp_tiles.util.warn import shown
 
 #: The largest number of parallel compiler processes; a larger setting means this one.
 MAX_JOBS = 1024
 _MAX_DIGITS = 18
 _PUBLIC_KEY = re.compile(r"ed25519:[A-Za-z0-9+/]{43}=")
-warned = WarnedTexts()  # of old names
 _FLAGS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False, "": False}
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-
-
-def warn_of_old_name(old: str, new: str) -> None:
-    """Warn once of a name or value that the next release no longer reads."""
-    warn(f"{old} is now called {new}; the next release no longer reads the old name", once=warned)
 
 
 def _refused(name: str, value: Any, remedy: str, reason: str = "") -> SettingError:
@@ -60,9 +54,6 @@ def main_loop(name: str, value: Any) -> str:
     """A choice of a loop's pipeline (:class:`warp_tiles.gemm.pipeline.PipelineOverrides`), as text."""
     from warp_tiles.gemm.pipeline import PipelineOverrides
 
-    if value == "two_buffers":
-        value = "double_buffered"
-        warn_of_old_name(f"the value 'two_buffers' of {name}", repr(value))
     try:
         PipelineOverrides.parse(_printed(value))
     except ValueError as error:
