@@ -135,6 +135,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
+HOOKS = Path("warp_tiles", "_warp")
+
+
 def _state() -> dict[str, object]:
     """What a test could leave behind for the next one of its process."""
     found: dict[str, object] = {"folder": Path.cwd(), "sys.argv": list(sys.argv)}
@@ -149,7 +152,26 @@ def _state() -> dict[str, object]:
         config = vars(sys.modules["warp.config"])
         names = ("mode", "enable_backward", "verify_fp", "cache_kernels", "log_level", "print_launches")
         found |= {f"wp.config.{name}": config.get(name) for name in names}
+    if "warp_tiles._warp.hooks" in sys.modules:
+        from warp_tiles._warp.internals import find
+
+        places = (
+            "build",
+            "codegen",
+            "codegen.Adjoint",
+            "context.Module",
+            "context.ModuleBuilder",
+            "context.ModuleHasher",
+        )
+        members = [(f"{place}.{name}", value) for place in places for name, value in vars(find(place)).items()]
+        # a patch that is undone after disable() puts the hook back
+        found["hooks"] = {name for name, value in members if _is_hook(value)}
     return found
+
+
+def _is_hook(value: object) -> bool:
+    code = getattr(value, "__code__", None)
+    return code is not None and str(HOOKS) in code.co_filename
 
 
 @pytest.fixture(autouse=True)

@@ -232,8 +232,9 @@ def test_planning_generates_no_code_without_tile_functions(monkeypatch: pytest.M
             generated.append(builder.module.name)  # type: ignore[attr-defined]
             return str(original(builder, device))
 
-        monkeypatch.setattr(find("context").ModuleBuilder, "codegen", codegen)
-        plans = [warp_tiles.plan(module, arch=90, block_dim=64) for module in (plain, product, option_off)]
+        with monkeypatch.context() as patch:
+            patch.setattr(find("context").ModuleBuilder, "codegen", codegen)
+            plans = [warp_tiles.plan(module, arch=90, block_dim=64) for module in (plain, product, option_off)]
     assert generated == [product.__name__, option_off.__name__]
     assert [plan.kernels for plan in plans] == [("count_down",), ("gemm",), ("gemm",)]
     assert [len(plan.variants) for plan in plans] == [0, 3, 3], "also without MathDx the reason is shown"

@@ -200,10 +200,11 @@ class Gate:
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    found = Gate(monkeypatch)
-    yield found
-    found.open.set()
+def gate(device: StandIn) -> Iterator[Gate]:
+    with pytest.MonkeyPatch.context() as patch:  # it ends before warp_tiles is disabled
+        found = Gate(patch)
+        yield found
+        found.open.set()
 
 
 def cubins() -> list[Path]:
@@ -246,10 +247,11 @@ def test_a_setting_that_changes_during_a_load_counts(device: StandIn, monkeypatc
             blocks.pop().__enter__()
         return original(*args, **named)
 
-    monkeypatch.setattr(find("context.Module"), "_run_codegen", run_codegen)
     override = blocks[0]
     try:
-        loaded = device.load(module.__name__)
+        with monkeypatch.context() as patch:  # it ends before warp_tiles is disabled
+            patch.setattr(find("context.Module"), "_run_codegen", run_codegen)
+            loaded = device.load(module.__name__)
         assert loaded.module_hash == warp_module(module).get_module_hash(64), "the name is that of the code"
         (report,) = (m for m in warp_tiles.report()["modules"] if m["builds"] or m["provider"] == "scalar")
         assert report["provider"] == "scalar"
