@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import logging
 import os
@@ -78,6 +79,20 @@ def share_precompiled_headers() -> None:
 def scalar_and_shape(dtype: Any) -> tuple[Any, tuple[int, ...]]:
     """Returns the scalar type and shape of an array's dtype. The shape of a scalar is ``()``."""
     return getattr(dtype, "_wp_scalar_type_", dtype), tuple(getattr(dtype, "_shape_", ()))
+
+
+def kernel_digest(kernel: Any) -> str:
+    """Warp's hash, in hexadecimal, of a kernel's source and of the functions, structs, constants and types in it."""
+
+    class Hasher(find("context.ModuleHasher")):  # type: ignore[misc]
+        """Leaves out static expressions that a build resolves, because the hash would change with it."""
+
+        def hash_adjoint(self, adjoint: Any) -> bytes:
+            unbuilt = copy.copy(adjoint)
+            unbuilt.deferred_static_expressions = []
+            return bytes(super().hash_adjoint(unbuilt))
+
+    return Hasher((), {}).hash_adjoint(kernel.adj).hex()
 
 
 # ---- copies of kernels
