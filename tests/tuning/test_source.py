@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import warp as wp
 
+from warp_tiles._warp.searches import kernel_digest
 from warp_tiles.tuning.source import source_digest, transcript
 
 SIZE = 4
@@ -74,7 +75,7 @@ def load(folder: Path, text: str = BASE, helper: str = HELPER) -> types.ModuleTy
 
 
 def digest_of(module: types.ModuleType) -> str:
-    return source_digest(module.factory(8), inspect.unwrap(module.factory), module.dim)
+    return source_digest(kernel_digest(module.factory(8)), inspect.unwrap(module.factory), module.dim)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,8 @@ def test_another_process_computes_the_same_digest(tmp_path: Path) -> None:
     here = digest_of(load(tmp_path))
     code = (
         "import inspect, sys; sys.path.insert(0, sys.argv[1]); import kernels_under_test as k\n"
-        "from warp_tiles.tuning.source import source_digest; print(source_digest(k.factory(8), k.factory, k.dim))"
+        "from warp_tiles._warp.searches import kernel_digest; from warp_tiles.tuning.source import source_digest\n"
+        "print(source_digest(kernel_digest(k.factory(8)), k.factory, k.dim))"
     )
     run = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     assert run.stdout.split()[-1] == here

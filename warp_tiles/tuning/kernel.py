@@ -23,6 +23,7 @@ import warp as wp
 from warp_tiles._warp import is_enabled
 from warp_tiles._warp.intercept import is_planning
 from warp_tiles._warp.launch import argument_names
+from warp_tiles._warp.searches import kernel_digest
 from warp_tiles.errors import LockedError, SettingError, TuningError
 from warp_tiles.launch.recorded import RecordingTarget
 from warp_tiles.settings import Settings, current, on_change, project_file
@@ -299,7 +300,7 @@ class TunedKernel:
         """The question of a launch, about some configurations or those that a search measures."""
         device, now = wp.get_device(device), current()
         if not self._source:
-            self._source = source_digest(self._factory.first().kernel, self.__wrapped__, self._dim)
+            self._source = source_digest(kernel_digest(self._factory.first().kernel), self.__wrapped__, self._dim)
         found = key_values(self._key, self._names, values)
         found |= {"build.products": now.provider if is_enabled() else "warp", "build.mode": str(wp.config.mode)}
         found |= {} if self._factory.block_dim is None else {"launch.block_dim": self._factory.block_dim}

@@ -18,21 +18,20 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from warp_tiles._warp.searches import kernel_digest
 from warp_tiles.store.key import CacheKey
 
 _DEFINITION = re.compile(r"\s*(async\s+)?def\s")
 _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-def source_digest(kernel: Any, *functions: Callable[..., Any]) -> str:
+def source_digest(kernel: str, *functions: Callable[..., Any]) -> str:
     """SHA-256, in hexadecimal, over functions and a kernel that they make. Decorators do not count.
 
     Args:
-        kernel: A Warp kernel.
+        kernel: Warp's hash of a kernel.
         functions: The functions.
     """
-    return CacheKey.of({"kernel": kernel_digest(kernel), **transcript(*functions)}).digest
+    return CacheKey.of({"kernel": kernel, **transcript(*functions)}).digest
 
 
 def transcript(*functions: Callable[..., Any]) -> dict[str, str]:
