@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,6 @@ from tests.store.test_start_record import MODULE
 from tests.waiting import until
 from warp_tiles._warp import idle as modules_ahead
 from warp_tiles._warp import installed
-from warp_tiles._warp.idle import upcoming
 from warp_tiles.build import idle
 from warp_tiles.build import warp_module as warp_module_build
 from warp_tiles.build.idle import IdleBuilds, IdleModule
@@ -238,21 +236,6 @@ def test_launches_teach_the_block_size(
     for module in modules[:2]:
         device.load(module.__name__, 96)
     assert [modules_ahead._threads_of(warp_module(module)) for module in modules[2:]] == [96, 64], "by package"
-
-
-# ---- what is likely
-
-
-def _called() -> None:
-    load("")
-
-
-def test_what_the_running_functions_name_is_near() -> None:
-    near = upcoming(sys._getframe())
-    here, helper, products = __name__, "tests.integration.helpers", "tests.products"
-    _called.__name__  # noqa: B018  this function names it
-    assert near[here] < near[helper] < near[products]
-    assert "tests.integration.test_prefetch" not in near
 
 
 # ---- decisions

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import warp
 
-from warp_tiles._warp.idle import IdleModules, NotCompiled, end_of_generation
+from warp_tiles._warp.idle import NotCompiled, end_of_generation
 from warp_tiles._warp.internals import (
     GEMM_OPTION,
     LTO_DOT,
@@ -116,13 +116,7 @@ class Hooks:
         self._tracer = Tracer()
         self._tapes = tapes
         self.sites = CallSites(self.reloads, self._tracer)
-        self._plain = PlainModules(
-            engine,
-            self.reloads.settings_of,
-            self.reloads.target_of,
-            IdleModules(self.reloads).generate,
-            lambda: self.reloads.is_idle,
-        )
+        self._plain = PlainModules(engine, self.reloads)
         self._linking: set[str] = set()  # builtins whose generation builds LTO-IR
         self._code_settings = _code_settings()
         self._generating = threading.local()

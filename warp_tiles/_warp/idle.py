@@ -6,15 +6,14 @@ hashed. The launch hashes and checks it as if nothing had happened.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import shutil
 import sys
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("warp_tiles")
 _SECONDS_OF_A_KERNEL = 0.02  # its generation
-_MOST_FUNCTIONS = 2000
 
 
 class NotCompiled(BaseException):
@@ -83,11 +81,11 @@ class IdleModules:
         modules = [m for m in modules if len(m.kernels) * _SECONDS_OF_A_KERNEL <= left_s]
         if not modules:
             return []
-        near, package = upcoming(sys._getframe()), _home(loaded).partition(".")[0]
+        running, package = _running(sys._getframe()), _home(loaded).partition(".")[0]
 
         def distance(module: Any) -> tuple[int, bool]:
             home = _home(module)
-            return near.get(home, len(near)), home.partition(".")[0] != package
+            return running.index(home) if home in running else len(running), home.partition(".")[0] != package
 
         return sorted(modules, key=distance)
 
@@ -156,34 +154,10 @@ def _threads_of(module: Any) -> int:
     return sizes.most_common(1)[0][0]
 
 
-def upcoming(frame: FrameType | None) -> dict[str, int]:
-    """The Python modules whose functions may be called next, and how far they are.
-
-    These are the modules of the running functions, and of what their code names, step by step.
-    """
-    distances: dict[str, int] = {}
-    queue: deque[tuple[CodeType, Mapping[str, Any]]] = deque()
-    seen: set[CodeType] = set()
+def _running(frame: FrameType | None) -> list[str]:
+    """The Python modules whose functions are running, the innermost first."""
+    found: dict[str, None] = {}
     while frame is not None:
-        distances.setdefault(str(frame.f_globals.get("__name__")), len(distances))
-        queue.append((frame.f_code, frame.f_globals))
+        found.setdefault(str(frame.f_globals.get("__name__")))
         frame = frame.f_back
-    while queue and len(seen) < _MOST_FUNCTIONS:
-        code, known = queue.popleft()
-        if code not in seen:
-            seen.add(code)
-            for function in _named_functions(code, known):
-                distances.setdefault(function.__module__, len(distances))
-                queue.append((function.__code__, function.__globals__))
-    return distances
-
-
-def _named_functions(code: CodeType, known: Mapping[str, Any]) -> Iterator[FunctionType]:
-    """The functions that a function's code names, directly or in a module that it names."""
-    places = [known]
-    for name in code.co_names:
-        for value in [place[name] for place in places if name in place]:
-            if isinstance(value, ModuleType):
-                places.append(vars(value))
-            elif isinstance(value, FunctionType) and isinstance(found := inspect.unwrap(value), FunctionType):
-                yield found
+    return list(found)

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import warp
 
+from warp_tiles._warp.idle import IdleModules
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import name_of, user_modules
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.store.key import CacheKey
 
 if TYPE_CHECKING:
+    from warp_tiles._warp.reload import Reloads
     from warp_tiles.build.context import BuildContext
     from warp_tiles.build.engine import Engine
-    from warp_tiles.build.idle import IdleModule
     from warp_tiles.build.warp_module import Start, WarpModuleBuild
     from warp_tiles.settings import Settings
 
@@ -32,30 +33,13 @@ if TYPE_CHECKING:
 class PlainModules:
     """Looks plain modules up before and after their generation, if the setting ``modules`` is ``all``.
 
-    Args:
-        settings_of: Returns the settings of a module, from its options and the module.
-        target_of: Returns what this thread compiles a module to: architecture, suffix, cubin or PTX; empty if it
-            compiles none.
-        generate_idle: Generates a module that no launch has asked for.
-        is_idle: Returns True while this thread does so.
-
     Attributes:
         uses_idle_cores: False if a start record names what is compiled ahead.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        settings_of: Callable[[Mapping[str, Any], Any], Settings],
-        target_of: Callable[[Any, Mapping[str, Any]], str],
-        generate_idle: Callable[[float], IdleModule | None],
-        is_idle: Callable[[], bool],
-    ) -> None:
+    def __init__(self, engine: Engine, reloads: Reloads) -> None:
         self._engine = engine
-        self._settings_of = settings_of
-        self._target_of = target_of
-        self._generate_idle = generate_idle
-        self._is_idle = is_idle
+        self._reloads = reloads
         self.uses_idle_cores = True
         self._generator = ""
 
@@ -69,7 +53,7 @@ class PlainModules:
         hasher = module.hashers.get(int(options["block_dim"]))  # None for a module with the option strip_hash
         if options.get("output_arch") is None or getattr(hasher, "warp_tiles_has_calls", False):
             return None
-        resolved = self._settings_of(options, module)
+        resolved = self._reloads.settings_of(options, module)
         if not self.serves(resolved) or not warp.config.cache_kernels:
             return None
         from warp_tiles.build.warp_module import say_left_to_warp
@@ -77,7 +61,7 @@ class PlainModules:
 
         prints = warp.config.log_level <= warp.LOG_DEBUG or getattr(warp.config, "verbose", False)
         if reason := "Warp's log shows what the compiler prints" if prints else reason_left_to_warp(options):
-            if not self._is_idle():  # the program may never launch it
+            if not self._reloads.is_idle:  # the program may never launch it
                 say_left_to_warp(reason)
             return None
         return resolved if hasattr(hasher, "warp_tiles_hash") else None  # without, it was hashed before enable()
@@ -96,7 +80,7 @@ class PlainModules:
             self._engine.start_compilers(resolved)
         key = self.start_key(module, options, context)
         # a network request would hold Warp's generator lock, so a module that no launch has asked for is looked up here
-        start = None if key is None else look_up(context, key, asks=not self._is_idle())
+        start = None if key is None else look_up(context, key, asks=not self._reloads.is_idle)
         if not is_new and (start is None or start.found is None):
             self._engine.start_compilers(resolved)  # while Warp generates the code
         return start
@@ -108,7 +92,7 @@ class PlainModules:
         digests = context.store.digests
         self._generator = self._generator or digests.digest_folder(Path(find("build.warp_home"), "_src"), "*.py")
         native_dir = str(Path(find("build.warp_home"), "native"))
-        hasher, target = module.hashers.get(int(options["block_dim"])), self._target_of(module, options)
+        hasher, target = module.hashers.get(int(options["block_dim"])), self._reloads.target_of(module, options)
         if not target or hasher is None:  # another thread has changed the module meanwhile
             return None
         try:
@@ -147,7 +131,7 @@ class PlainModules:
     def found_build(self, module: Any, options: Mapping[str, Any], start: Start) -> WarpModuleBuild | None:
         """The build of a module that is not generated, because its start key has found it. None if it has changed."""
         assert start.found is not None
-        resolved = self._settings_of(options, module)
+        resolved = self._reloads.settings_of(options, module)
         return self._build(module, options, resolved, start.found.meta, start)
 
     def _build(
@@ -157,7 +141,7 @@ class PlainModules:
         from warp_tiles.build.warp_module import WarpModuleBuild
 
         if self._engine.idle is None and self.uses_idle_cores:
-            self._engine.idle = IdleBuilds(self._generate_idle, self._engine.progress)
+            self._engine.idle = IdleBuilds(IdleModules(self._reloads).generate, self._engine.progress)
         threads = int(options["block_dim"])
         hasher = module.hashers.get(threads)
         if hasher is None:
