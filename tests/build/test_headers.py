@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="headers are pre
 
 PREFIX = '#define WP_TILE_BLOCK_DIM 128\n#include "builtin.h"\nextern "C" {\n'
 FLAGS = ("-arch=sm_90", "--std=c++17")
-REQUEST = CompileRequest("module.cu", PREFIX + "}", FLAGS, (), "module m")
+REQUEST = CompileRequest("module.cu", PREFIX + "}", FLAGS, (), "module m", prefix=len(PREFIX))
 CONTENT = b"an image of a heap" * 1000
 
 
@@ -83,11 +83,14 @@ class Setup:
     pool: Pool
     headers: ModuleHeaders
 
-    def compile(self, request: CompileRequest = REQUEST, prefix: str = PREFIX) -> HeaderFile | None:
+    def compile(self, request: CompileRequest = REQUEST) -> HeaderFile | None:
         """The headers with which a module is compiled."""
-        self.headers.compile(self.pool, request, self.native, prefix)  # type: ignore[arg-type]
+        self.start(request)
         self.pool.finish()
         return self.pool.headers[-1]
+
+    def start(self, request: CompileRequest = REQUEST) -> None:
+        self.headers.compile(self.pool.submit, replace(request, include_dirs=(os.fspath(self.native),)))
 
     def another_process(self) -> None:
         self.headers = ModuleHeaders(self.root, self.store, lambda work: work())  # type: ignore[arg-type]
@@ -134,7 +137,7 @@ def test_processes_share_the_headers(setup: Setup) -> None:
 def test_only_one_module_at_a_time_writes_them(setup: Setup) -> None:
     setup.compile()
     for _ in range(3):
-        setup.headers.compile(setup.pool, REQUEST, setup.native, PREFIX)  # type: ignore[arg-type]
+        setup.start()
     assert [header is not None for header in setup.pool.headers] == [False, True, False, False]
 
 
@@ -175,7 +178,8 @@ def test_a_removed_file_is_written_again(setup: Setup) -> None:
 
 
 def _another_prefix(setup: Setup) -> HeaderFile | None:
-    return setup.compile(prefix=PREFIX.replace("128", "64"))
+    source = REQUEST.source.replace("128", "64")
+    return setup.compile(replace(REQUEST, source=source, prefix=len(PREFIX) - 1))
 
 
 def _another_option(setup: Setup) -> HeaderFile | None:
@@ -218,8 +222,7 @@ def test_modules_with_include_folders_of_their_own_get_none(setup: Setup, monkey
     monkeypatch.setattr(BuildContext, "headers", setup.headers)
     context = BuildContext(resources, settings.current())
     for extra in (["/somewhere"], ["/somewhere"], ["/somewhere"], [], []):
-        native = os.fspath(setup.native)
-        context.compile_module(replace(REQUEST, include_dirs=(native, *extra)), native, len(PREFIX))
+        context.submit(replace(REQUEST, include_dirs=(os.fspath(setup.native), *extra)))
         setup.pool.finish()
     assert [header is not None for header in setup.pool.headers] == [False] * 4 + [True]
 

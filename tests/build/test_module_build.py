@@ -87,12 +87,12 @@ class FakeEngine:
     def building(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def compile_module(self, request: CompileRequest, native_dir: str, prefix: int) -> Future[Compiled]:
-        assert 0 <= prefix < len(request.source)
-        self.prefixes.append(prefix)
-        if prefix and self.headers_kill:
-            return done(WorkerError("a compiler process ended with exit status -11 during a build"))
-        assert native_dir == request.include_dirs[0]
+    def submit(self, request: CompileRequest | LinkRequest) -> Future[Compiled]:
+        if isinstance(request, CompileRequest):
+            assert 0 <= request.prefix < len(request.source)
+            self.prefixes.append(request.prefix)
+            if request.prefix and self.headers_kill:
+                return done(WorkerError("a compiler process ended with exit status -11 during a build"))
         return self.pool.submit(request)
 
     def toolchain(self) -> Toolchain:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,7 +24,7 @@ from warp_tiles.util.trusted_folder import TrustedFolder
 if TYPE_CHECKING:
     from warp_tiles.build.headers import ModuleHeaders
     from warp_tiles.compile.compiler import Compiled, CompileRequest
-    from warp_tiles.compile.pool import CompilerPool
+    from warp_tiles.compile.pool import CompilerPool, Request
     from warp_tiles.store.bundle import Bundle
     from warp_tiles.store.cache import AskUpstream, Cache
     from warp_tiles.store.key import CacheKey
@@ -116,11 +117,13 @@ class BuildContext:
 
     Attributes:
         compiled: The work of the compiler, added by each :meth:`get_or_compile` that compiles.
+        ahead: True if no launch waits for what it builds.
     """
 
     resources: Resources
     settings: Settings
     compiled: list[Phase] = field(default_factory=list, compare=False, repr=False)
+    ahead: bool = False
 
     @property
     def root(self) -> Path:
@@ -281,29 +284,21 @@ class BuildContext:
         except ToolchainError:
             return None
 
-    def compile_module(
-        self, request: CompileRequest, native_dir: str, prefix: int = 0, *, ahead: bool = False
-    ) -> Future[Compiled]:
-        """Start compiling a module to LTO-IR, with precompiled headers if the settings allow them.
-
-        Args:
-            request: The module.
-            native_dir: Folder of Warp's own headers.
-            prefix: Number of characters at the beginning of its source, up to the first declaration; 0 to precompile
-                no headers.
-            ahead: See :meth:`CompilerPool.submit`.
+    def submit(self, request: Request) -> Future[Compiled]:
+        """Start a request, with precompiled headers if they are possible and the settings allow them.
 
         Raises:
             WorkerError: warp_tiles was disabled.
         """
-        pool = self.pool
-        if self.resources.executor_pool is not None:
-            return pool.submit(request, prefix=prefix, ahead=ahead)
+        from warp_tiles.compile import compiler
+
+        submit = partial(self.pool.submit, ahead=self.ahead)
         # a file of precompiled headers is an image of a compiler's heap, so other users must not have written it
-        precompiles = prefix and self.settings.precompile_headers and not self.settings.cache_shared
-        if not precompiles or request.include_dirs != (native_dir,):
-            return pool.submit(request, ahead=ahead)
-        return self.headers.compile(pool, request, Path(native_dir), request.source[:prefix], ahead=ahead)
+        precompiles = self.settings.precompile_headers and not self.settings.cache_shared
+        is_here = self.resources.executor_pool is None  # workers of an executor have files of their own
+        if precompiles and is_here and isinstance(request, compiler.CompileRequest) and request.prefix:
+            return self.headers.compile(submit, request)
+        return submit(request)
 
     def get_or_compile(
         self, key: CacheKey, request: CompileRequest, info: Callable[[Compiled], dict[str, object]]
@@ -323,7 +318,7 @@ class BuildContext:
             if not self.settings.rules.builds:
                 raise LockedError(f"{request.subject} is not in the cache: {key.digest}")
             try:
-                compiled = result_of(self.pool.submit(request))
+                compiled = result_of(self.submit(request))
             except BuildError as error:
                 raise BuildError(error.message, self._reproduction(request) or error.remedy, error.log) from error
             expected = f"NVRTC {dotted(self.toolchain().nvrtc_version)}"

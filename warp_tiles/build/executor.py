@@ -195,13 +195,11 @@ class Job:
     Attributes:
         request: The request, without paths of the machine that sends it.
         expected: The parts of the sender's installation that decide the result.
-        prefix: Number of characters at the beginning of a module's source that other modules share; 0 if unknown.
         submission: Differs in each submission, because Dask gives equal calls one result, errors included.
     """
 
     request: CompileRequest | LinkRequest
     expected: Facts
-    prefix: int = 0
     submission: str = ""
 
     def __dask_tokenize__(self) -> str:
@@ -272,10 +270,7 @@ class _Workshop:
         Raises:
             WarpTilesError: The request failed.
         """
-        request, context, native = self.installation.localized(job.request), self._current(), warp_headers_folder()
-        if isinstance(request, CompileRequest) and job.prefix and native is not None:
-            return result_of(context.compile_module(request, os.fspath(native), job.prefix))
-        return result_of(context.pool.submit(request))
+        return result_of(self._current().submit(self.installation.localized(job.request)))
 
     def _current(self) -> BuildContext:
         """The context. New compiler processes replace those that loaded a library which was replaced since."""
@@ -324,7 +319,7 @@ class ExecutorPool(CompilerPool):
         self._installation = installation
         self._pending: set[Future[Answer]] = set()
 
-    def submit(self, request: Request, prefix: int = 0, *, ahead: bool = False) -> Future[Compiled]:
+    def submit(self, request: Request, *, ahead: bool = False) -> Future[Compiled]:
         """See :meth:`CompilerPool.submit`. Processes of this machine compile what Warp's own compiler has to."""
         if isinstance(request, WarpCompileRequest):
             return super().submit(request, ahead=ahead)
@@ -333,7 +328,7 @@ class ExecutorPool(CompilerPool):
             if portable is None:
                 log.info("%s includes folders of this machine, so it is compiled here", request.name)
                 return super().submit(request, ahead=ahead)
-            job = Job(portable[0], self._installation.facts(portable[1]), prefix, uuid.uuid4().hex)
+            job = Job(portable[0], self._installation.facts(portable[1]), uuid.uuid4().hex)
             sent = self._executor.submit(run_job, job)
         except Exception as error:
             raise_if_signalled(error)

@@ -25,7 +25,6 @@ from warp_tiles.store.paths import HEADERS, HEADERS_SUFFIX
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 
 if TYPE_CHECKING:
-    from warp_tiles.compile.pool import CompilerPool
     from warp_tiles.compile.toolchain import ToolchainStore
 
 MAX_BYTES = 400 << 20
@@ -49,39 +48,36 @@ class ModuleHeaders:
         self._lock = threading.Lock()
 
     def compile(
-        self, pool: CompilerPool, request: CompileRequest, native_dir: Path, prefix: str, *, ahead: bool = False
+        self, submit: Callable[[CompileRequest], Future[Compiled]], request: CompileRequest
     ) -> Future[Compiled]:
         """Compile a module with precompiled headers if there are any, and write them if another module needed them too.
 
         Args:
-            pool: The compiler processes of this machine.
-            request: The module, which includes only Warp's headers.
-            native_dir: Folder of Warp's headers.
-            prefix: The beginning of the source, up to its first declaration. Modules with equal prefixes share headers.
-            ahead: See :meth:`CompilerPool.submit`.
+            submit: Starts a request on a compiler process of this machine.
         """
-        key = self._key(request, native_dir, prefix)
+        key = self._key(request)
         header = self._header(key) if key is not None else None
-        future = pool.submit(replace(request, header=header), ahead=ahead)
+        future = submit(replace(request, header=header))
         if key is not None and header is not None and header.create:
             future.add_done_callback(lambda done: self._later(lambda: self._keep(key, header, done)))
         return future
 
-    def _key(self, request: CompileRequest, native: Path, prefix: str) -> CacheKey | None:
+    def _key(self, request: CompileRequest) -> CacheKey | None:
         """The key of a module's headers; None if they cannot be precompiled."""
-        if sys.platform != "linux":
+        if sys.platform != "linux" or len(request.include_dirs) != 1:  # of the user's headers nothing is known
             return None
+        (native,) = request.include_dirs
         try:
             toolchain = self._store.toolchain()
             if toolchain.nvrtc_version < FIRST_VERSION:
                 return None
             return CacheKey.of({
                 "compiler": self._store.compiler_digest(),
-                "headers": self._store.digests.digest_folder(native, "*.h"),
-                "headers_folder": os.fspath(native),
+                "headers": self._store.digests.digest_folder(Path(native), "*.h"),
+                "headers_folder": native,
                 "kind": "precompiled headers of CUDA modules",
                 "options": request.all_flags,
-                "prefix": prefix,
+                "prefix": request.source[: request.prefix],
             })  # fmt: skip
         except (OSError, ToolchainError) as error:
             raise_if_signalled(error)

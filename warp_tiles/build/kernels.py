@@ -50,7 +50,7 @@ def cubin_of(engine: Engine, kernel: TensorKernel, resolved: Settings) -> bytes:
             request = CompileRequest(
                 f"{kernel.name}.cu", kernel.source, _FLAGS, (str(folder),), f"kernel {kernel.name}"
             )
-            compiled = result_of(context.pool.submit(request))
-            linked = result_of(context.pool.submit(LinkRequest(kernel.name, (compiled.payload,), TARGET, "cubin")))
+            compiled = result_of(context.submit(request))
+            linked = result_of(context.submit(LinkRequest(kernel.name, (compiled.payload,), TARGET, "cubin")))
         seconds = round(compiled.seconds + linked.seconds, 3)
         return lease.keep(linked.payload, {"module": kernel.name, "build_seconds": seconds}).payload

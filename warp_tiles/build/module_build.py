@@ -312,9 +312,10 @@ class ModuleBuild:
         return len(prefix_of(self._generated.source))
 
     def _compile(self, module: ModuleSource, source_path: Path, *, precompiles: bool = True) -> Future[Compiled]:
-        request = _request(self._context, module, source_path.read_text("utf-8"), f"module {self.plan.name}")
         prefix = self._prefix if precompiles else 0
-        return self._phases.of_process(COMPILE, self._context.compile_module(request, module.native_dir, prefix))
+        text = source_path.read_text("utf-8")
+        request = _request(self._context, module, text, f"module {self.plan.name}", prefix)
+        return self._phases.of_process(COMPILE, self._context.submit(request))
 
     def _link(
         self,
@@ -336,7 +337,7 @@ class ModuleBuild:
             inputs = (result_of(compiled).payload, *payloads)
             registers = self.plan.register_limit if module.output == "cubin" else None
             request = LinkRequest(module.name, inputs, module.target, module.output, registers)
-            linked = self._phases.of_process(LINK, self._context.pool.submit(request))
+            linked = self._phases.of_process(LINK, self._context.submit(request))
             write_output(output_path, result_of(linked).payload)
 
         try:
@@ -431,9 +432,9 @@ def _linked_key(
         return None
 
 
-def _request(context: BuildContext, module: ModuleSource, text: str, subject: str) -> CompileRequest:
+def _request(context: BuildContext, module: ModuleSource, text: str, subject: str, prefix: int) -> CompileRequest:
     flags = module_flags(module, context.toolchain().nvrtc_version)
-    return CompileRequest(module.name, text, flags, module.include_dirs, subject)
+    return CompileRequest(module.name, text, flags, module.include_dirs, subject, prefix=prefix)
 
 
 def key_ahead(
@@ -457,7 +458,7 @@ def link_ahead(
     engine: Engine, bare: ModulePlan, module: ModuleSource, text: str, linked: Linked, *, waits: bool, asks: bool
 ) -> tuple[CacheKey, bool] | None:
     """Build the functions of a module, and link it into the cache. See :func:`.start_record.compile_ahead`."""
-    context = engine.build_context(bare.settings)
+    context = replace(engine.build_context(bare.settings), ahead=True)
     key, functions = key_ahead(engine, bare, module, text, linked)
     if key is None or (not waits and context.modules.is_locked(key)):
         return None
@@ -465,14 +466,13 @@ def link_ahead(
         if lease.found is not None:
             return key, False
         started, futures = now_s(), engine.start(linked.functions, bare.settings).values()
-        request = _request(context, module, text, f"module {bare.name}")
-        compiled = context.compile_module(request, module.native_dir, linked.prefix, ahead=True)
+        compiled = context.submit(_request(context, module, text, f"module {bare.name}", linked.prefix))
         built = [wait_result(future) for future in futures]
         if {artifact.symbol: artifact.key for artifact in built} != functions:  # one fell back
             return None
         inputs = (result_of(compiled).payload, *payloads_of(built))
         link = LinkRequest(module.name, inputs, module.target, module.output, linked.register_limit)
-        payload = result_of(context.pool.submit(link, ahead=True)).payload
+        payload = result_of(context.submit(link)).payload
         keep_ahead(context, key, payload, {"module": bare.name, "build_seconds": round(now_s() - started, 3)})
         return key, True
 

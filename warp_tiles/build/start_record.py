@@ -291,7 +291,7 @@ def compile_ahead(
         found = WarpOutput.of(lease.found)
         if found is not None and replace(found, binary=b"") == wanted:
             return key, False
-        compiled = result_of(context.pool.submit(request, ahead=True))
+        compiled = result_of(replace(context, ahead=True).submit(request))
         info = {"module": module.name, "build_seconds": round(compiled.seconds, 3)}
         keep_ahead(context, key, replace(wanted, binary=compiled.payload).pack(), info)
         return key, True

@@ -249,10 +249,9 @@ class WarpModuleBuild:
             True if Warp has compiled.
         """
         try:
-            pool = self.context.pool
-            work = self._phases.of_process(COMPILE, pool.submit(request))
+            work = self._phases.of_process(COMPILE, self.context.submit(request))
             if self._engine.idle is not None:
-                self._engine.idle.wait(work, len(request.source), pool)
+                self._engine.idle.wait(work, len(request.source), self.context.pool)
             write_output(output_path, result_of(work).payload)
             return False
         except LinkError as error:

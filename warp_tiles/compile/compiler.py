@@ -55,6 +55,8 @@ class CompileRequest:
         include_dirs: The folders of its includes, in the order in which they are searched.
         subject: Name of the compiled function or module, for messages.
         header: Precompiled headers to read or to write, or None.
+        prefix: Number of characters at the beginning of a module's source, up to its first declaration, that other
+            modules share, so that its headers may be precompiled; 0 to precompile none.
     """
 
     name: str
@@ -63,6 +65,7 @@ class CompileRequest:
     include_dirs: tuple[str, ...]
     subject: str
     header: HeaderFile | None = None
+    prefix: int = 0
 
     @property
     def all_flags(self) -> tuple[str, ...]:

@@ -193,12 +193,10 @@ class CompilerPool:
         self._processes: list[_Process] = []
         self._lock = threading.RLock()  # submit() makes the call itself if no thread can be started
 
-    def submit(self, request: Request, prefix: int = 0, *, ahead: bool = False) -> Future[Compiled]:
+    def submit(self, request: Request, *, ahead: bool = False) -> Future[Compiled]:
         """Start a request. If it fails, its future raises the WarpTilesError.
 
         Args:
-            prefix: Number of characters at the beginning of a module's source that other modules share. Workers of an
-                executor precompile them; here the request names its own precompiled headers.
             ahead: True if no launch waits for it yet.
         """
         with self._lock:
