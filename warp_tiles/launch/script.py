@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 from typing import Any, TextIO, cast
 
 from warp_tiles._warp.intercept import NotedLaunch, collected_products, intercepted
@@ -23,7 +22,6 @@ from warp_tiles.gemm.matmul_question import MatmulAnswer
 
 PLANNED = "planned| "  # before each line that a script prints while it is planned
 _DRAWN = re.compile(r"\r|\x1b\[[\d;?]*[^\d;?m]")  # moves the cursor, as progress bars do
-_PRINTERS = {*sys.stdlib_module_names, "click", "rich"}  # print what others give them
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ def _searching(folder: str) -> Iterator[None]:
 
 
 class _Marked:
-    """A stream with a mark before each line of a script, but not of this package. Its other members are the stream's.
+    """A stream with a mark before each line. Its other members are the stream's.
 
     Attributes:
         mark: The text before each line. Loggers of the script may keep the stream, so it is emptied at the end.
@@ -159,9 +157,8 @@ class _Marked:
         self.mark = PLANNED
 
     def write(self, text: str) -> int:
-        mark = "" if _is_of_this_package(sys._getframe(1)) else self.mark
         for line in re.findall(r"[^\n]*\n|[^\n]+", text):
-            self._stream.write(f"{mark}{line}" if self._begins_line and not _DRAWN.match(line) else line)
+            self._stream.write(f"{self.mark}{line}" if self._begins_line and not _DRAWN.match(line) else line)
             self._begins_line = line.endswith("\n")
         return len(text)
 
@@ -171,17 +168,6 @@ class _Marked:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-def _is_of_this_package(frame: FrameType | None) -> bool:
-    """True if the innermost frame that does not only print is of this package, e.g. of a warning."""
-    while frame is not None:
-        name = str(frame.f_globals.get("__name__"))
-        package = name.partition(".")[0]
-        if name != __name__ and package not in _PRINTERS:
-            return package == __name__.partition(".")[0]
-        frame = frame.f_back
-    return False
 
 
 @contextlib.contextmanager
