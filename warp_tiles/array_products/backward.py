@@ -10,7 +10,7 @@ from typing import Any
 import warp as wp
 
 from warp_tiles.array_products.arguments import check_overlap, checked
-from warp_tiles.array_products.call import MatmulCall, View, are_distinct, contiguous, view_of
+from warp_tiles.array_products.call import MatmulCall, View, contiguous, view_of
 from warp_tiles.array_products.elementwise import (
     CHUNK,
     column_sums_kernel,
@@ -21,6 +21,7 @@ from warp_tiles.array_products.elementwise import (
 )
 from warp_tiles.array_products.kernels import types
 from warp_tiles.array_products.prepared import PreparedMatmul, add_rows, apply, elementwise, is_prepared, prepared
+from warp_tiles.array_products.tape import TapeCall
 from warp_tiles.array_products.tensor_matmul import TensorMatmul
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.matmul_question import Operand
@@ -31,8 +32,8 @@ _NUMBER = contiguous("float32", (1, 1, 1))
 
 
 @dataclass(frozen=True)
-class Backward:
-    """Adds the gradients of one product. A tape calls it.
+class Backward(TapeCall):
+    """Adds the gradients of one product.
 
     Attributes:
         old: The content of ``out`` before the product, if the epilogue's gradient needs it.
@@ -92,21 +93,6 @@ class Backward:
         apply(kernel, ((inputs, total), (view, gradient), (outputs, result)), view.shape)
         return outputs, result
 
-    def check_gradients(self) -> None:
-        """Checks that each element of a gradient has memory of its own, because nothing is added atomically.
-
-        Raises:
-            MatmulError: Elements of a gradient share memory.
-        """
-        for name, array in (("a", self.a), ("b", self.b), ("bias", self.bias)):
-            gradient = None if array is None else array.grad
-            if gradient is not None and not are_distinct(gradient):
-                raise MatmulError(
-                    f"the gradient of {name} has shape {tuple(gradient.shape)} and strides {tuple(gradient.strides)}: "
-                    "elements share memory",
-                    remedy=f"copy {name} into an array of its own before the product",
-                )
-
     def with_copy_of_out(self) -> Backward:
         """The same with a copy of C that no tape records."""
         view = self.call.out
@@ -114,13 +100,6 @@ class Backward:
         kernel = scale_kernel(view.dtype, view.dtype, self.call.accumulator)
         apply(kernel, ((view, self.out), (contiguous(view.dtype, view.shape), copy)), view.shape)
         return replace(self, old=copy)
-
-    def record_on(self, tape: Any) -> None:
-        """Lets a tape's backward pass add the gradients. The tape then zeroes them with its own."""
-        for array in (self.a, self.b, self.bias, self.out):
-            if array is not None and array.grad is not None:
-                tape.gradients[array] = array.grad
-        tape.record_func(self, [])
 
     def is_prepared(self) -> bool:
         """True if the kernels of a backward pass without epilogue and bias are built and loaded."""

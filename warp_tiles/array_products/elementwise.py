@@ -37,8 +37,8 @@ def gradient_kernel(function: Any, dtype: DType, sums: DType) -> Any:
 
 
 @functools.cache
-def scale_kernel(source: DType, result: DType, sums: DType) -> Any:
-    """A kernel of ``factor, Source, Result``: a scaled copy. Both arrays are (batch, m, n)."""
+def scale_kernel(source: DType, result: DType, sums: DType, adds: bool = False) -> Any:
+    """A kernel of ``factor, Source, Result``: a scaled copy, or its sum with Result. Both arrays are (batch, m, n)."""
     source_type, result_type, total = types(source, result, sums)
 
     @forward_kernel
@@ -46,7 +46,10 @@ def scale_kernel(source: DType, result: DType, sums: DType) -> Any:
         factor: total, Source: wp.array(dtype=source_type, ndim=3), Result: wp.array(dtype=result_type, ndim=3)
     ):
         z, i, j = wp.tid()
-        Result[z, i, j] = result_type(factor * total(Source[z, i, j]))
+        found = factor * total(Source[z, i, j])
+        if adds:
+            found += total(Result[z, i, j])
+        Result[z, i, j] = result_type(found)
 
     return scaled_copy
 

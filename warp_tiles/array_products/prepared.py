@@ -23,7 +23,7 @@ from warp_tiles.array_products.kernels import (
     tile_kernel,
     types,
 )
-from warp_tiles.array_products.tensor_matmul import TensorMatmul, tensor_matmul
+from warp_tiles.array_products.tensor_matmul import TensorMatmul, warn_of_loop
 from warp_tiles.array_products.workspace import workspace
 from warp_tiles.errors import MatmulError, WarpTilesError
 from warp_tiles.gemm.matmul_question import ALIGNED, MatmulAnswer, MatmulConfig
@@ -118,7 +118,10 @@ def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -
         return _prepare_loop(call, is_swapped, found, device)
 
     if isinstance(found.kernel, TensorKernel) and not is_planning():
-        return tensor_matmul(call, found, device, is_swapped, loop) or loop()
+        try:
+            return TensorMatmul(call, found, device, is_swapped, loop)
+        except WarpTilesError as error:
+            warn_of_loop(found, error)
     return loop()
 
 

@@ -12,43 +12,18 @@ from typing import Any
 
 import warp as wp
 
-from warp_tiles.array_products.call import MatmulCall, View, are_distinct, contiguous, lower_view, right_sides
+from warp_tiles.array_products.call import MatmulCall, View, contiguous, lower_view, right_sides
 from warp_tiles.array_products.elementwise import scale_kernel
 from warp_tiles.array_products.prepared import apply, prepared
 from warp_tiles.array_products.prepared_solves import SolveCall, prepared_solve
-from warp_tiles.array_products.solve_kernels import add_kernel, triangle_kernel
-from warp_tiles.errors import MatmulError
+from warp_tiles.array_products.solve_kernels import triangle_kernel
+from warp_tiles.array_products.tape import TapeCall
 
 Matrix = tuple[View, Any]  # a view, and the array whose memory it has
 
 
 @dataclass(frozen=True)
-class _Backward:
-    def check_gradients(self) -> None:
-        """Checks that each element of a gradient has memory of its own, because nothing is added atomically.
-
-        Raises:
-            MatmulError: Elements of a gradient share memory.
-        """
-        for name, array in vars(self).items():
-            gradient = getattr(array, "grad", None)
-            if gradient is not None and not are_distinct(gradient):
-                raise MatmulError(
-                    f"the gradient of {name} has shape {tuple(gradient.shape)} and strides {tuple(gradient.strides)}: "
-                    "elements share memory",
-                    remedy=f"copy {name} into an array of its own before the call",
-                )
-
-    def record_on(self, tape: Any) -> None:
-        """Lets a tape's backward pass add the gradients. The tape then zeroes them with its own."""
-        for array in vars(self).values():
-            if getattr(array, "grad", None) is not None:
-                tape.gradients[array] = array.grad
-        tape.record_func(self, [])
-
-
-@dataclass(frozen=True)
-class CholeskyBackward(_Backward):
+class CholeskyBackward(TapeCall):
     """Adds L^-T Phi(L^T G) L^-1 to the gradient of A, with the gradient G of L. Phi takes the lower triangle, and half
     of the diagonal. Murray, Differentiation of the Cholesky decomposition (2016), eq. 10."""
 
@@ -74,7 +49,7 @@ class CholeskyBackward(_Backward):
 
 
 @dataclass(frozen=True)
-class SolveBackward(_Backward):
+class SolveBackward(TapeCall):
     """Adds H = A^-1 G to the gradient of B, and -H X^T to that of A, with the gradient G of X. Giles, Collected matrix
     derivative results for forward and reverse mode algorithmic differentiation (2008), 2.3.1.
 
@@ -100,7 +75,8 @@ class SolveBackward(_Backward):
         apply(scale_kernel(dtype, dtype, dtype), ((view, given), found), view.shape)
         _substitute(factor, found, forward=True)
         if self.b.grad is not None:
-            apply(add_kernel(dtype), (found, (right_sides(self.b.grad, self.a, dtype), self.b.grad)), view.shape)
+            kernel = scale_kernel(dtype, dtype, dtype, adds=True)
+            apply(kernel, (found, (right_sides(self.b.grad, self.a, dtype), self.b.grad)), view.shape)
         if self.a.grad is not None:
             target = lower_view(self.a.grad, self.upper, dtype), self.a.grad
             product = _scratch(target[0], device)

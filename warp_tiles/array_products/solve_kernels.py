@@ -288,16 +288,3 @@ def triangle_kernel(dtype: DType, adds: bool, folds: bool = False):
             Result[z, i, j] = found
 
     return lower_triangle
-
-
-@functools.cache
-def add_kernel(dtype: DType):
-    """A kernel of ``factor, Source, Result``: adds a scaled array."""
-    (value,) = types(dtype)
-
-    @forward_kernel
-    def add_scaled(factor: value, Source: wp.array(dtype=value, ndim=3), Result: wp.array(dtype=value, ndim=3)):
-        z, i, j = wp.tid()
-        Result[z, i, j] = Result[z, i, j] + factor * Source[z, i, j]
-
-    return add_scaled

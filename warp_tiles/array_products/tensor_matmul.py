@@ -6,19 +6,21 @@ import ctypes
 import threading
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import warp as wp
 
 from warp_tiles._warp import installed, modules
 from warp_tiles._warp.launch import NativeKernel, is_saving_capture
 from warp_tiles.array_products.call import MatmulCall, View
-from warp_tiles.errors import WarpTilesError
 from warp_tiles.gemm.matmul_question import ALIGNED, MatmulAnswer
 from warp_tiles.gemm.problem import DTYPE_BYTES
 from warp_tiles.gemm.tensor_kernel import ROW_BYTES, ROWS, THREADS, TensorKernel
 from warp_tiles.settings import current
 from warp_tiles.util.warn import WarnedTexts, warn
+
+if TYPE_CHECKING:
+    from warp_tiles.array_products.prepared import PreparedMatmul
 
 _MOST_MAPS = 64  # of the arrays of one product
 _MAP_ALIGNMENT = 64
@@ -27,18 +29,6 @@ _MAP_ALIGNMENT = 64
 _TYPES: dict[str, int] = {"float16": 6, "float32": 7, "bfloat16": 9}
 _MODES = (0, 3, 2, 0)
 _said = WarnedTexts()
-
-
-class Product(Protocol):
-    """A product that is repeated with other memory: :class:`.prepared.PreparedMatmul`."""
-
-    def is_current(self) -> bool:
-        """True if the modules of its kernels are unmodified."""
-
-    def run(
-        self, a: int, b: int, out: int, bias: int | None, alpha: float, beta: float, factor: int | None = None
-    ) -> None:
-        """Launches the product."""
 
 
 class _Arguments(ctypes.Structure):
@@ -67,7 +57,7 @@ class TensorMatmul:
     """
 
     def __init__(
-        self, call: MatmulCall, answer: MatmulAnswer, device: Any, is_swapped: bool, loop: Callable[[], Product]
+        self, call: MatmulCall, answer: MatmulAnswer, device: Any, is_swapped: bool, loop: Callable[[], PreparedMatmul]
     ) -> None:
         assert isinstance(answer.kernel, TensorKernel)
         self.answer = answer
@@ -75,7 +65,7 @@ class TensorMatmul:
         self.is_swapped = is_swapped
         self._kernel, self._native = answer.kernel, native_kernel(answer.kernel, device.alias)
         self._make_loop = loop
-        self._loop: Product | None = None
+        self._loop: PreparedMatmul | None = None
         self._settings_generation = modules.settings_generation
         self._lock = threading.Lock()
         self._views = (call.a, call.b, call.out)
@@ -106,7 +96,7 @@ class TensorMatmul:
                 return
         self._by_loop().run(a, b, out, bias, alpha, beta, factor)
 
-    def _by_loop(self) -> Product:
+    def _by_loop(self) -> PreparedMatmul:
         with self._lock:
             if self._loop is None or not self._loop.is_current():
                 self._loop = self._make_loop()
@@ -125,11 +115,7 @@ class TensorMatmul:
         with wp.ScopedDevice(self.device):  # a new thread has no context
             maps = [TensorMap.of(view, at, box) for view, at, box in zip((a.stored, b.stored, out), pointers, boxes)]
         if any(one is None for one in maps):
-            warn(
-                f"a loop computes {self.answer.problem.describe()}: the driver refuses a tensor map of its arrays on "
-                f"{self.device}",
-                _said,
-            )
+            warn_of_loop(self.answer, f"the driver refuses a tensor map of its arrays on {self.device}")
             return None
         addresses = [ctypes.addressof(one) for one in (*maps, self._given) if one is not None]
         if len(self._maps) >= _MOST_MAPS:
@@ -138,15 +124,9 @@ class TensorMatmul:
         return found
 
 
-def tensor_matmul(
-    call: MatmulCall, answer: MatmulAnswer, device: Any, is_swapped: bool, loop: Callable[[], Product]
-) -> TensorMatmul | None:
-    """See :class:`TensorMatmul`; None if its kernel cannot be built or loaded, which is said once."""
-    try:
-        return TensorMatmul(call, answer, device, is_swapped, loop)
-    except WarpTilesError as error:
-        warn(f"a loop computes {answer.problem.describe()}: {error}", _said)
-        return None
+def warn_of_loop(answer: MatmulAnswer, reason: object) -> None:
+    """Warns once that a loop computes a product whose answer has a kernel."""
+    warn(f"a loop computes {answer.problem.describe()}: {reason}", _said)
 
 
 @lru_cache(maxsize=256)
