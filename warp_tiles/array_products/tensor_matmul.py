@@ -6,7 +6,7 @@ import ctypes
 import threading
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import warp as wp
 
@@ -18,9 +18,6 @@ from warp_tiles.gemm.problem import DTYPE_BYTES
 from warp_tiles.gemm.tensor_kernel import ROW_BYTES, ROWS, THREADS, TensorKernel
 from warp_tiles.settings import current
 from warp_tiles.util.warn import WarnedTexts, warn
-
-if TYPE_CHECKING:
-    from warp_tiles.array_products.prepared import PreparedMatmul
 
 _MOST_MAPS = 64  # of the arrays of one product
 _MAP_ALIGNMENT = 64
@@ -53,11 +50,11 @@ class TensorMatmul:
         call: The canonical call.
         answer: Its answer, which has a kernel.
         is_swapped: True if A and B are exchanged, so that C is the transpose of the caller's.
-        loop: Prepares the loop. It is called once, if it is needed.
+        loop: Prepares the loop, a :class:`.prepared.PreparedMatmul`. It is called once, if it is needed.
     """
 
     def __init__(
-        self, call: MatmulCall, answer: MatmulAnswer, device: Any, is_swapped: bool, loop: Callable[[], PreparedMatmul]
+        self, call: MatmulCall, answer: MatmulAnswer, device: Any, is_swapped: bool, loop: Callable[[], Any]
     ) -> None:
         assert isinstance(answer.kernel, TensorKernel)
         self.answer = answer
@@ -65,7 +62,7 @@ class TensorMatmul:
         self.is_swapped = is_swapped
         self._kernel, self._native = answer.kernel, native_kernel(answer.kernel, device.alias)
         self._make_loop = loop
-        self._loop: PreparedMatmul | None = None
+        self._loop: Any = None
         self._settings_generation = modules.settings_generation
         self._lock = threading.Lock()
         self._views = (call.a, call.b, call.out)
@@ -75,9 +72,8 @@ class TensorMatmul:
 
     def is_current(self) -> bool:
         """True, unless settings that count have changed, or the module of a loop that was needed."""
-        return modules.settings_generation == self._settings_generation and (
-            self._loop is None or self._loop.is_current()
-        )
+        is_kept = self._loop is None or self._loop.is_current()
+        return bool(is_kept and modules.settings_generation == self._settings_generation)
 
     def run(
         self, a: int, b: int, out: int, bias: int | None, alpha: float, beta: float, factor: int | None = None
@@ -96,7 +92,7 @@ class TensorMatmul:
                 return
         self._by_loop().run(a, b, out, bias, alpha, beta, factor)
 
-    def _by_loop(self) -> PreparedMatmul:
+    def _by_loop(self) -> Any:
         with self._lock:
             if self._loop is None or not self._loop.is_current():
                 self._loop = self._make_loop()
