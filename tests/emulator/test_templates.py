@@ -17,7 +17,7 @@ from tests.emulator.emulator import Emulator
 from tests.emulator.gemm import INCLUDES, Case, error_of, launch, operand
 from warp_tiles.gemm.choose import choose, fma_candidates, mma_candidates
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, Operand, Precision
-from warp_tiles.gemm.tile_config import TileConfig, instructions, problem_of, transposed
+from warp_tiles.gemm.tile_config import TileConfig, fits, instructions, transposed
 from warp_tiles.providers.mma import register_accumulators
 
 pytestmark = pytest.mark.slow
@@ -113,7 +113,7 @@ def split_k_configs(draw: st.DrawFn, variant: GemmProblem) -> TileConfig | None:
         split
         for config in candidates
         for vector in (config.k_vector, 4, 2)
-        if not problem_of(
+        if fits(
             variant,
             split := replace(config, warps_k=warps_k, k_vector=vector, c_first=False, transposed=flip),
         )
@@ -128,16 +128,16 @@ chosen = functools.cache(choose)
 def final_config(variant: GemmProblem, change: TileConfig | None) -> TileConfig:
     """The chooser's configuration, or ``change`` with refused fields reset one by one until the check accepts it."""
     usual = chosen(variant)
-    assert not problem_of(variant, usual)
+    assert fits(variant, usual)
     if change is None:
         return usual
     simple: dict[str, Any] = {"c_first": False, "swizzle_c": 1, "swizzle_b": 1, "swizzle_a": 1, "k_vector": 4}
     simple |= {"tile_n": max(8, change.lanes_n), "tile_m": max(16, change.lanes_m)}
     for name, value in simple.items():
-        if not problem_of(variant, change):
+        if fits(variant, change):
             return change
         change = replace(change, **{name: value})
-    return change if not problem_of(variant, change) else usual
+    return change if fits(variant, change) else usual
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ def test_two_runs_are_bitwise_equal(emulator: Emulator) -> None:
 def test_slices_of_k_scale_c_once(emulator: Emulator, config: TileConfig) -> None:
     a, b, c = operand("float16", True, 256, 16), operand("float16", True, 16, 16), operand("float32", True, 16, 16)
     case = Case(GemmProblem(16, 16, 256, a, b, c, "default", 128, 90), config, -2.0, 0.5)
-    assert not problem_of(case.variant, config)
+    assert fits(case.variant, config)
     launched = launch(case)
     (answer,) = emulator.run([launched], INCLUDES)
     assert error_of(case, launched, answer) == ""

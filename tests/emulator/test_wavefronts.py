@@ -13,7 +13,7 @@ from tests.emulator.gemm import Case, operand
 from tests.emulator.wavefronts import FILE, fixed_cases, run, to_json
 from warp_tiles.gemm.choose import candidates, choose, fma_reads, wavefront_ratio
 from warp_tiles.gemm.problem import DType, GemmProblem
-from warp_tiles.gemm.tile_config import TileConfig, problem_of, transposed
+from warp_tiles.gemm.tile_config import TileConfig, fits, transposed
 
 LARGEST_RATIO = 1.25
 
@@ -56,7 +56,7 @@ def test_every_tile_of_64_has_a_configuration_with_few_conflicts(emulator: Emula
         view = transposed(case.variant) if case.config.transposed else case.variant
         if case.config.instruction == "fma" or view.m < 64:
             continue
-        fitting = [config for config in candidates(view) if not problem_of(view, config)]
+        fitting = [config for config in candidates(view) if fits(view, config)]
         best = min(fitting, key=lambda config: wavefront_ratio(view, config))
         best_cases.append(replace(case, config=replace(best, transposed=case.config.transposed)))
     above = [describe(c, a) for c, a in zip(best_cases, run(emulator, best_cases)) if ratio(a) > LARGEST_RATIO]
@@ -93,7 +93,7 @@ def test_the_cost_model_counts_each_slice_of_split_k(emulator: Emulator, dtype: 
     cases = [Case(variant, replace(base, warps_k=warps_k), 1.0, 1.0) for warps_k in (1, 2, 4, 8)]
     answers = run(emulator, cases)
     for case, answer in zip(cases, answers):
-        assert not problem_of(variant, case.config)
+        assert fits(variant, case.config)
         assert wavefront_ratio(variant, case.config) == pytest.approx(ratio(answer), rel=0.02), describe(case, answer)
     reads, writes = ([answer.counts[role].instructions for answer in answers] for role in ("A reads", "C writes"))
     assert reads == [reads[0]] * 4
@@ -110,7 +110,7 @@ def test_the_cost_model_counts_reads_of_lanes_that_share_a_sum(
     cases = []
     for lanes_n, lanes_k in ((32, 1), (16, 2), (8, 4), (4, 8)):
         config = TileConfig("fma", 1, 32, 1, lanes_n, lanes_k, k_vector=vector, k_unroll=2)
-        assert not problem_of(variant, config)
+        assert fits(variant, config)
         cases.append(Case(variant, config))
     for case, answer in zip(cases, run(emulator, cases)):
         expected = [reads.wavefronts for reads in fma_reads(variant, case.config)]

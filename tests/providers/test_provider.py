@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from dataclasses import fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from tests.gemm.test_problem import BASE, CHANGED
+from tests.solver import test_variant as solver
 from warp_tiles.compile import sources
 from warp_tiles.compile import toolchain as store_module
 from warp_tiles.compile.compiler import Compiled
@@ -18,19 +19,43 @@ from warp_tiles.compile.search import Toolchain
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import ToolchainError, UnsupportedVariant
 from warp_tiles.gemm.choose import choose
-from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem
+from warp_tiles.gemm.problem import DTYPE_BYTES
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.providers import cublasdx, mma
+from warp_tiles.providers import mma
 from warp_tiles.providers.base import Recipe
-from warp_tiles.providers.cublasdx import CublasdxProvider, promised, source_text
-from warp_tiles.providers.mma import MmaProvider, translation_unit
+from warp_tiles.providers.cublasdx import CublasdxProvider, promised
+from warp_tiles.providers.mma import MmaProvider, SolverProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
+from warp_tiles.solver.variant import OPERANDS, Config, Function, SolverConfig, SolverVariant, Variant
+from warp_tiles.solver.variant import choose as choose_lanes
 from warp_tiles.store.explain import explain
 from warp_tiles.store.key import CacheKey, KeyField
 
-PROVIDERS: dict[str, type[NvrtcProvider]] = {"mma": MmaProvider, "cublasdx": CublasdxProvider}
-FLAGS = {name: provider(ToolchainStore(Path("unused"))).flags(90) for name, provider in PROVIDERS.items()}
-both_providers = pytest.mark.parametrize("name", PROVIDERS)
+
+@dataclass(frozen=True)
+class Kind:
+    """A provider, a variant that it builds with a configuration, and the same variant with one field changed.
+
+    Attributes:
+        source, header: Its device source, and a header that this includes, below ``kernels/``.
+    """
+
+    provider: type[NvrtcProvider[Any]]
+    variant: Variant
+    changed: Mapping[str, Variant]
+    config: Config | None
+    source: str
+    header: str
+
+
+FMA, LANES = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4), SolverConfig(4)
+KINDS = {
+    "mma": Kind(MmaProvider, BASE, CHANGED, FMA, MmaProvider.header, "arch/mma.cuh"),
+    "cublasdx": Kind(CublasdxProvider, BASE, CHANGED, None, "cublasdx/gemm.cuh", "cublasdx/tile.cuh"),
+    "solver": Kind(SolverProvider, solver.BASE, solver.CHANGED, LANES, SolverProvider.header, "arch/lane.cuh"),
+}
+FLAGS = {name: kind.provider(ToolchainStore(Path("unused"))).flags(90) for name, kind in KINDS.items()}
+all_kinds = pytest.mark.parametrize("name", KINDS)
 
 
 class FakeInstallation:
@@ -42,13 +67,13 @@ class FakeInstallation:
         self.unused = folder / "include/unused.hpp"
         self.compiler = folder / "lib/libnvrtc.so.12"
         self.builtins = folder / "lib/libnvrtc-builtins.so.12.9"
-        self.sources = {"mma": folder / "kernels/gemm/block_gemm.cuh", "cublasdx": folder / "kernels/cublasdx/gemm.cuh"}
-        self.own_headers = {"mma": folder / "kernels/arch/mma.cuh", "cublasdx": folder / "kernels/cublasdx/tile.cuh"}
+        self.sources = {name: folder / "kernels" / kind.source for name, kind in KINDS.items()}
+        self.own_headers = {name: folder / "kernels" / kind.header for name, kind in KINDS.items()}
         for path, text in {
             self.sources["mma"]: '#include "arch/mma.cuh"\n',
+            self.sources["solver"]: '#include "arch/lane.cuh"\n',
             self.sources["cublasdx"]: '#include <cublasdx.hpp>\n#include "tile.cuh"\n',
-            self.own_headers["mma"]: "// instructions\n",
-            self.own_headers["cublasdx"]: "// tile\n",
+            **dict.fromkeys(self.own_headers.values(), "// instructions\n"),
             self.header: "// library\n",
             self.unused: "// unused\n",
             self.compiler: "compiler",
@@ -61,11 +86,11 @@ class FakeInstallation:
         """The toolchain with the paths of this folder."""
         return Toolchain(self.compiler, (12, 9), None, None, (self.header.parent,), "25.6.0")
 
-    def provider(self, name: str) -> NvrtcProvider:
+    def provider(self, name: str) -> NvrtcProvider[Any]:
         """A new provider, as in a new process."""
-        return PROVIDERS[name](ToolchainStore(self.folder / "memo"))
+        return KINDS[name].provider(ToolchainStore(self.folder / "memo"))
 
-    def key(self, name: str, variant: GemmProblem | None = None, config: TileConfig | None = None) -> CacheKey:
+    def key(self, name: str, variant: Variant | None = None, config: Config | None = None) -> CacheKey:
         """The cache key of a recipe."""
         return self.provider(name).key_of(recipe(name, variant, config))
 
@@ -78,13 +103,10 @@ def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeInstall
     return installation
 
 
-FMA = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
-
-
-def recipe(name: str, variant: GemmProblem | None = None, config: TileConfig | None = None) -> Recipe:
+def recipe(name: str, variant: Variant | None = None, config: Config | None = None) -> Recipe:
     """A recipe of a provider. The default configuration fits every variant, while the chosen one would change."""
-    variant = variant or BASE
-    return Recipe("", variant, variant.symbol, (config or FMA) if name == "mma" else None)
+    variant = variant or KINDS[name].variant
+    return Recipe("", variant, variant.symbol, config or KINDS[name].config)
 
 
 def differing(before: Any, after: Any) -> set[str]:
@@ -93,56 +115,64 @@ def differing(before: Any, after: Any) -> set[str]:
 
 
 LABELS = {
-    "m": {"variant.m"},
-    "n": {"variant.n"},
-    "k": {"variant.k"},
-    "precision": {"variant.precision"},
-    "threads": {"variant.threads"},
     "arch": {"variant.arch", "flags"},
-    **{
-        f"{name}.{field}": {label}
-        for name in "abc"
-        for field, label in {
-            "dtype": f"variant.{name}_dtype",
-            "arrangement": "variant.arrangement",
-            "leading_dimension": "variant.leading_dimensions",
-            "alignment": "variant.alignments",
-        }.items()
-    },
+    "function": {"variant.solver"},
+    "arrangement": {"variant.arrangement"},
+    "leading_dimension": {"variant.leading_dimensions"},
+    "alignment": {"variant.alignments"},
 }
 
 
-@both_providers
-@pytest.mark.parametrize("field", CHANGED)
-def test_every_field_of_the_variant_is_in_the_key(field: str, name: str, installation: FakeInstallation) -> None:
-    labels = differing(installation.key(name), installation.key(name, CHANGED[field]))
-    assert labels == LABELS[field] | {"translation_unit"}
+@pytest.mark.parametrize(("name", "field"), [(name, field) for name, kind in KINDS.items() for field in kind.changed])
+def test_every_field_of_the_variant_is_in_the_key(name: str, field: str, installation: FakeInstallation) -> None:
+    labels = differing(installation.key(name), installation.key(name, KINDS[name].changed[field]))
+    operand, _, of_operand = field.rpartition(".")
+    expected = {f"variant.{operand}_dtype"} if of_operand == "dtype" and operand else {f"variant.{of_operand}"}
+    assert labels == LABELS.get(of_operand, expected) | {"translation_unit"}
 
 
-@pytest.mark.parametrize("field", [item.name for item in fields(TileConfig)])
-def test_every_field_of_the_tile_configuration_is_in_the_key(
-    field: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [(name, item.name) for name, kind in KINDS.items() if kind.config is not None for item in fields(kind.config)],
+)
+def test_every_field_of_the_configuration_is_in_the_key(
+    name: str, field: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mma, "register_accumulators", lambda variant, symbol, config: "")  # it need not be buildable
-    value = getattr(FMA, field)
+    config = KINDS[name].config
+    value = getattr(config, field)
     other = {str: "mma_m16n8k8", bool: not value, int: 2 * value}[type(value)]
-    changed = replace(FMA, **{field: other})
-    found = differing(installation.key("mma"), installation.key("mma", BASE, changed))
+    changed = replace(config, **{field: other})  # type: ignore[type-var]
+    found = differing(installation.key(name), installation.key(name, config=changed))
     assert found == {f"tile_config.{field}", "translation_unit"}
 
 
-def test_the_recipe_has_the_chosen_tile_configuration(installation: FakeInstallation) -> None:
+def test_recipes_have_the_chosen_configuration(installation: FakeInstallation) -> None:
     assert [found.tile_config for found in installation.provider("mma").recipes(BASE)] == [choose(BASE)]
+    for function in get_args(Function):
+        variant = solver_variant(function)
+        (found,) = installation.provider("solver").recipes(variant)
+        assert (found.variant, found.symbol, found.tile_config) == (variant, variant.symbol, choose_lanes(variant))
 
 
-def test_a_variant_that_cannot_be_built_has_no_recipe(installation: FakeInstallation) -> None:
-    with pytest.raises(UnsupportedVariant, match="threads=48"):
-        installation.provider("mma").recipes(replace(BASE, threads=48))
+def solver_variant(function: Function) -> SolverVariant:
+    """A small variant of a function."""
+    return SolverVariant(function, 24, 24, (solver.L,) * len(OPERANDS[function]), False, 64, 90)
 
 
-@both_providers
+@pytest.mark.parametrize("name", ["mma", "solver"])
+@pytest.mark.parametrize("changes", [{"threads": 48}, {"arch": 70}], ids=str)
+def test_a_variant_that_cannot_be_built_has_no_recipe(
+    name: str, changes: dict[str, int], installation: FakeInstallation
+) -> None:
+    ((field, value),) = changes.items()
+    with pytest.raises(UnsupportedVariant, match=f"mma cannot serve {field}={value}: "):
+        installation.provider(name).recipes(replace(KINDS[name].variant, **changes))  # type: ignore[arg-type]
+
+
+@all_kinds
 def test_equal_inputs_give_equal_keys(name: str, installation: FakeInstallation) -> None:
-    assert installation.key(name) == installation.key(name, replace(BASE))
+    assert installation.key(name) == installation.key(name, replace(KINDS[name].variant))
 
 
 def test_keys_of_providers_differ(installation: FakeInstallation) -> None:
@@ -157,22 +187,16 @@ def test_every_flag_is_in_the_key(
 ) -> None:
     before, flags = installation.key(name), FLAGS[name]
     changed = (*flags[:place], "--use_fast_math", *flags[place + 1 :])
-    monkeypatch.setattr(PROVIDERS[name], "flags", lambda provider, arch: changed)
+    monkeypatch.setattr(KINDS[name].provider, "flags", lambda provider, arch: changed)
     assert differing(before, installation.key(name)) == {"flags"}
 
 
 @pytest.mark.parametrize(
     ("name", "part", "label"),
     [
-        ("mma", "source", "source"),
-        ("mma", "own_header", "source"),
-        ("mma", "compiler", "compiler"),
-        ("mma", "builtins", "compiler"),
-        ("cublasdx", "source", "source"),
-        ("cublasdx", "own_header", "source"),
+        *((name, part, "source") for name in KINDS for part in ("source", "own_header")),
+        *((name, part, "compiler") for name in KINDS for part in ("compiler", "builtins")),
         ("cublasdx", "header", "source"),
-        ("cublasdx", "compiler", "compiler"),
-        ("cublasdx", "builtins", "compiler"),
     ],
 )
 def test_every_file_of_the_toolchain_is_in_the_key(
@@ -185,16 +209,16 @@ def test_every_file_of_the_toolchain_is_in_the_key(
     assert differing(before, installation.key(name)) == {label}
 
 
-@both_providers
+@all_kinds
 def test_a_header_that_is_not_included_is_not_in_the_key(name: str, installation: FakeInstallation) -> None:
     before = installation.key(name)
-    other = "mma" if name == "cublasdx" else "cublasdx"
-    for path in (installation.unused, installation.sources[other], *([installation.header] if name == "mma" else [])):
+    others = [path for other, path in installation.sources.items() if other != name]
+    for path in (installation.unused, *others, *([] if name == "cublasdx" else [installation.header])):
         path.write_text("// changed\n")
     assert installation.key(name) == before
 
 
-@both_providers
+@all_kinds
 def test_the_path_of_the_toolchain_is_not_in_the_key(
     name: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,43 +229,34 @@ def test_the_path_of_the_toolchain_is_not_in_the_key(
     assert moved.key(name) == before  # so a bundle of one machine hits on another
 
 
-@both_providers
+@all_kinds
 def test_the_schema_of_the_source_is_in_the_key(
     name: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = installation.key(name)
-    monkeypatch.setattr(PROVIDERS[name], "schema", 99)
+    monkeypatch.setattr(KINDS[name].provider, "schema", 99)
     assert differing(before, installation.key(name)) == {"provider"}
 
 
-@both_providers
-def test_the_translation_unit_is_in_the_key(
-    name: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = installation.key(name)
-    monkeypatch.setattr(cublasdx, "source_text", lambda variant: source_text(variant) + "\n")
-    monkeypatch.setattr(mma, "translation_unit", lambda *arguments: translation_unit(*arguments) + "\n")
-    assert differing(before, installation.key(name)) == {"translation_unit"}
-
-
-@both_providers
+@all_kinds
 def test_the_compile_request_agrees_with_the_key(name: str, installation: FakeInstallation) -> None:
     provider = installation.provider(name)
     request = provider.request(recipe(name))
     found = {field.label: field for field in installation.key(name).fields}
     assert found["translation_unit"] == KeyField.of("translation_unit", request.source)
     folders = request.include_dirs  # paths are not in the key; "source" has the content of the headers
-    if name == "mma":
-        assert folders == (str(installation.folder / "kernels"),), "only own headers"
-    else:
+    if name == "cublasdx":
         assert folders == (str(installation.sources[name].parent), str(installation.header.parent))
+    else:
+        assert folders == (str(installation.folder / "kernels"),), "only own headers"
     assert found["flags"] == KeyField.of("flags", request.flags)
     assert request.flags[0] == "-arch=sm_90"
-    assert request.name == f"{BASE.symbol}_{name}.cu"
-    assert BASE.describe() in request.subject
+    variant = KINDS[name].variant
+    assert request.name == f"{variant.symbol}_{'cublasdx' if name == 'cublasdx' else 'mma'}.cu"
+    assert variant.describe() in request.subject
 
 
-@both_providers
+@all_kinds
 def test_without_a_compiler_there_is_no_key(
     name: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,15 +287,18 @@ def test_without_headers_mma_builds_and_cublasdx_raises(
         assert caught.value.remedy == "pip install it"
 
 
-def test_the_cache_stores_the_tile_configuration(installation: FakeInstallation) -> None:
-    info = installation.provider("mma").manifest(recipe("mma"), Compiled(b"", 1.25, "", "NVRTC 12.9"))
+@pytest.mark.parametrize("name", ["mma", "solver"])
+def test_the_cache_stores_the_configuration(name: str, installation: FakeInstallation) -> None:
+    kind = KINDS[name]
+    info = installation.provider(name).manifest(recipe(name), Compiled(b"", 1.25, "", "NVRTC 12.9"))
+    assert kind.config is not None
     assert info == {
-        "symbol": BASE.symbol,
-        "variant": BASE.to_json(),
+        "symbol": kind.variant.symbol,
+        "variant": kind.variant.to_json(),
         "provider": "mma",
         "build_seconds": 1.25,
         "compiler": "NVRTC 12.9",
-        "tile_config": FMA.to_json(),
+        "tile_config": kind.config.to_json(),
     }
 
 
@@ -291,3 +309,13 @@ def test_the_last_recipe_of_cublasdx_promises_no_alignment(installation: FakeIns
     assert (second.variant, second.symbol) == (half.without_alignment(), half.without_alignment().symbol)
     (only,) = installation.provider("cublasdx").recipes(CHANGED["a.leading_dimension"])
     assert set(only.variant.alignments) <= set(DTYPE_BYTES.values())
+
+
+def test_the_source_of_solvers_includes_every_solver_header(tmp_path: Path) -> None:
+    folder = sources.kernels_folder().resolve()
+    store = ToolchainStore(tmp_path)
+    found = {
+        Path(path).resolve().relative_to(folder) for path in store.closure(SolverProvider(store).source()).values()
+    }
+    assert {path.relative_to(folder) for path in (folder / "solver").glob("*.cuh")} <= found
+    assert {path.parts[0] for path in found} == {"solver", "arch"}

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from typing import Any, get_args
 
 import pytest
 
 from tests.bench import variant_of
 from tests.gemm.test_problem import BASE, CHANGED
+from tests.providers.test_provider import FMA, solver_variant
+from tests.solver.test_variant import BASE as SOLVER
+from tests.solver.test_variant import CHANGED as SOLVER_CHANGED
 from warp_tiles.compile.sources import kernels_folder
 from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.providers.cublasdx import promised, source_text
-from warp_tiles.providers.mma import config_struct, problem_struct, register_accumulators, translation_unit
+from warp_tiles.providers.mma import (
+    config_struct,
+    header_of,
+    problem_struct,
+    register_accumulators,
+    solver_translation_unit,
+    translation_unit,
+)
 from warp_tiles.providers.nvrtc import unique_name
-
-FMA = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
+from warp_tiles.solver.variant import OPERANDS, Function, SolverConfig
 
 # ---- the promises to cuBLASDx
 
@@ -83,14 +94,6 @@ def test_the_minimal_alignment_is_omitted() -> None:
     assert [found[f"ALIGN_{name}"] for name in "ABC"] == ["0", "0", "0"]
 
 
-@pytest.mark.parametrize("field", CHANGED)
-def test_every_field_changes_the_translation_unit(field: str) -> None:
-    changed, base = macros(CHANGED[field]), macros(BASE)
-    same_symbol = {**changed, "SYMBOL": base["SYMBOL"]}
-    assert changed["SYMBOL"] == CHANGED[field].symbol
-    assert same_symbol != base
-
-
 def test_every_macro_is_used_by_the_device_source() -> None:
     text = "".join(path.read_text() for path in (kernels_folder() / "cublasdx").glob("*.cuh"))
     for name in macros(BASE):
@@ -135,11 +138,6 @@ def test_the_function_of_mma_has_the_symbol() -> None:
     assert config_struct(FMA) in text
 
 
-@pytest.mark.parametrize("field", CHANGED)
-def test_every_field_changes_the_problem(field: str) -> None:
-    assert problem_struct(CHANGED[field]) != problem_struct(BASE)
-
-
 def test_the_templates_use_every_field_of_the_structs() -> None:
     text = "".join(path.read_text() for path in (kernels_folder() / "gemm").glob("*.cuh"))
     for name in re.findall(r"\b(\w+) = ", problem_struct(BASE)):
@@ -166,3 +164,41 @@ def test_functions_of_a_loop_are_inlined() -> None:
 def test_each_variant_and_configuration_has_templates_of_its_own() -> None:
     names = {unique_name(symbol, members) for symbol in ("f", "g") for members in ("int m;", "int n;")}
     assert len(names) == 4
+
+
+# ---- the translation unit of a solver
+
+
+@pytest.mark.parametrize("function", get_args(Function))
+def test_a_translation_unit_takes_a_pointer_for_each_operand_and_for_scratch_memory(function: Function) -> None:
+    variant = solver_variant(function)
+    text = solver_translation_unit(variant, SolverConfig(2))
+    match = re.search(rf'extern "C" __device__ void {variant.symbol}\((.*)\)\n', text)
+    assert match is not None
+    names = [*OPERANDS[function], *(["w"] if variant.scratch_elements else [])]
+    assert match[1] == ", ".join(f"void* {name}" for name in names)
+    assert text.startswith(f'#include "{header_of(variant)}"\n')
+    assert (kernels_folder() / header_of(variant)).is_file()
+    assert "n = 24, columns = 24, threads = 64, lanes = 2" in text
+    assert text.count("Order::") == function.startswith(("lower_solve", "upper_solve"))
+
+
+def test_a_matrix_has_the_strides_of_its_arrangement() -> None:
+    text = solver_translation_unit(SOLVER, SolverConfig())
+    assert "using T = wt::solver::Matrix<float, 24, 1, 16>;" in text, "row-major"
+    assert "using Y = wt::solver::Matrix<float, 1, 24, 8>;" in text, "column-major"
+    assert "in_place = false" in text
+    assert "in_place = true" in solver_translation_unit(replace(SOLVER, in_place=True), SolverConfig())
+
+
+def test_templates_of_different_variants_have_different_names() -> None:
+    texts = [solver_translation_unit(variant, SolverConfig(4)) for variant in (SOLVER, *SOLVER_CHANGED.values())]
+    texts.append(solver_translation_unit(SOLVER, SolverConfig(8)))
+    names = [_name(text) for text in texts]
+    assert len(set(names)) == len(names), "with equal names, the linker would use one variant's templates for all"
+
+
+def _name(text: str) -> Any:
+    found = re.search(r"^struct (w\w{8}) \{$", text, re.M)
+    assert found is not None
+    return found[1]

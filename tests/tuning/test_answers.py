@@ -118,7 +118,7 @@ class TestForced:
         """So that the candidate fails. A warning about a record would leave the default to be timed in its place."""
         forced = {FUNCTION.digest: function_config("mma", replace(TILE, tile_m=512)), LOOP.digest: {"pipeline": "?"}}
         for found in (Answers({}, forced=forced), replace(loop_answers(80.0), forced=forced)):
-            with pytest.raises(ValueError, match="use a smaller tile_m"):
+            with pytest.raises(ValueError, match="does not fit"):
                 found.best(PRODUCT, ALL)
             with pytest.raises(ValueError, match="unknown"):
                 found.pipeline(ASKED)

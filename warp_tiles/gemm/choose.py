@@ -21,9 +21,9 @@ from warp_tiles.gemm.tile_config import (
     Side,
     TileConfig,
     computes_in_double,
+    fits,
     instructions,
     line_bytes,
-    problem_of,
     registers,
     require_supported,
     result_vectors,
@@ -59,9 +59,9 @@ def ranked(variant: GemmProblem) -> list[TileConfig]:
     require_supported(variant)
     flip = variant.c.arrangement == "col_major"
     view = transposed(variant) if flip else variant
-    fitting = [config for config in candidates(view) if not problem_of(view, config)]
+    fitting = [config for config in candidates(view) if fits(view, config)]
     if not fitting:  # with this many threads, registers are too few for tensor cores
-        fitting = [config for config in fma_candidates(view) if not problem_of(view, config)]
+        fitting = [config for config in fma_candidates(view) if fits(view, config)]
     return [replace(config, transposed=flip) for config in sorted(fitting, key=lambda config: cost(view, config))]
 
 
@@ -115,7 +115,7 @@ def mma_candidates(view: GemmProblem, instruction: Instruction) -> Iterator[Tile
 
 
 def _split_k_values(view: GemmProblem) -> Iterator[int]:
-    """Candidates for ``warps_k``. The block may have too few warps; :func:`problem_of` refuses those."""
+    """Candidates for ``warps_k``. The block may have too few warps; :func:`fits` refuses those."""
     if view.threads > _MAX_SPLIT_THREADS:
         return
     warps_k = 2

@@ -1,7 +1,7 @@
 """The answer: how this project's own templates compute a GEMM variant, and the limits of these templates.
 
 A :class:`TileConfig` holds every choice that ``kernels/gemm`` leaves open. :func:`warp_tiles.gemm.choose.choose`
-chooses one for a variant. Any field can be replaced; :func:`problem_of` says why a result cannot be built.
+chooses one for a variant. Any field can be replaced; :func:`fits` tells whether the result can be built.
 """
 
 from __future__ import annotations
@@ -244,65 +244,43 @@ def accumulators_per_thread(variant: GemmProblem, config: TileConfig) -> int:
     return iterations * accumulators if needed <= min(THREAD_REGISTERS, limit) else 0
 
 
-def problem_of(variant: GemmProblem, config: TileConfig) -> str:
-    """The reason why a configuration cannot be built, or an empty text."""
-    allowed = instructions(variant)
-    if config.instruction not in allowed:
-        return f"instruction is {config.instruction!r}, but the operands allow {', '.join(allowed)}"
+def fits(variant: GemmProblem, config: TileConfig) -> bool:
+    """True if a configuration can be built for a variant."""
     powers = ("lanes_m", "lanes_n", "lanes_k", "warps_k", "k_vector", "swizzle_a", "swizzle_b", "swizzle_c")
-    for name in ("tile_m", "tile_n", "k_unroll", *powers):
-        value = getattr(config, name)
-        if value < 1:
-            return f"{name} is {value!r}, not a positive number"
-        if name in powers and value & (value - 1):
-            return f"{name} is {value}, not a power of two"
-    for name, most in {"k_vector": 8, "swizzle_a": 4, "swizzle_b": 4, "swizzle_c": 4}.items():
-        if getattr(config, name) > most:
-            return f"{name} is {getattr(config, name)}, more than {most}"
-    problem = _fma_problem(variant, config) if config.instruction == "fma" else _mma_problem(variant, config)
-    if problem or (problem := _split_problem(variant, config)):
-        return problem
-    limit = min(255, REGISTERS // variant.threads)
-    needed = registers(variant, config)
-    if needed > limit:
-        return (
-            f"needs about {needed} registers per thread, but a block of {variant.threads} threads has only {limit}; "
-            "use a smaller tile_m or tile_n"
-        )
-    return ""
+    sizes = {name: getattr(config, name) for name in ("tile_m", "tile_n", "k_unroll", *powers)}
+    return (
+        config.instruction in instructions(variant)
+        and all(value > 0 for value in sizes.values())
+        and not any(sizes[name] & (sizes[name] - 1) for name in powers)
+        and config.k_vector <= 8
+        and max(config.swizzle_a, config.swizzle_b, config.swizzle_c) <= 4
+        and (_fits_lanes if config.instruction == "fma" else _fits_instruction)(variant, config)
+        and (config.warps_k == 1 or _fits_split(variant, config))
+        and registers(variant, config) <= min(THREAD_REGISTERS, REGISTERS // variant.threads)
+    )
 
 
-def _fma_problem(variant: GemmProblem, config: TileConfig) -> str:
-    lanes = config.lanes_m * config.lanes_n * config.lanes_k
-    if lanes != LANES:
-        return f"lanes_m * lanes_n * lanes_k is {lanes}, not {LANES}"
-    if config.tile_m % config.lanes_m or config.tile_n % config.lanes_n:
-        return "lanes_m must divide tile_m, and lanes_n tile_n"
+def _fits_lanes(variant: GemmProblem, config: TileConfig) -> bool:
+    """True if the lanes of a warp share its tile, and the swizzle divides K."""
     swizzle = max(config.swizzle_a, config.swizzle_b)
-    if swizzle > 1 and variant.k % (config.k_vector * config.lanes_k * swizzle):
-        step = config.k_vector * config.lanes_k
-        return f"a swizzle of {swizzle} steps of {step} elements does not divide K = {variant.k}"
-    return ""
+    return (
+        config.lanes_m * config.lanes_n * config.lanes_k == LANES
+        and config.tile_m % config.lanes_m == config.tile_n % config.lanes_n == 0
+        and (swizzle == 1 or variant.k % (config.k_vector * config.lanes_k * swizzle) == 0)
+    )
 
 
-def _split_problem(variant: GemmProblem, config: TileConfig) -> str:
-    if config.warps_k == 1:
-        return ""
+def _fits_split(variant: GemmProblem, config: TileConfig) -> bool:
+    """True if the warps of the block share K. They add to C one after another, after their products, unrounded."""
     view = view_of(variant, config)
     split, warps = config.warps_k, variant.threads // LANES
-    if warps % split:
-        return f"warps_k is {split}, which does not divide the {warps} warps of the block"
-    tiles = warp_tile_count(view, config)
-    if tiles * split > warps:
-        return f"warps_k is {split}, but {tiles} warp tiles of C need {tiles * split} warps, and the block has {warps}"
-    steps = steps_over_k(view, config)
-    if steps % split:
-        return f"warps_k is {split}, which does not divide the {steps} steps over K"
-    if config.c_first:
-        return f"c_first is set, but with split-K {split} warps add to C one after another, after their products"
-    if DTYPE_BYTES[variant.c.dtype] < (8 if computes_in_double(variant) else 4):
-        return f"warps_k is {split}, but each of these warps would round its accumulators to {variant.c.dtype}"
-    return ""
+    return (
+        warps % split == 0
+        and warp_tile_count(view, config) * split <= warps
+        and steps_over_k(view, config) % split == 0
+        and not config.c_first
+        and DTYPE_BYTES[variant.c.dtype] >= (8 if computes_in_double(variant) else 4)
+    )
 
 
 def result_vectors(operand: Operand, tile_n: int) -> int:
@@ -311,23 +289,16 @@ def result_vectors(operand: Operand, tile_n: int) -> int:
     return tile_n // (4 * elements)
 
 
-def _mma_problem(variant: GemmProblem, config: TileConfig) -> str:
+def _fits_instruction(variant: GemmProblem, config: TileConfig) -> bool:
+    """True if instructions of tensor cores fill the warp tile, and swizzles divide what a lane reads and writes."""
     view = view_of(variant, config)
     m, n, k = INSTRUCTION_MNK[config.instruction]
-    if (config.lanes_m, config.lanes_n, config.lanes_k) != (1, 1, 1):
-        return "only the instruction fma takes lanes_m, lanes_n and lanes_k"
-    if config.tile_m % m or config.tile_n % n:
-        return f"tile_m and tile_n must be multiples of {m} and {n}"
-    if 4 * config.k_vector % k:
-        return f"four lanes of k_vector {config.k_vector} do not fill an instruction's {k} elements of K"
     both = sides(view, config)
-    for name, side in zip(("swizzle_a", "swizzle_b"), both):
-        if not side.k_major and side.slots(config.k_vector) % side.swizzle:
-            return f"{name} is {side.swizzle}, which does not divide the reads of a lane in a block of K"
-    vectors = result_vectors(view.c, config.tile_n)
-    if vectors % config.swizzle_c:
-        return f"swizzle_c is {config.swizzle_c}, which does not divide the {vectors} vectors of a lane's row of C"
     blocks = [side.blocks for side in both]
-    if max(blocks) % min(blocks):
-        return "one of swizzle_a and swizzle_b does not divide the other"
-    return ""
+    return (
+        (config.lanes_m, config.lanes_n, config.lanes_k) == (1, 1, 1)
+        and config.tile_m % m == config.tile_n % n == 4 * config.k_vector % k == 0
+        and all(side.k_major or side.slots(config.k_vector) % side.swizzle == 0 for side in both)
+        and result_vectors(view.c, config.tile_n) % config.swizzle_c == 0
+        and max(blocks) % min(blocks) == 0
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from warp_tiles.compile import sources
 from warp_tiles.compile.sources import DeviceSource
@@ -10,6 +11,9 @@ from warp_tiles.gemm.hardware import LANES, MIN_ARCH
 from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, GemmProblem, Operand
 from warp_tiles.providers.base import Recipe, refusal
 from warp_tiles.providers.nvrtc import NvrtcProvider
+
+if TYPE_CHECKING:
+    from warp_tiles.compile.compiler import Compiled
 
 
 def promised(variant: GemmProblem) -> GemmProblem:
@@ -70,14 +74,9 @@ def source_text(variant: GemmProblem) -> str:
 
 
 class CublasdxProvider(NvrtcProvider[GemmProblem]):
-    """Builds variants from the cuBLASDx headers.
-
-    Args:
-        store: Finds the toolchain and digests its files.
-    """
+    """Builds variants from the cuBLASDx headers."""
 
     name = "cublasdx"
-    schema = 1
 
     def source(self) -> DeviceSource:
         """See :class:`NvrtcProvider`."""
@@ -95,11 +94,11 @@ class CublasdxProvider(NvrtcProvider[GemmProblem]):
         ``--gen-opt-lto`` runs the optimizer once, when the variant is built, instead of at every link. It reduces the
         LTO-IR to a third.
         """
-        return (f"-arch=sm_{arch}", "--std=c++17", "--device-as-default-execution-space", "--gen-opt-lto")
+        return (*super().flags(arch), "--device-as-default-execution-space", "--gen-opt-lto")
 
-    def details(self, recipe: Recipe) -> dict[str, object]:
+    def manifest(self, recipe: Recipe, compiled: Compiled) -> dict[str, object]:
         """See :class:`NvrtcProvider`."""
-        return {"mathdx": self._store.toolchain().mathdx_version}
+        return {**super().manifest(recipe, compiled), "mathdx": self._store.toolchain().mathdx_version}
 
     def recipes(self, variant: GemmProblem) -> tuple[Recipe, ...]:
         """See :meth:`Provider.recipes`. The first recipe has the promised alignments, the second promises none."""

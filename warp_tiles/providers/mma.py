@@ -15,7 +15,7 @@ from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, GemmProblem, Operand
 from warp_tiles.gemm.tile_config import TileConfig, accumulators_per_thread, computes_in_double
 from warp_tiles.providers.base import Recipe, Tuned
-from warp_tiles.providers.nvrtc import OwnProvider, constants, unique_name
+from warp_tiles.providers.nvrtc import NvrtcProvider, constants, struct, unique_name
 from warp_tiles.solver.variant import OPERANDS, Function, SolverConfig, SolverVariant, choose, reason_unsupported
 
 if TYPE_CHECKING:
@@ -27,22 +27,17 @@ _SOURCE = "gemm/block_gemm.cuh"  # below kernels/
 def problem_struct(variant: GemmProblem) -> str:
     """C++ structure of the variant for ``kernels/gemm/problem.cuh``."""
     operands = dict(zip("abc", variant.operands))
-    types = " ".join(
-        f"using {name.upper()} = {DTYPES[operand.dtype].kernel_type};" for name, operand in operands.items()
-    )
+    types = (f"using {name.upper()} = {DTYPES[operand.dtype].kernel_type};" for name, operand in operands.items())
     sizes = {"m": variant.m, "n": variant.n, "k": variant.k}
     sizes |= {f"ld{name}": operand.leading_dimension for name, operand in operands.items()}
     flags = {f"{name}_row_major": operand.arrangement == "row_major" for name, operand in operands.items()}
-    return "\n".join(
-        [
-            "struct Problem {",
-            f"    {types}",
-            constants("int", sizes),
-            constants("int", {f"align_{name}": operand.alignment for name, operand in operands.items()}),
-            constants("bool", {**flags, "tf32": variant.precision == "tf32"}),
-            constants("int", {"threads": variant.threads, "sm": variant.arch}),
-            "};",
-        ]
+    return struct(
+        "Problem",
+        f"    {' '.join(types)}",
+        constants("int", sizes),
+        constants("int", {f"align_{name}": operand.alignment for name, operand in operands.items()}),
+        constants("bool", {**flags, "tf32": variant.precision == "tf32"}),
+        constants("int", {"threads": variant.threads, "sm": variant.arch}),
     )
 
 
@@ -52,15 +47,7 @@ def config_struct(config: TileConfig) -> str:
     instruction = f"    static constexpr wt::Instruction instruction = wt::Instruction::{values.pop('instruction')};"
     flags = {name: value for name, value in values.items() if isinstance(value, bool)}
     numbers = {name: value for name, value in values.items() if name not in flags}
-    return "\n".join(
-        [
-            "struct Config {",
-            instruction,
-            constants("int", numbers),
-            constants("bool", flags),
-            "};",
-        ]
-    )
+    return struct("Config", instruction, constants("int", numbers), constants("bool", flags))
 
 
 def translation_unit(variant: GemmProblem, config: TileConfig) -> str:
@@ -69,9 +56,7 @@ def translation_unit(variant: GemmProblem, config: TileConfig) -> str:
     unique = unique_name(variant.symbol, structs)
     return f"""#include "{_SOURCE}"
 
-struct {unique} {{
-{structs}
-}};
+{struct(unique, structs)}
 
 extern "C" __device__ void {variant.symbol}(void* alpha, void* a, void* b, void* beta, void* c)
 {{
@@ -116,7 +101,7 @@ def _chosen(variant: GemmProblem) -> TileConfig:
     return choose(variant)
 
 
-class MmaProvider(OwnProvider[GemmProblem]):
+class MmaProvider(NvrtcProvider[GemmProblem]):
     """Builds GEMM variants from the templates in ``kernels/gemm``.
 
     Args:
@@ -124,7 +109,6 @@ class MmaProvider(OwnProvider[GemmProblem]):
         tuned: Measurements. With None, the heuristics make every choice.
     """
 
-    schema = 1
     header = _SOURCE
 
     def __init__(self, store: ToolchainStore, tuned: Tuned | None = None) -> None:
@@ -193,9 +177,7 @@ def solver_translation_unit(variant: SolverVariant, config: SolverConfig) -> str
         matrices.append(f"{template}::W::at(w)")
     return f"""#include "{header_of(variant)}"
 
-struct {unique} {{
-{body}
-}};
+{struct(unique, body)}
 
 extern "C" __device__ void {variant.symbol}({", ".join(f"void* {name}" for name in variant.parameters)})
 {{
@@ -204,13 +186,12 @@ extern "C" __device__ void {variant.symbol}({", ".join(f"void* {name}" for name 
 """
 
 
-class SolverProvider(OwnProvider[SolverVariant]):
+class SolverProvider(NvrtcProvider[SolverVariant]):
     """Builds solver variants from the templates in ``kernels/solver``.
 
     It belongs to the setting's value ``mma``: the project's own device code.
     """
 
-    schema = 1
     header = "solver/solver.cuh"
     serves: ClassVar[tuple[type, ...]] = (SolverVariant,)
 

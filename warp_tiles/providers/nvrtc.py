@@ -22,45 +22,44 @@ if TYPE_CHECKING:
 
 
 class NvrtcProvider(Provider[V]):
-    """Builds variants with NVRTC.
+    """Builds variants with NVRTC, from templates in ``kernels/`` that include only their own headers.
 
     Args:
         store: Finds the toolchain and digests its files.
 
     Attributes:
         schema: Version of the translation unit's format.
+        header: A header below ``kernels/`` that includes each file that a translation unit can include.
     """
 
+    name = "mma"
     compiles = True
-    schema: ClassVar[int]
+    schema: ClassVar[int] = 1
+    header: ClassVar[str]
 
     def __init__(self, store: ToolchainStore) -> None:
         self._store = store
         self._identity: dict[str, str] | None = None
 
-    # ---- overridden by each provider
-
     @abstractmethod
+    def text(self, recipe: Recipe) -> str:
+        """The translation unit of a recipe."""
+
     def source(self) -> DeviceSource:
         """The device source that translation units include.
 
         Raises:
             ToolchainError: Included headers are missing.
         """
+        kernels = sources.kernels_folder()
+        return DeviceSource(kernels / self.header, kernels, (kernels,))
 
-    @abstractmethod
-    def text(self, recipe: Recipe) -> str:
-        """The translation unit of a recipe."""
-
-    @abstractmethod
     def flags(self, arch: int) -> tuple[str, ...]:
-        """The flags of the compiler that affect the code."""
+        """The flags of the compiler that affect the code.
 
-    @abstractmethod
-    def details(self, recipe: Recipe) -> dict[str, object]:
-        """Facts of this provider that the cache stores with LTO-IR."""
-
-    # ---- shared by all
+        ``gen_opt_lto`` is not set: the optimizer runs at the link, and an earlier run would take longer than it saves.
+        """
+        return (f"-arch=sm_{arch}", "--std=c++17")
 
     def request(self, recipe: Recipe) -> CompileRequest:
         """The compile request of a recipe.
@@ -100,7 +99,7 @@ class NvrtcProvider(Provider[V]):
             "provider": self.name,
             "build_seconds": round(compiled.seconds, 3),
             "compiler": compiled.compiler,
-            **self.details(recipe),
+            **({"tile_config": recipe.tile_config.to_json()} if recipe.tile_config else {}),
         }
 
     def require(self, variant: V, context: ProviderContext) -> None:
@@ -132,37 +131,15 @@ class NvrtcProvider(Provider[V]):
         return Built(recipe.symbol, payload, key.digest, hit)
 
 
-class OwnProvider(NvrtcProvider[V]):
-    """Builds variants from templates in ``kernels/``, which include only their own headers.
-
-    Attributes:
-        header: A header below ``kernels/`` that includes each file that a translation unit can include.
-    """
-
-    name = "mma"
-    header: ClassVar[str]
-
-    def source(self) -> DeviceSource:
-        """See :class:`NvrtcProvider`."""
-        kernels = sources.kernels_folder()
-        return DeviceSource(kernels / self.header, kernels, (kernels,))
-
-    def flags(self, arch: int) -> tuple[str, ...]:
-        """See :class:`NvrtcProvider`.
-
-        ``gen_opt_lto`` is not set: the optimizer runs at the link, and an earlier run would take longer than it saves.
-        """
-        return (f"-arch=sm_{arch}", "--std=c++17")
-
-    def details(self, recipe: Recipe) -> dict[str, object]:
-        """See :class:`NvrtcProvider`."""
-        return {"tile_config": recipe.tile_config.to_json() if recipe.tile_config else None}
-
-
 def constants(kind: str, values: Mapping[str, object]) -> str:
     """C++ of constants as enumerators. Static members would take 65 bytes of LTO-IR each, used or not."""
     texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
     return f"    enum : {kind} {{ {', '.join(f'{name} = {text}' for name, text in texts.items())} }};"
+
+
+def struct(name: str, *members: str) -> str:
+    """C++ of a structure."""
+    return "\n".join([f"struct {name} {{", *members, "};"])
 
 
 def unique_name(symbol: str, members: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from warp_tiles.errors import ToolchainError
 from warp_tiles.gemm.main_loop import LoopQuestion, MeasuredPipeline
 from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.gemm.tile_config import problem_of
+from warp_tiles.gemm.tile_config import fits
 from warp_tiles.providers.base import TunedChoice
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.providers.mma import MmaProvider
@@ -95,7 +95,8 @@ class Answers:
             return None
         try:
             tile_config = tile_config_of(found[0])
-            problem = problem_of(variant, tile_config) if tile_config else ""
+            is_unfit = tile_config is not None and not fits(variant, tile_config)
+            problem = f"its tile configuration does not fit: {tile_config}" if is_unfit else ""
         except ValueError as error:
             tile_config, problem = None, str(error)
         if problem and digest in self.forced:  # the candidate of a search fails

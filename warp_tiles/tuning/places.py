@@ -19,7 +19,7 @@ from warp_tiles.gemm.choose import choose, ranked
 from warp_tiles.gemm.main_loop import LoopAnswer, LoopQuestion
 from warp_tiles.gemm.pipeline import AUTO, LEAST_STAGES, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.gemm.tile_config import TileConfig, problem_of, steps_over_k, view_of
+from warp_tiles.gemm.tile_config import TileConfig, fits, steps_over_k, view_of
 from warp_tiles.providers.cublasdx import require_served
 from warp_tiles.store.key import CacheKey
 from warp_tiles.tuning.key import Environment, Scalar, TuningKey
@@ -165,5 +165,5 @@ def tile_configs(variant: GemmProblem) -> tuple[TileConfig, ...]:
         steps = steps_over_k(view_of(variant, config), config)
         unrolls = (2 * config.k_unroll, config.k_unroll // 2, 1)
         near += [replace(config, k_unroll=unroll) for unroll in unrolls if 1 <= unroll <= steps]
-    near = [config for config in near if not problem_of(variant, config)]
+    near = [config for config in near if fits(variant, config)]
     return tuple(dict.fromkeys([*every[: FUNCTIONS // 2], *near, *every]))[:FUNCTIONS]
