@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from warp_tiles.gemm.dispatch import Target, Tile, products
-from warp_tiles.gemm.main_loop import main_loop, reason_for_double_buffers, staged_product
+from warp_tiles.gemm.main_loop import LoopAnswer, LoopQuestion, reason_for_double_buffers, staged_product
 from warp_tiles.gemm.pipeline import (
+    AUTO,
     STAGE_ALIGNMENT,
     InstructionFamily,
     LoopMemory,
@@ -59,22 +60,26 @@ def fp64(m: int, n: int, k: int, threads: int, arch: int = 90) -> GemmProblem:
 
 
 def pipeline_of(
-    variant: GemmProblem, memory: LoopMemory, families: tuple[InstructionFamily, ...] = ALL, **fields: Any
+    variant: GemmProblem,
+    memory: LoopMemory,
+    families: tuple[InstructionFamily, ...] = ALL,
+    choice: PipelineOverrides = AUTO,
+    products: int = 1,
+    **fields: Any,
 ) -> PipelineConfig | str:
-    """The pipeline of a loop with one product, or why it has none."""
-    product = staged_product(variant, families)
-    assert isinstance(product, MmaPlan)
-    return main_loop([(variant, product)], memory, **fields)
+    """The pipeline of a loop of products with accumulators of their own, or why it has none."""
+    question = LoopQuestion(((variant,) * products,), tuple(range(products)), families, memory, **fields)
+    found = question.answer(choice)
+    return found.loop if isinstance(found, LoopAnswer) else found
 
 
 def loop_of(
-    m: int, n: int, k: int, threads: int, arch: int = 90, at_end: bool = True, choice: PipelineOverrides | None = None
+    m: int, n: int, k: int, threads: int, arch: int = 90, at_end: bool = True, choice: PipelineOverrides = AUTO
 ) -> PipelineConfig:
     """The pipeline of a loop whose only tiles are A, B and C, all of them idle."""
     stage = 2 * k * (m + n)
     tiles = stage + 4 * m * n
-    given = {} if choice is None else {"choice": choice}
-    found = pipeline_of(variant_of(m, n, k, threads, arch), LoopMemory(stage, tiles, tiles, at_end), **given)
+    found = pipeline_of(variant_of(m, n, k, threads, arch), LoopMemory(stage, tiles, tiles, at_end), choice=choice)
     assert isinstance(found, PipelineConfig)
     return found
 
@@ -176,11 +181,9 @@ def test_a_loop_beside_solvers_leaves_more_blocks_resident() -> None:
 
     def found(dtype: DType, beside_solvers: bool) -> PipelineConfig | str:
         variant = variant_of(32, 32, 32, 128, dtype=dtype, result=dtype, layout="rc")
-        product = staged_product(variant, ALL)
-        assert isinstance(product, MmaPlan)
         tile = 32 * 32 * (8 if dtype == "float64" else 4)
         memory = LoopMemory(2 * tile, 5 * tile, 3 * tile, at_end=False, beside_solvers=beside_solvers)
-        return main_loop([(variant, product)], memory)
+        return pipeline_of(variant, memory)
 
     alone = found("float64", False)
     assert isinstance(alone, PipelineConfig)
@@ -219,15 +222,15 @@ def test_two_blocks_come_before_a_fourth_stage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("registers", "accumulators", "stages", "blocks"),
-    [(255, None, 4, 1), (128, None, 3, 2), (255, 128, 4, 1), (128, 128, 3, 2)],
+    ("registers", "products", "stages", "blocks"),
+    [(255, 1, 4, 1), (128, 1, 3, 2), (255, 2, 4, 1), (128, 2, 3, 2)],
 )
-def test_the_register_limit_of_the_module(registers: int, accumulators: int | None, stages: int, blocks: int) -> None:
+def test_the_register_limit_of_the_module(registers: int, products: int, stages: int, blocks: int) -> None:
     """64 accumulators and 32 registers of operands exceed those of two blocks of 256 threads."""
     variant = variant_of(128, 128, 32, 256, dtype="float32", layout="cr")
     tiles = 4 * (32 * (128 + 128) + 128 * 128)
     memory = LoopMemory(4 * 32 * (128 + 128), tiles, tiles, True)
-    found = pipeline_of(variant, memory, accumulators=accumulators, registers=registers)
+    found = pipeline_of(variant, memory, products=products, registers=registers)
     assert isinstance(found, PipelineConfig)
     assert (found.stages, found.blocks) == (stages, blocks)
 
@@ -259,17 +262,13 @@ def test_loops_by_fma_with_few_resident_blocks(m: int, n: int, k: int, threads: 
 
 
 def test_sums_of_all_products_decide_about_resident_blocks() -> None:
-    variant = variant_of(64, 64, 32, 128, 80)
-    product = staged_product(variant, ALL)
-    assert isinstance(product, MmaPlan)
     tiles = 2 * 32 * (64 + 64) + 4 * 64 * 64
-
-    def blocks(accumulators: int | None) -> int:
-        found = main_loop([(variant, product)], LoopMemory(8192, tiles, tiles, True), accumulators=accumulators)
-        assert isinstance(found, PipelineConfig)
-        return found.blocks
-
-    assert blocks(None) == blocks(product.accumulators) > blocks(4 * product.accumulators)
+    found = [
+        pipeline_of(variant_of(64, 64, 32, 128, 80), LoopMemory(8192, tiles, tiles, True), products=products)
+        for products in (1, 4)
+    ]
+    one, four = (loop.blocks for loop in found if isinstance(loop, PipelineConfig))
+    assert one > four
 
 
 def test_an_iteration_of_two_steps_stays_in_flight() -> None:

@@ -117,24 +117,97 @@ class LoopQuestion:
         fixes_fields = replace(overrides, family=None) != AUTO
         if self.double_buffers_reason and not fixes_fields:
             return self.double_buffers_reason
-        reasons = []
+        reason = ""
         for number, form in enumerate(self.forms):
-            found = _products_of_one_instruction(form, families, overrides)
+            found = _plans(form, families, overrides)
             if isinstance(found, str):
-                reasons.append(found)
+                reason = found
                 continue
-            products, rejection = found
-            accumulators = sum({array: product.accumulators for array, product in zip(self.arrays, products)}.values())
-            loop = main_loop(
-                list(zip(form, products)),
-                self.memory,
-                accumulators=accumulators,
-                registers=self.registers,
-                may_double_buffer=self.may_double_buffer and not fixes_fields,
-                choice=overrides,
+            plans, rejection = found
+            accumulators = sum({array: plan.accumulators for array, plan in zip(self.arrays, plans)}.values())
+            loop = self._pipeline(list(zip(form, plans)), accumulators, overrides, is_fixed=fixes_fields)
+            return loop if isinstance(loop, str) else LoopAnswer(loop, number, plans, accumulators, rejection)
+        return reason
+
+    def _pipeline(
+        self,
+        products: Sequence[tuple[GemmProblem, MmaPlan]],
+        accumulators: int,
+        choice: PipelineOverrides,
+        *,
+        is_fixed: bool,
+    ) -> PipelineConfig | str:
+        """The pipeline, or the reason why shared memory does not suffice.
+
+        Two resident blocks cover the time in which one of them waits, so they come before more stages. A block that is
+        alone keeps the products of one iteration in flight instead, which takes one stage. So does a loop with few
+        products in an iteration. If ``choice`` has a number of resident blocks, so many share all memory for their
+        stages. On an H200, 128x64x32 tiles of fp32 were 1.11 times as fast with double buffers with 128 threads, and
+        1.43 times with 64 threads (``benchmarks/results/against_1acdb96.json``).
+
+        Args:
+            accumulators: Registers of a thread that hold accumulators of all products.
+            is_fixed: True if ``choice`` fixes a field, so that double buffers are no alternative.
+        """
+        (variant, product), memory = products[0], self.memory
+        operands = max(product.operands for _, product in products)
+        used = min(loop_registers(accumulators, operands), self.registers)
+        arch, threads = variant.arch, variant.threads
+        limit = shared_limit(arch, threads)
+        per_barrier = choice.per_barrier or 1
+        most = MOST_STAGES if choice.blocks else _USEFUL_STAGES + 2 * (per_barrier - 1)
+        counts = range(LEAST_STAGES, most + 1) if choice.stages is None else (choice.stages,)
+        possible = [count for count in counts if _is_possible(product, count, choice.in_flight or 0, per_barrier)]
+        if not possible:
+            if per_barrier > 1 and not choice.in_flight:
+                return f"{choice.stages} stages cannot be waited for in pairs: change main_loop"
+            pairs = " in pairs" if per_barrier > 1 else ""
+            return f"{product.instruction} with {counts[0]} stages{pairs} has no products in flight: change main_loop"
+        found = []
+        for stages in possible:
+            ring = stages * memory.stage_bytes
+            total = memory.total_bytes(ring)
+            if total > limit:
+                continue
+            blocks = max(1, resident_blocks(arch, threads, shared_bytes=total, registers=used))
+            is_overlapped = (
+                blocks == 1
+                or max(v.k * DTYPE_BYTES[v.a.dtype] for v, _ in products) <= _SHORT_BYTES
+                or (choice.blocks is not None and stages >= _OVERLAPPED_STAGES)
             )
-            return loop if isinstance(loop, str) else LoopAnswer(loop, number, products, accumulators, rejection)
-        return reasons[-1]
+            in_flight = choice.in_flight
+            if in_flight is None:
+                in_flight = int(is_overlapped and _is_possible(product, stages, 1, per_barrier))
+            found.append(
+                PipelineConfig(
+                    product.instruction,
+                    stages,
+                    in_flight,
+                    per_barrier,
+                    memory.stage_bytes,
+                    memory.extra_bytes(ring),
+                    blocks,
+                    shared_bytes=total,
+                    shared_limit=limit,
+                    registers=used,
+                )
+            )
+        if not found:
+            least = possible[0]
+            needed = memory.total_bytes(least * memory.stage_bytes)
+            return (
+                f"{least} stages of {memory.stage_bytes} bytes need {needed} bytes of shared memory, and a block has "
+                f"{limit}: use a smaller K step or smaller tiles"
+            )
+        least_warps = _LEAST_WARPS_BESIDE_SOLVERS if memory.beside_solvers else LEAST_WARPS
+        wanted = choice.blocks or (2 if product.instruction == "wgmma" else max(2, least_warps * LANES // threads))
+        best = max(found, key=lambda loop: (min(loop.blocks, wanted), loop.stages))
+        resident = resident_blocks(arch, threads, shared_bytes=memory.around_bytes + memory.tile_bytes, registers=used)
+        reason = ""
+        if choice.stages is None and choice.blocks is None and product.instruction != "wgmma":
+            rivals = self.may_double_buffer and not is_fixed
+            reason = _too_few_blocks(best, product, threads, max(1, resident), least_warps, rivals)
+        return reason or replace(best, rejection=_reason_for_no_more(best, found, possible))
 
 
 def loop_question(
@@ -213,31 +286,22 @@ class PipelineRecords(Protocol):
         """The fastest measured pipeline of a loop; None leaves the choice to the heuristics."""
 
 
-def _products_of_one_instruction(
+def _plans(
     products: Sequence[GemmProblem], families: Collection[InstructionFamily], overrides: PipelineOverrides
 ) -> tuple[tuple[MmaPlan, ...], str] | str:
-    """Returns how each product is computed and the ``rejection`` of the answer, or the reason why there are none."""
-    chosen, rejection = _staged(products, families, overrides), ""
-    without_wgmma: tuple[InstructionFamily, ...] = ("mma",)
-    if _is_mixed(chosen) and {"wgmma", *without_wgmma} <= set(families):
-        chosen = _staged(products, without_wgmma, overrides)
-        rejection = "wgmma can multiply only some of its products: use equal tiles for wgmma"
-    if isinstance(chosen, str):
-        return chosen
-    return "its products use different instructions: use equal tiles" if _is_mixed(chosen) else (chosen, rejection)
-
-
-def _is_mixed(chosen: tuple[MmaPlan, ...] | str) -> bool:
-    """True if products use different instructions."""
-    return not isinstance(chosen, str) and len({answer.instruction for answer in chosen}) > 1
-
-
-def _staged(
-    products: Sequence[GemmProblem], families: Collection[InstructionFamily], overrides: PipelineOverrides
-) -> tuple[MmaPlan, ...] | str:
+    """How each product is computed, by one instruction, and the ``rejection`` of the answer; or the reason for none."""
     found = [staged_product(variant, families, overrides) for variant in products]
-    plans = tuple(one for one in found if not isinstance(one, str))
-    return plans if len(plans) == len(found) else next(one for one in found if isinstance(one, str))
+    plans = tuple(one for one in found if isinstance(one, MmaPlan))
+    if len(plans) < len(found):
+        return next(one for one in found if isinstance(one, str))
+    if len({plan.instruction for plan in plans}) == 1:
+        return plans, ""
+    if not {"wgmma", "mma"} <= set(families):
+        return "its products use different instructions: use equal tiles"
+    mma: tuple[InstructionFamily, ...] = ("mma",)
+    without = _plans(products, mma, overrides)
+    rejection = "wgmma can multiply only some of its products: use equal tiles for wgmma"
+    return without if isinstance(without, str) else (without[0], rejection)
 
 
 # ---- the chooser
@@ -277,14 +341,27 @@ def staged_product(
         variant: The forward product, with its operands as they lie in stage buffers.
         choice: What the settings fix.
     """
-    found = _staged_products(variant, families)
-    if isinstance(found, str):
-        return found
-    if choice.warps_m is None:
-        return found[0]
+    dtype = variant.a.dtype
+    if variant.b.dtype != dtype:
+        return "stages hold tiles of one dtype: load A and B with the same one"
+    total = "float64" if dtype == "float64" else "float32"
+    if variant.c.dtype != total or variant.c.arrangement != "row_major" or not variant.is_dense:
+        return f"stages need dense tiles and a row-major C of {total}: use such tiles"
+    step = 16 if DTYPE_BYTES[dtype] == 2 else 8
+    if variant.m % 16 or variant.n % 16 or variant.k % step:
+        return f"{variant.size} is not a multiple of 16x16x{step}: use tiles that are"
+    if _accumulators(variant) > (available := accumulator_registers(variant.threads)):
+        needs = (
+            f"{variant.size} needs {_accumulators(variant)} accumulators of a thread, which has room for {available}"
+        )
+        return f"{needs}: use more threads or smaller tiles"
+    found = _ways(variant, families)
+    if not found:
+        among = "" if _uses_fma(variant) else " among their tensor cores"
+        return f"{variant.threads} threads cannot share {variant.size}{among}: use other tiles or threads"
     grids = ", ".join(dict.fromkeys(str(product.warps_m) for product in found))
     return next(
-        (p for p in found if p.warps_m == choice.warps_m),
+        (p for p in found if choice.warps_m in (None, p.warps_m)),
         f"warps_m={choice.warps_m} does not divide {variant.size}: give one of {grids}",
     )
 
@@ -320,32 +397,14 @@ def reason_for_double_buffers(variant: GemmProblem, beside_solvers: bool = False
     return f"with {few} of a thread {why}; stages gain from {least} on: use larger tiles or fewer threads"
 
 
-def _staged_products(variant: GemmProblem, families: Collection[InstructionFamily]) -> list[MmaPlan] | str:
-    """The ways to multiply, the best one first. There is at least one."""
-    dtype = variant.a.dtype
-    if variant.b.dtype != dtype:
-        return "stages hold tiles of one dtype: load A and B with the same one"
-    total = "float64" if dtype == "float64" else "float32"
-    if variant.c.dtype != total or variant.c.arrangement != "row_major" or not variant.is_dense:
-        return f"stages need dense tiles and a row-major C of {total}: use such tiles"
-    step = 16 if DTYPE_BYTES[dtype] == 2 else 8
-    if variant.m % 16 or variant.n % 16 or variant.k % step:
-        return f"{variant.size} is not a multiple of 16x16x{step}: use tiles that are"
-    if _accumulators(variant) > (available := accumulator_registers(variant.threads)):
-        needs = (
-            f"{variant.size} needs {_accumulators(variant)} accumulators of a thread, which has room for {available}"
-        )
-        return f"{needs}: use more threads or smaller tiles"
+def _ways(variant: GemmProblem, families: Collection[InstructionFamily]) -> list[MmaPlan]:
+    """The ways to multiply, the best one first."""
     if _uses_fma(variant):
-        return (
-            list(_fma_products(variant))
-            or f"{variant.threads} threads cannot share {variant.size}: use other tiles or threads"
-        )
-    if "wgmma" in families and (products := list(_warpgroup_products(variant))):
-        return products
-    if "mma" in families and (grids := list(_warp_grids(variant))):
-        return [MmaPlan(_mma(variant), *grid, _accumulators(variant)) for grid in grids]
-    return f"{variant.threads} threads cannot share {variant.size} among their tensor cores: use other tiles or threads"
+        return list(_fma_products(variant))
+    found = list(_warpgroup_products(variant)) if "wgmma" in families else []
+    if found or "mma" not in families:
+        return found
+    return [MmaPlan(_mma(variant), *grid, _accumulators(variant)) for grid in _warp_grids(variant)]
 
 
 def _mma(variant: GemmProblem) -> LoopInstruction:
@@ -462,89 +521,6 @@ def _fma_operands(lines: int, along_k: bool) -> int:
     """Registers of a lane that hold an operand of fma, as ``FmaProduct`` has them: one or two sets of vectors."""
     depth = 4 if along_k else 1
     return (2 if lines <= 8 or not along_k else 1) * lines * depth
-
-
-def main_loop(
-    products: Sequence[tuple[GemmProblem, MmaPlan]],
-    memory: LoopMemory,
-    *,
-    accumulators: int | None = None,
-    registers: int = THREAD_REGISTERS,
-    may_double_buffer: bool = False,
-    choice: PipelineOverrides = AUTO,
-) -> PipelineConfig | str:
-    """The pipeline of a loop, or the reason why shared memory does not suffice.
-
-    Two resident blocks cover the time in which one of them waits, so they come before more stages. A block that is
-    alone keeps the products of one iteration in flight instead, which takes one stage. So does a loop with few products
-    in an iteration. If ``choice`` has a number of resident blocks, so many share all memory for their stages.
-
-    Args:
-        accumulators: Registers of a thread that hold accumulators of all products; None for one product.
-        may_double_buffer: True if double buffers are better where few blocks are resident with stages. On an H200,
-            128x64x32 tiles of fp32 were 1.11 times as fast with them with 128 threads, and 1.43 times with 64 threads
-            (``benchmarks/results/against_1acdb96.json``).
-        choice: What the settings fix.
-    """
-    variant, product = products[0]
-    operands = max(product.operands for _, product in products)
-    used = min(loop_registers(product.accumulators if accumulators is None else accumulators, operands), registers)
-    arch, threads = variant.arch, variant.threads
-    limit = shared_limit(arch, threads)
-    per_barrier = choice.per_barrier or 1
-    most = MOST_STAGES if choice.blocks else _USEFUL_STAGES + 2 * (per_barrier - 1)
-    counts = range(LEAST_STAGES, most + 1) if choice.stages is None else (choice.stages,)
-    possible = [count for count in counts if _is_possible(product, count, choice.in_flight or 0, per_barrier)]
-    if not possible:
-        if per_barrier > 1 and not choice.in_flight:
-            return f"{choice.stages} stages cannot be waited for in pairs: change main_loop"
-        pairs = " in pairs" if per_barrier > 1 else ""
-        return f"{product.instruction} with {counts[0]} stages{pairs} has no products in flight: change main_loop"
-    found = []
-    for stages in possible:
-        ring = stages * memory.stage_bytes
-        total = memory.total_bytes(ring)
-        if total > limit:
-            continue
-        blocks = max(1, resident_blocks(arch, threads, shared_bytes=total, registers=used))
-        is_overlapped = (
-            blocks == 1
-            or max(v.k * DTYPE_BYTES[v.a.dtype] for v, _ in products) <= _SHORT_BYTES
-            or (choice.blocks is not None and stages >= _OVERLAPPED_STAGES)
-        )
-        in_flight = choice.in_flight
-        if in_flight is None:
-            in_flight = int(is_overlapped and _is_possible(product, stages, 1, per_barrier))
-        found.append(
-            PipelineConfig(
-                product.instruction,
-                stages,
-                in_flight,
-                per_barrier,
-                memory.stage_bytes,
-                memory.extra_bytes(ring),
-                blocks,
-                shared_bytes=total,
-                shared_limit=limit,
-                registers=used,
-            )
-        )
-    if not found:
-        least = possible[0]
-        needed = memory.total_bytes(least * memory.stage_bytes)
-        return (
-            f"{least} stages of {memory.stage_bytes} bytes need {needed} bytes of shared memory, and a block has "
-            f"{limit}: use a smaller K step or smaller tiles"
-        )
-    least_warps = _LEAST_WARPS_BESIDE_SOLVERS if memory.beside_solvers else LEAST_WARPS
-    wanted = choice.blocks or (2 if product.instruction == "wgmma" else max(2, least_warps * LANES // threads))
-    best = max(found, key=lambda loop: (min(loop.blocks, wanted), loop.stages))
-    without = max(
-        1, resident_blocks(arch, threads, shared_bytes=memory.around_bytes + memory.tile_bytes, registers=used)
-    )
-    is_free = choice.stages is None and choice.blocks is None and product.instruction != "wgmma"
-    reason = _too_few_blocks(best, product, threads, without, least_warps, may_double_buffer) if is_free else ""
-    return reason or replace(best, rejection=_reason_for_no_more(best, found, possible))
 
 
 def _ordinal(number: int) -> str:
