@@ -62,7 +62,7 @@ def test_gradients_are_products_of_the_other_tile() -> None:
     assert [(g.tile, g.other, g.array) for g in ring.gradients] == [(A, B, ARRAYS["A"]), (B, A, ARRAYS["B"])]
     assert (of_a.product.variant.size, of_a.product.gradient_is_a) == ("64x64x64", True)
     assert (of_b.product.variant.size, of_b.product.gradient_is_a) == ("64x64x64", False)
-    assert (ring.first, ring.c, ring.stage_bytes) == (C, C, 2 * K * (M + N))
+    assert (ring.first, ring.product.matrices[2], ring.stage_bytes) == (C, C, 2 * K * (M + N))
     assert ring.answer.instructions == ("wgmma",)
 
 

@@ -68,21 +68,6 @@ for _position, _name in enumerate(OPERANDS["lower_solve"]):
 # ---- symbols
 
 
-@pytest.mark.parametrize("field", CHANGED)
-def test_every_field_changes_the_symbol(field: str) -> None:
-    assert CHANGED[field] != BASE
-    assert CHANGED[field].symbol != BASE.symbol
-
-
-def test_changes_of_different_fields_give_different_symbols() -> None:
-    assert len({variant.symbol for variant in CHANGED.values()}) == len(CHANGED)
-
-
-@given(variants(), variants())
-def test_the_symbol_is_injective(first: SolverVariant, second: SolverVariant) -> None:
-    assert (first.symbol == second.symbol) == (first == second)
-
-
 @given(variants())
 def test_the_symbol_determines_the_variant(variant: SolverVariant) -> None:
     assert parse(variant.symbol) == variant

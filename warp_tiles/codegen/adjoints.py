@@ -210,7 +210,7 @@ def plan_reverse(
     views = tuple(operation for operation in operations(loop.nodes) if _is_view(operation))
     if answer.extra_bytes and not memory.at_end:
         first = None
-    return ReverseRing(answer, variant, product.operation, product.c, first, buffers, stage_bytes, gradients, views)
+    return ReverseRing(answer, variant, product.operation, first, buffers, stage_bytes, gradients, views)
 
 
 def _problem_of_product(module: ModuleTrace, loop: Loop, body: Body, product: Accumulation) -> str:

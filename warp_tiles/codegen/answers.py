@@ -168,7 +168,6 @@ class ReverseRing:
 
     Attributes:
         forward: The loop's product.
-        c: The tile that it adds to.
         first: The tile in whose memory the copies of G begin; None if they begin in extra memory.
         buffers: The stage buffers by tile, in the order of the loads.
         views: The statements that transpose A or B.
@@ -177,7 +176,6 @@ class ReverseRing:
     answer: ReverseLoop
     forward: GemmProblem
     product: Operation
-    c: Tile
     first: Tile | None
     buffers: Mapping[str, StageBuffer]
     stage_bytes: int
@@ -192,7 +190,6 @@ class LoopDecision:
     Attributes:
         function: Label of the function that contains the loop.
         hook: Number of its hooks.
-        unrolled: True if Warp repeats the body for each iteration.
         planned: The decision as the plan shows it.
         accumulations: The products whose accumulators stay in registers.
         loads: Its loads, in the order of the program; empty if it does not load ahead. A loop that does computes all
@@ -207,7 +204,6 @@ class LoopDecision:
 
     function: str
     hook: int
-    unrolled: bool
     planned: PlannedLoop
     accumulations: tuple[Accumulation, ...] = ()
     loads: tuple[Operation, ...] = ()

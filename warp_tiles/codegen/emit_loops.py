@@ -86,7 +86,7 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
         if not decision.loads:
             for product in decision.accumulations:
                 _replace_product(macros, product, f"{_add(product)} {_SYNC}")
-        elif decision.unrolled:
+        elif not decision.buffers:
             _emit_unrolled(macros, decision)
         else:
             _emit_double_buffers(macros, decision)
@@ -404,7 +404,7 @@ def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
         begin(_reserved(memory, extra))
     dtype = DTYPES[forward.a.dtype].kernel_type
     kind = f"wt_module::ReverseLoop<{dtype}, {forward.m}, {forward.n}, {ring.stage_bytes}>"
-    begin(_begun(kind, name, f"{_first_address(ring.first, memory)}, {ring.c.name}.grad.ptr"))
+    begin(_begun(kind, name, f"{_first_address(ring.first, memory)}, {ring.product.matrices[2].name}.grad.ptr"))
     places = {gradient.tile.name: f"wt_places_{loop}_{gradient.tile.name}" for gradient in ring.gradients}
     last = max(ring.gradients, key=lambda gradient: hook_of(gradient.load))
     for gradient in ring.gradients:

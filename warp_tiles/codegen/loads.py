@@ -8,8 +8,7 @@ All functions are pure, on a :class:`warp_tiles.codegen.trace.FunctionTrace`.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator
 
 from warp_tiles.codegen.answers import Loads
 from warp_tiles.codegen.operations import JUMPS, LOAD, Effect, Operation, Tile
@@ -30,53 +29,43 @@ def plan_loads(functions: Iterable[FunctionTrace], pipelined: Collection[int] = 
         pipelined: Numbers of the hooks of loops that load ahead. Their loads are not decided here.
     """
     asynchronous: dict[int, bool] = {}
-    waits: set[int] = set()
+    all_waits: set[int] = set()
     for function in functions:
-        walk = _Walk(frozenset(pipelined))
-        with contextlib.suppress(_MissingHookError):  # without a hook to wait at, no load is asynchronous
-            walk.block(function.nodes, function.end_wait)
-            asynchronous |= walk.asynchronous
-            waits |= walk.waits
-    return Loads(asynchronous, frozenset(waits))
-
-
-class _MissingHookError(Exception):
-    """The block has to wait at a place without a hook."""
-
-
-class _Walk:
-    """Follows a function in the order of the program."""
-
-    def __init__(self, pipelined: frozenset[int]) -> None:
-        self.asynchronous: dict[int, bool] = {}
-        self.waits: set[int] = set()
-        self._pipelined = pipelined
-        self._in_flight = False
-
-    def block(self, nodes: Sequence[Node], end: int | None) -> None:
-        self._statements(nodes)
-        self._wait(end)
-
-    def _statements(self, nodes: Sequence[Node]) -> None:
-        for node in nodes:
-            pipelined = isinstance(node, Loop) and node.hook in self._pipelined
-            if isinstance(node, Operation):
-                if is_asynchronous(node) and node.hook is not None:
-                    self.asynchronous[node.hook] = not self._in_flight
-                    self._in_flight = True
-                elif node.effect not in (Effect.NONE, Effect.ALIAS) or node.name in JUMPS:
-                    self._wait(node.wait)
-            elif isinstance(node, Loop) and node.kind == "unrolled" and not pipelined:  # a sequence of statements
-                self._statements(node.nodes)
+        loads: dict[int, bool] = {}
+        waits: set[int] = set()
+        in_flight = False
+        for is_load, hook in (*_loads_and_waits(function.nodes, pipelined), (False, function.end_wait)):
+            if not (is_load or in_flight):
+                continue
+            if hook is None:
+                break  # without a hook to wait at, no load is asynchronous
+            if is_load:
+                loads[hook] = not in_flight
             else:
-                self._wait(node.wait)
-                if not pipelined:
-                    self.block(node.nodes, node.end_wait)
+                waits.add(hook)
+            in_flight = is_load
+        else:
+            asynchronous |= loads
+            all_waits |= waits
+    return Loads(asynchronous, frozenset(all_waits))
 
-    def _wait(self, hook: int | None) -> None:
-        if not self._in_flight:
-            return
-        if hook is None:
-            raise _MissingHookError
-        self.waits.add(hook)
-        self._in_flight = False
+
+def _loads_and_waits(nodes: Iterable[Node], pipelined: Collection[int]) -> Iterator[tuple[bool, int | None]]:
+    """Yields each load that may be asynchronous, and each place that waits for those in flight, with its hook.
+
+    They are in the order of the program. The first value is True for a load.
+    """
+    for node in nodes:
+        if isinstance(node, Operation):
+            if is_asynchronous(node) and node.hook is not None:
+                yield True, node.hook
+            elif node.effect not in (Effect.NONE, Effect.ALIAS) or node.name in JUMPS:
+                yield False, node.wait
+        elif isinstance(node, Loop) and node.hook in pipelined:
+            yield False, node.wait
+        elif isinstance(node, Loop) and node.kind == "unrolled":  # a sequence of statements
+            yield from _loads_and_waits(node.nodes, pipelined)
+        else:
+            yield False, node.wait
+            yield from _loads_and_waits(node.nodes, pipelined)
+            yield False, node.end_wait

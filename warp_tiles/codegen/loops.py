@@ -135,7 +135,6 @@ class _Decider:
         return LoopDecision(
             self.function.label,
             loop.hook,
-            loop.kind == "unrolled",
             planned,
             accumulations,
             loads,

@@ -264,13 +264,8 @@ def _longest_run(function: FunctionTrace, idle: Collection[str]) -> tuple[tuple[
 
     The last tiles come first, because extra memory continues them.
     """
-    runs: list[list[str]] = [[]]
-    for name, _ in function.frame:
-        if name in idle:
-            runs[-1].append(name)
-        else:
-            runs.append([])
-    if runs[-1]:
-        return tuple(runs[-1]), True
     sizes = dict(function.frame)
-    return tuple(max(runs, key=lambda run: sum(sizes[name] for name in run))), False
+    runs = [tuple(group) for is_idle, group in itertools.groupby(sizes, idle.__contains__) if is_idle]
+    if runs and runs[-1][-1] == function.frame[-1][0]:
+        return runs[-1], True
+    return max(runs, key=lambda run: sum(sizes[name] for name in run), default=()), False
