@@ -89,7 +89,6 @@ LONGEST_FIRST = (
     "tests/hardening/test_outputs.py",
     "tests/integration/test_policy.py",
     "tests/integration/test_processes.py",
-    "tests/emulator/test_staged_forms.py",
     "tests/integration/test_cli_doctor.py",
     "tests/emulator/test_computed_stores.py",
     "tests/emulator/test_random_kernels.py",

@@ -10,11 +10,8 @@ import pytest
 
 from tests.emulator.module import Machine
 from tests.emulator.test_stages import check, compile_cases, replaced
-from tests.integration.helpers import WARP_VERSION
 from tests.nightly import some
 from tests.staged_cases import PRODUCT, START, Case, with_type
-
-pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
 STORE = "wp.tile_store(C, wp.tile_map(twice_plus, c, {other}), offset=(i * {{m}}, j * {{n}}))"
 RESIDUAL = "e = wp.tile_load(E, shape=({m}, {n}), offset=(i * {m}, j * {n}))"

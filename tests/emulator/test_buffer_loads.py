@@ -11,10 +11,8 @@ from tests.emulator.memory import Values
 from tests.emulator.module import Machine
 from tests.emulator.test_loads import padded, strided
 from tests.emulator.test_modules import Kernels
-from tests.integration.helpers import WARP_VERSION, load
+from tests.integration.helpers import load
 from tests.staged_cases import HEADER, Case
-
-pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
 ARGUMENTS = "A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float16), C: wp.array2d(dtype=wp.float32)"
 # columns of A begin in the middle of a vector

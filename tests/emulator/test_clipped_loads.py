@@ -11,11 +11,8 @@ import pytest
 from tests.emulator.memory import Values
 from tests.emulator.module import Machine
 from tests.emulator.test_stages import compile_cases
-from tests.integration.helpers import WARP_VERSION
 from tests.nightly import some
 from tests.staged_cases import Case, with_type
-
-pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
 THREADS = 128
 LAYOUTS = {"nn": (False, False), "tn": (True, False), "nt": (False, True)}

@@ -11,10 +11,8 @@ import warp_tiles
 from tests.computed_kernels import BODIES, COMPUTED, HEAD, ROUNDED, SIZES, TYPES, Case
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
-from tests.integration.helpers import WARP_VERSION, load
+from tests.integration.helpers import load
 from tests.nightly import some
-
-pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
 
 @pytest.mark.parametrize("out", some(TYPES, 2))

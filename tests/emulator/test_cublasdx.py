@@ -8,9 +8,6 @@ import pytest
 from tests.emulator.cublasdx import Case, EmulatedProducts
 from tests.emulator.module import Machine
 from tests.emulator.tiles import Matrix
-from tests.integration.helpers import WARP_VERSION
-
-pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
 HALVES = ("float16", "float16", "float16")
 FLOATS = ("float32", "float32", "float32")

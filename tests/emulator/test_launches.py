@@ -9,9 +9,8 @@ import pytest
 
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
-from tests.integration.helpers import WARP_VERSION, load
+from tests.integration.helpers import load
 
-pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 THREADS = 32
 SIZES = ((5,), (3, 7), (2, 3, 5), (2, 3, 4, 5))
 KERNEL = """

@@ -8,9 +8,6 @@ import pytest
 from tests.emulator.memory import Values
 from tests.emulator.module import Machine
 from tests.emulator.test_modules import ARCH, Kernels, build, exact, integers, loop, unset
-from tests.integration.helpers import WARP_VERSION
-
-pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
 THREADS = 64
 ARGUMENTS = "A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,60 +13,65 @@ from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.memory import Values
 from tests.emulator.module import Machine
 from tests.form_gradients import wrong_gradients
-from tests.integration.helpers import WARP_VERSION, load
-from tests.loop_forms import FORMS, HEADER, K, M, N
-
-pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
+from tests.integration.helpers import load
+from tests.loop_forms import FORMS, HEADER, K, M, N, in_half
 
 THREADS = 64
-NAMES = list(FORMS)
 MODULES = 3  # the forms are divided among this many modules
+GRID = (M // 32, N // 32)
+# Warp has += and -= for equal dtypes alone
+HALF = [name for name, form in FORMS.items() if "= wp.tile_matmul" not in form.text and form.has_half]
 
 
-def renamed(name: str) -> str:
-    """The text of a form without the header. Its functions have names that no other form has."""
-    text = FORMS[name].text.removeprefix(HEADER)
-    return re.sub(r"\b(multiply|product|add_product)\(", rf"\1_{NAMES.index(name)}(", text)
+def compile_forms(
+    machine: Machine, folder: Path, texts: Mapping[str, str]
+) -> tuple[EmulatedKernels, dict[str, object], str]:
+    """The kernels of some texts in one module, by name, and its source. Their functions get names of their own."""
+    parts = (
+        re.sub(r"\b(multiply|product|add_product)\(", rf"\1_{number}(", text.removeprefix(HEADER))
+        for number, text in enumerate(texts.values())
+    )
+    module = load(HEADER + "".join(parts), block_dim=THREADS)
+    generated = generate(module, folder, 90, THREADS)
+    kernels = {name: getattr(module, f"multiply_{number}") for number, name in enumerate(texts)}
+    return EmulatedKernels(machine, generated), kernels, generated.source
 
 
-@pytest.fixture(scope="module", params=range(MODULES))
-def group(
-    request: pytest.FixtureRequest, machine: Machine, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[list[str], EmulatedKernels, dict[str, object]]:
-    """The names of the forms of one module, and their kernels."""
-    names = NAMES[request.param :: MODULES]
-    module = load(HEADER + "".join(map(renamed, names)), block_dim=THREADS)
-    emulated = EmulatedKernels(machine, generate(module, tmp_path_factory.mktemp("generated"), 90, THREADS))
-    return names, emulated, {name: getattr(module, f"multiply_{NAMES.index(name)}") for name in names}
-
-
-def integers(seed: int, *shape: int) -> Values:
+def integers(seed: int, *shape: int, dtype: str = "float32") -> Values:
     random = np.random.default_rng(seed)
-    return (random.integers(1, 4, shape) * random.choice([-1, 1], shape)).astype(np.float32)
+    return (random.integers(1, 4, shape) * random.choice([-1, 1], shape)).astype(dtype)
 
 
-def test_results(group: tuple[list[str], EmulatedKernels, dict[str, object]]) -> None:
-    names, emulated, kernels = group
-    for name in names:
-        form = FORMS[name]
-        a, b = integers(1, M, K), integers(2, K, N)
-        c = np.full((M, N), np.nan, dtype=np.float32)
-        stored_b = np.ascontiguousarray(b.T) if form.b_transposed else b
-        outcome = emulated.forward(kernels[name], (M // 32, N // 32), [a, stored_b, c])
-        assert outcome.error == "", name
-        assert np.array_equal(outcome.arrays["C"], form.expected(a.astype(float), b.astype(float))), name
+def check(name: str, emulated: EmulatedKernels, kernel: object, dtype: str) -> None:
+    """Launch a form and its adjoint. Sums of gradients may exceed the integers of float16; only accesses count then."""
+    form = FORMS[name]
+    a, b, g = integers(1, M, K, dtype=dtype), integers(2, K, N, dtype=dtype), integers(3, M, N)
+    stored_b = np.ascontiguousarray(b.T) if form.b_transposed else b
+    outcome = emulated.forward(kernel, GRID, [a, stored_b, np.full((M, N), np.nan, dtype=np.float32)])
+    assert outcome.error == "", name
+    assert np.array_equal(outcome.arrays["C"], form.expected(a.astype(float), b.astype(float))), name
+    if not form.differentiable:
+        return
+    given = [a, stored_b, np.zeros((M, N), dtype=np.float32)]
+    outcome = emulated.backward(kernel, GRID, given, [np.zeros_like(a), np.zeros_like(stored_b), g])
+    assert outcome.error == "", name
+    adj_b = outcome.arrays["adj_B"]
+    adj_b = adj_b.T if form.b_transposed else adj_b
+    assert dtype == "float16" or not wrong_gradients(form, a, b, g, outcome.arrays["adj_A"], adj_b), name
 
 
-def test_gradients(group: tuple[list[str], EmulatedKernels, dict[str, object]]) -> None:
-    names, emulated, kernels = group
-    for name in (name for name in names if FORMS[name].differentiable):
-        form = FORMS[name]
-        a, b, g = integers(1, M, K), integers(2, K, N), integers(3, M, N)
-        stored_b = np.ascontiguousarray(b.T) if form.b_transposed else b
-        zeros = [np.zeros_like(a), np.zeros_like(stored_b)]
-        c = np.zeros((M, N), dtype=np.float32)
-        outcome = emulated.backward(kernels[name], (M // 32, N // 32), [a, stored_b, c], [*zeros, g])
-        assert outcome.error == "", name
-        adj_b = outcome.arrays["adj_B"]
-        adj_b = adj_b.T if form.b_transposed else adj_b
-        assert not wrong_gradients(form, a, b, g, outcome.arrays["adj_A"], adj_b), name
+@pytest.mark.parametrize("group", range(MODULES))
+def test_results_and_gradients(machine: Machine, tmp_path: Path, group: int) -> None:
+    texts = {name: FORMS[name].text for name in list(FORMS)[group::MODULES]}
+    emulated, kernels, _ = compile_forms(machine, tmp_path / "m", texts)
+    for name, kernel in kernels.items():
+        check(name, emulated, kernel, "float32")
+
+
+@pytest.mark.parametrize("group", range(2))
+def test_float16_operands_which_load_into_stages(machine: Machine, tmp_path: Path, group: int) -> None:
+    texts = {name: in_half(FORMS[name].text) for name in HALF[group::2]}
+    emulated, kernels, source = compile_forms(machine, tmp_path / "m", texts)
+    assert source.count("wt_module::Ring<") > len(texts) // 3
+    for name, kernel in kernels.items():
+        check(name, emulated, kernel, "float16")

@@ -13,10 +13,8 @@ import warp_tiles
 from tests.emulator.generated import EmulatedKernels, Generated, generate
 from tests.emulator.memory import Values
 from tests.emulator.module import Machine
-from tests.integration.helpers import WARP_VERSION, load
+from tests.integration.helpers import load
 from tests.mixed_tiles import mixed_tiles
-
-pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
 ARCH = 90
 LOOP = """

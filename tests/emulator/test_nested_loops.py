@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
-import pytest
 
-from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
-from tests.emulator.test_loop_forms import THREADS, integers
-from tests.integration.helpers import WARP_VERSION, load
-from tests.loop_forms import HEADER, LOAD_A, LOAD_B, START, STORE, K, M, Matrix, N, kernel
-
-pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
+from tests.emulator.test_loop_forms import GRID, compile_forms, integers
+from tests.loop_forms import LOAD_A, LOAD_B, START, STORE, K, M, Matrix, N, kernel
 
 
 def step(depth: int, k: str, number: int = 0, c: str = "c") -> str:
@@ -101,27 +97,12 @@ KERNELS: dict[str, tuple[str, Callable[[Matrix, Matrix], Matrix]]] = {
         np.matmul,
     ),
 }
-NAMES = list(KERNELS)
 
 
-@pytest.fixture(scope="module")
-def emulated(
-    machine: Machine, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], tuple[EmulatedKernels, object]]:
-    texts = (
-        text.removeprefix(HEADER).replace("multiply(", f"multiply_{NAMES.index(name)}(")
-        for name, (text, _) in KERNELS.items()
-    )
-    module = load(HEADER + "".join(texts), block_dim=THREADS)
-    kernels = EmulatedKernels(machine, generate(module, tmp_path_factory.mktemp("generated"), 90, THREADS))
-    return lambda name: (kernels, getattr(module, f"multiply_{NAMES.index(name)}"))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_results(name: str, emulated: Callable[[str], tuple[EmulatedKernels, object]]) -> None:
-    kernels, multiply = emulated(name)
+def test_results(machine: Machine, tmp_path: Path) -> None:
+    emulated, kernels, _ = compile_forms(machine, tmp_path / "m", {name: text for name, (text, _) in KERNELS.items()})
     a, b = integers(1, M, K), integers(2, K, N)
-    c = np.full((M, N), np.nan, dtype=np.float32)
-    outcome = kernels.forward(multiply, (M // 32, N // 32), [a, b, c])
-    assert outcome.error == ""
-    assert np.array_equal(outcome.arrays["C"], KERNELS[name][1](a.astype(float), b.astype(float)))
+    for name, multiply in kernels.items():
+        outcome = emulated.forward(multiply, GRID, [a, b, np.full((M, N), np.nan, dtype=np.float32)])
+        assert outcome.error == "", name
+        assert np.array_equal(outcome.arrays["C"], KERNELS[name][1](a.astype(float), b.astype(float))), name

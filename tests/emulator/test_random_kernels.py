@@ -16,7 +16,6 @@ import warp as wp
 from tests.emulator.generated import Argument, EmulatedKernels, generate
 from tests.emulator.memory import Values
 from tests.emulator.module import Machine
-from tests.integration.helpers import WARP_VERSION
 from tests.nightly import some
 from tests.random_kernels import shared_names
 from tests.random_kernels.execute import (
@@ -32,7 +31,6 @@ from tests.random_kernels.execute import (
 from tests.random_kernels.generate import draw
 from tests.random_kernels.kernel import ArrayArgument, RandomKernel, ScalarArgument
 
-pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 COUNT = 32
 SHARED_COUNT = 12
 _FIRST, _, _COUNT = os.environ.get("RANDOM_KERNELS", "").partition(":")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,26 +14,14 @@ import warp_tiles
 from tests.emulator import test_stages as stages
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
-from tests.integration.helpers import WARP_VERSION, load
+from tests.integration.helpers import load
 from tests.nightly import some
-from tests.staged_cases import HEADER, LINEAR, Case, Values, drawn, with_type
+from tests.staged_cases import LINEAR, Case, Values, drawn, with_type
 
-pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 TALL = Case(128, 64, 64, 128, 64, 192)
 
 
-def compile_cases(
-    machine: Machine, folder: Path, cases: dict[str, Case], arch: int, threads: int, main_loop: str = "auto",
-    edit: Callable[[str], str] | None = None,
-) -> tuple[EmulatedKernels, dict[str, object], str]:  # fmt: skip
-    """The kernels of some cases with their adjoints, and the generated source."""
-    names = {name: f"case_{number}" for number, name in enumerate(cases)}
-    texts = (case.text(names[name], backward=True) for name, case in cases.items())
-    module = load(HEADER + "".join(texts), block_dim=threads)
-    with warp_tiles.enabled(), warp_tiles.override(main_loop=main_loop):
-        generated = generate(module, folder, arch, threads)
-    kernels = {name: getattr(module, names[name]) for name in cases}
-    return EmulatedKernels(machine, generated, edit), kernels, generated.source
+compile_cases = functools.partial(stages.compile_cases, backward=True)
 
 
 def backward(

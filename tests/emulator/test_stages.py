@@ -11,20 +11,19 @@ import pytest
 import warp_tiles
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
-from tests.integration.helpers import WARP_VERSION, load
+from tests.integration.helpers import load
 from tests.nightly import some
 from tests.staged_cases import ADD_E, FORMS, HEADER, LINEAR, PRODUCT, START, STORE, WIDE, Case, drawn, with_type
-
-pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
 
 def compile_cases(
     machine: Machine, folder: Path, cases: dict[str, Case], arch: int, threads: int, main_loop: str = "auto",
-    edit: Callable[[str], str] | None = None,
+    edit: Callable[[str], str] | None = None, backward: bool = False,
 ) -> tuple[EmulatedKernels, dict[str, object], str]:  # fmt: skip
-    """The kernels of some cases, and the generated source."""
+    """The kernels of some cases, with their adjoints if ``backward`` is set, and the generated source."""
     names = {name: f"case_{number}" for number, name in enumerate(cases)}
-    module = load(HEADER + "".join(case.text(names[name]) for name, case in cases.items()), block_dim=threads)
+    texts = (case.text(names[name], backward=backward) for name, case in cases.items())
+    module = load(HEADER + "".join(texts), block_dim=threads)
     with warp_tiles.enabled(), warp_tiles.override(main_loop=main_loop):
         generated = generate(module, folder, arch, threads)
     kernels = {name: getattr(module, names[name]) for name in cases}

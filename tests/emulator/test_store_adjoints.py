@@ -16,10 +16,9 @@ import warp_tiles
 from tests.computed_kernels import REVERSED, SIZES, Case
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine, Outcome
-from tests.integration.helpers import WARP_VERSION, load
+from tests.integration.helpers import load
 from tests.nightly import some
 
-pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 Values = npt.NDArray[Any]
 CALL = "wt_module::reverse_store<"
 FUNCTIONS = """

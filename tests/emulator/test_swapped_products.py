@@ -11,11 +11,8 @@ import pytest
 from tests.emulator import test_reverse_loops as reverse_loops
 from tests.emulator.module import Machine
 from tests.emulator.test_stages import check, compile_cases, replaced
-from tests.integration.helpers import WARP_VERSION
 from tests.nightly import some
 from tests.staged_cases import ADD_E, FLAT, FORMS, Case, drawn, with_type
-
-pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
 RESIDUAL = {
     name: replace(case, finish=ADD_E, expected=lambda product, e: 2 * product + e) for name, case in FLAT.items()

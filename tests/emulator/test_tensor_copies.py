@@ -15,10 +15,7 @@ from tests.emulator.memory import ARRAYS_ADDRESS, Memory, Values
 from tests.emulator.module import EmulatedModule, Machine, Outcome
 from tests.emulator.native import FOLDER, for_host
 from tests.emulator.tensor_maps import box_bytes, tensor_map
-from tests.integration.helpers import WARP_VERSION
 from warp_tiles.compile.sources import flatten, kernels_folder
-
-pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
 THREADS, SHARED_BYTES = 128, 80 * 1024
 WARP_HEADERS = f'#define WP_TILE_BLOCK_DIM {THREADS}\n#define WP_NO_CRT\n#include "builtin.h"\n'

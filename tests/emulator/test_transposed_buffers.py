@@ -12,10 +12,8 @@ from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
 from tests.emulator.test_loads import padded, strided
 from tests.emulator.test_stages import check, compile_cases
-from tests.integration.helpers import WARP_VERSION, load
+from tests.integration.helpers import load
 from tests.staged_cases import HEADER, Case, with_type
-
-pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
 
 @pytest.mark.parametrize(
