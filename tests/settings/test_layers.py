@@ -118,7 +118,6 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "record_driver_mismatch": "retune",
         "target_gpu": "NVIDIA H200",
         "tune_budget_s": "2.5",
-        "nvtx": "1",
     }
     assert set(values) == set(settings.defaults())
     found = from_environment({settings.ENVIRONMENT[name]: value for name, value in values.items()})
@@ -139,7 +138,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "register_accumulators": False,
         "async_copies": False,
     }
-    typed |= {"nvtx": True, "record_paths": (Path("/a"), Path("/b")), "tune_budget_s": 2.5}
+    typed |= {"record_paths": (Path("/a"), Path("/b")), "tune_budget_s": 2.5}
     assert found == {**values, **typed}
 
 
@@ -310,7 +309,7 @@ def test_the_nearest_file_with_the_table_counts(monkeypatch: pytest.MonkeyPatch,
     project(tmp_path / "a", "[tool.other]\njobs = 2\n")
     monkeypatch.chdir(inner)
     assert current().jobs == 1
-    middle = project(tmp_path / "a", "[tool.warp_tiles]\njobs = 3\nnvtx = true\n")
+    middle = project(tmp_path / "a", "[tool.warp_tiles]\njobs = 3\ncache_modules = true\n")
     assert (current().jobs, current().layer("jobs")) == (3, str(middle))
     project(inner, "[tool.warp_tiles]\n")
     assert current() == settings.Settings(), "an empty table counts too"

@@ -63,7 +63,6 @@ from warp_tiles.build.engine import Engine
 from warp_tiles.errors import PlanError
 from warp_tiles.settings import OPTION_PREFIX, SETTINGS, Settings, current, from_options
 from warp_tiles.solver.variant import SOLVERS
-from warp_tiles.util.nvtx import marked
 from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.warn import warn
 
@@ -287,8 +286,7 @@ class Hooks:
             bare = dataclasses.replace(bare, loops_reason=self._tracer.rejection)
         generated = dataclasses.replace(generated, records=self.engine.answers(bare.settings))
 
-        with marked(bare.settings.nvtx, f"plan {bare.name}"):
-            plan = self.engine.decide(bare, generated)
+        plan = self.engine.decide(bare, generated)
         reserve_shared(builder, state, reserved_bytes(plan, generated))
         plan = dataclasses.replace(plan, memory=tuple(kernel_memory(builder, state, plan)))
         self.reloads.before_build(plan)

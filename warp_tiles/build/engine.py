@@ -26,7 +26,6 @@ from warp_tiles.providers.mma import MmaProvider, SolverProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.settings import OWN, Settings, current
 from warp_tiles.solver.variant import Variant
-from warp_tiles.util.nvtx import marked
 from warp_tiles.util.threads import raise_if_signalled, wait_all
 from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import WarnedTexts, warn
@@ -377,12 +376,8 @@ class Engine:
         context = replace(context, compiled=[])
         if recipe.symbol and not context.settings.rules.builds and provider.key_of(recipe) is None:
             raise LockedError(f"{variant.describe()}: {provider.name}, its builds are not cached")
-        choice = context.settings.progress
-        what = recipe.variant.describe()
-        with (
-            self.progress.counted(what, choice) if recipe.symbol else contextlib.nullcontext(),
-            marked(context.settings.nvtx, f"build {what}"),
-        ):
+        shown = self.progress.counted(recipe.variant.describe(), context.settings.progress)
+        with shown if recipe.symbol else contextlib.nullcontext():
             built = provider.build(recipe, context)
         return Artifact(
             variant, built.symbol, built.payload, provider.name, built.key, built.hit, now_s() - started,

@@ -62,7 +62,6 @@ from warp_tiles.store import MODULE
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.manifest import Entry
 from warp_tiles.util.files import write_output
-from warp_tiles.util.nvtx import marked
 from warp_tiles.util.threads import raise_if_signalled, wait_result
 from warp_tiles.util.warn import warn
 
@@ -268,13 +267,12 @@ class ModuleBuild:
             write_output(source_path, text.encode("utf-8"))
             early = None
         if not reason:
-            with marked(self._settings.nvtx, f"link {self.plan.name}"):
-                reason = self._link(module, source_path, output_path, early, payloads)
+            reason = self._link(module, source_path, output_path, early, payloads)
             if reason and suffix:
                 suffix = False
                 write_output(source_path, self.text(artifacts, suffix=False).encode("utf-8"))
         if reason:
-            with self._phases.measured(WARP_LINK), marked(self._settings.nvtx, f"link {self.plan.name} by Warp"):
+            with self._phases.measured(WARP_LINK):
                 warp_build([*warp_inputs, *payloads])
         return self._record(artifacts, reason, output_path, suffix=suffix)
 

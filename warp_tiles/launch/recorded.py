@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
 from warp_tiles._warp import launch as warp_launch
 from warp_tiles.errors import RecordingError
 from warp_tiles.gemm.hardware import BLOCK_THREADS
-from warp_tiles.settings import current
-from warp_tiles.util.nvtx import marked
 
 if TYPE_CHECKING:
     import warp as wp
@@ -299,18 +297,6 @@ class RecordedLaunch:
         )
 
 
-class _MarkedLaunch(RecordedLaunch):
-    """A launch recorded under the setting ``nvtx``: profilers show each replay. A replay does not ask for it."""
-
-    def forward(self) -> None:
-        with marked(True, f"replay {self.kernel.key}"):
-            super().forward()
-
-    def adjoint(self) -> None:
-        with marked(True, f"replay {self.kernel.key}, adjoint"):
-            super().adjoint()
-
-
 class Recordable(Protocol):
     """An object that can be recorded like a kernel."""
 
@@ -392,7 +378,7 @@ def record(
     packed = _Packed(kernel, config, values, gradients)
     if any(gradient is not None for gradient in gradients):
         packed.require_adjoint()
-    return (_MarkedLaunch if current().nvtx else RecordedLaunch)(packed, names, len(given), runtime)
+    return RecordedLaunch(packed, names, len(given), runtime)
 
 
 # ---- checks of the arguments

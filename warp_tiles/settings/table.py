@@ -173,8 +173,6 @@ class Settings:
     """Name of the GPU whose records are used without a GPU, as `warp-tiles tune list` shows it."""
     tune_budget_s: float = _setting(0.0, values.seconds)
     """Time limit of one search in seconds; 0 is no limit."""
-    nvtx: bool = _setting(False, values.flag)
-    """Mark plans, builds, links and replays as [NVTX ranges](report.md#nvtx-ranges). It needs the package `nvtx`."""
     answers: str = dataclasses.field(default="", repr=False)
     fast_by_default: bool = dataclasses.field(default=False, repr=False)
     layers: tuple[tuple[str, str], ...] = dataclasses.field(default=(), compare=False, repr=False)
@@ -290,6 +288,7 @@ SETTINGS: dict[str, Setting] = {
 #: What to do in place of a setting of 1.0.0rc1, for the error that refuses it.
 FORMER = {
     "background": "background is gone: the policy 'fast' has no slow builds, and `warp-tiles compile` builds before",
+    "nvtx": "nvtx is gone: a range of your own around a call shows it in Nsight Systems",
     "prefetch": "prefetch is gone: call warp_tiles.prefetch() in the script",
     "whole_gradients": "whole_gradients is now gemm_gradients",
     "without_mathdx": "without_mathdx is now mathdx_opt_out",

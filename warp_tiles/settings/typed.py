@@ -51,4 +51,3 @@ class Keywords(TypedDict, Generic[Removed], total=False):
     record_driver_mismatch: Literal["reuse", "retune"] | Removed
     target_gpu: str | Removed
     tune_budget_s: float | Removed
-    nvtx: bool | Removed
