@@ -91,14 +91,14 @@ class Resources:
         return self.once(lambda: DaemonThreads(count, "warp_tiles_wait"), "waiters")
 
     def close(self) -> None:
-        """End the compiler processes, and add what was counted to the caches."""
+        """End the compiler processes and the threads, and close the bundle."""
         with self._lock:
             self.closed = True
             made, self._made = self._made, {}
         for (kind, *_), what in made.items():
             if kind == "waiters":
                 what.shutdown(wait=False, cancel_futures=True)
-            elif kind in ("pool", "remote", "bundle", "cache") and what is not None:
+            elif kind in ("pool", "remote", "bundle") and what is not None:
                 what.close()
 
     def after_fork(self) -> None:

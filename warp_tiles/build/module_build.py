@@ -214,8 +214,7 @@ class ModuleBuild:
         started = now_s()
         key = self._key(module, text) if kept else None
         if key is None:
-            with self._context.modules.building():
-                yield None
+            yield None
             return
         upstream = self._context.upstream(MODULE, key)
 
