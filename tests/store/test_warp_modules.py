@@ -314,9 +314,7 @@ def test_a_start_key_changes_no_hash_of_warp(everything: Path) -> None:
     assert (kernel.hash, wp.get_module(module.__name__).hashers[64]) == before
 
 
-def test_a_constant_that_changes_during_the_generation_binds_nothing(
-    everything: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_constant_that_changes_during_the_generation_binds_nothing(everything: Path) -> None:
     module = load(text())
     original = find("context.ModuleBuilder").codegen
 
@@ -324,8 +322,9 @@ def test_a_constant_that_changes_during_the_generation_binds_nothing(
         module.N = 4
         return str(original(builder, device))
 
-    monkeypatch.setattr(find("context.ModuleBuilder"), "codegen", codegen)
-    compiled(module, everything / "out")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(find("context.ModuleBuilder"), "codegen", codegen)
+        compiled(module, everything / "out")
     assert [entry["kind"] for entry in entries(everything)] == ["module of Warp"]
 
 
@@ -477,15 +476,17 @@ def test_an_error_of_the_source_is_that_of_warp(everything: Path, capfd: pytest.
     assert entries(everything) == []
 
 
-def test_a_build_after_disable_is_warps(everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_after_disable_is_warps(everything: Path) -> None:
     module, original = load(text()), find("context.ModuleBuilder").codegen
 
     def codegen(builder: Any, device: str) -> str:
         installed().engine.close()
         return str(original(builder, device))
 
-    monkeypatch.setattr(find("context.ModuleBuilder"), "codegen", codegen)
-    assert any(name.endswith("cubin") for name in compiled(module, everything / "out"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(find("context.ModuleBuilder"), "codegen", codegen)
+        built = compiled(module, everything / "out")
+    assert any(name.endswith("cubin") for name in built)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
