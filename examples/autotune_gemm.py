@@ -144,7 +144,7 @@ def compare(precision: str, shape: tuple[int, int, int], device: Any, gemm: warp
     ]
     if winner.config == CONFIGS[0]:
         runners = runners[:1]
-    race(runners, clock_for(device), Effort(warmup=5, runs=10, iterations=10, candidate_s=5.0), drop=False)
+    race(runners, clock_for(device), Effort(warmup=5, runs=10, iterations=10, candidate_s=5.0))
     times = {runner.name: runner.statistics() for runner in runners}
     times.setdefault("tuned", times["default"])
     gemm.launch(**args, device=device)

@@ -191,11 +191,6 @@ class TestSnapshot:
         assert pipeline.overrides.family == "mma"
         assert self.take(store, answers="{}") is not None, "a plan asks without forcing anything"
 
-    def test_records_of_functions_that_were_measured_alone_say_how_to_renew_them(self, store: RecordStore) -> None:
-        store.merge(replace(LOOP.key(SOURCE, H200), subject="gemm"), [timing({"provider": "mma"}, 1.0)])
-        with pytest.warns(RuntimeWarning, match=r"1 tuning record of an earlier release.*warp-tiles tune SCRIPT"):
-            assert self.take(store) is None
-
 
 def test_without_folders_of_records_nothing_is_read(tmp_path: Path) -> None:
     with settings.override(cache_dir=tmp_path):

@@ -86,7 +86,7 @@ def test_sixteen_writers_lose_nothing(records: RecordStore) -> None:
     assert [path.name for path in records.root.rglob(".tmp-*")] == []
 
 
-def test_many_readers_set_a_damaged_record_aside_and_keep_new_ones(records: RecordStore) -> None:
+def test_a_damaged_record_is_replaced_once_and_new_ones_are_kept(records: RecordStore) -> None:
     path = records.root / slug(key().subject) / f"{key().digest}.json"
     path.parent.mkdir(parents=True, mode=0o700)
     records.root.chmod(0o700)
@@ -96,7 +96,6 @@ def test_many_readers_set_a_damaged_record_aside_and_keep_new_ones(records: Reco
     record = records.load(key())
     assert record is not None
     assert len(record.timings) == 8
-    assert path.with_suffix(".damaged").read_bytes() == b"{"
 
 
 class TestSingleFlight:

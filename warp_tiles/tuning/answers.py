@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from warp_tiles.tuning.store import RecordStore
 
 
-_FORMER = "gemm"  # subject of records of functions that were measured outside of their kernels
-
-
 @dataclass(frozen=True)
 class Answers:
     """Measured answers to the questions of a module. See :class:`warp_tiles.providers.base.Tuned`.
@@ -197,12 +194,6 @@ def _applicable(
     """The records that apply, by the digests of their questions."""
     import warp as wp
 
-    if former := len(records.records(_FORMER)):
-        warn_once(
-            f"{former} tuning record{'s' * (former > 1)} of an earlier release not used: functions were measured "
-            "alone, and now kernels are measured as they are launched. Remedy: warp-tiles tune SCRIPT measures again; "
-            "then remove the old ones (warp-tiles tune list, clear)"
-        )
     # of a GPU that is only named, architecture and size are open
     named = (Environment(now.target_gpu, None, 0, wp.__version__, "", __version__),) if now.target_gpu else ()
     wanted = present or named

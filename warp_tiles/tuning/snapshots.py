@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from warp_tiles.compile.toolchain import ToolchainStore
     from warp_tiles.settings import Settings
 
-_FOLDERS = ("loop", "function", "gemm")  # of records that count for builds; the last one holds those of version 0.1
+_FOLDERS = ("loop", "function")  # of records that count for builds
 
 
 class TunedSnapshots:

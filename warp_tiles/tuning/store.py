@@ -1,7 +1,6 @@
 """Tuning records on disk: the user's own, and those that applications ship.
 
 <root>/<subject>/<key digest>.json  one record
-<root>/<subject>/*.damaged          files that could not be read, set aside
 <root>/.locks/                      a lock for changes, and one per key that is searched for
 """
 
@@ -27,7 +26,7 @@ from warp_tiles.store import ANY_TOOLCHAIN, RECORDS, SIGNED_BY
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import absolute, cache_root
-from warp_tiles.tuning.folder import DAMAGED_SUFFIX, RecordFolder, lock_name, reason_of, warn_once
+from warp_tiles.tuning.folder import RecordFolder, lock_name, reason_of, warn_once
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import (
     FutureSchemaError,
@@ -37,7 +36,6 @@ from warp_tiles.tuning.record import (
     encode_record,
     encode_records,
 )
-from warp_tiles.util.files import open_input, read_whole
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 
 if TYPE_CHECKING:
@@ -230,7 +228,7 @@ class RecordStore:
         """Remove records from the user's folder.
 
         Args:
-            digests: Keys; None for all records, and for damaged files that were set aside.
+            digests: Keys; None for all records.
 
         Returns:
             The number of keys that were removed.
@@ -247,10 +245,10 @@ class RecordStore:
             return len(removed)
         try:
             with own.changing():
-                stored = [path for path in own.files() if wanted is None or path.stem in wanted]
-                removed.update(stored)
-                for path in (*stored, *(own.files(suffix=DAMAGED_SUFFIX) if wanted is None else ())):
-                    own.trusted.remove(own.name(path))
+                for path in own.files():
+                    if wanted is None or path.stem in wanted:
+                        removed.add(path)
+                        own.trusted.remove(own.name(path))
         except OSError as error:
             raise_if_signalled(error)
             raise RecordError(
@@ -311,7 +309,7 @@ class RecordStore:
         full disk has cut short can be repeated.
 
         Args:
-            path: A bundle, signed by a trusted key or unsigned; or the JSON file that earlier versions exported.
+            path: A bundle, signed by a trusted key or unsigned.
             trusted: The keys whose signatures count, by key id.
 
         Returns:
@@ -323,15 +321,8 @@ class RecordStore:
         from warp_tiles.store.bundle import Bundle
 
         try:
-            with open_input(path) as stream:
-                is_json = stream.read(1) == b"{"
-            if is_json:
-                return self.import_bytes(read_whole(path, MAX_EXPORT_BYTES)[0], path)
             with Bundle(path, trusted or {}, unsigned=True) as bundle:
                 data = [bundle.read(RECORDS, key, MAX_EXPORT_BYTES).payload for key in bundle.names(RECORDS)]
-        except OSError as error:
-            raise_if_signalled(error)
-            raise RecordError(f"{path} is not imported: {reason_of(error)}", remedy="check the path") from error
         except BundleError as error:
             raise RecordError(f"the tuning records are not imported: {error.message}", error.remedy) from error
         return sum(self.import_bytes(each, path) for each in data)
