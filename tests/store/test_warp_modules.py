@@ -197,15 +197,40 @@ OTHER_TYPES = {
     "a type": ("wp.tile_sum(wp.tile_zeros(shape=8, dtype=K))[0]", "wp.float32", "wp.float64"),
     "an attribute": ("wp.tile_sum(wp.tile_zeros(shape=8, dtype=names.K))[0]", "wp.float32", "wp.float64"),
     "a tuple": ("wp.tile_sum(wp.tile_zeros(shape=K, dtype=float))[0]", "(4, 8)", "(8, 4)"),
+    "a list of functions": ("wp.static(K[0])(1.0)", "[half, wp.sin]", "[double, wp.sin]"),
+    "a list of builtins": ("wp.static(K[0])(1.0)", "[wp.sin]", "[wp.cos]"),
+    "functions in a list of lists": ("wp.static(K[0][0])(1.0)", "[[half]]", "[[double]]"),
 }
+FUNCTIONS = """
+import types
+@wp.func
+def half(x: float): return 0.5 * x
+@wp.func
+def double(x: float): return 2.0 * x
+K = {}
+names = types.SimpleNamespace(K=K)
+"""
 
 
 @pytest.mark.parametrize("name", OTHER_TYPES)
 def test_what_a_kernel_refers_to_is_in_its_start_key(name: str, everything: Path) -> None:
     expression, *values = OTHER_TYPES[name]
-    names = "import types\nK = {}\nnames = types.SimpleNamespace(K=K)\n"
-    first, second = (load(names.format(value) + text(3, expression)) for value in values)
-    assert exact(first) == exact(load(names.format(values[0]) + text(3, expression))) != exact(second)
+    first, second = (load(FUNCTIONS.format(value) + text(3, expression)) for value in values)
+    assert exact(first) == exact(load(FUNCTIONS.format(values[0]) + text(3, expression))) != exact(second)
+
+
+def test_annotations_of_typing_are_in_the_start_key(everything: Path) -> None:
+    annotated = "import typing\nK = {}\n@wp.func\ndef one(x: float) -> {}: return x, 1.0\n"
+    first, second, whole = (
+        load(annotated.format(value, name) + text(3, "one(1.0)[0]"))
+        for value, name in (
+            ("typing.Tuple[float, float]", "K"),
+            ("typing.Tuple[float, wp.float64]", "K"),
+            ("3", "typing.Tuple[float, float]"),
+        )
+    )
+    assert exact(first) != exact(second)
+    assert start_key(whole) is not None
 
 
 def test_structs_with_matrices_of_other_shapes_have_other_start_keys(everything: Path) -> None:

@@ -12,7 +12,7 @@ import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import warp
 
@@ -207,15 +207,16 @@ def _exact_hasher() -> Any:
             values += adjoint.deferred_static_expressions
             values += _named_values(adjoint)
             parts = [_exact_type(kind) for kind in (*adjoint.arg_types.values(), *types)]
-            for name, value in values:
-                if hasattr(value, "is_builtin"):
-                    functions = {**functions, value: None}
-                else:
-                    parts.append(f"{name}={_exact_value(value, self.get_constant_bytes)}")
-            for function in functions:
-                if not function.is_builtin() and function not in self.functions_in_progress:
-                    parts.append(self.hash_function(function).hex())
+            parts += [f"{name}={_exact_value(value, self._other)}" for name, value in values]
+            parts += [self._other(function).hex() for function in functions]
             return hashlib.sha256(repr(parts).encode("utf-8")).digest()
+
+        def _other(self, value: Any) -> bytes:
+            if not hasattr(value, "is_builtin"):
+                return self.get_constant_bytes(value)  # type: ignore[no-any-return]
+            if value.is_builtin():
+                return str(value.key).encode("utf-8")
+            return b"" if value in self.functions_in_progress else self.hash_function(value)
 
     return ExactHasher()
 
@@ -243,12 +244,13 @@ def _named_values(adjoint: Any) -> list[tuple[str, Any]]:
 
 
 def _is_type(value: Any) -> bool:
-    return isinstance(value, type) or hasattr(value, "native_name")
+    # a function's annotation may name typing.Tuple, which is no class
+    return isinstance(value, type) or hasattr(value, "native_name") or get_origin(value) is not None
 
 
 def _exact_type(kind: Any) -> str:
     """The name, shape and scalar of a type, with those of its fields, elements and arguments."""
-    inner = [getattr(kind, "dtype", None), *getattr(kind, "types", ()), *get_args(kind)]
+    inner = [getattr(kind, "dtype", None), *getattr(kind, "types", ()), get_origin(kind), *get_args(kind)]
     if hasattr(kind, "native_name"):
         inner += [part for name, field in kind.vars.items() for part in (name, field.type)]
     parts = [getattr(kind, "__qualname__", type(kind).__qualname__), getattr(kind, "_shape_", None)]
