@@ -274,9 +274,3 @@ def test_a_cpu_graph_replays_the_product() -> None:
     a.fill_(2.0)
     wp.capture_launch(capture.graph)
     assert np.array_equal(out.numpy(), a.numpy() @ b.numpy())
-
-
-def test_arrays_that_require_gradients_need_no_tape() -> None:
-    a, b, out = (wp.full((4, 4), 2.0, dtype=wp.float32, device=CPU, requires_grad=True) for _ in range(3))
-    assert (warp_tiles.matmul(a, b, out).numpy() == 16.0).all()
-    assert not a.grad.numpy().any()

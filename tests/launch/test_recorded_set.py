@@ -243,7 +243,7 @@ def test_tiles_use_one_of_four_dimensions() -> None:
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("inputs", (None, 5, "abc", random(5))),
+        ("inputs", (None, 5, "abc", random(5), np.zeros(5))),
         ("outputs", (None, 5, "abc", random(5))),
         ("adj_inputs", (5, "abc", random(5))),
         ("adj_outputs", (5, "abc", random(5))),

@@ -37,24 +37,6 @@ def test_defaults() -> None:
     assert {name: getattr(now, name) for name in settings.defaults()} == settings.defaults()
 
 
-def test_layers_are_used_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert current().jobs == 0
-    monkeypatch.setenv("WARP_TILES_JOBS", "1")
-    assert current().jobs == 1
-    configure(jobs=2)
-    assert current().jobs == 2
-    with override(jobs=3) as outer:
-        assert (outer.jobs, current().jobs) == (3, 3)
-        with override(jobs=4):
-            assert current().jobs == 4
-        assert current().jobs == 3
-    assert current().jobs == 2
-    configure(jobs=None)
-    assert current().jobs == 1
-    monkeypatch.delenv("WARP_TILES_JOBS")
-    assert current().jobs == 0
-
-
 def test_none_in_configure_removes_only_that_setting() -> None:
     configure(jobs=2, linker="warp")
     configure(jobs=None)

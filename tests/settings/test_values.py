@@ -79,17 +79,6 @@ def test_the_error_of_an_unknown_value_lists_the_valid_ones(name: str, value: ob
     assert current() == settings.Settings()
 
 
-@pytest.mark.parametrize("name", ["cache_dir", "record_paths"])
-def test_the_home_of_an_unknown_user_is_refused_in_every_layer(name: str) -> None:
-    for call, layer in (
-        (lambda: override(**{name: "~nouser/x"}).__enter__(), rf"the setting {name} \(override\(\)\)"),
-        (lambda: from_environment({settings.ENVIRONMENT[name]: "~nouser/x"}), settings.ENVIRONMENT[name]),
-        (lambda: settings.from_options({f"warp_tiles_{name}": "~nouser/x"}, "m"), f"option warp_tiles_{name}"),
-    ):
-        with pytest.raises(SettingError, match=f"{layer} is '~nouser/x'"):
-            call()
-
-
 @pytest.mark.parametrize("name", ["provider", "linker", "progress", "jobs", "cache_max_bytes", "cache_shared"])
 def test_a_bad_value_in_the_environment_names_the_variable(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     variable = settings.ENVIRONMENT[name]
