@@ -12,7 +12,6 @@ import pytest
 from tests.tuning.place_fakes import H200, Machine, placed, question, timing, variant
 from warp_tiles.errors import ToolchainError, TuningError
 from warp_tiles.tuning.in_place import Tuner
-from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.places import Place, loop_place
 from warp_tiles.tuning.record import DEFAULTS, Record, identity
 from warp_tiles.tuning.store import RecordStore
@@ -29,7 +28,7 @@ def machine() -> Machine:
 
 @pytest.fixture
 def tuner(tmp_path: Path, machine: Machine) -> Tuner:
-    return Tuner(RecordStore(tmp_path), H200, "5" * 64, machine.devices, 90, effort=Effort(iterations=3))
+    return Tuner(RecordStore(tmp_path), H200, "5" * 64, machine.devices, 90)
 
 
 def test_every_answer_is_measured_and_the_fastest_wins(tuner: Tuner, machine: Machine) -> None:

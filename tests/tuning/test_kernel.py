@@ -17,7 +17,6 @@ from tests.tuning.kernels import CONFIGS, SIZE, arguments, dim, lists, scaled_ad
 from warp_tiles import TuningError
 from warp_tiles._warp.intercept import intercepted
 from warp_tiles.tuning import launches
-from warp_tiles.tuning.space import modules_first
 from warp_tiles.tuning.store import RecordStore
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -190,13 +189,6 @@ def test_a_name_of_a_module_option_goes_to_the_module(store: MemoryStore, option
     assert [kernel.module.options[option] for kernel in kernels] == values
     assert kernels[0].module is not kernels[1].module
     add.launch(**lists(args))
-
-
-def test_configurations_of_one_module_are_not_built_at_the_same_time() -> None:
-    configs = [{"tile": tile, "block_dim": threads} for tile in (8, 16) for threads in (32, 64)]
-    ordered = modules_first(configs)
-    assert [config["tile"] for config in ordered] == [8, 16, 8, 16]
-    assert sorted(map(str, ordered)) == sorted(map(str, configs))
 
 
 def test_only_gpus_like_the_launchs_own_share_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,12 +406,6 @@ def test_layout_counts(store: MemoryStore) -> None:
     np.testing.assert_allclose(strided["c"].numpy(), before + 1 + args["b"].numpy(), rtol=1e-6)
 
 
-def test_the_order_of_names_is_not_part_of_the_key(store: MemoryStore) -> None:
-    args = arguments()
-    keys = [tuned(store, key=names).key(args, "cpu").digest for names in (("a", "n"), ("n", "a"))]
-    assert keys[0] == keys[1]
-
-
 def test_a_key_of_a_function(store: MemoryStore) -> None:
     add = tuned(store, key=lambda args: {"bucket": args.n // 128})
     add.launch(**lists(arguments(64)))
@@ -469,14 +455,6 @@ def test_the_provider_of_products_and_the_mode_of_the_build_are_in_the_key(
     assert add.key(arguments(), "cpu").digest == before.digest
     monkeypatch.setattr(wp.config, "mode", "debug")
     assert add.key(arguments(), "cpu").digest != before.digest
-
-
-def test_another_function_of_the_launch_dimensions_is_another_key(store: MemoryStore) -> None:
-    keys = [
-        tuned(store, dim=dim).key(arguments(), "cpu").digest
-        for dim in (lambda config, args: SIZE, lambda config, args: SIZE // config["step"])
-    ]
-    assert keys[0] != keys[1]
 
 
 def test_a_value_that_no_key_can_hold_is_named(store: MemoryStore) -> None:

@@ -12,7 +12,7 @@ import pytest
 from warp_tiles import WorkerError, settings
 from warp_tiles.errors import ToolchainError
 from warp_tiles.tuning.record import Config, Timing
-from warp_tiles.tuning.search import Counters, SearchDevice, SearchResult, search
+from warp_tiles.tuning.search import Counters, SearchDevice, search
 
 CONFIGS = [{"x": number} for number in range(20)]
 
@@ -65,25 +65,33 @@ class Builder:
         return candidate
 
 
+def searched(configs: Sequence[Config], devices: Sequence[SearchDevice], **options: Any) -> dict[Any, Timing]:
+    """The final timing of each configuration, by its number."""
+    found: dict[Any, Timing] = {}
+    search(
+        configs, devices, finished=lambda timings: found.update({one.config["x"]: one for one in timings}), **options
+    )
+    return found
+
+
 def run(
     configs: Sequence[Config] = CONFIGS, build: Callable[[Config], Any] | None = None, **options: Any
-) -> SearchResult:
-    return search(configs, [SearchDevice(build or Builder(), Clock())], **options)
+) -> dict[Any, Timing]:
+    return searched(configs, [SearchDevice(build or Builder(), Clock())], **options)
 
 
 def test_every_configuration_gets_a_timing_and_failures_their_reason() -> None:
     counters = Counters()
-    found = run(soft={"driver": "13.0"}, counters=counters)
-    by_number = {timing.config["x"]: timing for timing in found.timings}
+    by_number = run(soft={"driver": "13.0"}, counters=counters)
     assert sorted(by_number) == list(range(20))
     assert by_number[7].status == by_number[13].status == "failed"
     assert by_number[7].reason == "RuntimeError: ptxas wants too much"
     assert by_number[13].reason == "RuntimeError: wrong result"
-    best = min((timing for timing in found.timings if timing.status == "ok"), key=lambda timing: timing.median_us)
+    best = min((timing for timing in by_number.values() if timing.status == "ok"), key=lambda timing: timing.median_us)
     assert best.config == {"x": 11}
     assert best.low_us <= best.median_us <= best.high_us
     assert best.shared_bytes == 1011
-    assert {timing.soft["driver"] for timing in found.timings if timing.soft} == {"13.0"}
+    assert {timing.soft["driver"] for timing in by_number.values() if timing.soft} == {"13.0"}
     assert by_number[0].status == "dropped"
     assert (counters.builds, counters.measurements) == (20, 18)
 
@@ -102,10 +110,9 @@ def test_timings_are_reported_as_they_come() -> None:
         parts.append([timing.config["x"] for timing in timings])
 
     many = [{"x": 100 + number} for number in range(100)]
-    found = run(many, finished=finished, jobs=1)
+    search(many, [SearchDevice(Builder(), Clock())], finished=finished, jobs=1)
     assert len(parts) >= 3
     assert {number for part in parts for number in part} == {config["x"] for config in many}
-    assert len(found.timings) == 100
 
 
 def test_an_interruption_keeps_reported_timings() -> None:
@@ -117,9 +124,9 @@ def test_an_interruption_keeps_reported_timings() -> None:
         return Candidate(config, 100.0)
 
     with pytest.raises(KeyboardInterrupt):
-        run(
+        search(
             [{"x": 100 + number} for number in range(100)],
-            build,
+            [SearchDevice(build, Clock())],
             jobs=1,
             finished=lambda timings: kept.update({timing.identity: timing for timing in timings}),
         )
@@ -131,25 +138,25 @@ def test_the_budget_ends_a_search_with_its_timings() -> None:
     counters = Counters()
     found = run([{"x": 100 + number} for number in range(200)], Builder(0.05), jobs=2, budget_s=1.0, counters=counters)
     assert time.monotonic() - start < 3
-    assert 16 <= len(found.timings) < 200
+    assert 16 <= len(found) < 200
     assert counters.builds < 200
 
 
 def test_a_budget_that_ends_within_the_first_builds() -> None:
-    found = run(CONFIGS, Builder(0.5), jobs=1, budget_s=0.1)
-    assert found.timings == ()
+    assert run(CONFIGS, Builder(0.5), jobs=1, budget_s=0.1) == {}
 
 
 def test_each_batch_is_measured_against_the_fastest_of_those_before() -> None:
     many = [{"x": 11}, *({"x": 14} | {"y": number} for number in range(70))]  # 100 us, and 130 us
-    found = run(many, jobs=1)
-    assert [timing.config for timing in found.timings if timing.status == "ok"] == [{"x": 11}]
+    found: list[Timing] = []
+    search(many, [SearchDevice(Builder(), Clock())], finished=found.extend, jobs=1)
+    assert {timing.identity for timing in found if timing.status == "ok"} == {'{"x":11}'}
+    assert sum(timing.status == "dropped" for timing in found) == 70
 
 
 def test_several_devices_share_the_configurations() -> None:
     builders = [Builder(), Builder()]
-    found = search(CONFIGS, [SearchDevice(builder, Clock()) for builder in builders])
-    assert len(found.timings) == 20
+    assert len(searched(CONFIGS, [SearchDevice(builder, Clock()) for builder in builders])) == 20
     numbers = [sorted(candidate.config["x"] for candidate in builder.built) for builder in builders]
     finals = {10, 11, 12, 13, 9}  # run once more on the first device
     assert 11 in numbers[0], "it was built for the second one first"
@@ -176,11 +183,10 @@ def test_a_transient_failure_is_returned_and_not_reported(cause: Exception) -> N
         return Candidate(config, 100.0)
 
     reported: list[Timing] = []
-    found = run(build=build, configs=CONFIGS[:5], finished=reported.extend)
-    assert [timing.config["x"] for timing in found.transient] == [3]
-    assert type(cause).__name__ in found.transient[0].reason
+    (failed,) = search(CONFIGS[:5], [SearchDevice(build, Clock())], finished=reported.extend)
+    assert failed.config == {"x": 3}
+    assert type(cause).__name__ in failed.reason
     assert sorted(timing.config["x"] for timing in reported) == [0, 1, 2, 4]
-    assert len(found.timings) == 5
 
 
 def test_an_error_of_the_candidate_is_reported() -> None:
@@ -188,8 +194,8 @@ def test_an_error_of_the_candidate_is_reported() -> None:
         raise OSError(36, "File name too long")
 
     reported: list[Timing] = []
-    found = run(build=build, configs=CONFIGS[:2], finished=reported.extend)
-    assert (found.transient, len(reported)) == ((), 2)
+    assert search(CONFIGS[:2], [SearchDevice(build, Clock())], finished=reported.extend) == ()
+    assert len(reported) == 2
 
 
 class Interrupting(Clock):
@@ -225,10 +231,9 @@ def test_timings_that_the_budget_cuts_short_are_unfinished() -> None:
             time.sleep(0.02)
             return [100.0 + run for run in range(runs)]
 
-    found = search([{"x": 1}, {"x": 2}], [SearchDevice(Builder(), Slow())], budget_s=0.15)
-    assert [timing.unfinished for timing in found.timings] == [True, True]
-    found = search([{"x": 1}, {"x": 2}], [SearchDevice(Builder(), Slow())], budget_s=0.0)
-    assert [timing.unfinished for timing in found.timings] == [False, False]
+    for budget_s, unfinished in ((0.15, True), (0.0, False)):
+        found = searched([{"x": 1}, {"x": 2}], [SearchDevice(Builder(), Slow())], budget_s=budget_s)
+        assert [timing.unfinished for timing in found.values()] == [unfinished] * 2
 
 
 class Breakable:
@@ -254,8 +259,7 @@ def test_another_device_continues_the_work_of_a_lost_one() -> None:
     broken, other = Breakable(), Breakable(breaks=False)
     configs = [{"x": number} for number in (3, 4, 5, 6, 8, 9)]
     with pytest.warns(RuntimeWarning, match="cuda:0 is no longer used for tuning"):
-        found = search(configs, [broken.device, other.device])
-    by_number = {timing.config["x"]: timing for timing in found.timings}
+        by_number = searched(configs, [broken.device, other.device])
     assert by_number.keys() == {3, 4, 5, 6, 8, 9}
     assert by_number[3].status == "failed"
     assert "cannot be used any more" in by_number[3].reason
@@ -286,9 +290,9 @@ def test_a_device_that_goes_by_itself_blames_no_configuration() -> None:
 
     left = SearchDevice(leave, Clock(), "a worker", lambda: not gone)
     with pytest.warns(RuntimeWarning, match="a worker is no longer used for tuning: the worker left"):
-        found = search([{"x": number} for number in range(6)], [left, SearchDevice(Builder(), Clock())])
-    assert {timing.status for timing in found.timings} <= {"ok", "dropped"}
-    assert len(found.timings) == 6
+        found = searched([{"x": number} for number in range(6)], [left, SearchDevice(Builder(), Clock())])
+    assert {timing.status for timing in found.values()} <= {"ok", "dropped"}
+    assert len(found) == 6
 
 
 def test_the_fastest_run_once_more_beside_the_default() -> None:
@@ -302,9 +306,8 @@ def test_the_fastest_run_once_more_beside_the_default() -> None:
 
     plain, final = Counting(), Counting()
     search(CONFIGS, [SearchDevice(Builder(), plain)])
-    found = search(CONFIGS, [SearchDevice(Builder(), final)], default=CONFIGS[0])
+    by_number = searched(CONFIGS, [SearchDevice(Builder(), final)], default=CONFIGS[0])
     assert final.counts[11] > plain.counts[11]
     assert final.counts[0] > plain.counts[0], "the default runs again although it is slow"
     assert final.counts[1] == plain.counts[1]
-    by_number = {timing.config["x"]: timing for timing in found.timings}
     assert by_number[0].median_us > by_number[11].median_us

@@ -33,7 +33,6 @@ from warp_tiles.tuning.answers import Answers, source_of
 from warp_tiles.tuning.factory import TunedLaunch
 from warp_tiles.tuning.key import Environment, environment_of
 from warp_tiles.tuning.launches import KernelLaunches, Measurement
-from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.places import Place, function_place, loop_place
 from warp_tiles.tuning.record import Config, Record, Timing, identity
 from warp_tiles.tuning.search import Question, SearchDevice, by_identity
@@ -104,7 +103,6 @@ class Tuner:
         devices: That GPU, and others like it.
         arch: The architecture that Warp compiles for on it.
         jobs: Number of parallel builds for each device; 0 for one per core.
-        effort: Amount of measurement; None for the default.
         reuse_stale: True if timings of another driver or Warp patch release count.
         changed: Called after each place whose record has changed, so that the next place is built with its answer.
     """
@@ -115,7 +113,6 @@ class Tuner:
     devices: Devices
     arch: int
     jobs: int = 0
-    effort: Effort | None = None
     reuse_stale: bool = True
     changed: Callable[[], None] = lambda: None
 
@@ -175,7 +172,7 @@ class Tuner:
                 configs = list(by_identity(wanted).values())
                 try:
                     with self.devices(placed, configs) as devices:
-                        options = {"effort": self.effort, "jobs": self.jobs * len(devices), "default": configs[0]}
+                        options = {"jobs": self.jobs * len(devices), "default": configs[0]}
                         question.search(configs, devices, left_s, finished, what=placed.kernel, **options)
                 except ToolchainError:
                     raise

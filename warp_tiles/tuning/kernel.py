@@ -35,7 +35,7 @@ from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.record import Config, Record, Timing
 from warp_tiles.tuning.search import Counters, Question, by_identity
 from warp_tiles.tuning.source import source_digest
-from warp_tiles.tuning.space import Limits, Random, Space, checked_configs, modules_first
+from warp_tiles.tuning.space import Limits, Random, Space, checked_configs
 from warp_tiles.tuning.store import RecordStore, open_store
 
 Arguments = Sequence[Any] | Mapping[str, Any] | SimpleNamespace  # in order or by name
@@ -240,9 +240,7 @@ class TunedKernel:
         unstored = Record(question.key)
         try:
             with question.store.single_flight(question.key) as may_search:
-                pending = (
-                    tuple(modules_first(question.wanted.values())) if again else question.pending(question.record())
-                )
+                pending = tuple(question.wanted.values()) if again else question.pending(question.record())
                 if pending and (may_search or configs is not None or again):
                     unstored = self._search(question, self._launches(values, device, None), pending)
             found = unstored.merged(question.record().timings)
@@ -433,7 +431,7 @@ class TunedKernel:
         self.counters.searches += 1
         options, budget_s = self._measurement, current().tune_budget_s
         with launches.devices(pending) as devices:
-            found = question.search(
+            transient = question.search(
                 pending,
                 devices,
                 budget_s,
@@ -442,9 +440,9 @@ class TunedKernel:
                 what=self.__name__,
                 counters=self.counters,
             )
-        for timing in found.transient:
+        for timing in transient:
             log.warning("tuning %r: %s is left out until the next search: %s", self, dict(timing.config), timing.reason)
-        return Record(question.key, found.transient)
+        return Record(question.key, transient)
 
 
 def autotune(

@@ -22,7 +22,6 @@ from warp_tiles.errors import RefusedWorkerError, ToolchainError
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.measure import Candidate, Clock, Effort, Runner, describe_error, is_transient, race
 from warp_tiles.tuning.record import Config, Record, Timing, identity, settled
-from warp_tiles.tuning.space import modules_first
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.threads import DaemonThreads, available_cores, held, side_by_side, wait_all, wait_result
 from warp_tiles.util.warn import warn
@@ -73,19 +72,6 @@ class Counters:
     measure_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class SearchResult:
-    """The result of a search.
-
-    Attributes:
-        timings: One per configuration that was measured, dropped or failed.
-        transient: Those of ``timings`` that failed for a transient cause. ``finished`` does not get them.
-    """
-
-    timings: tuple[Timing, ...]
-    transient: tuple[Timing, ...] = ()
-
-
 def search(
     configs: Sequence[Config],
     devices: Sequence[SearchDevice],
@@ -98,7 +84,7 @@ def search(
     what: str = "",
     default: Config | None = None,
     counters: Counters | None = None,
-) -> SearchResult:
+) -> tuple[Timing, ...]:
     """Build and measure configurations.
 
     With several devices, or with a default, the fastest configurations are measured once more at the end, alternately
@@ -119,6 +105,9 @@ def search(
         what: Name of the tuned function, for the progress bar.
         default: One of the configurations, which the final measurement contains even if it is slow.
         counters: Receives the builds and measurements.
+
+    Returns:
+        The builds that failed for a transient cause.
 
     Raises:
         ToolchainError: The last device was lost.
@@ -192,7 +181,7 @@ class Question:
         missing = [name for name in self.wanted if not is_known(known.get(name))]
         new = [self.wanted[name] for name in missing if name not in known]
         again = [self.wanted[name] for name in missing if name in known]
-        return (*modules_first(new), *modules_first(again))
+        return (*new, *again)
 
     def search(
         self,
@@ -201,7 +190,7 @@ class Question:
         budget_s: float,
         finished: Callable[[Sequence[Timing], Record], None] = lambda timings, record: None,
         **options: Any,
-    ) -> SearchResult:
+    ) -> tuple[Timing, ...]:
         """Measure configurations, and store each timing when it is final.
 
         Args:
@@ -210,6 +199,9 @@ class Question:
             budget_s: See :func:`search`.
             finished: Called with timings and the record that they were added to.
             options: More arguments of :func:`search`.
+
+        Returns:
+            See :func:`search`.
         """
         # without this, a small budget would never be enough
         before = self.record().timings if budget_s else ()
@@ -281,7 +273,7 @@ class _Search:
     def has_time(self) -> bool:
         return time.monotonic() < self.deadline
 
-    def run(self, configs: Sequence[Config], default: Config | None) -> SearchResult:
+    def run(self, configs: Sequence[Config], default: Config | None) -> tuple[Timing, ...]:
         self.config_of = by_identity(configs)
         size = max(_BATCH if self.deadline == math.inf else _BATCH_ON_BUDGET, 4 * self.jobs)
         several, waiting, leaders = len(self.guards) > 1, deque(self.config_of), list[Runner]()
@@ -304,7 +296,7 @@ class _Search:
         finally:  # builds that exceed the budget end in the background; their results are ignored
             builder.shutdown(wait=False, cancel_futures=True)
         self.counters.measurements += len({runner.name for runner in self.runners if runner.samples_us})
-        return SearchResult(tuple(self.timings.values()), tuple(self.transient))
+        return tuple(self.transient)
 
     def _build(self, builder: DaemonThreads, names: Sequence[str]) -> list[Runner]:
         start = time.monotonic()

@@ -1,4 +1,4 @@
-"""The configurations of a search, as a list or as a space, and the order in which it measures them. Pure functions."""
+"""The configurations of a search, as a list or as a space. Pure functions."""
 
 from __future__ import annotations
 
@@ -130,21 +130,6 @@ def checked_configs(configs: Iterable[Any], what: str = "the configurations") ->
     if not found:
         raise TuningError(f"{what} are empty", remedy="give at least one")
     return tuple(found.values())
-
-
-def modules_first(configs: Iterable[Config]) -> list[Config]:
-    """Returns configurations that differ in more than ``block_dim``, then the rest.
-
-    On the CPU, a configuration of the rest shares a module with an earlier one, and would only wait for its build.
-    """
-    seen: set[str] = set()
-    firsts: list[Config] = []
-    others: list[Config] = []
-    for config in configs:
-        name = identity({key: value for key, value in config.items() if key != "block_dim"})
-        (others if name in seen else firsts).append(config)
-        seen.add(name)
-    return [*firsts, *others]
 
 
 @dataclass(frozen=True)
