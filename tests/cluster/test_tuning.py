@@ -17,7 +17,7 @@ import pytest
 
 import warp_tiles
 from tests.cluster import lab
-from tests.tuning.place_fakes import H200, placed, question, timing, variant
+from tests.tuning.place_fakes import H200, placed, question, variant
 from warp_tiles import settings
 from warp_tiles.cli.cluster_tuning import ClusterDevice, ClusterGpu, SentScript, assigned, cluster_tuners
 from warp_tiles.cli.tune import _tune_all
@@ -74,30 +74,6 @@ def test_workers_share_the_answers_and_their_records_are_the_users(workers: Any,
     assert {item.record.key.environment.device for item in stored} == {H200.device}
     assert len(stored) == 2
     assert all(timing.soft == H200.soft() for item in stored for timing in item.record.timings)
-
-
-def test_the_last_measurements_run_on_one_gpu(workers: Any, log: Path) -> None:
-    """The default and the fastest answers are comparable only under one clock."""
-    (tuner,) = tuners(workers, **equal_gpus(log))
-    tuner.tune_all(PLACED[:1])
-    last = [line for line in lines(log) if line[2]][-4:]
-    assert len({process for process, *_ in last}) == 1
-    default = identity(DEFAULTS["loop"])
-    assert Counter(name for _, _, runs, name in lines(log) if not runs)[default] == 1
-    assert default in {name for _, _, runs, name in lines(log)[-200:] if runs}
-
-
-def test_an_interrupted_search_measures_nothing_again_but_default_and_best(workers: Any, log: Path) -> None:
-    (tuner,) = tuners(workers, **equal_gpus(log))
-    known = PLACES[0].configs[:5]
-    key = PLACES[0].key(tuner.source, H200)
-    tuner.store.merge(key, [timing(config, 1.0 if config == known[3] else 9.0) for config in known])
-    (item,) = tuner.tune_all(PLACED[:1])
-    assert is_complete(item.record, item.place)
-    again = {name for *_, name in lines(log)} & {identity(config) for config in known}
-    assert again == {identity(known[0]), identity(known[3])}
-    (item,) = tuner.tune_all(PLACED[:1])
-    assert item.measured == 0
 
 
 def test_a_killed_worker_costs_nothing_and_another_continues(workers: Any, log: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from tests.tuning.fake_stores import MemoryStore
 from tests.tuning.kernels import CONFIGS, SIZE, arguments, dim, lists, scaled_add, tuned
 from warp_tiles import TuningError
 from warp_tiles._warp.intercept import intercepted
-from warp_tiles.tuning import launches
 from warp_tiles.tuning.store import RecordStore
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -191,18 +189,6 @@ def test_a_name_of_a_module_option_goes_to_the_module(store: MemoryStore, option
     add.launch(**lists(args))
 
 
-def test_only_gpus_like_the_launchs_own_share_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    def gpu(alias: str, sm_count: int = 132) -> Any:
-        return SimpleNamespace(alias=alias, name="NVIDIA H200", arch=90, sm_count=sm_count, is_cuda=True)
-
-    present = {device.alias: device for device in (gpu("cuda:0"), gpu("cuda:1"), gpu("cuda:2", 66), gpu("cuda:3"))}
-    monkeypatch.setattr(wp, "get_device", present.__getitem__)
-    monkeypatch.setattr(wp, "synchronize_device", lambda device: None)
-    places = launches._devices(present["cuda:1"], ["cuda:3", "cuda:2", "cuda:1"])
-    assert [device.alias for device in places] == ["cuda:1", "cuda:3"]
-    assert launches._devices(present["cuda:1"], []) == [present["cuda:1"]], "no other GPU by default"
-
-
 def test_only_block_dim_varies(store: MemoryStore) -> None:
     add, args = tuned(store, [{"tile": 8, "block_dim": size} for size in (32, 64)]), arguments()
     add.launch(**lists(args))
@@ -257,8 +243,6 @@ def test_an_empty_launch_is_not_tuned(store: MemoryStore) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"configs": []}, "are empty"),
-        ({"configs": [CONFIGS[0], CONFIGS[0]]}, "twice"),
         ({"configs": [{"tile": 8, "block_dim": 32, "depth": 2}]}, "names depth, which it does not take"),
         ({"configs": [{"block_dim": 32}]}, "lacks tile"),
         ({"configs": [{"tile": 8}]}, "has no block_dim"),
@@ -455,10 +439,3 @@ def test_the_provider_of_products_and_the_mode_of_the_build_are_in_the_key(
     assert add.key(arguments(), "cpu").digest == before.digest
     monkeypatch.setattr(wp.config, "mode", "debug")
     assert add.key(arguments(), "cpu").digest != before.digest
-
-
-def test_a_value_that_no_key_can_hold_is_named(store: MemoryStore) -> None:
-    shift = warp_tiles.autotune([{"step": 1}], key=("v",), dim=lambda c, args: SIZE, store=lambda now: store)(_shift)
-    y = wp.zeros(SIZE, dtype=float, device="cpu")
-    with pytest.raises(TuningError, match=r"the key names v, which is \(1.0, 2.0, 3.0\)"):
-        shift.launch(inputs=[(1.0, 2.0, 3.0), 1.0], outputs=[y], device="cpu")

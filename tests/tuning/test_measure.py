@@ -95,15 +95,6 @@ def test_the_interval_is_the_narrowest_of_95_percent(count: int) -> None:
     assert found.high_us == count - 1 - rank
 
 
-def test_the_interval_covers_the_true_median_as_often_as_it_says() -> None:
-    source = random.Random(7)
-    hits = 0
-    for _ in range(2000):
-        found = statistics([source.expovariate(1.0) + 0.01 for _ in range(20)])
-        hits += found.low_us <= math.log(2) + 0.01 <= found.high_us
-    assert hits / 2000 > 0.94
-
-
 def test_no_samples_have_no_median() -> None:
     with pytest.raises(ValueError, match="no samples"):
         statistics([])
@@ -147,13 +138,6 @@ def test_a_failed_candidate_does_not_stop_the_others() -> None:
 
     runners, _ = contest({"broken": broken, "fine": noisy(10)})
     assert (runners["broken"].status, runners["broken"].reason) == ("failed", "RuntimeError: illegal address")
-    assert runners["fine"].status == "ok"
-
-
-def test_a_failure_in_the_middle_of_the_race() -> None:
-    times = iter([10.0] * 12)
-    runners, _ = contest({"dies": lambda: next(times), "fine": noisy(10)})
-    assert runners["dies"].status == "failed"
     assert runners["fine"].status == "ok"
 
 

@@ -55,17 +55,9 @@ def winner(*timings: Timing) -> Any:
     return None if found is None else found.config["x"]
 
 
-def test_the_fastest_median_wins() -> None:
-    assert winner(timing({"x": 1}, 30.0), timing({"x": 2}, 10.0), timing({"x": 3}, 20.0)) == 2
-
-
 def test_without_a_measurement_there_is_no_winner() -> None:
     assert record().winner() is None
     assert winner(failure({"x": 1}), timing({"x": 2}, 1.0, status="dropped")) is None
-
-
-def test_a_dropped_candidate_never_wins() -> None:
-    assert winner(timing({"x": 1}, 1.0, status="dropped"), timing({"x": 2}, 10.0)) == 2
 
 
 def test_of_equals_the_least_shared_memory_wins() -> None:
@@ -110,11 +102,6 @@ def test_only_requested_candidates_count() -> None:
     assert found.config == {"x": 2, "y": 1}
     assert both.among(()).winner() is None
     assert both.among({identity({"x": 3})}).winner() is None
-
-
-def test_merging_replaces_by_configuration_and_keeps_the_rest() -> None:
-    merged = record(timing({"x": 1}, 10.0), failure({"x": 2})).merged([timing({"x": 2}, 5.0), timing({"x": 3}, 7.0)])
-    assert [(item.config["x"], item.status) for item in merged.timings] == [(1, "ok"), (2, "ok"), (3, "ok")]
 
 
 @settings(max_examples=40)
