@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import sys
 from dataclasses import asdict, replace
@@ -14,11 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import warp as wp
-from matplotlib.figure import Figure
-from matplotlib.transforms import Bbox
 
 from benchmarks import gemm
-from benchmarks.drawing import gemm as drawing
 from benchmarks.speed import cublas, timing
 from benchmarks.speed.arrays import to_host
 from benchmarks.speed.cells import PARTS, Entry, Part
@@ -93,15 +89,6 @@ def test_the_products_are_those_of_our_side(torch: Any, part: Part, types: str) 
     assert torch.backends.cuda.matmul.allow_tf32 == (types == "tf32")
 
 
-@pytest.mark.parametrize("part", WHOLE.values(), ids=WHOLE)
-@pytest.mark.parametrize("types", ["fp16", "bf16", "fp64"])
-def test_torch_itself_computes_the_products(monkeypatch: pytest.MonkeyPatch, part: Part, types: str) -> None:
-    torch = pytest.importorskip("torch")
-    monkeypatch.setattr(wp, "stream_to_torch", lambda device: None)
-    row: dict[str, Any] = {"difference": {}}
-    assert cublas.load(stand_in_for_torch(torch.matmul), our_side(part, types), row)
-
-
 def test_wrong_results_are_an_error_and_those_of_torch_are_recorded(torch: Any) -> None:
     row: dict[str, Any] = {"difference": {}}
     with pytest.raises(WrongResultError, match="c differs"):
@@ -141,20 +128,6 @@ def test_a_row_of_products(torch: Any, measured: Any) -> None:
     assert "0.50 of cuBLAS's speed" in gemm.line_of(row)
 
 
-def test_gradients_of_whole_arrays_replay_no_product(measured: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    load_sides = gemm.load_sides
-
-    def sides(*arguments: Any) -> dict[str, Any]:
-        found = load_sides(*arguments)
-        found["tiles"].replays_product = False
-        return found
-
-    monkeypatch.setattr(gemm, "load_sides", sides)
-    row = measured(WHOLE["backward_loop"], None)
-    assert row["tiles"]["forward_us"] == 0.0
-    assert row["adjoint_ratio"] == round((60.0 - 20.0) / 30.0, 3)
-
-
 def test_a_row_of_gradients_counts_two_products_of_cublas(torch: Any, measured: Any) -> None:
     row = measured(WHOLE["backward_loop"], torch)
     assert (row["to_cublas"], row["adjoint_ratio"]) == (0.5, 2.0)
@@ -162,25 +135,11 @@ def test_a_row_of_gradients_counts_two_products_of_cublas(torch: Any, measured: 
     assert row["tiles"]["tflops"] == round(6 * SIZE**3 / 30e6, 3)
 
 
-def test_a_row_without_torch_lacks_the_column(measured: Any) -> None:
-    row = measured(WHOLE["loop"], None)
-    assert row["ratio"] == 2.0
-    assert not {"cublas", "to_cublas"} & set(row)
-    assert "cuBLAS" not in gemm.line_of(row)
-
-
 def test_a_failure_of_torch_is_printed(torch: Any, measured: Any) -> None:
     torch.matmul = None
     row = measured(WHOLE["loop"], torch)
     assert "to_cublas" not in row
     assert "cublas failed: TypeError" in gemm.line_of(row)
-
-
-def test_the_summary_has_mean_and_range_of_the_column() -> None:
-    rows: list[gemm.Row] = [{"types": "fp16", "to_cublas": value, "ratio": 2.0} for value in (0.25, 1.0)]
-    found = gemm.summary([*rows, {"types": "fp32", "ratio": 2.0}], loop=True)
-    assert found["all"]["to_cublas"] == {"ratios": 2, "geometric_mean": 0.5, "least": 0.25, "greatest": 1.0}
-    assert "to_cublas" not in found["fp32"]
 
 
 def test_each_part_says_what_is_compared_or_why_nothing_is() -> None:
@@ -254,70 +213,3 @@ def test_runs_with_and_without_torch(run: Any, capsys: pytest.CaptureFixture[str
 
     for torch in (None, stand_in_for_torch()):  # now nothing is missing
         assert run(torch, *only, "--missing")["parts"] == second["parts"]
-
-
-def drawn(data: Any) -> list[Figure]:
-    """The figures of a record."""
-    figures = [drawing.draw(name, part, RUN) for name, part in data["parts"].items()]
-    for figure in figures:
-        figure.draw_without_rendering()
-    return figures
-
-
-def parts_of(rows: Any) -> dict[str, Any]:
-    """A record with both parts of loops; ``rows`` turns the row of an entry into another."""
-    parts = {
-        name: {"title": name, "rows": [rows(entry) | {"run": 0} for entry in PARTS[name].entries]} for name in WHOLE
-    }
-    return {"runs": [RUN], "parts": parts}
-
-
-def overlapping(boxes: list[Bbox]) -> int:
-    return sum(first.overlaps(second) for first, second in itertools.combinations(boxes, 2))
-
-
-@pytest.mark.parametrize("tflops", [8.0, 78.0, 84.0])
-def test_no_text_of_a_picture_covers_another(tflops: float) -> None:
-    for figure in drawn(parts_of(lambda entry: row_of(entry, tflops))):
-        (legend,) = figure.legends
-        assert legend.get_texts()[-1].get_text() == "cuBLAS"
-        assert "GPU, Warp 1.19.0" in legend.get_title().get_text()
-        assert "a share of cuBLAS's" in figure.get_supxlabel()
-        boxes = [legend.get_window_extent()]
-        for axes in figure.axes:
-            assert not legend.get_window_extent().overlaps(axes.get_window_extent())
-            labels = [*axes.get_yticklabels(), *axes.texts, axes._left_title]
-            boxes += [label.get_window_extent() for label in labels]
-        assert overlapping(boxes) == 0
-
-
-def test_pictures_of_loops_compare_times() -> None:
-    """cuBLAS computes two products of a gradient, and Warp's adjoint three; its rates are of no account."""
-    data = parts_of(lambda entry: row_of(entry, 40.0, 50.0))
-    for row in data["parts"]["backward_loop"]["rows"]:
-        row["cublas"]["tflops"] *= 2 / 3
-    for figure in drawn(data):
-        dots = [line.get_xdata()[0] for line in figure.axes[0].lines if line.get_marker() == "o"]
-        assert dots[:2] == pytest.approx([20 / 50, 40 / 50])
-
-
-def test_records_without_the_column_are_drawn_without_it() -> None:
-    data = json.loads((gemm.ROOT / "benchmarks" / "results" / "gemm.json").read_text())
-    for part in data["parts"].values():
-        for row in part["rows"]:
-            row.pop("cublas", None)
-            row.pop("to_cublas", None)
-    for figure in drawn(data):
-        (legend,) = figure.legends
-        assert not [text for text in legend.get_texts() if "cuBLAS" in text.get_text()]
-        assert not any(legend.get_window_extent().overlaps(axes.get_window_extent()) for axes in figure.axes)
-
-
-def test_a_record_with_the_column_in_some_rows_shows_these() -> None:
-    data = parts_of(row_of)
-    for part in data["parts"].values():
-        for row in part["rows"][1:]:
-            del row["cublas"], row["to_cublas"]
-        part["rows"][2] = {"name": "wrong", "types": "fp16", "wrong": "c", "run": 0}
-    figure, _ = drawn(data)
-    assert [text.get_text() for axes in figure.axes for text in axes.texts] == ["0.50, 2.0x Warp"]

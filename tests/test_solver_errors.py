@@ -45,16 +45,6 @@ def test_rows_have_unique_names_and_few_kernels() -> None:
             assert results["warp"] == results["tiles"]
 
 
-def test_only_solvers_chooses_all_of_their_rows() -> None:
-    assert numerics.select(numerics.ROWS, ["solvers"], "products") == []
-    assert numerics.select(solver_errors.ROWS, ["solvers"], "solvers") == solver_errors.ROWS
-    assert numerics.select(solver_errors.ROWS, ["cholesky fp64, 8, *"], "solvers") == [
-        solver_errors.Row("cholesky", "fp64", 8, 1e2),
-        solver_errors.Row("cholesky", "fp64", 8, 1e12),
-    ]
-    assert numerics.select(numerics.ROWS, ["*"], "products") == numerics.ROWS
-
-
 @pytest.mark.parametrize("function", solver_errors.FUNCTIONS)
 @pytest.mark.parametrize("types", ["fp32", "fp64"])
 def test_inputs_have_their_condition_number(function: str, types: str) -> None:
@@ -209,9 +199,3 @@ def test_rows_of_products_and_solvers_are_kept_apart(monkeypatch: pytest.MonkeyP
     assert text.endswith("<!-- solvers: end -->\ntwo\n")
     assert "TODO" not in text
     assert "| `tile_upper_solve` | x | fp32 | 1e2 | 1.0e-05 / 1.0e-05 / 1.0e-05 |" in text
-
-
-def test_an_unknown_row_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "argv", ["numerics.py", "--json", str(tmp_path / "a.json"), "--only", "solver"])
-    with pytest.raises(SystemExit):
-        numerics.main()

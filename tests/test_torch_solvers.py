@@ -14,7 +14,6 @@ import pytest
 import warp as wp
 
 from benchmarks import solver_errors, solvers, torch_solvers
-from benchmarks.gemm import table_text
 from benchmarks.speed import timing
 from benchmarks.speed.builds import Build
 
@@ -70,14 +69,6 @@ def triangles(function: str) -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.parametrize("function", solver_errors.FUNCTIONS)
-def test_torch_computes_what_the_solver_function_computes(function: str) -> None:
-    torch = pytest.importorskip("torch")
-    a, b, expected = triangles(function)
-    found = torch_solvers.compute(torch, function, torch.from_numpy(a), torch.from_numpy(b))
-    assert torch_solvers.difference(found.numpy(), expected) < 1e-12
-
-
-@pytest.mark.parametrize("function", solver_errors.FUNCTIONS)
 @pytest.mark.parametrize("wrong", [False, True])
 def test_a_row_beside_torch(monkeypatch: pytest.MonkeyPatch, function: str, wrong: bool) -> None:
     times = {"tiles": 10.0, "default": 50.0, "cusolver": 30.0}
@@ -126,31 +117,6 @@ def test_torch_is_compared_with_the_fastest_number_of_threads() -> None:
     assert torch_solvers.fastest_cells(rows, chosen) == [cell(64)]
     assert torch_solvers.fastest_cells(rows, [chosen[0], chosen[2]]) == [cell(32)]
     assert torch_solvers.fastest_cells([], chosen) == []
-
-
-def test_one_cell_of_each_forward_function_is_compared_with_torch() -> None:
-    rows = [{"name": each.label, "tiles": {"median_us": 1.0}} for each in solvers.cells()]
-    found = torch_solvers.fastest_cells(rows, solvers.cells())
-    assert len(found) == len({torch_solvers.name_of(each) for each in found}) == 4 * 10 * 2
-    assert set(torch_solvers.OPERATIONS) == {each.function for each in found}
-
-
-def test_the_column_is_part_of_the_results() -> None:
-    rows = [{"name": "one"}, {"name": "two"}]
-    head = {"date": "today", "summary": {"all": {"ratios": 1}}}
-    column = {"torch": "2.11.0", "summary": {}, "rows": [{"name": "a", "ratio": 2.0}]}
-    text = torch_solvers.with_column(table_text(head, rows), column, "")
-    assert json.loads(text) == {**head, "rows": rows, "torch": column}
-    without = torch_solvers.with_column(table_text(head, rows), None, 'torch is "not" installed')
-    assert json.loads(without) == {**head, "rows": rows, "torch": None, "torch_note": 'torch is "not" installed'}
-    assert (
-        json.loads(torch_solvers.with_column(table_text(head, []), {**column, "rows": []}, ""))["torch"]["rows"] == []
-    )
-
-
-def test_rows_that_are_not_run_are_kept() -> None:
-    known, new = [{"name": "b", "ratio": 1}, {"name": "a", "ratio": 1}], [{"name": "b", "ratio": 2}]
-    assert torch_solvers.merged(known, new, ["a", "b", "c"]) == [{"name": "a", "ratio": 1}, {"name": "b", "ratio": 2}]
 
 
 def test_a_missing_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from benchmarks import matmul, tune_matmul
+from benchmarks import tune_matmul
 from tests.tuning.place_fakes import Machine
 from warp_tiles.array_products.answers import key_of, winners
 from warp_tiles.gemm.matmul import choose_matmul
@@ -21,20 +21,6 @@ from warp_tiles.tuning.record import Record, decode_records, encode_records, ide
 from warp_tiles.tuning.store import RecordStore
 
 CONFIG = MatmulConfig(64, 64, 64, 128)
-
-
-def test_rows_have_different_names() -> None:
-    assert len({row.name for row in matmul.ROWS}) == len(matmul.ROWS)
-    assert sum(row.kind == "skinny" for row in matmul.ROWS) == 20
-    assert {row.dtype for row in matmul.ROWS} == set(matmul.ALLOWED)
-    assert {row.kind for row in matmul.ROWS} == set(matmul.KINDS)
-
-
-def test_the_summary_has_a_geometric_mean_of_each_kind() -> None:
-    rows = [
-        {"kind": kind, "to_torch": {"torch": ratio}} for kind, ratio in (("skinny", 2.0), ("skinny", 0.5), ("layer", 3))
-    ]
-    assert matmul.summary(rows) == {"skinny": 1.0, "layer": 3.0}
 
 
 def test_each_bucket_is_tuned_once() -> None:

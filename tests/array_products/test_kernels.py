@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import warp as wp
-from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.array_products.cases import cube, square
@@ -74,11 +73,6 @@ def test_an_epilogue_is_known_by_what_it_computes() -> None:
     assert names[0] == names[2] != names[1]
 
 
-def test_kernels_have_no_adjoint() -> None:
-    assert tile_kernel(key()).options["enable_backward"] is False
-    assert tile_kernel(key()).module.options["enable_backward"] is False
-
-
 def test_names_are_the_same_in_each_process() -> None:
     code = (
         "import sys, warp as wp; wp.config.log_level = wp.LOG_WARNING\n"
@@ -122,15 +116,6 @@ def test_only_blocks_of_persistent_kernels_go_on_with_other_tiles(
 
 
 NUMBERS = st.integers(0, 2**31 - 1)
-
-
-@given(NUMBERS, st.integers(1, 2**31 - 1))
-@example(2**31 - 1, 1)
-@example(2**31 - 1, 2)
-@example(2**31 - 1, 2**31 - 1)
-def test_a_quotient_by_the_inverse_is_at_most_one_too_small(number: int, divisor: int) -> None:
-    assert inverse(divisor) < 2**32
-    assert number // divisor - (number * inverse(divisor) >> 32) in (0, 1)
 
 
 @wp.kernel

@@ -91,12 +91,6 @@ def test_loops_of_other_types_load_ahead(dtype: Any, tf32: bool, b_transposed: b
         assert loop["state"] in ("pipelined", *(["register_accumulators"] if small else [])), (config, loop)
 
 
-@pytest.mark.parametrize(("a", "b"), [("float32", "float16"), ("float16", "float32")])
-def test_a_float32_gradient_of_a_product_of_float16(a: Any, b: Any) -> None:
-    key = TileKernel(a, b, (64, 64, 32), False, True, False, Epilogue("float16", has_beta=True))
-    assert loop_of(key, 128)["state"] == "pipelined"
-
-
 def test_kernels_without_adjoints_and_without_unused_functions() -> None:
     key = TileKernel("float16", "float16", tile_of(LARGE), False, False, False, Epilogue("float16"))
     plan = warp_tiles.plan(tile_kernel(key).module, arch=90, block_dim=256)

@@ -52,14 +52,6 @@ def test_memory_is_kept_and_grows(device: Any) -> None:
     assert kept.array.capacity >= 5000
 
 
-def test_each_stream_has_memory_of_its_own(device: Any) -> None:
-    with workspace(1000, 4, device) as first:
-        pass
-    device.stream = stream(2)
-    with workspace(1000, 4, device) as second:
-        assert second != first
-
-
 def test_the_workspaces_of_a_device_are_bounded(device: Any) -> None:
     for number in range(8):
         device.stream = stream(number)

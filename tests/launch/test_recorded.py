@@ -108,16 +108,6 @@ def test_a_generic_kernel_is_recorded_for_its_arguments(dtype: Any) -> None:
         pair.set("x", array(np.zeros(4), dtype=wp.float16))
 
 
-def test_two_instances_of_a_generic_kernel_live_side_by_side() -> None:
-    pairs = []
-    for dtype in (wp.float32, wp.float16, wp.int32):
-        x, out = (wp.array([1, 2, 3], dtype=dtype, device=CPU) for _ in range(2))
-        pairs.append((record(twice, 3, [x], [out], device=CPU), out))
-    for pair, out in pairs:
-        pair.forward()
-        np.testing.assert_array_equal(out.numpy(), [2, 4, 6])
-
-
 def test_tiles_are_launched_as_with_launch_tiled() -> None:
     x = array(np.arange(64.0).reshape(4, 16))
     ours, theirs = array([0.0]), array([0.0])

@@ -259,13 +259,6 @@ def test_an_invalid_option_is_named(name: str, values: tuple[Any, ...]) -> None:
         assert caught.value.remedy
 
 
-def test_numpy_integers_are_whole_numbers() -> None:
-    arguments = blend_arguments()
-    pair = record(blend, 5, tuple(arguments), block_dim=np.int64(1), max_blocks=np.int32(2), device=CPU)
-    pair.forward()
-    np.testing.assert_allclose(arguments[5].numpy(), expected_blend(arguments), rtol=1e-6)
-
-
 def test_an_object_that_is_not_a_kernel() -> None:
     with pytest.raises(RecordingError, match="is not a kernel"):
         record(lambda: None, 1, device=CPU)

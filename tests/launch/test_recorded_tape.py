@@ -115,30 +115,6 @@ def test_the_tape_has_them_before_its_backward_pass() -> None:
         assert (tape.gradients[x], tape.gradients[loss]) == (x.grad, loss.grad)
 
 
-def test_recorded_and_ordinary_launches_share_a_tape() -> None:
-    simulation = Simulation()
-    tape, expected = taped(simulation, simulation.launch)
-    tape.zero()
-
-    def mixed() -> None:
-        half = STEPS // 2
-        states = simulation.states
-        for index in range(STEPS):
-            if index < half:
-                simulation.step.set("x", states[index])
-                simulation.step.set("next", states[index + 1])
-                simulation.step.forward()
-            else:
-                wp.launch(
-                    step, SIZE, inputs=[states[index], simulation.spring], outputs=[states[index + 1]], device=CPU
-                )
-        simulation.energy.forward()
-
-    _, got = taped(simulation, mixed)
-    for ours, theirs in zip(got, expected):
-        np.testing.assert_array_equal(ours, theirs)
-
-
 def test_a_tape_keeps_the_arguments_of_the_forward_pass() -> None:
     x, y, loss = (Simulation.array(values) for values in ([2.0], [5.0], [0.0]))
     pair = record(energy, 1, [x], [loss], device=CPU)

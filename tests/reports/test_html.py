@@ -32,11 +32,6 @@ def themes() -> dict[str, dict[str, str]]:
     return {"light": variables(light), "dark": variables(dark)}
 
 
-def test_the_formula_knows_black_and_white() -> None:
-    assert contrast("#000000", "#ffffff") == pytest.approx(21)
-    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
-
-
 def test_the_style_has_both_themes() -> None:
     assert themes() == {"light": LIGHT, "dark": DARK}
     assert set(LIGHT) == set(DARK)

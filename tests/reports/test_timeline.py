@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.reports.records import FORWARD, HOSTILE, backward_plan, hostile, looked_up, plan, planned, record, run
+from tests.reports.records import FORWARD, HOSTILE, hostile, looked_up, plan, planned, record, run
 from warp_tiles.reports.timeline import Row, timeline, trace
 
 
@@ -122,11 +122,6 @@ def test_a_link_by_warp_has_another_name() -> None:
     assert rows_of("late")["link by Warp"].spans[-1].text == "Warp compiles and links"
 
 
-def test_times_of_a_backward_module_are_those_of_the_record() -> None:
-    made = record(backward_plan(), [FORWARD], 1.0, 2.0).to_json()
-    assert [phase["name"] for phase in made["phases"]] == ["wait_for_functions", "compile", "link"]
-
-
 # ---- the trace
 
 
@@ -216,8 +211,3 @@ def test_lookups_of_linked_modules_are_events() -> None:
 def test_texts_stay_as_they_are() -> None:
     text = json.dumps(trace(hostile(), {}))
     assert json.dumps(f"module first{HOSTILE}")[1:-1] in text
-
-
-def test_a_plan_has_no_events() -> None:
-    assert trace(planned(), {})["traceEvents"] == []
-    assert trace({}, {})["traceEvents"] == []

@@ -29,14 +29,6 @@ pytestmark = pytest.mark.usefixtures("clean_settings")
 KEY = "ed25519:" + "A" * 43 + "="
 
 
-def test_defaults() -> None:
-    now = current()
-    assert (now.provider, now.linker, now.progress, now.jobs) == ("auto", "auto", "auto", 0)
-    assert now.cache_dir is None
-    assert not now.cache_shared
-    assert {name: getattr(now, name) for name in settings.defaults()} == settings.defaults()
-
-
 def test_none_in_configure_removes_only_that_setting() -> None:
     configure(jobs=2, linker="warp")
     configure(jobs=None)
