@@ -97,9 +97,9 @@ class Setup:
 
     @property
     def files(self) -> list[Path]:
-        """All files but locks and marks."""
+        """All files but locks."""
         folder = self.root / HEADERS / "v1"
-        return [p for p in folder.rglob("*") if p.is_file() and p.parent.name not in ("locks", "marks")]
+        return [p for p in folder.rglob("*") if p.is_file() and p.parent.name != "locks"]
 
 
 @pytest.fixture
@@ -249,14 +249,6 @@ def test_a_folder_that_cannot_be_written_costs_only_the_headers(setup: Setup) ->
     setup.root.mkdir()
     (setup.root / HEADERS).write_text("a file is in the way")
     assert states(setup, 3) == ["none"] * 3
-
-
-def test_the_oldest_marks_are_removed(setup: Setup) -> None:
-    cache = setup.headers._cache
-    assert [cache.mark(f"{number:02}", 3) for number in range(5)] == [False] * 5
-    assert cache.mark("04", 3)
-    assert not cache.mark("00", 3)
-    assert len(list((setup.root / HEADERS / "v1" / "marks").iterdir())) <= 3
 
 
 def test_the_file_of_an_unknown_key_is_none(setup: Setup) -> None:

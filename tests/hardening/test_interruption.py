@@ -226,8 +226,7 @@ def test_a_waiter_names_the_process_and_an_interrupt_frees_it(suspended: subproc
         lines.append(line)
         if "waiting for" in line:
             break
-    assert f"waiting for process {suspended.pid} (" in lines[-1], lines
-    assert "suspended), which builds the same;" in lines[-1]
+    assert f"waiting for process {suspended.pid} on {os.uname().nodename!r}, which builds the same;" in lines[-1], lines
     start = time.monotonic()
     waiter.send_signal(signal.SIGINT)
     waiter.communicate(timeout=60)
@@ -276,17 +275,17 @@ def test_a_suspended_change_is_named_and_costs_one_wait(
             change(root, number)
             assert shortest_s <= time.monotonic() - start < longest_s
         (text,) = [record.getMessage() for record in caplog.records if "waiting for" in record.getMessage()]
-        assert f"waiting for process {holder.pid} (" in text
-        assert f"suspended), which changes {root}; this process waits 1 s at most" in text
+        name = f"process {holder.pid} on {os.uname().nodename!r}"
+        assert f"waiting for {name}, which changes {root}; this process waits 1 s at most" in text
         if change is put:
             (problem,) = [record.getMessage() for record in caplog.records if "not coordinated" in record.getMessage()]
-            assert f"was held for 1 s by process {holder.pid} (" in problem
+            assert f"was held for 1 s by {name}" in problem
     change(root, 3)
     assert trusted_folder._timeouts == {}
 
 
 def test_a_process_is_described() -> None:
-    assert processes.described(processes.this_process()).startswith(f"process {os.getpid()} (")
+    assert processes.described(processes.this_process()) == f"process {os.getpid()} on {os.uname().nodename!r}"
     assert processes.described(b"123 elsewhere") == "process 123 on 'elsewhere'"
     for damaged in (b"", b"x", b"-1 host", b"9" * 500, b"\xff\xfe"):
         assert processes.described(damaged) == "another process"

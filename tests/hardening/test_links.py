@@ -50,10 +50,7 @@ def use_inner_caches(root: Path) -> None:
         cache.get(key(0))
         with errors_of_commands():
             cache.entries()
-    marked = FileCache(root, HEADERS, suffix=HEADERS_SUFFIX)
-    marked.verified_path(key(1), sha256)
-    with errors_of_commands():
-        marked.mark("mark", 1)
+    FileCache(root, HEADERS, suffix=HEADERS_SUFFIX).verified_path(key(1), sha256)
 
 
 def reproduce(root: Path) -> None:
@@ -74,7 +71,6 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "clear": lambda root: Cache(root).clear(),
     "verify": lambda root: Cache(root).verify(remove=True),
     "listing": lambda root: Cache(root).entries(),
-    "mark": lambda root: FileCache(root).mark("mark", 1),
     "temporary": lambda root: FileCache(root).temporary_path().write_bytes(b""),
     "missed": lambda root: [MissedKeys(root).add(key(number)) for number in range(3)],
     "facts": lambda root: ToolchainStore(root)._write("toolchain", [], {}),
@@ -85,7 +81,7 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "remove records": lambda root: RecordStore(root, folder="tuning").remove(),
 }
 PLACES = (
-    "v1", "v1/keys", "v1/objects", "v1/locks", "v1/marks", "asked", "toolchain",
+    "v1", "v1/keys", "v1/objects", "v1/locks", "asked", "toolchain",
     "toolchain/v1", "tuning", "tuning/.locks", "tuning/gemm", "failed",
     *(f"{cache}{inner}" for cache in (MODULES, HEADERS) for inner in ("", "/v1", "/v1/keys")),
 )  # fmt: skip

@@ -20,15 +20,16 @@ from typing import TYPE_CHECKING
 from warp_tiles.compile.compiler import FIRST_VERSION, Compiled, CompileRequest, HeaderFile
 from warp_tiles.errors import CacheError, ToolchainError
 from warp_tiles.store.cache import FileCache
+from warp_tiles.store.documents import Documents
 from warp_tiles.store.key import CacheKey
-from warp_tiles.store.paths import HEADERS, HEADERS_SUFFIX
+from warp_tiles.store.paths import ASKED_HEADERS, HEADERS, HEADERS_SUFFIX
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 
 if TYPE_CHECKING:
     from warp_tiles.compile.toolchain import ToolchainStore
 
 MAX_BYTES = 400 << 20
-_MAX_MARKS = 64
+MOST_ASKED = 64
 
 
 class ModuleHeaders:
@@ -42,6 +43,7 @@ class ModuleHeaders:
 
     def __init__(self, root: Path, store: ToolchainStore, later: Callable[[Callable[[], None]], object]) -> None:
         self._cache = FileCache(root, HEADERS, max_bytes=MAX_BYTES, suffix=HEADERS_SUFFIX)
+        self._asked = Documents(root, ASKED_HEADERS, most=MOST_ASKED)
         self._store = store
         self._later = later
         self._writing: set[str] = set()
@@ -90,8 +92,11 @@ class ModuleHeaders:
             if stored is not None:
                 return HeaderFile(os.fspath(stored))
             with self._lock:
-                if key.digest in self._writing or not self._cache.mark(key.digest, _MAX_MARKS):
-                    return None  # the first module that needs them, or they are being written
+                if key.digest in self._writing:
+                    return None
+                if self._asked.read(key.digest) is None:  # the first module that needs them
+                    self._asked.write(key.digest, {})
+                    return None
                 self._writing.add(key.digest)
             return HeaderFile(os.fspath(self._cache.temporary_path()), create=True)
         except (CacheError, OSError) as error:

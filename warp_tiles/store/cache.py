@@ -10,7 +10,7 @@ from pathlib import Path
 
 from warp_tiles.errors import CacheError
 from warp_tiles.store import maintain
-from warp_tiles.store.folder import MARKS, OBJECTS, Folder, lock_problem, refused
+from warp_tiles.store.folder import OBJECTS, Folder, lock_problem, refused
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import LAYOUT, absolute
@@ -436,24 +436,3 @@ class FileCache(Cache):
         folder = f"{OBJECTS}/00"
         self._folder.files.make(folder)
         return self._folder.files.path(f"{folder}/{temporary_name()}")
-
-    def mark(self, name: str, most: int) -> bool:
-        """Leave a mark beside the entries.
-
-        Args:
-            name: A name of letters and digits.
-            most: The largest number of marks. The oldest are removed first.
-
-        Returns:
-            True if the mark existed.
-
-        Raises:
-            OSError: The mark cannot be left, or the folder is refused.
-        """
-        files = self._folder.files
-        if not files.create_empty(f"{MARKS}/{name}"):
-            return True
-        marks = sorted((status.st_mtime_ns, mark) for mark, status in files.files(MARKS))
-        for _, mark in marks[: max(0, len(marks) - most)]:
-            files.remove(mark)
-        return False

@@ -27,7 +27,7 @@ from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, Tru
 STORE_LOCK = "store"
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_PAYLOAD_BYTES = 256 << 20
-KEYS, OBJECTS, LOCKS, MARKS = f"{LAYOUT}/keys", f"{LAYOUT}/objects", f"{LAYOUT}/locks", f"{LAYOUT}/marks"
+KEYS, OBJECTS, LOCKS = f"{LAYOUT}/keys", f"{LAYOUT}/objects", f"{LAYOUT}/locks"
 SLOT_PREFIX = "worker-"  # of the locks of running compilers
 
 
@@ -66,7 +66,7 @@ class Folder:
             OSError: A folder cannot be examined.
         """
         self.files.check()
-        for folder in (KEYS, OBJECTS, LOCKS, MARKS):
+        for folder in (KEYS, OBJECTS, LOCKS):
             self.files.folders(folder)
 
     def lock(
@@ -192,7 +192,7 @@ class Folder:
 
     def each_temporary(self) -> Iterator[tuple[str, os.stat_result]]:
         """Temporary files of running and of interrupted writers, by name below the root."""
-        for name, status in (*self._sharded(KEYS), *self._sharded(OBJECTS)):
+        for name, status in (*self._sharded(KEYS), *self._sharded(OBJECTS), *self.files.files(LOCKS)):
             if name.rpartition("/")[2].startswith(TEMP_PREFIX):
                 yield name, status
 

@@ -15,14 +15,14 @@ from pathlib import Path
 from warp_tiles.store.documents import Documents
 from warp_tiles.store.folder import KEYS, Folder
 from warp_tiles.store.manifest import Manifest
-from warp_tiles.store.paths import HEADERS, HEADERS_SUFFIX, LAYOUT, MODULES, MODULES_SUFFIX, STARTS
+from warp_tiles.store.paths import ASKED_HEADERS, HEADERS, HEADERS_SUFFIX, LAYOUT, MODULES, MODULES_SUFFIX, STARTS
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.util.processes import is_leftover
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 DAY_S = 86400.0
-DOCUMENTS = ("toolchain", f"toolchain/{LAYOUT}", "asked")
+DOCUMENTS = ("toolchain", f"toolchain/{LAYOUT}", "asked", ASKED_HEADERS)
 #: Everything below the root of all caches, in the user's words.
 PARTS = {
     "functions": (LAYOUT,),

@@ -13,6 +13,8 @@ LAYOUT = "v1"
 MODULES, MODULES_SUFFIX = "modules", ".cubin"
 #: The cache of precompiled headers of modules.
 HEADERS, HEADERS_SUFFIX = "cuda_headers", ".pch"
+#: The folder that names the headers that a module needed and that are not precompiled yet.
+ASKED_HEADERS = "asked/headers"
 #: The folder of start records below the root.
 STARTS = "starts"
 _NO_FOLDER = Path(os.devnull) / "warp_tiles"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import shutil
 import stat
 import time
@@ -34,9 +33,6 @@ _READ_FLAGS = (
 _CREATE_FLAGS = (
     os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 )  # O_EXCL follows no link
-_OPEN_FILE = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/([0-9]{1,9})")
-_STREAMS = {"stdout": 1, "stderr": 2}
-_MOST_LINKS = 40
 _MOST_OUTPUT_BYTES = 1 << 30
 _DIGESTS_SUFFIX = ".sha256"
 _warned = WarnedTexts()
@@ -120,7 +116,7 @@ def open_output(path: Path) -> Iterator[BinaryIO]:
     """Open an output that the user names: whole or not at all.
 
     A new file has the permissions that the umask allows, and a file that is replaced keeps its own. A link is followed,
-    and the file behind it is replaced. A FIFO, a device or an open file (``/dev/stdout``) is written to, and never
+    and the file behind it is replaced. A FIFO, a device or a standard stream (``/dev/stdout``) is written to, and never
     replaced.
 
     Yields:
@@ -170,30 +166,23 @@ def write_output(path: Path, data: bytes) -> None:
         stream.write(data)
 
 
-def _special(path: Path) -> str | int | None:
-    """What to open for an output that is written to in place: a path, or a copy of an open file. None for a file.
+def _special(path: Path) -> Path | int | None:
+    """What to open for an output that is written to in place: a path, or a copy of a standard stream. None for a file.
 
     Raises:
         IsADirectoryError: It is a folder.
     """
-    place = os.path.abspath(path)
-    for _ in range(_MOST_LINKS):
-        place = "/" + place.lstrip("/") if os.sep == "/" else place
-        if (match := _OPEN_FILE.fullmatch(place)) is not None:
-            number = match[1] or match[2]
-            return os.dup(_STREAMS.get(number) or int(number))
-        if not os.path.islink(place) or place.startswith("/proc/"):
-            break
-        place = os.path.abspath(os.path.join(os.path.dirname(place), os.readlink(place)))
-    if place.startswith("/proc/"):
-        return place
     try:
-        mode = os.stat(place).st_mode
+        status = os.stat(path)
     except FileNotFoundError:
         return None
-    if stat.S_ISDIR(mode):
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
-    return None if stat.S_ISREG(mode) else place
+    for stream in (1, 2):
+        with suppressed(OSError):  # it is closed
+            if os.path.samestat(status, os.fstat(stream)):
+                return os.dup(stream)  # which keeps its place in the file
+    return None if stat.S_ISREG(status.st_mode) else path
 
 
 def require_replaceable(path: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 
 TEMP_PREFIX = ".tmp-"
-_MOST_BYTES = 4096
 _DAY_S = 86400.0
 
 
@@ -73,8 +72,10 @@ def host() -> str:
     except OSError as error:
         raise_if_signalled(error)
         namespace = ""
-    facts = f"{_node()} {namespace}".encode("utf-8", "replace") + _read("/proc/sys/kernel/random/boot_id")
-    return f"{zlib.crc32(facts):08x}"
+    boot = b""
+    with suppressed(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    return f"{zlib.crc32(f'{_node()} {namespace}'.encode('utf-8', 'replace') + boot):08x}"
 
 
 def this_process() -> bytes:
@@ -83,32 +84,8 @@ def this_process() -> bytes:
 
 
 def described(data: bytes) -> str:
-    """A process for a message, e.g. ``process 1234 (python train.py, suspended)``, from :func:`this_process`."""
-    number, _, host = data.decode("utf-8", "replace").partition(" ")
+    """A process for a message, e.g. ``process 1234 on 'node7'``, from :func:`this_process`."""
+    number, _, node = data.decode("utf-8", "replace").partition(" ")
     if not (number.isascii() and number.isdigit() and len(number) < 20):
         return "another process"
-    if host != _node():
-        return f"process {number} on {host[:80]!r}"
-    facts = [fact for fact in (_command(number), _state(number)) if fact]
-    return f"process {number}" + (f" ({', '.join(facts)})" if facts else "")
-
-
-def _command(number: str) -> str:
-    words = _read(f"/proc/{number}/cmdline").split(b"\0")
-    text = b" ".join(words).decode("utf-8", "replace").strip()
-    return "".join(char if char.isprintable() else "?" for char in text[:120])
-
-
-def _state(number: str) -> str:
-    # after the name in parentheses: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
-    fields = _read(f"/proc/{number}/stat").rpartition(b")")[2].split()
-    return "suspended" if fields[:1] in ([b"T"], [b"t"]) else ""
-
-
-def _read(path: str) -> bytes:
-    try:
-        with Path(path).open("rb") as stream:
-            return stream.read(_MOST_BYTES)
-    except OSError as error:
-        raise_if_signalled(error)
-        return b""
+    return f"process {number} on {node[:80]!r}"

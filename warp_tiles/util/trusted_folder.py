@@ -151,15 +151,6 @@ class TrustedFolder:
                 _sync(parent)
         return status
 
-    def create_empty(self, name: str) -> bool:
-        """Create an empty file and its folder. Returns False if the file exists."""
-        with self._parent(name, create=True) as (parent, file):
-            try:
-                os.close(os.open(file, _CREATE_FLAGS, self.modes()[1], dir_fd=parent))
-            except FileExistsError:
-                return False
-        return True
-
     def remove(self, name: str) -> None:
         """Remove a file if it exists. A link is removed, and never its target."""
         with suppress(FileNotFoundError), self._parent(name) as (parent, file):
@@ -249,7 +240,7 @@ class TrustedFolder:
             raise NoLocksError(errno.ENOSYS, "no lock on this file system: flock() is missing")
         try:
             with suppressed(OSError):
-                self._note(holder, this_process())
+                self.write(holder, this_process(), durable=False)
             yield
         finally:
             with suppressed(OSError):
@@ -264,18 +255,6 @@ class TrustedFolder:
         except OSError as error:
             raise_if_signalled(error)
             return described(b"")
-
-    def _note(self, name: str, data: bytes) -> None:
-        """Write a small file in place, without syncing it."""
-        with self._parent(name) as (parent, file):
-            flags, mode = _CREATE_FLAGS & ~os.O_EXCL | os.O_TRUNC, self.modes()[1]
-            descriptor = os.open(file, flags, mode, dir_fd=parent)
-            try:
-                with suppress(PermissionError):  # another user of a shared folder created it
-                    os.fchmod(descriptor, mode)
-                os.write(descriptor, data)
-            finally:
-                os.close(descriptor)
 
     @contextmanager
     def _parent(self, name: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
