@@ -64,7 +64,7 @@ def test_solutions(n: int, upper: bool) -> None:
 
 def test_drawn_calls() -> None:
     random = np.random.default_rng(0)
-    for _ in range(40):
+    for _ in range(20):
         n, batch, columns = (int(random.integers(1, most)) for most in (65, 6, 41))
         upper, in_place = bool(random.integers(2)), bool(random.integers(2))
         names = random.choice(list(LAYOUTS), 3)

@@ -63,12 +63,7 @@ def cholesky(
         return out
     dtype = _checked_matrix(a)
     _check_info(info, a)
-    if out is None:
-        out = _empty(a.shape, a, tape is not None and a.requires_grad)
-    else:
-        _check_result(out, a)
-        if not _is_same(a, out):
-            check_overlap("a", a, out)
+    out = _result("a", a, out, tape is not None and a.requires_grad)
     call = SolveCall(lower_view(a, upper, dtype), lower_view(out, upper, dtype), has_info=info is not None)
     if math.prod(a.shape) == 0:
         if info is not None:
@@ -131,12 +126,7 @@ def solve(
     if factored and info is not None:
         raise MatmulError("info is given, and a is factored", remedy="give info to cholesky()")
     _check_info(info, a)
-    if out is None:
-        out = _empty(b.shape, b, tape is not None and (a.requires_grad or b.requires_grad))
-    else:
-        _check_result(out, b)
-        if not _is_same(b, out):
-            check_overlap("b", b, out)
+    out = _result("b", b, out, tape is not None and (a.requires_grad or b.requires_grad))
     check_overlap("a", a, out)
     if math.prod(b.shape) == 0:
         if math.prod(a.shape) and info is not None:  # without right-hand sides
@@ -152,7 +142,7 @@ def solve(
         from warp_tiles.array_products.solve_gradients import SolveBackward
 
         _require_apart(b, out)
-        factor = a if factored else _empty(a.shape, a, False)
+        factor = a if factored else wp.empty(a.shape, dtype=a.dtype, device=a.device)
         backward = SolveBackward(a, b, out, factor, upper, factored)
         backward.check_gradients()
         if not factored:
@@ -195,10 +185,6 @@ def _remembered(key: Any, call: SolveCall, device: Any) -> PreparedSolve:
     return prepared
 
 
-def _empty(shape: Any, like: Any, requires_grad: bool) -> Any:
-    return wp.empty(shape, dtype=like.dtype, device=like.device, requires_grad=requires_grad)
-
-
 # ---- checks
 
 
@@ -220,8 +206,10 @@ def _check_right_sides(a: Any, b: Any) -> None:
         )
 
 
-def _check_result(out: Any, like: Any) -> None:
-    """Checks a result of the shape, dtype and device of an operand."""
+def _result(name: str, like: Any, out: Any, requires_grad: bool) -> Any:
+    """A new array, or the given one if it has an operand's shape, dtype and device, and lies apart or in its place."""
+    if out is None:
+        return wp.empty(like.shape, dtype=like.dtype, device=like.device, requires_grad=requires_grad)
     checked_array("out", out, (like.ndim,))
     if (tuple(out.shape), out.dtype, out.device) != (tuple(like.shape), like.dtype, like.device):
         raise MatmulError(
@@ -229,6 +217,9 @@ def _check_result(out: Any, like: Any) -> None:
             remedy="give an array of this shape, dtype and device",
         )
     check_distinct(out)
+    if not _is_same(like, out):
+        check_overlap(name, like, out)
+    return out
 
 
 def _check_info(info: Any, a: Any) -> None:

@@ -1,6 +1,7 @@
 """Output of the commands: JSON for programs, tables for people, and the files that they write on request.
 
-These are the record as a page or as JSON, the trace, and the depfile.
+These are the record as a page or as JSON, the trace, and the depfile. What prints here raises
+:class:`StandardOutputError` if standard output cannot be written.
 """
 
 from __future__ import annotations
@@ -83,11 +84,7 @@ def written(stream: TextIO) -> Iterator[TextIO]:
 
 
 def print_json(data: Any) -> None:
-    """Print one JSON document on standard output, also after :func:`script_output_to_stderr`.
-
-    Raises:
-        StandardOutputError: Standard output cannot be written.
-    """
+    """Print one JSON document on standard output, also after :func:`script_output_to_stderr`."""
     with written(_json_stream or sys.stdout) as stream:
         print(json.dumps(data, indent=2), file=stream)
 
@@ -95,11 +92,7 @@ def print_json(data: Any) -> None:
 def print_rows(
     as_json: bool, data: Any, headings: Sequence[str], rows: Sequence[Sequence[object]], title: str = ""
 ) -> None:
-    """Print data as JSON, or else a table of them.
-
-    Raises:
-        StandardOutputError: Standard output cannot be written.
-    """
+    """Print data as JSON, or else a table of them."""
     if as_json:
         print_json(data)
     else:
@@ -107,21 +100,13 @@ def print_rows(
 
 
 def echo(text: str) -> None:
-    """Print a text. Control sequences of terminals are escaped.
-
-    Raises:
-        StandardOutputError: Standard output cannot be written.
-    """
+    """Print a text. Control sequences of terminals are escaped."""
     with written(sys.stdout) as stream:
         print(printable(text, lines=True), file=stream)
 
 
 def print_result(as_json: bool, data: Any, text: str) -> None:
-    """Print data as JSON, or else a text about them.
-
-    Raises:
-        StandardOutputError: Standard output cannot be written.
-    """
+    """Print data as JSON, or else a text about them."""
     if as_json:
         print_json(data)
     else:
@@ -175,9 +160,6 @@ def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[obj
     """Print a table as wide as the terminal. Outside a terminal it is up to 200 columns wide.
 
     If a terminal is too narrow for the columns, each row becomes a list of its cells. No word is broken.
-
-    Raises:
-        StandardOutputError: Standard output cannot be written.
     """
     console = Console(width=None if sys.stdout.isatty() else 200)
     headings, cells = filled(

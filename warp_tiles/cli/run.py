@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def enable_here(configured: Mapping[str, Any], options: Mapping[str, Any]) -> No
         enable()
         if is_enabled():
             require_hooks("run").takes_start = False  # the parent writes the record
-        _install()
+        _enable_children()
     except Exception as error:  # a child must not fail because of this
         warn(f"a child process runs with Warp alone: {error}")
 
@@ -84,15 +84,16 @@ def enable_here(configured: Mapping[str, Any], options: Mapping[str, Any]) -> No
 @contextlib.contextmanager
 def enabled_in_children() -> Iterator[None]:
     """Enable warp_tiles in the children that are started in the block. They get the settings of their start."""
-    restore = _install()
+    original = spawn.get_preparation_data
+    _enable_children()
     try:
         yield
     finally:
-        restore()
+        spawn.get_preparation_data = original
 
 
-def _install() -> Callable[[], None]:
-    """Add the value to the data of children, as long as warp_tiles is enabled. Returns a function that ends it."""
+def _enable_children() -> None:
+    """Add the value to the data of children, as long as warp_tiles is enabled."""
     original = spawn.get_preparation_data
 
     @functools.wraps(original)
@@ -100,11 +101,7 @@ def _install() -> Callable[[], None]:
         data = dict(original(name))
         return {**data, _NAME: _Enabler()} if is_enabled() else data
 
-    def restore() -> None:
-        spawn.get_preparation_data = original
-
     spawn.get_preparation_data = get_preparation_data
-    return restore
 
 
 # ---- the command

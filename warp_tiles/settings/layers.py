@@ -41,14 +41,6 @@ _overrides: list[Mapping[str, Any]] = []
 _listeners: list[Callable[[], None]] = []
 
 
-def _variable(name: str) -> str:
-    return PREFIX + name.upper()
-
-
-def _option(name: str) -> str:
-    return OPTION_PREFIX + name
-
-
 def _parsed(
     given: Mapping[str, Any],
     spell: Callable[[str], str],
@@ -104,7 +96,9 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
     """
     environ = os.environ if environ is None else environ
     found = {variable: environ[variable] for variable in environ if variable.startswith(PREFIX)}
-    return _parsed(found, _variable, str, lambda names: f"unknown environment variable {names}")
+    return _parsed(
+        found, lambda name: PREFIX + name.upper(), str, lambda names: f"unknown environment variable {names}"
+    )
 
 
 def from_options(options: Mapping[str, Any], module: str = "") -> dict[str, Any]:
@@ -115,7 +109,9 @@ def from_options(options: Mapping[str, Any], module: str = "") -> dict[str, Any]
     """
     found = {n: value for n, value in options.items() if n.startswith(OPTION_PREFIX) and n != ANSWERS}
     where = f"module {module}: option " if module else "the module option "
-    return _parsed(found, _option, where.__add__, lambda names: f"{where}{names} is unknown", skip_none=True)
+    return _parsed(
+        found, OPTION_PREFIX.__add__, where.__add__, lambda names: f"{where}{names} is unknown", skip_none=True
+    )
 
 
 def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
