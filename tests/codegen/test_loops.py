@@ -49,10 +49,6 @@ def test_a_product_belongs_to_its_innermost_loop() -> None:
     assert decision.hook == inner.hook
 
 
-def test_loops_in_branches_are_found() -> None:
-    assert decide_loop(t.zeros(C), t.branch(t.loop(*body()))).planned.state == "pipelined"
-
-
 def test_products_in_branches_belong_to_the_loop() -> None:
     decision = decide_loop(t.zeros(C), t.loop(t.branch(*body())))
     assert (decision.planned.state, decision.planned.products) == ("pipelined", 1)
@@ -221,14 +217,6 @@ def test_without_a_function_its_reason_is_the_loops() -> None:
     loop = t.loop(*body())
     assert outcome(decide_loop(t.zeros(C), loop, accumulators={0: "no provider"})) == ("as_warp", "no provider")
     assert outcome(decide_loop(t.zeros(C), loop, accumulators={})) == ("as_warp", "no function was planned for it")
-
-
-def test_an_operation_on_another_tile_is_not_a_use_of_c() -> None:
-    decision = decide_loop(t.zeros(C), t.loop(*body(), t.operation("tile_sum", D, line=9)))
-    assert outcome(decision) == (
-        "register_accumulators",
-        "line 9: tile_sum works on a tile while others are loaded: move it out of the loop",
-    )
 
 
 def test_all_products_of_c_keep_their_sums_or_none() -> None:

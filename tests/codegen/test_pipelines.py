@@ -119,12 +119,6 @@ def test_only_views_of_loaded_tiles_are_allowed(of: Any) -> None:
     )
 
 
-def test_a_view_of_a_loaded_tile_is_multiplied() -> None:
-    transposed = t.view("v", B)
-    loop = t.loop(t.load(A), t.load(B), t.alias(transposed, B), t.product(A, transposed, C))
-    assert decide_loop(t.zeros(C), loop).planned.state == "pipelined"
-
-
 def test_a_view_that_moves_prevents_a_pipeline() -> None:
     part = t.view("v", A)
     moved = t.operation("tile_view", A, Scalar("var_k"), effect=Effect.ALIAS, results=(part,), line=9)
@@ -132,10 +126,6 @@ def test_a_view_that_moves_prevents_a_pipeline() -> None:
         decide_loop(t.zeros(C), t.loop(t.load(A), t.load(B), moved, t.product(part, B, C))).planned.state
         == "register_accumulators"
     )
-
-
-def test_loads_and_product_in_one_branch() -> None:
-    assert decide_loop(t.zeros(C), t.loop(t.branch(t.branch(*body())))).planned.state == "pipelined"
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -329,15 +319,6 @@ def test_an_outer_loop() -> None:
     assert is_zero(t.loop(t.zeros(C), HERE, t.operation("tile_store", C)))
     assert not is_zero(t.loop(HERE), t.zeros(C))
     assert not is_zero(t.zeros(C), t.branch(t.loop(HERE))), "an earlier iteration may have written it"
-
-
-@pytest.mark.parametrize("kind", ["range", "while"])
-def test_zeros_before_an_outer_loop(kind: str) -> None:
-    assert not is_zero(t.zeros(C), t.loop(HERE, t.operation("tile_store", C), kind=kind))  # type: ignore[arg-type]
-
-
-def test_zeros_before_an_outer_loop_with_a_branch() -> None:
-    assert not is_zero(t.zeros(C), t.loop(t.branch(HERE)))
 
 
 def test_an_unrolled_outer_loop() -> None:

@@ -98,6 +98,7 @@ def test_instructions_and_sums_of_both_directions() -> None:
 # ---- reasons for none
 
 VIEW = t.tile("v", memory=frozenset({"a"}))
+RESHAPED = t.alias(t.tile("v", K, M, "float16", memory=frozenset({"a"})), A, name="tile_reshape")
 
 
 def changing() -> tuple[Node, ...]:
@@ -122,6 +123,11 @@ REASONS = {
         loop(load(A, "A"), t.product(A, t.alias(VIEW, A).results[0], C, reverses=True)),  # type: ignore[arg-type]
         "an operand",
     ),
+    "two products": (loop(*body(), t.product(A, B, C, reverses=True)), "the loop has 2 products"),
+    "a view other than the transpose": (
+        loop(load(A, "A"), RESHAPED, load(B, "B"), t.product(A, B, C, reverses=True)),
+        "line 1: tile_reshape makes a view of a tile: load a tile in its place",
+    ),
     "another operation": (loop(*body(), t.operation("tile_sum", D)), "tile_sum works on a tile"),
 }  # fmt: skip
 
@@ -132,20 +138,6 @@ def test_reasons(name: str) -> None:
     decision = decided(t.zeros(C), node)
     assert decision.reverse is None
     assert reason in decision.planned.reverse
-
-
-def test_two_products_have_no_stages() -> None:
-    first, second, product = body()
-    decision = decided(t.zeros(C), loop(first, second, product, t.product(A, B, C, reverses=True)))
-    assert decision.planned.reverse == "no stages: the loop has 2 products: give each a loop of its own"
-
-
-def test_a_view_other_than_the_transpose() -> None:
-    view = t.alias(t.tile("v", K, M, "float16", memory=frozenset({"a"})), A, name="tile_reshape")
-    decision = decided(t.zeros(C), loop(load(A, "A"), view, load(B, "B"), t.product(A, B, C, reverses=True)))
-    assert (
-        decision.planned.reverse == "no stages: line 1: tile_reshape makes a view of a tile: load a tile in its place"
-    )
 
 
 def test_c_of_the_caller_has_no_memory_of_its_own() -> None:

@@ -30,39 +30,6 @@ Matrix = npt.NDArray[np.int64]
 # ---- leading dimensions
 
 
-@pytest.mark.parametrize(
-    ("shape", "strides", "layout", "expected"),
-    [
-        ((4, 3), (3, 1), "row_major", ("row_major", 3)),
-        ((4, 3), (1, 4), "col_major", ("col_major", 4)),
-        ((4, 3), (7, 1), "row_major", ("row_major", 7)),
-        ((4, 3), (1, 9), "col_major", ("col_major", 9)),
-        # if the strides fit only one arrangement, they decide, and not the tag
-        ((4, 3), (3, 1), "col_major", ("row_major", 3)),
-        ((4, 3), (1, 4), "row_major", ("col_major", 4)),
-        # a single column fits both arrangements, so the tag decides
-        ((4, 1), (1, 4), "col_major", ("col_major", 4)),
-        ((4, 1), (1, 1), "row_major", ("row_major", 1)),
-        ((1, 1), (1, 1), "row_major", ("row_major", 1)),
-        ((1, 1), (1, 1), "col_major", ("col_major", 1)),
-        ((1, 1), (5, 1), "col_major", ("row_major", 5)),
-        ((1, 5), (1, 1), "row_major", ("col_major", 1)),
-        # broadcast, overlapping or doubly strided tiles have no leading dimension
-        ((4, 3), (0, 1), "row_major", None),
-        ((4, 3), (1, 0), "row_major", None),
-        ((4, 3), (0, 0), "row_major", None),
-        ((4, 3), (2, 1), "row_major", None),
-        ((4, 3), (1, 3), "col_major", None),
-        ((4, 3), (6, 2), "row_major", None),
-        ((4, 3), (-3, 1), "row_major", None),
-    ],
-)
-def test_leading_dimension(
-    shape: tuple[int, int], strides: tuple[int, int], layout: Arrangement, expected: tuple[str, int] | None
-) -> None:
-    assert leading_dimension(Tile("float32", shape, strides, layout, True)) == expected
-
-
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(-1, 9), st.integers(-1, 9), st.booleans())
 def test_a_leading_dimension_reads_the_same_elements_as_the_strides(
     rows: int, cols: int, row_stride: int, col_stride: int, tagged_row_major: bool
@@ -219,53 +186,10 @@ def test_shapes_that_do_not_match_are_refused_with_the_shapes(
 # ---- alignments
 
 
-def alignments_of(a: Tile, b: Tile, c: Tile) -> tuple[int, int, int]:
-    return product(a, b, c).variants[Role.FORWARD].alignments
-
-
-def test_rows_of_a_multiple_of_16_bytes_are_aligned() -> None:
-    assert alignments_of(tile(8, 8), tile(8, 8), tile(8, 8)) == (16, 16, 16)
-
-
-@pytest.mark.parametrize(("columns", "alignment"), [(5, 4), (6, 8), (7, 4), (10, 8)])
-def test_other_rows_are_aligned_to_the_largest_power_of_two_that_divides_them(columns: int, alignment: int) -> None:
-    assert alignments_of(tile(8, columns), tile(columns, 8), tile(8, 8)) == (alignment, 16, 16)
-
-
 def test_cublasdx_gets_a_promise_only_for_rows_of_a_multiple_of_16_bytes() -> None:
     found = product(tile(8, 6), tile(6, 8), tile(8, 8)).variants[Role.FORWARD]
     assert found.alignments == (8, 16, 16)
     assert promised(found).alignments == (4, 16, 16)
-
-
-def test_the_column_length_decides_if_columns_are_contiguous() -> None:
-    assert alignments_of(tile(6, 8, layout="col_major"), tile(8, 8), tile(6, 8)) == (8, 16, 16)
-
-
-@pytest.mark.parametrize("position", [0, 1, 2])
-def test_with_a_base_of_unknown_alignment_only_elements_are_aligned(position: int) -> None:
-    tiles = [tile(8, 8), tile(8, 8), tile(8, 8)]
-    tiles[position] = tile(8, 8, aligned=False)
-    expected = [16, 16, 16]
-    expected[position] = 4
-    assert list(alignments_of(tiles[0], tiles[1], tiles[2])) == expected
-
-
-@pytest.mark.parametrize("position", [0, 1, 2])
-def test_an_explicit_leading_dimension_affects_only_its_operand(position: int) -> None:
-    tiles = [tile(8, 8), tile(8, 8), tile(8, 8)]
-    tiles[position] = tile(8, 8, ld=12)
-    assert alignments_of(tiles[0], tiles[1], tiles[2]) == (16, 16, 16)
-    tiles[position] = tile(8, 8, ld=10)
-    expected = [16, 16, 16]
-    expected[position] = 8
-    assert list(alignments_of(tiles[0], tiles[1], tiles[2])) == expected
-
-
-def test_a_16_bit_result_is_aligned_like_an_operand() -> None:
-    half = tile(8, 8, "float16")
-    found = product(half, half, half).variants
-    assert {v.alignments for v in found.values()} == {(16, 16, 16)}
 
 
 @pytest.fixture(scope="module")

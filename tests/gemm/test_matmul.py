@@ -60,57 +60,6 @@ def test_the_choice_has_the_least_cost(question: MatmulProblem) -> None:
     assert all(best <= cost_us(question, config, 90, 132) for config in candidates(question, 90, 132))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "tf32"])
-@pytest.mark.parametrize("size", [4096, 8192])
-def test_large_products_on_tensor_cores_have_the_largest_tiles(dtype: str, size: int) -> None:
-    config = chosen(size, size, size, dtype)
-    assert {config.tile_m, config.tile_n} == {128, 256}
-    assert (config.threads, config.split_k) == (256, 1)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "arch", "layout", "side", "step", "slowdown"),
-    [
-        ("float16", 90, "nn", 128, 64, 1.27),
-        ("float16", 100, "nn", 128, 64, 1.71),
-        ("tf32", 90, "nn", 128, 32, 1.2),
-        ("tf32", 90, "tn", 128, 32, 1.84),
-        ("float32", 90, "nn", 128, 32, 2),
-        ("float64", 90, "nn", 64, 16, 1.97),
-    ],
-)
-def test_a_lone_block_of_four_warps_is_slow_without_wgmma(
-    dtype: str, arch: int, layout: str, side: int, step: int, slowdown: float
-) -> None:
-    transposed = {"a_transposed": layout[0] == "t", "b_transposed": layout[1] == "t"}
-    asked = problem(side, side * MULTIPROCESSORS, 2**20, dtype, **transposed)
-    config = MatmulConfig(side, side, step, 128)
-    lone, pair = (cost_us(replace(asked, m=rows), config, arch, MULTIPROCESSORS) for rows in (side, 2 * side))
-    assert 2 * lone / pair == pytest.approx(slowdown, rel=0.03)
-
-
-def test_tiles_that_wgmma_cannot_multiply_are_slow_where_others_have_it() -> None:
-    question = problem(4096, 4096, 4096)
-    slowdown = [
-        cost_us(question, config, 90, MULTIPROCESSORS) / cost_us(question, config, 80, MULTIPROCESSORS)
-        for config in (MatmulConfig(32, 32, 64, 128), MatmulConfig(64, 64, 64, 128))
-    ]
-    assert slowdown[0] > 1.2 * slowdown[1]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_few_tiles_get_smaller_ones_without_wgmma(dtype: str) -> None:
-    asked = problem(1024, 1024, 1024, dtype)
-    assert blocks_of(asked, choose_matmul(asked, 90, MULTIPROCESSORS).config) == 256
-
-
-@pytest.mark.parametrize(("dtype", "sides"), [("float32", {128, 256}), ("float64", {64, 128})])
-def test_large_products_without_tensor_cores(dtype: str, sides: set[int]) -> None:
-    config = chosen(4096, 4096, 4096, dtype)
-    assert {config.tile_m, config.tile_n} == sides
-    assert (config.split_k, config.threads) == (1, 256)
-
-
 @pytest.mark.parametrize("arch", [80, 86, 89, 90, 100, 120])
 def test_tiles_that_were_measured_on_sm_90_are_its_own(arch: int) -> None:
     small, large = problem(64, 64, 64, "float32", batch=1024), problem(4096, 4096, 4096, "float64")
@@ -118,12 +67,6 @@ def test_tiles_that_were_measured_on_sm_90_are_its_own(arch: int) -> None:
     assert depths == ({16, 32} if arch == 90 else {32})
     sides = {max(one.tile_m, one.tile_n) for one in candidates(large, arch, MULTIPROCESSORS)}
     assert max(sides) == (128 if arch == 90 else 64)
-
-
-def test_one_wave_of_smaller_tiles_is_faster_than_few_large_ones() -> None:
-    config = chosen(1024, 1024, 1024)
-    assert config.tile_m * config.tile_n < 128 * 256
-    assert MULTIPROCESSORS / 2 < blocks_of(problem(1024, 1024, 1024), config) <= 2 * MULTIPROCESSORS
 
 
 @pytest.mark.parametrize("side", [16, 32, 64, 128])
@@ -276,15 +219,6 @@ def test_a_record_that_does_not_fit_is_ignored() -> None:
     records = {question.bucket: MatmulConfig(128, 256, 64, 256)}
     assert choose_matmul(question, 90, 132, records).config.tile_n == 256
     assert choose_matmul(question, 86, 84, records).config == choose_matmul(question, 86, 84).config
-
-
-def test_tf32_and_float32_have_different_buckets() -> None:
-    assert problem(64, 64, 64, "tf32").bucket != problem(64, 64, 64, "float32").bucket
-
-
-def test_a_configuration_survives_json() -> None:
-    config = MatmulConfig(64, 128, 32, 256, 5, 7)
-    assert MatmulConfig.from_json(config.to_json()) == config
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -245,7 +245,7 @@ def test_products_have_the_limit_of_their_block(threads: int, provider: str, exp
 
 @pytest.mark.parametrize(
     ("instruction", "accumulators", "expected"),
-    [("wgmma", 64, 128), ("wgmma", 128, None), ("fma", 64, 128), ("fma", 65, None)],
+    [("wgmma", 64, 128), ("wgmma", 128, None)],
 )
 def test_many_sums_of_a_loop_leave_room_for_one_block(
     instruction: str, accumulators: int, expected: int | None
@@ -253,19 +253,6 @@ def test_many_sums_of_a_loop_leave_room_for_one_block(
     loop = PlannedLoop("k", "file.py", 1, 1, "pipelined", 4, "", instruction, accumulators)
     plan = ModulePlan("module", 90, 256, ("k",), (planned(PRODUCT),), settings.current(), loops=(loop,))
     assert with_register_limit(plan).register_limit == expected
-
-
-@pytest.mark.parametrize(("operands", "expected"), [(32, 128), (128, None)])
-def test_fma_with_vectors_along_k_needs_more_registers(operands: int, expected: int | None) -> None:
-    loop = PlannedLoop("k", "file.py", 1, 1, "pipelined", 4, "", "fma", 64, operands=operands)
-    plan = ModulePlan("module", 90, 256, ("k",), (planned(PRODUCT),), settings.current(), loops=(loop,))
-    assert with_register_limit(plan).register_limit == expected
-
-
-def test_a_reverse_pass_by_fma_needs_more_registers() -> None:
-    loop = PlannedLoop("k", "file.py", 1, 1, "pipelined", 2, "", "", 64, "", "", ("fma",))
-    plan = ModulePlan("module", 90, 256, ("k",), (planned(PRODUCT),), settings.current(), loops=(loop,))
-    assert with_register_limit(plan).register_limit is None
 
 
 def test_solvers_have_the_limit_of_the_one_that_needs_most() -> None:

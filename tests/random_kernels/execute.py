@@ -40,11 +40,6 @@ def import_kernel(kernel: RandomKernel, folder: Path) -> ModuleType:
     return module
 
 
-def forget_kernel(kernel: RandomKernel) -> None:
-    """Drop the module, so that a long run does not accumulate modules."""
-    sys.modules.pop(kernel.name, None)
-
-
 def embedded(kernel: RandomKernel, argument: ArrayArgument, values: np.ndarray, padding: float) -> np.ndarray:
     """The base array of an argument, with the argument's values in its view."""
     if argument.view in ("whole", "transposed"):

@@ -107,16 +107,13 @@ def test_one_wrong_number_is_found() -> None:
 
 
 def test_a_worker_reports_a_wrong_result_and_a_refusal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from tests.random_kernels import execute as harness
-
     kernel = draw(0)
     want = of_model(kernel)
     name = next(iter(want.values))
     wrong = replace(want, values={**want.values, name: want.values[name] + 1})
-    worker = run.Worker("other", 1, tmp_path)
-    monkeypatch.setattr(harness, "prepare", lambda *_: None)
-    monkeypatch.setattr(harness, "execute", lambda _kernel, _module, device: wrong if device == "other" else want)
-    (outcome,) = worker.batch([0])
+    monkeypatch.setattr(run.harness, "prepare", lambda *_: None)
+    monkeypatch.setattr(run.harness, "execute", lambda _kernel, _module, device: wrong if device == "other" else want)
+    (outcome,) = run.compared("other", [0], tmp_path)
     assert outcome["outcome"] == "differs"
     assert outcome["what"].startswith(f"value of {name}")
     assert "cpu" not in outcome
@@ -124,21 +121,14 @@ def test_a_worker_reports_a_wrong_result_and_a_refusal(monkeypatch: pytest.Monke
     def refuse(*_: object) -> None:
         raise ValueError("tile 'a' of 48 rows")
 
-    monkeypatch.setattr(harness, "prepare", refuse)
-    (outcome,) = worker.batch([0])
+    monkeypatch.setattr(run.harness, "prepare", refuse)
+    (outcome,) = run.compared("other", [0], tmp_path)
     assert (outcome["outcome"], outcome["reason"]) == ("refused", "ValueError: tile '...' of N rows")
-
-
-def test_loops_of_a_report_are_found() -> None:
-    report = {
-        "modules": [{"plan": {"loops": [{"state": "pipelined", "reason": ""}, {"state": "as_warp", "reason": "x"}]}}]
-    }
-    assert list(run.loop_states(report)) == [("pipelined", ""), ("as_warp", "x")]
 
 
 def test_the_command_counts_and_stores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "out.json"
     assert run.main(["--count", "2", "--start", "3", "--device", "cpu", "--jobs", "1", "--json", str(path)]) == 0
     stored = json.loads(path.read_text())
-    assert (stored["asked"], stored["equal"], stored["differs"]) == (2, 2, 0)
+    assert (stored["done"], stored["equal"], stored["differs"]) == (2, 2, 0)
     assert "equal: 2" in capsys.readouterr().out
