@@ -9,7 +9,7 @@ from tests.codegen.test_stages import TARGET, A, B, C, body, decided
 from tests.codegen.test_stores import compute, store
 from tests.gemm.test_main_loop import fp64, variant_of
 from warp_tiles.codegen.answers import AccumulatorStore, LoopDecision
-from warp_tiles.codegen.operations import Array, Scalar, Tile
+from warp_tiles.codegen.operations import Scalar, Tile
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import Node
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, Precision
@@ -42,13 +42,6 @@ def test_a_store_of_a_computed_tile() -> None:
     found = planned(t.load(BIAS), operation, store(E))
     assert isinstance(found, AccumulatorStore)
     assert (found.computed.operations, found.others) == ((operation,), (BIAS,))
-
-
-def test_a_residual() -> None:
-    residual = t.register("r", rows=M, cols=N)
-    found = planned(t.load(residual, Array("read")), compute("tile_map", Scalar("f"), C, residual, result=E), store(E))
-    assert isinstance(found, AccumulatorStore)
-    assert (found.computed.loaded, found.others) == ((residual,), ())
 
 
 def test_a_conditional_store() -> None:
@@ -112,15 +105,6 @@ def test_a_loop_with_several_sums() -> None:
     other = t.tile("other", M, N)
     nodes = ZEROS, t.zeros(other), t.loop(*body(), t.product(A, B, other, 1)), store(C), store(other)
     assert outcome(decided(*nodes, tiles=(C, other, A, B))) == "the loop has several Cs: give each a loop of its own"
-
-
-def test_an_addition_after_each_product() -> None:
-    s = t.tile("s", M, N)
-    nodes = t.zeros(s), t.loop(t.load(A), t.load(B), t.fresh_product(A, B, C), t.addition(s, C)), store(s)
-    assert (
-        outcome(decided(*nodes, tiles=(s, C, A, B)))
-        == "the accumulators are added to another tile: use wp.tile_matmul(a, b, c)"
-    )
 
 
 def of_variant(variant: GemmProblem, stored: Tile | None = None) -> AccumulatorStore | str:

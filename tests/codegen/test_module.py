@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from tests.codegen import traces as t
 from tests.codegen.modules import (
     BIG,
-    SMALL,
     declared,
     forms,
     functions,
@@ -49,28 +48,6 @@ SCALAR = [SCALAR_FUNCTION] * 3
 # ---- names of functions
 
 
-def test_every_built_product_is_named_and_declared() -> None:
-    text = text_of(generated(session(("k", BIG)), called={0}), functions(*BIG.values()))
-    assert names_of(text, 0) == [BIG[C].symbol, BIG[A].symbol, BIG[B].symbol]
-    for variant in BIG.values():
-        assert text.count(declaration(variant, variant.symbol)) == 1
-    assert PLACEHOLDER not in text
-
-
-def test_calls_stay_as_warp_wrote_them() -> None:
-    module = generated(session(("k", BIG)), called={0})
-    before, _, after = module.source.partition(PLACEHOLDER)
-    text = text_of(module, functions(*BIG.values()))
-    assert text.startswith(before)
-    assert text.endswith(after)
-
-
-def test_declarations_are_sorted_and_unique() -> None:
-    sites = session(("one", SMALL), ("two", BIG), ("three", SMALL))
-    text = text_of(generated(sites, called=range(3)), functions(*BIG.values(), *SMALL.values()))
-    assert declared(text) == sorted({v.symbol for v in (*BIG.values(), *SMALL.values())})
-
-
 def test_an_unused_adjoint_gets_the_forward_functions_name() -> None:
     text = text_of(generated(session(("k", BIG))), functions(BIG[C]))
     assert names_of(text, 0) == [BIG[C].symbol] * 3
@@ -88,12 +65,6 @@ def test_a_missing_needed_product_sends_the_whole_site_to_the_scalar_path(missin
     text = text_of(generated(session(("k", BIG)), called={0}), built)
     assert names_of(text, 0) == SCALAR
     assert "wt_gemm" not in text
-
-
-def test_a_missing_product_does_not_affect_other_sites() -> None:
-    text = text_of(generated(session(("one", BIG), ("two", SMALL))), functions(SMALL[C]))
-    assert names_of(text, 0) == SCALAR
-    assert names_of(text, 1) == [SMALL[C].symbol] * 3
 
 
 def test_a_function_with_weaker_promises_keeps_its_own_name() -> None:
@@ -203,11 +174,6 @@ def test_plan_and_source_share_one_decision(monkeypatch: pytest.MonkeyPatch) -> 
     assert calls == [True, True, False], "other functions or settings need a new decision"
 
 
-def test_a_loop_of_no_kernel_is_not_planned() -> None:
-    module = module_with_loop()
-    assert loops_of(replace(module, trace=replace(module.trace, kernels_of={})), functions_with_sums(C)) == ()
-
-
 def test_with_a_product_on_the_scalar_path_warp_keeps_loop_and_loads() -> None:
     module = module_with_loop()
     (loop, _) = loops_of(module, {}, Settings())
@@ -234,11 +200,6 @@ def test_with_a_missing_adjoint_warp_keeps_the_loop() -> None:
     module = module_with_loop(called=True)
     assert {loop.state for loop in loops_of(module, functions_with_sums(C, A), Settings())} == {"as_warp"}
     assert {loop.state for loop in loops_of(module, functions_with_sums(C, A, B), Settings())} == {"pipelined"}
-
-
-def test_a_function_without_sums_gives_the_reason() -> None:
-    (loop, _) = loops_of(module_with_loop(), functions(BIG[C]), Settings())
-    assert (loop.state, loop.reason) == ("as_warp", f"the test keeps no accumulators; {SMALL_TILE}")
 
 
 # ---- products that loops compute

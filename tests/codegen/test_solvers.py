@@ -7,7 +7,7 @@ import pytest
 from tests.codegen import traces as t
 from tests.codegen.modules import BIG, declared, functions, generated, macros, names_of, session, text_of
 from warp_tiles.codegen.module import GeneratedModule
-from warp_tiles.codegen.prelude import SCALAR_FUNCTION, solver_declaration, solver_struct
+from warp_tiles.codegen.prelude import SCALAR_FUNCTION, solver_struct
 from warp_tiles.gemm.problem import Operand, Role
 from warp_tiles.plan.planning import Session
 from warp_tiles.solver.variant import SolverVariant
@@ -35,25 +35,6 @@ def test_a_solver_is_declared_and_named_by_its_type() -> None:
     assert set(declared(text)) == {v.symbol for v in (*BIG.values(), FACTOR, FACTOR_ADJOINT)}
     assert solver_struct(FACTOR, FACTOR.symbol) in text
     assert names_of(text, 0) == [variant.symbol for variant in BIG.values()]
-
-
-def test_the_type_of_a_solver_passes_its_operands_and_scratch_memory() -> None:
-    assert solver_declaration(FACTOR, "f") == "void f(void*, void*);"
-    assert solver_struct(FACTOR, "f").splitlines() == [
-        "struct f_call {",
-        "    static constexpr int scratch = 0;",
-        "    static CUDA_CALLABLE void run(void* a, void* l) { f(a, l); }",
-        "};",
-    ]
-    assert solver_declaration(FACTOR_ADJOINT, "f") == "void f(void*, void*, void*, void*);"
-    assert "scratch = 72;" in solver_struct(FACTOR_ADJOINT, "f")
-    assert "run(void* l, void* g, void* a, void* w) { f(l, g, a, w); }" in solver_struct(FACTOR_ADJOINT, "f")
-
-
-def test_an_adjoint_that_is_not_called_is_zero() -> None:
-    text = text_of(solver_module(False), functions(BIG[Role.FORWARD], FACTOR, FACTOR_ADJOINT))
-    assert solver_names(text)[1] == SCALAR_FUNCTION
-    assert FACTOR_ADJOINT.symbol not in text
 
 
 @pytest.mark.parametrize("missing", [FACTOR, FACTOR_ADJOINT])

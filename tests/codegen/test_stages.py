@@ -14,7 +14,6 @@ from warp_tiles.codegen.operations import Array, Effect, Operation, Tile
 from warp_tiles.codegen.stages import LoopTarget, constant_arrays
 from warp_tiles.codegen.trace import FunctionTrace, Node
 from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, PipelineOverrides
-from warp_tiles.gemm.problem import Precision
 
 M, N, K = 64, 64, 32
 A, B = t.tile("a", M, K, "float16"), t.tile("b", K, N, "float16")
@@ -99,13 +98,6 @@ def test_the_new_tile_of_a_sum_is_idle() -> None:
     assert (ring.first, ring.starts) == (C if ring.loop.extra_bytes == 0 else None, (False,))
 
 
-def test_two_products_share_a_stage() -> None:
-    first, second, product = body()
-    ring = ring_of(t.zeros(C), t.zeros(D), t.loop(first, second, product, t.product(A, B, D, 1)), tiles=(C, D, A, B))
-    assert len(ring.products) == 2
-    assert ring.loop.stage_bytes == STAGE
-
-
 def test_products_of_which_wgmma_multiplies_only_one_share_an_instruction() -> None:
     """wgmma multiplies tiles with 64 rows or 64 columns."""
     variants = {0: variant_of(64, 32, K, 128), 1: variant_of(32, 32, K, 128)}
@@ -166,53 +158,6 @@ def test_arrays_that_are_constant_in_a_loop() -> None:
 # ---- float32 tiles that are transposed on their way
 
 
-def transposed(m: int, n: int, layout: str, precision: Precision = "default") -> tuple[list[str], str, str]:
-    """The tiles of a product whose stage buffers are transposed, and how A and B lie in their stage buffers."""
-    k = 16
-    variant = variant_of(m, n, k, 128, dtype="float32", layout=layout, precision=precision)
-    a, b, c = t.tile("a", m, k), t.tile("b", k, n), t.tile("c", m, n)
-    left, right, views = a, b, []
-    if layout[0] == "c":
-        a = t.tile("a", k, m)
-        left = t.tile("left", m, k, memory=a.memory, dense=False)
-        views.append(t.alias(left, a))
-    if layout[1] == "c":
-        b = t.tile("b", n, k)
-        right = t.tile("right", k, n, memory=b.memory, dense=False)
-        views.append(t.alias(right, b))
-    nodes = t.zeros(c), t.loop(t.load(a), t.load(b), *views, t.product(left, right, c))
-    ring = decided(*nodes, tiles=(c, a, b), target=LoopTarget({0: variant}, TARGET.families)).ring
-    assert ring is not None
-    names = [name for name, buffer in ring.buffers.items() if buffer.transposed]
-    return names, ring.variants[0].a.arrangement, ring.variants[0].b.arrangement
-
-
-def test_slots_of_fma_are_contiguous_along_m_and_n() -> None:
-    assert transposed(64, 64, "rr") == (["a"], "col_major", "row_major")
-    assert transposed(64, 64, "cc") == (["b"], "col_major", "row_major")
-    assert transposed(64, 64, "cr") == ([], "col_major", "row_major")
-
-
-def test_two_tiles_are_transposed_for_large_tiles_of_c() -> None:
-    assert transposed(128, 128, "rc") == (["a", "b"], "col_major", "row_major")
-    assert transposed(128, 64, "rc") == ([], "row_major", "col_major")
-
-
-def test_tensor_cores_need_no_transposed_slots() -> None:
-    assert transposed(64, 64, "rr", "tf32") == ([], "row_major", "row_major")
-
-
-def test_a_tile_that_products_read_in_both_ways_is_not_transposed() -> None:
-    """C = A B and D = B A: each is contiguous along K in one of them."""
-    square = variant_of(64, 64, 64, 128, dtype="float32")
-    a, b, c, d = (t.tile(name, 64, 64) for name in "abcd")
-    loop = t.loop(t.load(a), t.load(b), t.product(a, b, c), t.product(b, a, d, 1))
-    target = LoopTarget({0: square, 1: square}, TARGET.families)
-    ring = decided(t.zeros(c), t.zeros(d), loop, tiles=(c, d, a, b), target=target).ring
-    assert ring is not None
-    assert not any(buffer.transposed for buffer in ring.buffers.values())
-
-
 def test_one_conflict_leaves_all_tiles_as_they_are() -> None:
     """C += A B and C += B D have one type, so A is not transposed either."""
     square = variant_of(64, 64, 64, 128, dtype="float32")
@@ -223,17 +168,6 @@ def test_one_conflict_leaves_all_tiles_as_they_are() -> None:
     assert ring is not None
     assert not any(buffer.transposed for buffer in ring.buffers.values())
     assert len(set(ring.variants)) == 1
-
-
-def test_slots_along_k_if_lanes_cannot_share_transposed_ones() -> None:
-    variant = variant_of(64, 64, 32, 256, dtype="float32", layout="cc")
-    a, b, c = t.tile("a", 32, 64), t.tile("b", 64, 32), t.tile("c", 64, 64)
-    left = t.tile("left", 64, 32, memory=a.memory, dense=False)
-    right = t.tile("right", 32, 64, memory=b.memory, dense=False)
-    nodes = t.zeros(c), t.loop(t.load(a), t.load(b), t.alias(left, a), t.alias(right, b), t.product(left, right, c))
-    ring = decided(*nodes, tiles=(c, a, b), target=LoopTarget({0: variant}, TARGET.families)).ring
-    assert ring is not None
-    assert not any(buffer.transposed for buffer in ring.buffers.values())
 
 
 def test_a_fixed_field_takes_stages_for_few_sums() -> None:

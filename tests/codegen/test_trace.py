@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.operations import Array, Scalar, Tile
-from warp_tiles.codegen.trace import loops, operations, own_operations
+from warp_tiles.codegen.operations import Array, Tile
+from warp_tiles.codegen.trace import loops, own_operations
 
 A, B = t.tile("a"), t.tile("b")
 UNKNOWN = t.tile("u", memory=frozenset({"?"}))
@@ -80,18 +80,6 @@ def test_overlap_of_parameters_that_are_passed_on() -> None:
         assert t.module(inner, outer, t.function(t.call("g", A, second))).may_overlap(inner, P, Q) is overlap
 
 
-def test_calls_of_a_function() -> None:
-    first, second, other = t.call("f", A), t.call("f", B), t.call("g", A)
-    one, two = t.function(t.branch(first), other, label="one"), t.function(t.loop(second), label="two")
-    assert t.module(one, two).calls_of("f") == [(one, first), (two, second)]
-
-
-def test_operations_are_in_program_order() -> None:
-    first, second, third, fourth = (t.arithmetic(line) for line in range(4))
-    function = t.function(first, t.loop(second, t.branch(third)), fourth)
-    assert list(function.operations()) == list(operations(function.nodes)) == [first, second, third, fourth]
-
-
 def test_loops_have_their_outer_loops() -> None:
     inner = t.loop()
     middle = t.loop(t.branch(inner))
@@ -103,10 +91,3 @@ def test_loops_have_their_outer_loops() -> None:
 def test_own_operations_of_a_loop_exclude_inner_loops() -> None:
     own, in_branch, inside = t.arithmetic(1), t.arithmetic(2), t.arithmetic(3)
     assert list(own_operations(t.loop(own, t.branch(in_branch), t.loop(inside)))) == [own, in_branch]
-
-
-def test_values_and_tiles() -> None:
-    number = Scalar("n", 3)
-    found = t.operation("tile_view", A, number, Array("x"), results=(B,))
-    assert found.values == (A, number, Array("x"), B)
-    assert found.tiles == (A, B)

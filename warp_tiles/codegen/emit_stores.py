@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from warp_tiles.codegen.answers import AccumulatorStore, ComputedStore, ReversedStore
 from warp_tiles.codegen.emit_loops import staged_name
 from warp_tiles.codegen.hooks import STATEMENT, Hook, Macros, hook_of, local_function
-from warp_tiles.codegen.operations import Operation, Tile
+from warp_tiles.codegen.operations import Tile
 
 
 def emit_computed_stores(macros: Macros, stores: Iterable[ComputedStore]) -> None:
@@ -41,8 +41,8 @@ def _emit(macros: Macros, found: ComputedStore, sources: Iterable[Tile], call: s
         call: The call without the tiles.
     """
     texts: dict[int, str] = {}
-    for number, load in enumerate(found.loads):
-        name = _tile_name(load)
+    for number, (load, tile) in enumerate(zip(found.loads, found.loaded)):
+        name = tile.name
         statement = local_function(f"wt_load_{number}", [name], STATEMENT)
         texts[hook_of(load)] = (
             f"{statement} const auto wt_tile_{number} = wt_module::loaded_tile(wt_load_{number}, {name});"
@@ -53,7 +53,7 @@ def _emit(macros: Macros, found: ComputedStore, sources: Iterable[Tile], call: s
         texts[hook_of(operation)] = local_function(f"wt_operation_{number}", tiles, STATEMENT)
         calls.append(f"wt_operation_{number}({', '.join(tiles)});")
     names = [tile.name for tile in (found.result, *sources, *found.loaded, *found.intermediates)]
-    held = {_tile_name(load): f"wt_tile_{number}" for number, load in enumerate(found.loads)}
+    held = {tile.name: f"wt_tile_{number}" for number, tile in enumerate(found.loaded)}
     store = local_function("wt_store", names[:1], STATEMENT)
     if found.operations:
         compute = local_function("wt_compute", names, " ".join(calls))
@@ -63,11 +63,6 @@ def _emit(macros: Macros, found: ComputedStore, sources: Iterable[Tile], call: s
     texts[hook_of(found.store)] = end
     for position, (hook, text) in enumerate(sorted(texts.items())):
         macros.replace(Hook.AT, hook, text if position else "{ " + text)
-
-
-def _tile_name(load: Operation) -> str:
-    (tile,) = load.tiles
-    return tile.name
 
 
 # ---- adjoints

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -116,9 +116,7 @@ class GeneratedModule:
         while True:
             loops = self._decide_loops(function_of, settings, suffix, without)
             calls = self._calls(loops)
-            missing = {
-                s.index for s in self._product_sites() if not self._has_functions(s, calls[s.index], function_of)
-            }
+            missing = {site.index for site in self._product_sites()} - self._with_functions(calls, function_of)
             if missing <= without:
                 break
             without |= missing
@@ -141,8 +139,13 @@ class GeneratedModule:
             site.index: tuple(role for role in site.variants if is_called(site, role)) for site in self._product_sites()
         }
 
-    def _has_functions(self, site: Site, roles: Iterable[Role], function_of: _FunctionOf) -> bool:
-        return bool(site.variants) and all(function_of(site.variants[role]) is not None for role in roles)
+    def _with_functions(self, calls: Mapping[int, tuple[Role, ...]], function_of: _FunctionOf) -> set[int]:
+        """The product sites whose functions are all there."""
+        return {
+            site.index
+            for site in self._product_sites()
+            if site.variants and all(function_of(site.variants[role]) is not None for role in calls[site.index])
+        }
 
     def loops(self, decision: ModuleDecision, settings: Settings) -> tuple[PlannedLoop, ...]:
         """Returns the decision about each loop that contains products, once for each kernel that runs the loop."""
@@ -199,7 +202,7 @@ class GeneratedModule:
             for loop in loops
             if not loop.ring
             for one in loop.accumulations
-            if (product := self._product(sites[one.operation.site], Role.FORWARD)) is not None
+            if isinstance(product := sites[one.operation.site].variants.get(Role.FORWARD), GemmProblem)
         }
         called = any(call.variant is not None for call in calls)
         moves = settings.async_copies and bool(called or summed or decision.has_stages)
@@ -222,9 +225,7 @@ class GeneratedModule:
 
     def _skipped(self, decision: ModuleDecision, functions: Functions) -> tuple[int, ...]:
         """The hooks of the products that the reverse pass need not repeat."""
-        calls, get = decision.calls, functions.get
-        here = {site.index for site in self._product_sites() if self._has_functions(site, calls[site.index], get)}
-        here &= sites_without_replay(self.trace)
+        here = self._with_functions(decision.calls, functions.get) & sites_without_replay(self.trace)
         nodes = (node for _, node in self.trace.operations() if node.product is not None)
         return tuple(hook_of(node) for node in nodes if node.site in here)
 
@@ -253,10 +254,6 @@ class GeneratedModule:
 
     def _product_sites(self) -> list[Site]:
         return [site for site in self.session.sites if not site.is_solver]
-
-    def _product(self, site: Site, role: Role) -> GemmProblem | None:
-        variant = site.variants.get(role)
-        return variant if isinstance(variant, GemmProblem) else None
 
     def _decide_loops(
         self, function_of: _FunctionOf, settings: Settings, suffix: bool, without: frozenset[int]
@@ -295,7 +292,7 @@ class GeneratedModule:
         variants = {
             site.index: product
             for site in self._product_sites()
-            if (product := self._product(site, Role.FORWARD)) is not None
+            if isinstance(product := site.variants.get(Role.FORWARD), GemmProblem)
         }
         target = LoopTarget(variants, choice=choice, records=self.records)
         if "mma" not in settings.providers:
