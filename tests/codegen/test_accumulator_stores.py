@@ -107,6 +107,15 @@ def test_a_loop_with_several_sums() -> None:
     assert outcome(decided(*nodes, tiles=(C, other, A, B))) == "the loop has several Cs: give each a loop of its own"
 
 
+def test_an_addition_after_each_product() -> None:
+    s = t.tile("s", M, N)
+    nodes = t.zeros(s), t.loop(t.load(A), t.load(B), t.fresh_product(A, B, C), t.addition(s, C)), store(s)
+    assert (
+        outcome(decided(*nodes, tiles=(s, C, A, B)))
+        == "the accumulators are added to another tile: use wp.tile_matmul(a, b, c)"
+    )
+
+
 def of_variant(variant: GemmProblem, stored: Tile | None = None) -> AccumulatorStore | str:
     """The decision about a loop of a product, whose C or a tile computed from it is stored."""
     dtype = variant.a.dtype
