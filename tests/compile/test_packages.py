@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from warp_tiles.compile import search
-from warp_tiles.compile.search import HEADERS, header_folder, load_library, package_folders
+from warp_tiles.compile.search import HEADERS, folder_of, load_library, package_folders
 from warp_tiles.errors import ToolchainError
 
 
@@ -33,7 +33,7 @@ def other_importer(monkeypatch: pytest.MonkeyPatch, locations: Sequence[Path]) -
 
 
 def add_headers(place: Path, name: str, folder: str) -> Path:
-    file = place / "nvidia" / folder / HEADERS[name].file
+    file = place / "nvidia" / folder / HEADERS[name].files[0]
     file.parent.mkdir(parents=True)
     file.touch()
     return place / "nvidia" / folder
@@ -80,12 +80,13 @@ def test_a_module_without_a_specification_is_no_error(places: list[Path], monkey
 
 @pytest.mark.parametrize("name", HEADERS)
 def test_headers_of_the_first_folder_that_has_them(name: str, places: list[Path]) -> None:
-    assert header_folder(name) is None
-    (places[0] / "nvidia" / HEADERS[name].folders[-1]).mkdir(parents=True)  # without the file
-    second = add_headers(places[1], name, HEADERS[name].folders[-1])
-    assert header_folder(name) == second
-    first = add_headers(places[0], name, HEADERS[name].folders[0])
-    assert header_folder(name) == first
+    wheel = HEADERS[name]
+    assert folder_of(wheel) is None
+    (places[0] / "nvidia" / wheel.folders[-1]).mkdir(parents=True)  # without the file
+    second = add_headers(places[1], name, wheel.folders[-1])
+    assert folder_of(wheel) == (second, wheel.files[0])
+    first = add_headers(places[0], name, wheel.folders[0])
+    assert folder_of(wheel) == (first, wheel.files[0])
 
 
 # ---- libraries

@@ -121,17 +121,15 @@ def test_a_missing_linker_leaves_the_link_to_warp(pathfinder: Any, monkeypatch: 
 
 @pytest.mark.parametrize("name", HEADERS)
 def test_missing_headers_name_the_package(name: str, pathfinder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for owner, function in ((pathfinder, "find_nvidia_header_directory"), (module, "header_folder")):
-        original = getattr(owner, function)
-        monkeypatch.setattr(
-            owner, function, lambda header, original=original: None if header == name else original(header)
-        )
+    find, folder_of = pathfinder.find_nvidia_header_directory, module.folder_of
+    monkeypatch.setattr(pathfinder, "find_nvidia_header_directory", lambda one: None if one == name else find(one))
+    monkeypatch.setattr(module, "folder_of", lambda wheel: None if wheel is HEADERS[name] else folder_of(wheel))
     found = find_toolchain()  # the own templates need only the compiler
     assert found.nvrtc.is_file()
     assert (found.include_dirs, found.mathdx_version) == ((), "none")
     with pytest.raises(ToolchainError, match=f"the {name} headers") as caught:
         found.require_headers()
-    assert f"pip install {HEADERS[name].wheel}" in caught.value.remedy
+    assert f"pip install {HEADERS[name].name}" in caught.value.remedy
 
 
 def test_missing_cublasdx_headers_name_the_package(pathfinder: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ NO_HEADERS = """
 import cuda.pathfinder as p
 from warp_tiles.compile import search
 
-p.find_nvidia_header_directory = search.header_folder = lambda name: None
+p.find_nvidia_header_directory = search.folder_of = lambda name: None
 """
 
 

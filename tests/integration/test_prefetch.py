@@ -301,16 +301,6 @@ def test_a_forked_child_gets_the_lock_of_the_code_generator(device: StandIn) -> 
         pass
 
 
-def test_a_launch_waits_for_one_block_size_only(device: StandIn, compiler: Compiler) -> None:
-    module = plain()
-    compiler.open.clear()
-    prefetches().start([(warp_module(module), wp.get_device(ALIAS), threads) for threads in (64, 128, 256)])
-    until(lambda: compiler.calls)
-    threading.Timer(0.3, compiler.open.set).start()
-    device.load(module.__name__, 128)
-    assert compiler.ahead == [True, False]
-
-
 # ---- what cannot be compiled ahead
 
 

@@ -62,7 +62,7 @@ def test_warm_compiles_a_record_for_several_architectures(recorded: Any, tmp_pat
     (kept,) = record.modules
     clustered = dataclasses.replace(kept, name="clustered", source=f"// WP_CLUSTER_DIMS(2, 1, 1)\n{kept.source}")
     broken = dataclasses.replace(kept, name="broken", source="nonsense")
-    file.write_bytes(StartRecord(record.warp, (broken, kept), (clustered,)).to_bytes())
+    file.write_bytes(StartRecord(record.warp, (broken, kept, clustered)).to_bytes())
     cache = tmp_path / "other" / "cache"
     rows = json.loads(warm("--json", "--arch", "80,90", file, status=1, WARP_TILES_CACHE_DIR=cache))["modules"]
     states = {(row["module"], row["arch"]): row["state"] for row in rows}

@@ -265,7 +265,6 @@ class Prefetches:
         self._compile_ahead = compile_ahead
         self._lock = threading.RLock()  # submit() makes the call itself if no thread can be started
         self._threads: DaemonThreads | None = None
-        self._left: set[int] = set()  # modules whose remaining block sizes and devices are left to launches
         self.pending: dict[int, tuple[Any, Future[None]]] = {}
 
     def start(self, modules: Iterable[tuple[Any, Any, int]]) -> int:
@@ -278,36 +277,32 @@ class Prefetches:
         Returns:
             The number of modules that are queued.
         """
-        targets: dict[int, tuple[Any, dict[tuple[str, int], Any]]] = {}
-        for module, device, block_dim in modules:
-            if reusable(module):
-                targets.setdefault(id(module), (module, {}))[1].setdefault((device.alias, block_dim), device)
+        targets = {id(target[0]): target for target in modules if reusable(target[0])}
         with self._lock:
-            fresh = [(key, *target) for key, target in targets.items() if key not in self.pending]
+            fresh = {key: target for key, target in targets.items() if key not in self.pending}
             if fresh and self._threads is None:
                 self._threads = DaemonThreads(current().jobs or available_cores(), "warp_tiles_prefetch")
-            for key, module, devices in fresh:
+            for key, target in fresh.items():
                 assert self._threads is not None
-                future = self._threads.submit(self._run, key, module, devices)
+                future = self._threads.submit(self._run, *target)
                 if not future.done():  # the thread needs the lock to remove it
-                    self.pending[key] = (module, future)
+                    self.pending[key] = (target[0], future)
         return len(fresh)
 
-    def _run(self, key: int, module: Any, devices: Mapping[tuple[str, int], Any]) -> None:
+    def _run(self, module: Any, device: Any, block_dim: int) -> None:
         try:
-            for (_, block_dim), device in devices.items():
-                if key in self._left:
-                    break
-                self._compile_ahead(module, device, block_dim)
+            self._compile_ahead(module, device, block_dim)
         except BaseException as error:  # the launch meets the same error, and reports it
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
             raise_if_signalled(error)
             log.debug("module %s was not compiled ahead: %r", module.name, error)
         finally:
-            with self._lock:
-                self.pending.pop(key, None)
-                self._left.discard(key)
+            self._forget(module)
+
+    def _forget(self, module: Any) -> None:
+        with self._lock:
+            self.pending.pop(id(module), None)
 
     def join(self, module: Any) -> None:
         """Waits for the running compilation of a module. The caller compiles what has not begun.
@@ -317,13 +312,8 @@ class Prefetches:
         _, future = self.pending.get(id(module), (None, None))
         if future is None:
             return
-        with self._lock:
-            if id(module) in self.pending:
-                self._left.add(id(module))
         if future.cancel():
-            with self._lock:
-                self.pending.pop(id(module), None)
-                self._left.discard(id(module))
+            self._forget(module)
         elif not find("codegen._codegen_lock")._is_owned():
             wait_all([future])
 
@@ -331,20 +321,17 @@ class Prefetches:
         """Cancels what has not begun, and waits for the rest, because a compiler must not run while a process ends."""
         with self._lock:
             threads, self._threads = self._threads, None
-            self._left.update(self.pending)
             running = [future for _, future in self.pending.values() if not future.cancel()]
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)
         wait_all(running)
         self.pending.clear()
-        self._left.clear()
 
     def after_fork(self) -> None:
         """Resets a forked child, which has no threads of its parent."""
         self._lock = threading.RLock()
         self._threads = None
         self.pending.clear()
-        self._left.clear()
 
 
 def reusable(module: Any) -> bool:

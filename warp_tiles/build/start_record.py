@@ -163,14 +163,13 @@ class StartRecord:
 
     Attributes:
         warp: Version of Warp that generated the sources.
-        modules: What the last run loaded, in the order in which runs have met them.
-        earlier: What only earlier runs loaded. Each run keeps at most as many of them as it has loaded itself, or half
-            of the record, so that one short run loses little and stale modules go.
+        modules: What the last run loaded, in the order in which runs have met them, then what only earlier runs loaded.
+            Each run keeps at most as many of these as it has loaded itself, or half of the record, so that one short
+            run loses little and stale modules go.
     """
 
     warp: str
     modules: tuple[StartModule, ...] = ()
-    earlier: tuple[StartModule, ...] = ()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> StartRecord:
@@ -180,37 +179,38 @@ class StartRecord:
             DamagedError: It is none.
         """
         found = parse_object(data)
-        if found.keys() != {"warp", "modules", "earlier"} or not isinstance(found["warp"], str):
+        if found.keys() != {"warp", "modules"} or not isinstance(found["warp"], str):
             raise DamagedError("it is no start record")
         if not found["warp"].isprintable():
             raise DamagedError(f"warp is {shown(found['warp'])}")
-        lists: list[list[StartModule]] = []
-        for given in (found["modules"], found["earlier"]):
-            if not isinstance(given, list) or len(given) > _MOST_MODULES:
-                raise DamagedError("it has no lists of modules, or too long ones")
-            lists.append([StartModule.from_json(data) for data in given])
-        return cls(found["warp"], *map(tuple, lists))
+        given = found["modules"]
+        if not isinstance(given, list) or len(given) > _MOST_MODULES:
+            raise DamagedError("it has no list of modules, or too long a one")
+        return cls(found["warp"], tuple(map(StartModule.from_json, given)))
 
     def to_bytes(self) -> bytes:
         """The text: JSON that is the same for the same modules."""
         return (json.dumps(asdict(self), indent=1, ensure_ascii=True) + "\n").encode("ascii")
 
     def after(self, warp: str, built: Iterable[StartModule], loaded: Callable[[StartModule], bool]) -> StartRecord:
-        """The record after a run.
+        """The record after a run; this one if the run has loaded nothing.
 
         Args:
             warp: Version of Warp in the run.
             built: What was built or taken from the cache, in order.
             loaded: True for a module of this record that the run has loaded from Warp's own folder.
         """
-        before = [*self.modules, *self.earlier] if self.warp == warp else []
+        before = self.modules if self.warp == warp else ()
         known = {module.place: module for module in before}
         new = {module.place: module for module in built}
         modules = [new.pop(place, module) for place, module in known.items() if place in new or loaded(module)]
         modules += new.values()
+        if not modules:
+            return self
         here = {module.place for module in modules}
-        earlier = [module for module in before if module.place not in here]
-        return StartRecord(warp, tuple(modules[:_MOST_MODULES]), tuple(earlier[: max(len(modules), len(before) // 2)]))
+        others = [module for module in before if module.place not in here]
+        kept = (*modules, *others[: max(len(modules), len(before) // 2)])
+        return StartRecord(warp, kept[:_MOST_MODULES])
 
 
 def _is_name(program: str) -> bool:
@@ -375,7 +375,7 @@ class ProgramStart:
             return
         self._threads = DaemonThreads(context.pool.jobs, "warp_tiles_start")
         is_foreign = bool(self._engine.foreign_trust(now))
-        for module in (*record.modules, *record.earlier):
+        for module in record.modules:
             if self._may_be_needed(module, is_foreign):
                 self._queue(self._threads, context, module)
 

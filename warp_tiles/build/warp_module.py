@@ -56,29 +56,25 @@ class WarpOutput:
     meta: Mapping[str, Any]
 
     def pack(self) -> bytes:
-        """The binary, which tools read as it is, then the source and the rest, compressed, and their sizes."""
-        rest = json.dumps({"target": self.target, "meta": self.meta}, sort_keys=True).encode("utf-8")
-        parts = [zlib.compress(part, 1) for part in (self.source, rest)]
-        return b"".join((self.binary, *parts, *(len(part).to_bytes(_LENGTH_BYTES, "big") for part in parts)))
+        """The binary, which tools read as it is, then the source and the rest, compressed, and their size."""
+        facts = {"source": self.source.decode("utf-8"), "target": self.target, "meta": self.meta}
+        rest = zlib.compress(json.dumps(facts, sort_keys=True).encode("utf-8"), 1)
+        return b"".join((self.binary, rest, len(rest).to_bytes(_LENGTH_BYTES, "big")))
 
     @classmethod
     def of(cls, entry: Entry | None) -> WarpOutput | None:
         """Rebuild what :meth:`pack` returned; None for no entry, and for one with another payload."""
         payload = b"" if entry is None else entry.payload
-        end = len(payload) - 2 * _LENGTH_BYTES
-        sizes = [int.from_bytes(payload[end + at : end + at + _LENGTH_BYTES], "big") for at in (0, _LENGTH_BYTES)]
-        begin = end - sum(sizes)
-        if end <= 0 or begin <= 0:
+        end = len(payload) - _LENGTH_BYTES
+        begin = end - int.from_bytes(payload[-_LENGTH_BYTES:], "big")
+        if begin <= 0:
             return None
         try:
-            source, rest = (
-                _unpacked(payload[at : at + size]) for at, size in zip((begin, begin + sizes[0]), sizes, strict=True)
-            )
-            facts = json.loads(rest)
-            if not isinstance(facts["meta"], dict) or not all(type(size) is int for size in facts["meta"].values()):
+            facts = json.loads(_unpacked(payload[begin:end]))
+            meta = facts["meta"]
+            if not isinstance(meta, dict) or not all(type(size) is int for size in meta.values()):
                 return None
-            source.decode("utf-8")
-            return cls(payload[:begin], source, str(facts["target"]), facts["meta"])
+            return cls(payload[:begin], str(facts["source"]).encode("utf-8"), str(facts["target"]), meta)
         except (zlib.error, ValueError, LookupError, TypeError, RecursionError):
             return None
 

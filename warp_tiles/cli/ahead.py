@@ -514,7 +514,7 @@ def warm(record: Path, archs: tuple[int, ...], push: bool, as_json: bool) -> Non
         require_push()  # before the builds, which may take long
     jobs = [
         (module, arch)
-        for module in (*kept.modules, *kept.earlier)
+        for module in kept.modules
         for arch in (archs if archs and module.output == "cubin" else (module.arch,))
     ]
     began, engine = time.perf_counter(), Engine(warp_toolkit=toolkit_version(), tuned=TunedSnapshots())

@@ -184,7 +184,7 @@ def _find_nvrtc() -> tuple[Path, Version, tuple[int, ...]]:
         path = load_nvidia_dynamic_lib("nvrtc").abs_path
     except (DynamicLibNotFoundError, RuntimeError) as error:
         raise_if_signalled(error)
-        raise _missing("NVRTC (libnvrtc)", LIBRARIES["nvrtc"].wheel) from error
+        raise _missing("NVRTC (libnvrtc)", LIBRARIES["nvrtc"].name) from error
     _, major, minor = nvrtc.nvrtcVersion()
     _, count = nvrtc.nvrtcGetNumSupportedArchs()
     _, archs = nvrtc.nvrtcGetSupportedArchs()
@@ -213,9 +213,10 @@ def _find_cuda_headers() -> tuple[Path, ...]:
 
     folders: dict[Path, None] = {}
     for name, headers in HEADERS.items():
-        folder = header_folder(name) or find_nvidia_header_directory(name)
+        in_wheel = folder_of(headers)
+        folder = in_wheel[0] if in_wheel is not None else find_nvidia_header_directory(name)
         if folder is None:
-            raise _missing(f"the {name} headers", headers.wheel)
+            raise _missing(f"the {name} headers", headers.name)
         folders[Path(folder)] = None
         if (Path(folder) / "cccl").is_dir():  # CUDA 13 toolkits keep CCCL one level down
             folders[Path(folder) / "cccl"] = None
@@ -258,33 +259,27 @@ def search_path() -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Library:
-    """A library: its wheel, its names for the loader, and its folders below ``nvidia``, in the order of pathfinder."""
+class _Wheel:
+    """A wheel, the names that one of its files may have, and the folders of that file below ``nvidia``.
 
-    wheel: str
-    sonames: tuple[str, ...]
-    folders: tuple[str, ...]
+    The folders have the order of pathfinder.
+    """
 
-
-@dataclass(frozen=True)
-class _Headers:
-    """Headers: their wheel, one of their files, and their folders below ``nvidia``, in the order of pathfinder."""
-
-    wheel: str
-    file: str
+    name: str
+    files: tuple[str, ...]
     folders: tuple[str, ...]
 
 
 LIBRARIES = {
-    "nvrtc": _Library("nvidia-cuda-nvrtc-cu12", ("libnvrtc.so.13", "libnvrtc.so.12"), ("cu13/lib", "cuda_nvrtc/lib")),
-    "nvJitLink": _Library(
+    "nvrtc": _Wheel("nvidia-cuda-nvrtc-cu12", ("libnvrtc.so.13", "libnvrtc.so.12"), ("cu13/lib", "cuda_nvrtc/lib")),
+    "nvJitLink": _Wheel(
         "nvidia-nvjitlink-cu12", ("libnvJitLink.so.13", "libnvJitLink.so.12"), ("cu13/lib", "nvjitlink/lib")
     ),
 }
 HEADERS = {
-    "nvcc": _Headers("nvidia-cuda-nvcc-cu12", "crt/host_config.h", ("cu13/include", "cuda_nvcc/include")),
-    "cudart": _Headers("nvidia-cuda-runtime-cu12", "cuda_runtime.h", ("cu13/include", "cuda_runtime/include")),
-    "cccl": _Headers("nvidia-cuda-cccl-cu12", "cuda/std/version", ("cu13/include/cccl", "cuda_cccl/include")),
+    "nvcc": _Wheel("nvidia-cuda-nvcc-cu12", ("crt/host_config.h",), ("cu13/include", "cuda_nvcc/include")),
+    "cudart": _Wheel("nvidia-cuda-runtime-cu12", ("cuda_runtime.h",), ("cu13/include", "cuda_runtime/include")),
+    "cccl": _Wheel("nvidia-cuda-cccl-cu12", ("cuda/std/version",), ("cu13/include/cccl", "cuda_cccl/include")),
 }
 
 
@@ -301,11 +296,10 @@ def package_folders() -> tuple[Path, ...]:
     return tuple(Path(folder) for folder in dict.fromkeys(found) if os.path.isdir(folder))
 
 
-def header_folder(name: str) -> Path | None:
-    """The folder of some headers in a wheel, or None if no wheel has them."""
-    headers = HEADERS[name]
-    candidates = (package / folder for package in package_folders() for folder in headers.folders)
-    return next((folder for folder in candidates if (folder / headers.file).is_file()), None)
+def folder_of(wheel: _Wheel) -> tuple[Path, str] | None:
+    """The first folder with a file of a wheel, and the name of the file; None if no installed wheel has it."""
+    folders = (package / folder for package in package_folders() for folder in wheel.folders)
+    return next(((f, name) for f in folders for name in wheel.files if (f / name).is_file()), None)
 
 
 def load_library(name: str) -> None:
@@ -315,20 +309,18 @@ def load_library(name: str) -> None:
         ToolchainError: The loader refuses the file.
     """
     library = LIBRARIES[name]
-    if sys.platform != "linux" or any(map(_is_loaded, library.sonames)):
+    if sys.platform != "linux" or any(map(_is_loaded, library.files)):
         return
-    folders = (package / folder for package in package_folders() for folder in library.folders)
-    paths = (folder / soname for folder in folders for soname in library.sonames)
-    path = next((path for path in paths if path.is_file()), None)
-    if path is None:
+    if (found := folder_of(library)) is None:
         return
+    path = found[0] / found[1]
     try:
         ctypes.CDLL(str(path), os.RTLD_NOW | os.RTLD_GLOBAL)
     except OSError as error:
         raise_if_signalled(error)
         raise ToolchainError(
             f"{path} cannot be loaded: {error}",
-            remedy=f"install {library.wheel} for this platform again, in a folder that is not mounted with noexec",
+            remedy=f"install {library.name} for this platform again, in a folder that is not mounted with noexec",
         ) from error
     for builtins in path.parent.glob("libnvrtc-builtins.so*") if name == "nvrtc" else ():
         with suppressed(OSError):  # NVRTC 13.0 does not look for them beside itself
