@@ -200,11 +200,6 @@ class _Candidate(Candidate):
     shared_bytes: int
 
 
-@dataclass(frozen=True)
-class _WorkerClock:
-    sample_us: Callable[[Any, int], list[float]]
-
-
 class ClusterDevice:
     """A GPU of a worker as a device of a search.
 
@@ -235,10 +230,12 @@ class ClusterDevice:
         def build(config: Config) -> _Candidate:
             return _Candidate(config, self._run(replace(task, config=config)).shared_bytes)
 
-        def sample_us(candidate: Any, runs: int) -> list[float]:
-            return list(self._run(replace(task, config=candidate.config, runs=runs)).samples_us)
+        class Clock:
+            @staticmethod
+            def sample_us(candidate: Any, runs: int) -> list[float]:
+                return list(self._run(replace(task, config=candidate.config, runs=runs)).samples_us)
 
-        return SearchDevice(build, _WorkerClock(sample_us), self.name, lambda: not self.is_lost)
+        return SearchDevice(build, Clock(), self.name, lambda: not self.is_lost)
 
     def _run(self, task: Task) -> Done:
         """The result of a task.

@@ -118,17 +118,9 @@ def search(
     with bar if is_shown else contextlib.nullcontext():
         deadline = time.monotonic() + budget_s if budget_s else math.inf
         task = bar.add_task("", total=len(configs))
-        given = (
-            effort or Effort(),
-            jobs or available_cores(),
-            deadline,
-            soft,
-            bar,
-            task,
-            finished,
-            counters or Counters(),
-        )
-        return _Search([_Guard(device) for device in devices], *given).run(configs, default)
+        guards, jobs = [_Guard(device) for device in devices], jobs or available_cores()
+        effort, counters = effort or Effort(), counters or Counters()
+        return _Search(guards, effort, jobs, deadline, soft, bar, task, finished, counters).run(configs, default)
 
 
 def by_identity(configs: Iterable[Config]) -> dict[str, Config]:

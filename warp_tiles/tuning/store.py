@@ -28,14 +28,7 @@ from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import absolute, cache_root
 from warp_tiles.tuning.folder import RecordFolder, lock_name, reason_of, warn_once
 from warp_tiles.tuning.key import TuningKey
-from warp_tiles.tuning.record import (
-    FutureSchemaError,
-    Record,
-    Timing,
-    decode_records,
-    encode_record,
-    encode_records,
-)
+from warp_tiles.tuning.record import Record, Timing, decode_records, encode_record, encode_records
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 
 if TYPE_CHECKING:
@@ -333,12 +326,9 @@ class RecordStore:
             if len(data) > MAX_EXPORT_BYTES:
                 raise ValueError(f"it has {len(data)} bytes, and at most {MAX_EXPORT_BYTES} are read")
             incoming = decode_records(data)
-        except FutureSchemaError as error:
-            raise RecordError(f"{path} is not imported: {error}", remedy="use the release that wrote it") from error
         except ValueError as error:
-            raise RecordError(
-                f"{path} is not imported: {error}", remedy="give a file that warp-tiles tune export wrote"
-            ) from error
+            remedy = "give a file that `warp-tiles tune export` of this release or of an earlier one wrote"
+            raise RecordError(f"{path} is not imported: {error}", remedy) from error
         records: dict[Path, Record] = {}
         try:
             with self._own.changing():
