@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +42,6 @@ def connected(address: str) -> Iterator[Any]:
     try:
         client = Client(address, timeout=_CONNECT_S, set_as_default=False, name="warp-tiles")
     except Exception as error:  # of many classes: no answer, no such host, an unknown protocol, no certificate
-        _forget_unconnected(error, Client)
         raise WorkerError(
             f"the scheduler {address} cannot be reached: {_first_line(error)}",
             remedy="give the address that `dask scheduler` prints, e.g. tcp://host:8786, and check that this machine "
@@ -55,14 +53,6 @@ def connected(address: str) -> Iterator[Any]:
     finally:
         with contextlib.suppress(Exception):  # the results are complete
             client.close(timeout=2)
-
-
-def _forget_unconnected(error: BaseException, client_class: type) -> None:
-    """Mark the client whose constructor failed as closed. Its finalizer would wait for seconds to close it."""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        made = frame.f_locals.get("self")
-        if isinstance(made, client_class):
-            made.status = "closed"  # type: ignore[attr-defined]
 
 
 def _first_line(error: BaseException) -> str:
