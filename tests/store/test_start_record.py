@@ -19,6 +19,7 @@ import warp_tiles
 from tests.integration.builds import TINY
 from tests.integration.helpers import gemm, load
 from tests.integration.test_loop_builds import KERNEL
+from tests.store.server import send, serving
 from tests.store.warp_modules import compiled, entries, records, text, warm
 from tests.waiting import until
 from warp_tiles._warp import installed
@@ -32,6 +33,7 @@ from warp_tiles.store.cache import Cache, Upstream
 from warp_tiles.store.client import Client
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.keys import SigningKey
+from warp_tiles.store.remote import RemoteStore
 from warp_tiles.util.threads import DaemonThreads, wait_all
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import WarnedTexts
@@ -257,7 +259,7 @@ def test_what_is_compiled_ahead_is_not_pushed(recorded: Any, tmp_path: Path, mon
     assert pushed == []
 
 
-def test_a_start_fetches_what_a_remote_store_has_and_asks_once_for_each_module(
+def test_a_start_asks_a_remote_store_once_what_it_has(
     recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, store = recorded("first", load(text())), tmp_path / "store"
@@ -270,7 +272,8 @@ def test_a_start_fetches_what_a_remote_store_has_and_asks_once_for_each_module(
     others = [dataclasses.replace(kept, name=f"other{n}", source=f"{kept.source}// {n}\n") for n in range(3)]
     file.write_bytes(StartRecord(record.warp, (*others, kept)).to_bytes())
     asked: list[str] = []
-    read = Client.read
+    names, read = Client.names, Client.read
+    monkeypatch.setattr(Client, "names", lambda client, prefix: (asked.append(prefix), names(client, prefix))[1])
     monkeypatch.setattr(Client, "read", lambda client, name: (asked.append(name), read(client, name))[1])
     for name, value in given.items():
         monkeypatch.setenv(name, str(value))
@@ -278,10 +281,62 @@ def test_a_start_fetches_what_a_remote_store_has_and_asks_once_for_each_module(
         warp_tiles.override(cache_dir=tmp_path / "b", modules="all", jobs=1),
         warp_tiles.enabled(start=file),
     ):
-        until(lambda: len(installed().program_start._compiled) == 3)
+        until(lambda: len(installed().program_start._compiled) == 3 and len(asked) == 2)
         cache = installed().engine.build_context(current()).modules
         until(lambda: len(cache.entries()) == 4)
-    assert len(set(asked)) == len(asked) == 4
+    assert asked == ["v1/module/", f"v1/module/{asked[1][10:12]}/{asked[1][13:]}"]
+
+
+class Everything:
+    """The listing of a store that names each key."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+
+def test_fetches_that_miss_hold_up_no_functions(
+    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toolchain: None
+) -> None:
+    file = recorded("first", load(TINY))
+    record = read_record(file)
+    (kept,) = record.modules
+    others = [dataclasses.replace(kept, name=f"other{n}", source=f"{kept.source}// {n}\n") for n in range(3)]
+    file.write_bytes(StartRecord(record.warp, tuple(others)).to_bytes())
+    (tmp_path / "store").mkdir()
+    asked: list[str] = []
+    ask = RemoteStore.ask
+    monkeypatch.setattr(RemoteStore, "ask", lambda store, kind, key: (asked.append(kind), ask(store, kind, key))[1])
+    monkeypatch.setattr(RemoteStore, "listed", lambda *_: Everything())
+    monkeypatch.setattr("warp_tiles.build.context._WAITING_THREADS", 2)  # fewer than modules
+    monkeypatch.setenv("WARP_TILES_REMOTE", (tmp_path / "store").as_uri())
+    monkeypatch.setenv("WARP_TILES_TRUSTED_KEYS", str(SigningKey.generate().public))
+    with warp_tiles.override(cache_dir=tmp_path / "b", modules="all", jobs=1), warp_tiles.enabled(start=file):
+        until(lambda: len(installed().program_start._compiled) == 3)
+    assert asked.count("module") == 3, "each is asked for once"
+
+
+def test_a_store_is_not_listed_if_no_key_is_trusted(
+    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = recorded("first", load(text()))
+    (tmp_path / "store").mkdir()
+    listed: list[str] = []
+    monkeypatch.setattr(Client, "names", lambda _, prefix: listed.append(prefix) or [])
+    monkeypatch.setenv("WARP_TILES_REMOTE", (tmp_path / "store").as_uri())
+    with warp_tiles.override(cache_dir=tmp_path / "b", modules="all", jobs=1), warp_tiles.enabled(start=file):
+        until(lambda: len(installed().program_start._compiled) == 1)
+    assert listed == []
+
+
+def test_a_store_that_cannot_be_listed_is_asked_for_each_module(
+    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = recorded("first", load(text()))
+    with serving(send(b"", 404)) as server:
+        monkeypatch.setenv("WARP_TILES_REMOTE", server.url)
+        monkeypatch.setenv("WARP_TILES_TRUSTED_KEYS", str(SigningKey.generate().public))
+        with warp_tiles.override(cache_dir=tmp_path / "b", modules="all", jobs=1), warp_tiles.enabled(start=file):
+            until(lambda: len(installed().program_start._compiled) == 1)
 
 
 def test_a_source_that_does_not_compile_costs_nothing_but_its_build(recorded: Any, tmp_path: Path) -> None:

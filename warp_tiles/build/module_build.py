@@ -434,23 +434,32 @@ def _request(context: BuildContext, module: ModuleSource, text: str, subject: st
     return CompileRequest(module.name, text, flags, module.include_dirs, subject, prefix=prefix)
 
 
-def link_ahead(
-    engine: Engine, bare: ModulePlan, module: ModuleSource, text: str, linked: Linked, *, waits: bool
-) -> tuple[CacheKey, bool] | None:
-    """Build the functions of a module of a start record, and link it into the cache.
+def key_ahead(
+    engine: Engine, bare: ModulePlan, module: ModuleSource, text: str, linked: Linked
+) -> tuple[CacheKey | None, dict[str, str]]:
+    """The key of a module of a start record, or None, and the keys of its functions by symbol.
 
     Args:
         bare: Its name, target and settings.
         text: Its source.
-        waits: See :func:`.start_record.compile_ahead`, also for the result.
     """
     called = [PlannedVariant(v, Role.FORWARD, "", "", (), True, "in a start record") for v in linked.functions]
     functions = _keys_of(engine.annotate(replace(bare, variants=tuple(called))))
+    if not all(functions.values()):
+        return None, functions
+    context = engine.build_context(bare.settings)
+    return _linked_key(context, module, text, functions, linked.register_limit), functions
+
+
+def link_ahead(
+    engine: Engine, bare: ModulePlan, module: ModuleSource, text: str, linked: Linked, *, waits: bool, asks: bool
+) -> tuple[CacheKey, bool] | None:
+    """Build the functions of a module, and link it into the cache. See :func:`.start_record.compile_ahead`."""
     context = replace(engine.build_context(bare.settings), ahead=True)
-    key = _linked_key(context, module, text, functions, linked.register_limit) if all(functions.values()) else None
+    key, functions = key_ahead(engine, bare, module, text, linked)
     if key is None or (not waits and context.modules.is_locked(key)):
         return None
-    with context.modules.lease(key, context.upstream(MODULE, key)) as lease:
+    with context.modules.lease(key, context.upstream(MODULE, key) if asks else None) as lease:
         if lease.found is not None:
             return key, False
         started, futures = now_s(), engine.start(linked.functions, bare.settings).values()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.functions import Linked
-from warp_tiles.build.module_build import keep_ahead, link_ahead
+from warp_tiles.build.module_build import keep_ahead, key_ahead, link_ahead
 from warp_tiles.build.records import now_s
 from warp_tiles.build.warp_module import WarpOutput, content_key, upstream_of
 from warp_tiles.compile.module import ModuleSource
@@ -32,6 +32,7 @@ from warp_tiles.compile.warp_compiler import (
 from warp_tiles.errors import CacheError, RecordError, WarpTilesError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import current
+from warp_tiles.store import MODULE
 from warp_tiles.store.folder import LOCKS
 from warp_tiles.store.paths import STARTS, absolute, cache_root
 from warp_tiles.store.sealed import DamagedError, parse_object
@@ -49,6 +50,7 @@ log = logging.getLogger("warp_tiles")
 _MOST_BYTES, _MOST_MODULES = 256 << 20, 4096
 _MOST_RECORDS = 64  # of scripts, below the cache's root
 _LOCK_S = 5.0
+_FETCHES = 16  # side by side
 _MOST_NAME = 250
 _said = WarnedTexts()
 _SUFFIXES = {"a": 90, "f": 100}  # the first architecture with each suffix
@@ -260,11 +262,14 @@ def default_file(root: Path, title: str, identity: str) -> Path:
 # ---- builds
 
 
-def compile_ahead(context: BuildContext, module: StartModule, *, waits: bool = False) -> tuple[CacheKey, bool] | None:
+def compile_ahead(
+    context: BuildContext, module: StartModule, *, waits: bool = False, asks: bool = True
+) -> tuple[CacheKey, bool] | None:
     """Compile a module of Warp into the cache, unless it is there, in a remote store or in the bundle.
 
     Args:
         waits: Wait for another thread or process that compiles it now, in place of leaving it to that.
+        asks: False if the remote store is known not to have it.
 
     Returns:
         Its content key, and True if it was compiled. None if no key covers it, or if another thread or
@@ -282,7 +287,7 @@ def compile_ahead(context: BuildContext, module: StartModule, *, waits: bool = F
     key = content_key(context, request, wanted.target)
     if not waits and context.modules.is_locked(key):
         return None
-    with context.modules.lease(key, upstream_of(context, key)) as lease:
+    with context.modules.lease(key, upstream_of(context, key) if asks else None) as lease:
         found = WarpOutput.of(lease.found)
         if found is not None and replace(found, binary=b"") == wanted:
             return key, False
@@ -297,7 +302,7 @@ def _is_uncovered(module: ModuleSource, source: str) -> bool:
 
 
 def build_ahead(
-    engine: Engine, context: BuildContext, module: StartModule, *, waits: bool = False
+    engine: Engine, context: BuildContext, module: StartModule, *, waits: bool = False, asks: bool = True
 ) -> tuple[CacheKey, bool] | None:
     """Compile or link a module into the cache, see :func:`compile_ahead`.
 
@@ -307,12 +312,24 @@ def build_ahead(
         OSError: See :func:`compile_ahead`.
     """
     if module.linked is None:
-        return compile_ahead(context, module, waits=waits)
+        return compile_ahead(context, module, waits=waits, asks=asks)
     source = module.module_source()
     if _is_uncovered(source, module.source):
         return None
-    plan = ModulePlan(module.name, module.arch, module.block_dim, (), (), context.settings)
-    return link_ahead(engine, plan, source, module.source, module.linked, waits=waits)
+    plan, linked = _bare_plan(context, module), module.linked
+    return link_ahead(engine, plan, source, module.source, linked, waits=waits, asks=asks)
+
+
+def _bare_plan(context: BuildContext, module: StartModule) -> ModulePlan:
+    return ModulePlan(module.name, module.arch, module.block_dim, (), (), context.settings)
+
+
+def _key_of(engine: Engine, context: BuildContext, module: StartModule) -> CacheKey | None:
+    """The key under which a launch looks a module up; None if nothing covers it."""
+    source = module.module_source()
+    if module.linked is None:
+        return content_key(context, module.request(), f".{source.target}.{module.output}")
+    return key_ahead(engine, _bare_plan(context, module), source, module.source, module.linked)[0]
 
 
 class ProgramStart:
@@ -346,6 +363,7 @@ class ProgramStart:
         self._asked: set[str] = set()  # digests of content keys
         self._compiled: dict[str, float] = {}  # seconds, by digest
         self._threads: DaemonThreads | None = None
+        self._fetches = DaemonThreads(_FETCHES, "warp_tiles_fetch")  # these wait for no build
         self._is_stopped = False
 
     def begin(self, instead_of: ProgramStart | None = None) -> None:
@@ -375,9 +393,12 @@ class ProgramStart:
             return
         self._threads = DaemonThreads(context.pool.jobs, "warp_tiles_start")
         is_foreign = bool(self._engine.foreign_trust(now))
-        for module in record.modules:
-            if self._may_be_needed(module, is_foreign):
-                self._queue(self._threads, context, module)
+        modules = [one for one in record.modules if self._may_be_needed(one, is_foreign)]
+        if context.remote is None:
+            for module in modules:
+                self._queue(self._threads, self._compile, context, module)
+        else:
+            self._fetches.submit(self._fetch_or_compile, context, self._threads, modules)
 
     def _may_be_needed(self, module: StartModule, is_foreign: bool) -> bool:
         """False for a module that no GPU of this machine loads, or that Warp loads from its own folder.
@@ -391,30 +412,54 @@ class ProgramStart:
         return is_for_here and not (is_named and self._in_warps_folder(module.file))
 
     def stop(self) -> None:
-        """Begin no further build."""
+        """Begin no further fetch or build."""
         self._is_stopped = True
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in filter(None, (self._fetches, self._threads)):
+            threads.shutdown(wait=False, cancel_futures=True)
 
-    def _queue(self, threads: DaemonThreads, context: BuildContext, module: StartModule) -> None:
-        """Build a module on a thread, unless this start was stopped. The bar counts it until then."""
+    def _fetch_or_compile(self, context: BuildContext, threads: DaemonThreads, modules: Sequence[StartModule]) -> None:
+        """Ask the remote store, once, what it has. Fetch that side by side, and compile the rest, in order."""
+        held = context.remote.listed(MODULE) if context.remote is not None else None
+        for module in modules:
+            if self._is_stopped:
+                return
+            key = None
+            with suppressed(WarpTilesError, TypeError, OSError):  # its build meets it again
+                key = _key_of(self._engine, context, module) if held is not None else None
+            if held is not None and key is not None and key.digest in held:
+                self._queue(self._fetches, self._fetch, context, module, key, threads)
+            else:
+                self._queue(threads, self._compile, context, module, held is None)
+
+    def _fetch(self, context: BuildContext, module: StartModule, key: CacheKey, threads: DaemonThreads) -> None:
+        """Fetch a module that the remote store lists. One that does not come is compiled."""
+        upstream = upstream_of(context, key)
+        with suppressed(WarpTilesError, OSError), context.modules.lease(key, upstream, builds=False) as lease:
+            if lease.found is not None:
+                return
+        self._queue(threads, self._compile, context, module, False)
+
+    def _queue(
+        self, threads: DaemonThreads, work: Callable[..., None], context: BuildContext, module: StartModule, *more: Any
+    ) -> None:
+        """Fetch or build a module on a thread, unless this start was stopped. The bar counts it until then."""
         progress, choice = self._engine.progress, context.settings.progress
         with ExitStack() as counted:
             counted.enter_context(progress.module(module.name, module.arch, module.block_dim, choice, awaited=False))
             try:
-                future = threads.submit(self._compile, context, module)
+                future = threads.submit(work, context, module, *more)
             except RuntimeError as stopped:
                 raise_if_signalled(stopped)
                 return
             waiting = counted.pop_all()
             future.add_done_callback(lambda _: waiting.close())
 
-    def _compile(self, context: BuildContext, module: StartModule) -> None:
+    def _compile(self, context: BuildContext, module: StartModule, asks: bool = True) -> None:
         if self._is_stopped:
             return
         started = now_s()
         try:
-            if (done := build_ahead(self._engine, context, module)) is not None and done[1]:
+            if (done := build_ahead(self._engine, context, module, asks=asks)) is not None and done[1]:
                 self._compiled[done[0].digest] = now_s() - started
         except CacheError as error:  # the next ones would be built for nothing, too
             self.stop()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from warp_tiles.errors import RemoteError
@@ -39,6 +40,7 @@ MOST_FAILURES = 3
 #: An answer that takes longer counts as lost time.
 SLOW_S = 0.2
 _THREADS = 32
+_MOST_LISTED = 10_000
 #: Name of an object that is asked for first.
 PROBE = f"{LAYOUT}/store.json"
 
@@ -278,6 +280,28 @@ class RemoteStore:
                 remedy="plain HTTP servers have no lists; use WebDAV, an object store or a folder",
             ) from error
         return sorted(filter(is_digest, (name.rpartition("/")[2] for name in names)))
+
+    def listed(self, kind: str) -> frozenset[str] | None:
+        """The keys of all entries of a kind, from one request; None if it does not answer soon, or has too many.
+
+        Without a trusted key it is None, too, because none of them would be loaded. The connection may still be made,
+        and a store that is down costs :data:`SLOW_S`.
+        """
+
+        def names() -> frozenset[str]:
+            found = self.client(SLOW_S).names(f"{LAYOUT}/{kind}/")
+            return frozenset(name.rpartition("/")[2] for name in islice(found, _MOST_LISTED + 1))
+
+        if self.off or not self.trusted:
+            return None
+        try:
+            listing = self._threads.submit(names)
+        except RuntimeError as closed:
+            raise_if_signalled(closed)
+            return None
+        wait_all([listing], SLOW_S)
+        known = listing.done() and not listing.cancelled() and listing.exception() is None
+        return listing.result() if known and len(listing.result()) <= _MOST_LISTED else None
 
     def upstream(self, kind: str, key: str) -> Upstream:
         """The part of the store in a lookup: the entry if it has one, else the function that receives a new one."""
