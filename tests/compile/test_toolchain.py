@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -242,3 +245,31 @@ def test_the_root_is_private_under_any_umask(tmp_path: Path) -> None:
         os.umask(before)
     assert (root / "toolchain").is_dir()
     assert root.stat().st_mode & 0o777 == 0o700
+
+
+def test_concurrent_threads_all_get_the_toolchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remembered, files_state = ToolchainStore._remembered_toolchain, module._files_state
+    first, just_found, search = iter([True]), threading.Event(), module.find_toolchain
+
+    def late(store: ToolchainStore) -> Toolchain | None:
+        if not next(first, False):
+            just_found.wait(30)  # the second thread then finds nothing stored
+        return None if not just_found.is_set() else remembered(store)
+
+    def slow(toolchain: Toolchain) -> Any:
+        just_found.set()
+        time.sleep(0.3)
+        return files_state(toolchain)
+
+    def long() -> Toolchain:
+        if just_found.is_set():
+            time.sleep(0.6)
+        return search()
+
+    monkeypatch.setattr(module, "find_toolchain", long)
+    monkeypatch.setattr(ToolchainStore, "_remembered_toolchain", late)
+    monkeypatch.setattr(module, "_files_state", slow)
+    store = ToolchainStore(tmp_path)
+    with ThreadPoolExecutor(2) as pool:
+        found = [future.result() for future in [pool.submit(store.toolchain) for _ in range(2)]]
+    assert found[0] == found[1] == store.toolchain()

@@ -14,8 +14,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from warp_tiles.compile.sources import DeviceSource, include_closure
 from warp_tiles.store.documents import Documents
 from warp_tiles.store.paths import LAYOUT, absolute, is_digest
 from warp_tiles.util.files import sha256_of as _hash_file
-from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.threads import raise_if_signalled, side_by_side
 
 FOLDER = "toolchain"  # below the cache
 #: The largest number of records. The oldest are removed first.
@@ -207,6 +207,20 @@ class ToolchainStore:
             return toolchain if remembered["files"] == _files_state(toolchain) else None
         except (LookupError, TypeError, ValueError):
             return None
+
+    def take_digests(self, sources: Iterable[DeviceSource]) -> None:
+        """Digest the compiler and the linker while the includes of device sources are searched; all is stored.
+
+        Hashing a library releases Python's lock, so at the first use on a machine the two overlap.
+
+        Raises:
+            ToolchainError: There is no compiler.
+            OSError: A file cannot be read.
+        """
+        self.toolchain()
+        digests: list[Callable[[], str]] = [self.compiler_digest, self.linker_digest]
+        digests += [partial(self.source_digest, source) for source in sources]
+        side_by_side(lambda digest: digest(), digests, 3)
 
     def compiler_digest(self) -> str:
         """SHA-256 over the compiler's library files.
