@@ -63,8 +63,6 @@ def test_soft_fields_keep_the_key_and_are_noted(name: str) -> None:
         replace(key(), source="6" * 64),
         key(m=512, dtype="float32"),
         key(m=513, dtype="float16"),
-        key(m=512.0, dtype="float16"),
-        key(m="512", dtype="float16"),
         key(n=512, dtype="float16"),
         key(m=512),
         key(m=512, dtype="float16", n=None),

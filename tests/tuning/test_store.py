@@ -232,15 +232,6 @@ class TestRemove:
         assert [path.name for path in records.root.rglob("*") if path.is_file()] == ["store.lock"]
 
 
-def test_the_settings_name_the_folders(tmp_path: Path) -> None:
-    (tmp_path / "shipped").mkdir()
-    RecordStore(tmp_path / "shipped").merge(key(), [A])
-    with settings.override(cache_dir=tmp_path / "cache", record_paths=[tmp_path / "shipped"]) as now:
-        assert open_store().load(key()) == open_store(now).load(key()) == Record(key(), (A,))
-        open_store().merge(key(m=1), [B])
-    assert file_of(RecordStore(tmp_path / "cache" / "tuning"), key(m=1)).is_file()
-
-
 @pytest.mark.parametrize("subject", ["kernel:a/../b", "..", ".", "a\\b", "x" * 500, "ünï", "", "con:"])
 def test_any_subject_makes_a_safe_folder(records: RecordStore, subject: str) -> None:
     records.merge(key(subject), [A])
@@ -422,12 +413,6 @@ class TestFutureSchema:
         assert list(path.parent.iterdir()) == [path]
         assert records.remove() == 1
         assert not path.exists()
-
-    def test_other_keys_are_not_touched_by_it(self, records: RecordStore) -> None:
-        write(file_of(records, key()), future(key()))
-        records.merge(key(m=1), [A])
-        with quiet():
-            assert [item.record.key for item in records.records()] == [key(m=1)]
 
     def test_a_bundle_of_it_or_for_it_is_refused_whole(self, records: RecordStore, tmp_path: Path) -> None:
         bundle = tmp_path / "bundle.json"
