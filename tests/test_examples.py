@@ -74,13 +74,6 @@ def test_recorded_training() -> None:
     first, last = map(float, re.findall(r": ([\d.]+) -> ([\d.]+) in 100 steps", text)[0])
     assert last < 0.1 * first
     assert "CUDA graph        not run: no GPU" in text
-    shares = []
-    while not shares or (shares[-1] >= 1 and len(shares) < 3):  # another process may have had the core meanwhile
-        times = dict(re.findall(r"^  (.+?) +([\d.]+) us$", text, re.MULTILINE))
-        shares.append(float(times["recorded pairs"]) / float(times["wp.launch + Tape"]))
-        if shares[-1] >= 1:
-            text = run(sys.executable, "examples/recorded_training.py", "--steps", "100", "--device", "cpu")
-    assert min(shares) < 1, shares
 
 
 def test_matmul() -> None:

@@ -12,27 +12,6 @@ from tests.conftest import LONGEST_FIRST
 from tests.processes.sitecustomize import _CHANGES
 
 pytest_plugins = ["pytester"]
-SCRIPT = """
-import warp as wp
-
-@wp.kernel
-def {name}(A: wp.array2d(dtype=wp.float32)):
-    a = wp.tile_load(A, shape=(8, 8))
-    wp.tile_store(A, wp.tile_matmul(a, a))
-
-a = wp.zeros((8, 8), dtype=wp.float32, device="cpu")
-wp.launch_tiled({name}, dim=[1], inputs=[a], block_dim=64, device="cpu")
-"""
-
-
-@pytest.mark.parametrize("name", ["first", "second"])
-def test_a_script_has_its_own_kernels_alone(name: str, tmp_path: Path) -> None:
-    from warp_tiles.launch.script import Script, discover
-
-    (tmp_path / "script.py").write_text(SCRIPT.format(name=name))
-    (target,) = discover(Script(str(tmp_path / "script.py"))).targets
-    assert list(target.module.kernels) == [name]
-
 
 LEAVES_STATE = """
 import os

@@ -112,20 +112,19 @@ class _Packed:
                     remedy="give an array of the recorded shape, or record again",
                 )
 
-    def record_again(self) -> None:
-        """Record the launch again after its module or kernel has changed."""
-        self.kernel = self._definition.newest()
-        self._record()
+    def _follow(self) -> None:
+        """Record the launch again if its module or kernel has changed."""
+        if not self._definition.is_current():
+            self.kernel = self._definition.newest()
+            self._record()
 
     def forward(self) -> None:
-        if not self._definition.is_current():
-            self.record_again()
+        self._follow()
         if self._forward is not None:
             self._forward.run()
 
     def adjoint(self) -> None:
-        if not self._definition.is_current():
-            self.record_again()
+        self._follow()
         for array, structure in self._watched:
             if array.ctype is not structure:
                 self._record()
@@ -145,8 +144,7 @@ class _Packed:
 
     def set(self, index: int, value: Any) -> None:
         """Change an argument. Its gradient is then its own."""
-        if not self._definition.is_current():
-            self.record_again()
+        self._follow()
         shapes = self._shapes_of(index, value)
         self._require_shapes(index, shapes)
         self.values[index] = value
@@ -162,8 +160,7 @@ class _Packed:
 
     def set_gradient(self, index: int, value: Any) -> None:
         """Change the gradient of an argument; None takes its own."""
-        if not self._definition.is_current():
-            self.record_again()
+        self._follow()
         self.require_adjoint()
         given = warp_launch.snapshot(self._concrete, index, value)
         gradient = self._gradient(index, given)
