@@ -121,47 +121,11 @@ def measured(torch: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda part, torch: gemm.measure(entry_of(part, "fp16"), part, store, {}, "cpu", torch)
 
 
-def test_a_row_of_products(torch: Any, measured: Any) -> None:
-    row = measured(WHOLE["loop"], torch)
-    assert (row["to_cublas"], row["ratio"]) == (0.5, 2.0)
-    assert row["cublas"]["tflops"] == round(2 * SIZE**3 / 15e6, 3)
-    assert "0.50 of cuBLAS's speed" in gemm.line_of(row)
-
-
 def test_a_row_of_gradients_counts_two_products_of_cublas(torch: Any, measured: Any) -> None:
     row = measured(WHOLE["backward_loop"], torch)
     assert (row["to_cublas"], row["adjoint_ratio"]) == (0.5, 2.0)
     assert row["cublas"]["tflops"] == round(4 * SIZE**3 / 15e6, 3)
     assert row["tiles"]["tflops"] == round(6 * SIZE**3 / 30e6, 3)
-
-
-def test_a_failure_of_torch_is_printed(torch: Any, measured: Any) -> None:
-    torch.matmul = None
-    row = measured(WHOLE["loop"], torch)
-    assert "to_cublas" not in row
-    assert "cublas failed: TypeError" in gemm.line_of(row)
-
-
-def test_each_part_says_what_is_compared_or_why_nothing_is() -> None:
-    notes = {name: cublas.note_of(part) for name, part in PARTS.items()}
-    assert {name for name, note in notes.items() if not note.startswith("no counterpart")} == set(WHOLE)
-    assert notes["backward_loop"].startswith("two torch.matmul")
-
-
-def test_a_missing_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = PARTS.values()
-    monkeypatch.setitem(sys.modules, "torch", None)
-    missing, reason = cublas.find(parts, alone=False)
-    assert missing is None
-    assert cublas.facts(missing, reason)["cublas"].startswith("torch is not installed")
-    fake = stand_in_for_torch()
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    assert cublas.find(parts, alone=False) == (fake, "")
-    assert cublas.facts(fake, "") == {"cublas": cublas.TIMED, "torch": "2.11.0", "torch_cuda": "13.0"}
-    assert "--alone" in cublas.find(parts, alone=True)[1]
-    assert "no part" in cublas.find([PARTS["small"]], alone=False)[1]
-    fake.cuda.is_available = lambda: False
-    assert cublas.find(parts, alone=False) == (None, "torch 2.11.0 has no GPU")
 
 
 @pytest.fixture

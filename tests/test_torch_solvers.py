@@ -91,47 +91,6 @@ def test_a_row_beside_torch(monkeypatch: pytest.MonkeyPatch, function: str, wron
     assert solvers.summary([row])[f"{function} fp32"]["geometric_mean"] == 3.0
 
 
-def test_a_library_that_fails_is_recorded_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    row: dict[str, Any] = {"tiles": {"median_us": 4.0}, "torch": {"default": {"median_us": 2.0}, "cusolver": {}}}
-    row["torch"]["cusolver"]["error"] = "RuntimeError"
-    torch_solvers.add_ratio(row, 1e-6)
-    assert (row["library"], row["ratio"], "wrong" in row) == ("default", 0.5, False)
-    failed: dict[str, Any] = {"tiles": {"median_us": 4.0}, "torch": {"default": {"error": "RuntimeError"}}}
-    torch_solvers.add_ratio(failed, 1e-6)
-    assert "ratio" not in failed
-    failed |= {"name": "cholesky fp32 n8", "threads": 64}
-    assert "RuntimeError" in torch_solvers.line_of(failed)
-
-
-def test_results_that_are_no_numbers_are_wrong() -> None:
-    found = torch_solvers.difference(np.array([1.0, np.nan]), np.ones(2))
-    row: dict[str, Any] = {"tiles": {}, "torch": {"default": {"difference": found}}}
-    torch_solvers.add_ratio(row, 1e-6)
-    assert "wrong" in row
-
-
-def test_torch_is_compared_with_the_fastest_number_of_threads() -> None:
-    chosen = [cell(32), cell(64), cell(128), cell(64, columns=8), cell(64, backward=True), cell(32, "lower_solve")]
-    times = [5.0, 4.0, 6.0, 1.0, 1.0, None]
-    rows = [{"name": each.label, "tiles": {"median_us": us} if us else {}} for each, us in zip(chosen, times)]
-    assert torch_solvers.fastest_cells(rows, chosen) == [cell(64)]
-    assert torch_solvers.fastest_cells(rows, [chosen[0], chosen[2]]) == [cell(32)]
-    assert torch_solvers.fastest_cells([], chosen) == []
-
-
-def test_a_missing_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    torch, note = torch_solvers.find_torch()
-    assert torch is None
-    assert note.startswith("torch is not installed")
-    monkeypatch.setitem(sys.modules, "torch", stand_in_for_torch())
-    assert torch_solvers.find_torch()[1] == ""
-    sys.modules["torch"].cuda.is_available = lambda: False
-    assert torch_solvers.find_torch()[1].startswith("torch 2.11.0 has no GPU")
-    versions = {"torch": "2.11.0", "torch_cuda": "13.0", "magma": True}
-    assert torch_solvers.facts(stand_in_for_torch()) == versions | {"busy_us": torch_solvers.BUSY_US}
-
-
 class NoBuilds(solvers.BuildStore):
     """A store that builds nothing, and notes what it was asked for."""
 
