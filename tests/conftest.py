@@ -98,7 +98,6 @@ LONGEST_FIRST = (
     "tests/hardening/test_interruption.py",
     "tests/store/test_bundles.py",
     "tests/integration/test_shared_gradients.py",
-    "tests/store/test_crowd.py",
     "tests/hardening/test_soak.py",
     "tests/hardening/test_children.py",
     "tests/cluster/test_builds.py",

@@ -14,7 +14,6 @@ OTHERS = {
     "test_command_line.py",
     "test_shared_cache.py",
     "test_commands.py",
-    "test_crowd.py",
     "test_envelope.py",
     "test_s3.py",
     "test_remote_records.py",

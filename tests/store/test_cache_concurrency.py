@@ -7,9 +7,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.store.cache_workers import get_or_build, key, payload
+from tests.store.subjects import entry
 from tests.waiting import in_threads
-from warp_tiles.store.cache import Cache
+from warp_tiles.store.cache import Cache, Upstream
 
 
 def test_threads_build_a_key_once(cache: Cache) -> None:
@@ -24,6 +27,22 @@ def test_threads_build_a_key_once(cache: Cache) -> None:
     assert len(built) == 1
     assert [entry.payload for entry, _ in results] == [payload("a")] * 8
     assert Counter(hit for _, hit in results) == {False: 1, True: 7}
+
+
+def test_threads_ask_a_store_once(root: Path) -> None:
+    fetched, asked = entry("fetched"), []
+
+    def upstream() -> Upstream:
+        asked.append(threading.get_ident())
+        time.sleep(0.2)
+        return Upstream(fetched)
+
+    def ask() -> bytes:
+        wanted = fetched.manifest.key
+        return get_or_build(Cache(root), wanted, lambda: pytest.fail("nothing is built"), upstream)[0].payload
+
+    assert in_threads(8, ask) == [fetched.payload] * 8
+    assert len(asked) == 1
 
 
 def test_a_build_may_request_another_key(cache: Cache) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -30,27 +29,6 @@ def test_folders_that_another_thread_creates_meanwhile_are_accepted(
     monkeypatch.setattr(os, "mkdir", created_meanwhile)
     make_private_folders(wanted)
     assert wanted.is_dir()
-
-
-def test_threads_create_the_same_folders_at_once(tmp_path: Path) -> None:
-    threads, iterations = 4, 100
-    barrier = threading.Barrier(threads, timeout=60)
-    failed: list[Exception] = []
-
-    def make() -> None:
-        for number in range(iterations):
-            barrier.wait()
-            try:
-                make_private_folders(tmp_path / str(number) / "a" / "b" / "c")
-            except Exception as error:
-                failed.append(error)
-
-    running = [threading.Thread(target=make, daemon=True) for _ in range(threads)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-    assert not failed
 
 
 def test_a_folder_that_cannot_be_created_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
