@@ -197,16 +197,6 @@ def test_a_link_in_place_of_a_file_is_replaced_and_not_followed(tmp_path: Path, 
     assert target.read_text() == "precious"
 
 
-def test_the_holder_of_a_lock_is_not_written_through_a_link(tmp_path: Path) -> None:
-    target, files = tmp_path / "target", TrustedFolder(tmp_path / "cache")
-    target.write_text("precious")
-    files.make("locks")
-    files.path("locks/x.holder").symlink_to(target)
-    with files.lock("locks/x.lock", 1.0, waiting=lambda _: None):
-        pass
-    assert target.read_text() == "precious"
-
-
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("rule", ["open to all", "of another user"])
 @pytest.mark.filterwarnings("ignore:warp_tiles")

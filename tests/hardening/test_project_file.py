@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.bench import Bench
-from tests.integration.commands import MAIN, command, usage_error
+from tests.integration.commands import MAIN, command
 from warp_tiles import settings
 from warp_tiles.errors import SettingError
 from warp_tiles.settings import values
@@ -168,14 +168,6 @@ def test_every_path_that_decides_about_trust_must_be_absolute() -> None:
     paths = {name for name, item in settings.SETTINGS.items() if item.parse in (values.path, values.paths)}
     anchors = {name for name, item in settings.SETTINGS.items() if item.absolute}
     assert paths - anchors == {"bundle"}, "its signatures decide, and not its place"
-
-
-def test_a_prepared_cache_is_not_used_by_its_relative_name(clone: Callable[..., Path], tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(MAIN)
-    clone()
-    done = command("compile", "-o", tmp_path / "out", tmp_path / "own.py", tmp_path, WARP_TILES_CACHE_DIR=".wt")
-    assert "WARP_TILES_CACHE_DIR contains the relative path '.wt'" in usage_error(done)
-    assert not (tmp_path / "out").exists()
 
 
 def test_relative_folders_of_the_platform_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

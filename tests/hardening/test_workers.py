@@ -93,13 +93,6 @@ def test_a_process_whose_answer_is_not_read_ends_silently() -> None:
         assert process.wait(30) == 0
 
 
-def test_many_jobs_start_few_processes(module: Any, tmp_path: Path) -> None:
-    with warp_tiles.override(jobs="999999999999"):
-        cubin = compile_module(module, 90, 64, tmp_path / "out")
-    (row,) = [row for row in warp_tiles.report()["modules"] if row.get("output") == cubin.name]
-    assert row["linker"] == "warp_tiles"
-
-
 def test_the_working_folder_is_no_source_of_code(tmp_path: Path) -> None:
     """Also without the files of an environment that import more at the start of the interpreter."""
     import os

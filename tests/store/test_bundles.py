@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ import pytest
 from tests.hardening.test_installations import SEARCHED
 from tests.integration.commands import MAIN, command, json_of, usage_error
 from tests.store.installed import everybody_reaches, install_packages, install_python
-from tests.store.subjects import entry, signed
+from tests.store.subjects import entry
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles.build.deployment import _FACTS_KEY as FACTS_KEY
@@ -25,7 +24,7 @@ from warp_tiles.build.deployment import open_bundle
 from warp_tiles.errors import BundleError, RecordError, SettingError
 from warp_tiles.settings import current, override
 from warp_tiles.store import TOOLCHAIN
-from warp_tiles.store.bundle import Bundle, write_bundle
+from warp_tiles.store.bundle import write_bundle
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.envelope import pack
 from warp_tiles.store.keys import PublicKey, SigningKey
@@ -142,43 +141,6 @@ def test_other_settings_are_named(made: Made, tmp_path: Path) -> None:
 def test_a_stranger_is_refused(made: Made, tmp_path: Path) -> None:
     text = deployed(made, tmp_path, status=2, WARP_TILES_TRUSTED_KEYS=str(SigningKey.generate().public))
     assert "no trusted key signed it" in text
-
-
-@pytest.mark.parametrize("content", [None, b"", b"PK", b"x" * 100])
-def test_another_file_is_refused(content: bytes | None, tmp_path: Path) -> None:
-    if content is not None:
-        (tmp_path / "bundle").write_bytes(content)
-    with pytest.raises(BundleError, match="cannot be used"):
-        Bundle(tmp_path / "bundle", {})
-
-
-def test_a_damaged_module_is_not_loaded(made: Made, tmp_path: Path) -> None:
-    data = bytearray(made.file.read_bytes())
-    data[data.index(b"\x7fELF") + 1000] ^= 1
-    copy = tmp_path / "copy.bundle"
-    copy.write_bytes(data)
-    key = PublicKey.parse(made.public)
-    bundle, sound = (Bundle(path, {key.key_id: key}) for path in (copy, made.file))
-    toolchain = text_of(made)
-    assert all(sound.fetch("module", name, toolchain) is not None for name in sound.names("module"))
-    assert sum(bundle.fetch("module", name, toolchain) is None for name in bundle.names("module")) == 1
-    for opened in (bundle, sound):
-        opened.close()
-
-
-def text_of(made: Made) -> str:
-    """The toolchain that the statements of a bundle name."""
-    import base64
-
-    data = made.file.read_bytes()
-    start = data.index(b"v1/module")
-    payload = data[data.index(b'"payload":"', start) + 11 :].partition(b'"')[0]
-    return str(json.loads(base64.b64decode(payload))["toolchain"])
-
-
-def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="cannot be written"):
-        write_bundle(tmp_path / "missing" / "b", [("ltoir", entry().key, signed(entry()))])
 
 
 def test_an_export_is_no_deployment(made: Made, tmp_path: Path) -> None:

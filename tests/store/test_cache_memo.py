@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import statistics
 import time
 from pathlib import Path
@@ -39,11 +38,6 @@ def library(tmp_path: Path) -> Path:
 
 def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def test_no_file_is_created_before_the_first_digest(root: Path) -> None:
-    FileDigests(root)
-    assert not root.exists()
 
 
 def test_an_unchanged_file_is_hashed_once(root: Path, library: Path, settled: None, hashed: list[Path]) -> None:
@@ -106,44 +100,6 @@ def test_a_group_depends_on_names_and_contents_only(root: Path, tmp_path: Path, 
     assert memo.digest_many({"a.h": moved["a.h"], "b.h": moved["b.h"]}) != changed
     assert memo.digest_many({"a.h": moved["b.h"], "b.h": moved["a.h"], "sub/c.h": moved["sub/c.h"]}) != changed
     assert memo.digest_many({"": moved["a.h"]}) != memo.digest(moved["a.h"])
-
-
-@pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b"\xff" * 100, None])
-def test_a_damaged_memo_is_ignored_and_replaced(
-    root: Path, library: Path, settled: None, hashed: list[Path], damage: bytes | None
-) -> None:
-    FileDigests(root).digest(library)
-    path = root / "toolchain" / "v1" / "digests.json"
-    good = path.read_bytes()
-    path.write_bytes(good.replace(sha256(library).encode(), b"0" * 64) if damage is None else damage)
-    assert path.read_bytes() != good
-    assert FileDigests(root).digest(library) == sha256(library)
-    assert len(hashed) == 2
-    assert path.read_bytes() == good
-
-
-def test_with_an_unwritable_memo_digests_are_repeated(root: Path, library: Path, settled: None, hashed: list) -> None:
-    root.write_text("in the way")
-    memo = FileDigests(root)
-    assert memo.digest(library) == memo.digest(library) == sha256(library)
-    assert len(hashed) == 1  # this object still keeps it in memory
-    assert root.read_text() == "in the way"
-
-
-@pytest.mark.skipif(os.name == "nt", reason="needs POSIX permissions")
-def test_a_memo_that_others_can_write_is_ignored(root: Path, library: Path, settled: None, hashed: list[Path]) -> None:
-    FileDigests(root).digest(library)
-    assert stat.S_IMODE((root / "toolchain" / "v1" / "digests.json").stat().st_mode) == 0o600
-    root.chmod(0o777)
-    assert FileDigests(root).digest(library) == sha256(library)
-    assert len(hashed) == 2
-    assert FileDigests(root, shared=True).digest(library) == sha256(library)
-    assert len(hashed) == 2
-
-
-def test_a_missing_file_is_an_error(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        FileDigests(root).digest(tmp_path / "absent")
 
 
 def test_the_memo_stays_small(root: Path, tmp_path: Path, settled: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,20 +112,6 @@ def test_without_a_store(name: str, tmp_path: Path, pair: tuple[Path, str]) -> N
     assert "does not answer" in usage_error(command("cache", name, cache=tmp_path, as_json=False, **away))
 
 
-def test_push_needs_a_signing_key(tmp_path: Path) -> None:
-    text = usage_error(
-        command(
-            "cache",
-            "push",
-            cache=tmp_path,
-            as_json=False,
-            WARP_TILES_REMOTE=tmp_path.as_uri(),
-            WARP_TILES_SIGNING_KEY="",
-        )
-    )
-    assert "nothing can be written without a signing key" in text
-
-
 def test_status_without_a_store(tmp_path: Path) -> None:
     state = json_of(command("cache", "status", cache=tmp_path, WARP_TILES_REMOTE=""))
     assert (state["remote"], state["state"]) == ("", "there is none")

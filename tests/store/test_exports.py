@@ -258,17 +258,6 @@ def test_a_bundle_cut_anywhere_is_refused(path: Path) -> None:
         refused(path, "cannot be used")
 
 
-def test_an_export_of_an_earlier_version_is_named(tmp_path: Path) -> None:
-    import tarfile
-
-    (tmp_path / "manifest.json").write_text("{}")
-    with tarfile.open(tmp_path / "bundle.tar", "w:", format=tarfile.USTAR_FORMAT) as archive:
-        archive.add(tmp_path / "manifest.json", "manifest.json")
-    with pytest.raises(BundleError, match="it is an export of an earlier version") as caught:
-        Machine(tmp_path / "machine").import_(tmp_path / "bundle.tar")
-    assert "make it again (`warp-tiles cache export`" in caught.value.remedy
-
-
 @pytest.mark.parametrize("signer", [None, SIGNER])
 def test_every_changed_byte_is_refused(tmp_path: Path, signer: SigningKey | None) -> None:
     sound = entry("a", b"payload" * 10)

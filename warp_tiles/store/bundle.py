@@ -119,9 +119,6 @@ def _read_directory(stream: BinaryIO) -> dict[tuple[str, str], tuple[int, _Membe
         OSError: It cannot be read.
     """
     total = stream.seek(0, os.SEEK_END)
-    stream.seek(0)
-    if stream.read(len("manifest.json")) == b"manifest.json":
-        raise RefusedError("it is an export of an earlier version")
     stream.seek(max(0, total - _END.size))
     try:
         size, at = _END.unpack(stream.read(_END.size))[8:10]
