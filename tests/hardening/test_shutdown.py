@@ -84,7 +84,7 @@ def test_a_wait_for_cancelled_work_ends() -> None:
     first: Future[int] = Future()
     threads.submit(first.result)
     waiting = threads.submit(int, "1")
-    threads.shutdown(wait=False, cancel_futures=True)
+    threads.close()
     assert waiting.cancelled()
     from warp_tiles.util.threads import wait_all
 

@@ -26,11 +26,11 @@ OVERHEAD_S = 0.05  # at most, of a store that does not answer
 
 def test_an_entry_goes_through_a_folder(tmp_path: Path) -> None:
     writer = ready(connect(tmp_path, signer=SIGNER))
-    assert writer.fetch(LTOIR, ENTRY.key) is None
+    assert writer.ask(LTOIR, ENTRY.key)[0] is None
     assert writer.push(LTOIR, ENTRY)
     assert writer.has(LTOIR, ENTRY.key)
     assert not writer.has(MODULE, ENTRY.key)
-    found = ready(connect(tmp_path)).fetch(LTOIR, ENTRY.key)
+    found = ready(connect(tmp_path)).ask(LTOIR, ENTRY.key)[0]
     assert found is not None
     assert (found.payload, found.key) == (ENTRY.payload, ENTRY.key)
     assert found.manifest.info == {**ENTRY.manifest.info, "signed_by": SIGNER.public.key_id}
@@ -41,17 +41,17 @@ def test_an_entry_comes_over_http(tmp_path: Path) -> None:
     write_object(tmp_path, ENTRY, signed(ENTRY))
     with serving(files(tmp_path)) as server:
         store = ready(connect(f"{server.url}"))
-        found = store.fetch(LTOIR, ENTRY.key)
+        found = store.ask(LTOIR, ENTRY.key)[0]
         assert found is not None
         assert found.payload == ENTRY.payload
-        assert store.fetch(LTOIR, entry("b").key) is None
+        assert store.ask(LTOIR, entry("b").key)[0] is None
         assert len(server.requests) == 2, "one request for each entry"
 
 
 def test_without_trusted_keys_nothing_is_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with serving(send(signed(ENTRY))) as server:
         store = RemoteStore(server.url, {}, 5.0, lambda kind: TOOLCHAIN)
-        assert [store.fetch(LTOIR, ENTRY.key) for _ in range(3)] == [None] * 3
+        assert [store.ask(LTOIR, ENTRY.key)[0] for _ in range(3)] == [None] * 3
         assert server.requests == []
     assert [record.message for record in caplog.records if "no key is trusted" in record.message] == [
         f"the remote store {server.url}: no key is trusted, so nothing is loaded from it; "
@@ -88,9 +88,9 @@ def test_the_first_failure_of_each_kind_is_said(tmp_path: Path, caplog: pytest.L
         store = ready(connect(server.url))
         for answer in WRONG * 2:
             server.answer = answer
-            assert store.fetch(LTOIR, ENTRY.key) is None
+            assert store.ask(LTOIR, ENTRY.key)[0] is None
             server.answer = files(tmp_path)
-            assert store.fetch(LTOIR, ENTRY.key) is not None
+            assert store.ask(LTOIR, ENTRY.key)[0] is not None
     expected = [
         (logging.WARNING, "a request failed: Generic HTTP error: Error performing GET"),
         (logging.WARNING, "a request failed: an answer is incomplete"),
@@ -107,7 +107,7 @@ def test_after_some_failures_in_a_row_it_is_not_asked_again(caplog: pytest.LogCa
     with serving(send(b"", 500)) as server:
         store = ready(connect(server.url))
         for _ in range(3 * MOST_FAILURES):
-            assert store.fetch(LTOIR, ENTRY.key) is None
+            assert store.ask(LTOIR, ENTRY.key)[0] is None
         assert len(server.requests) == MOST_FAILURES
     assert sum("not used again in this process" in record.message for record in caplog.records) == 1
 
@@ -118,16 +118,16 @@ def test_a_failure_now_and_then_is_forgiven(tmp_path: Path) -> None:
         store = ready(connect(server.url))
         for _ in range(2 * MOST_FAILURES):
             server.answer = send(b"", 500)
-            assert store.fetch(LTOIR, ENTRY.key) is None
+            assert store.ask(LTOIR, ENTRY.key)[0] is None
             server.answer = files(tmp_path)
-            assert store.fetch(LTOIR, ENTRY.key) is not None
+            assert store.ask(LTOIR, ENTRY.key)[0] is not None
 
 
 def test_a_slow_drip_ends_within_the_budget(caplog: pytest.LogCaptureFixture) -> None:
     with serving(drip) as server:
         store = ready(connect(server.url, wait_s=0.5))
         start = time.perf_counter()
-        assert [store.fetch(LTOIR, ENTRY.key) for _ in range(5)] == [None] * 5
+        assert [store.ask(LTOIR, ENTRY.key)[0] for _ in range(5)] == [None] * 5
         assert 0.4 < time.perf_counter() - start < 1.0
     assert store.off == "it did not answer within 0.5 s"
     assert sum("not used again in this process" in record.message for record in caplog.records) == 1
@@ -140,7 +140,7 @@ def test_an_unreachable_store_costs_little_and_once(
     def fetched(url: str) -> float:
         start = time.perf_counter()
         store = connect(url)
-        assert [store.fetch(LTOIR, entry(number).key) for number in range(20)] == [None] * 20
+        assert [store.ask(LTOIR, entry(number).key)[0] for number in range(20)] == [None] * 20
         return time.perf_counter() - start
 
     addresses: dict[str, Callable[[], str]] = {
@@ -164,16 +164,16 @@ def test_a_store_that_answers_late_is_used_from_then_on(tmp_path: Path) -> None:
         head = handler.do_HEAD
         handler.do_HEAD = lambda self: gate.wait(10) and head(self)  # type: ignore[attr-defined]
         store = connect(server.url)
-        assert store.fetch(LTOIR, ENTRY.key) is None
+        assert store.ask(LTOIR, ENTRY.key)[0] is None
         gate.set()
         store.require()
-        assert store.fetch(LTOIR, ENTRY.key) is not None
+        assert store.ask(LTOIR, ENTRY.key)[0] is not None
 
 
 def test_a_store_that_refuses_the_first_question_is_asked_all_the_same(tmp_path: Path) -> None:
     write_object(tmp_path, ENTRY, signed(ENTRY))
     with serving(files(tmp_path), head=403) as server:
-        assert ready(connect(server.url)).fetch(LTOIR, ENTRY.key) is not None
+        assert ready(connect(server.url)).ask(LTOIR, ENTRY.key)[0] is not None
 
 
 def test_a_password_is_in_no_message(caplog: pytest.LogCaptureFixture) -> None:
@@ -211,7 +211,7 @@ def test_a_store_that_was_closed_is_a_miss(tmp_path: Path) -> None:
     store.close()
     assert push is not None
     assert not push(entry("b"))
-    assert store.fetch(LTOIR, ENTRY.key) is None
+    assert store.ask(LTOIR, ENTRY.key)[0] is None
 
 
 # ---- slow stores, forked processes
@@ -223,7 +223,7 @@ def test_a_slow_store_costs_its_budget_and_no_more(status: int, caplog: pytest.L
     with serving(send(b"", status)) as server:
         store = ready(connect(server.url, wait_s=0.8, clock=itertools.count(step=0.3).__next__))
         for number in range(10):
-            assert store.fetch(LTOIR, entry(number).key) is None
+            assert store.ask(LTOIR, entry(number).key)[0] is None
         assert len(server.requests) == 3
     assert "it is slow" in store.off
     assert "more than it saved" in caplog.text
@@ -238,7 +238,7 @@ def test_slow_entries_are_worth_the_time_of_their_builds(
     for item in entries:
         write_object(tmp_path, item, signed(item))
     store = ready(connect(tmp_path, wait_s=0.5, clock=itertools.count(step=0.45).__next__))
-    assert sum(store.fetch(LTOIR, item.key) is not None for item in entries) == hits
+    assert sum(store.ask(LTOIR, item.key)[0] is not None for item in entries) == hits
     assert ("it is slow" in store.off) == (hits < 10)
     assert len(caplog.records) == (hits < 10)
 
@@ -249,7 +249,7 @@ def test_what_an_entry_saves_pays_for_slow_ones(tmp_path: Path) -> None:
     for item in entries:
         write_object(tmp_path, item, signed(item))
     store = ready(connect(tmp_path, wait_s=0.5, clock=itertools.count(step=0.45).__next__))
-    assert all(store.fetch(LTOIR, item.key) is not None for item in entries)
+    assert all(store.ask(LTOIR, item.key)[0] is not None for item in entries)
 
 
 def test_without_cryptography_the_store_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,15 +270,15 @@ with serving(files(folder)) as server:
     store = connect(server.url)
     store.require()
     for _ in range(5):
-        assert store.fetch("ltoir", entry().key) is not None
+        assert store.ask("ltoir", entry().key)[0] is not None
         pid = os.fork()
         if not pid:
             child = connect(server.url)
-            assert child.fetch("ltoir", entry().key) is None
+            assert child.ask("ltoir", entry().key)[0] is None
             assert "forked" in child.off, child.off
             os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0
-    assert store.fetch("ltoir", entry().key) is not None
+    assert store.ask("ltoir", entry().key)[0] is not None
 print("sound")
 """
 

@@ -68,11 +68,11 @@ def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_entries_and_lists(bucket: str) -> None:
     writer = connect(bucket, signer=SIGNER)
     writer.require()
-    assert writer.fetch(LTOIR, ENTRY.key) is None
+    assert writer.ask(LTOIR, ENTRY.key)[0] is None
     assert writer.push(LTOIR, ENTRY)
     reader = connect(bucket)
     reader.require()
-    found = reader.fetch(LTOIR, ENTRY.key)
+    found = reader.ask(LTOIR, ENTRY.key)[0]
     assert found is not None
     assert found.payload == ENTRY.payload
     assert reader.keys(LTOIR) == [ENTRY.key]

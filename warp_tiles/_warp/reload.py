@@ -323,7 +323,7 @@ class Prefetches:
             threads, self._threads = self._threads, None
             running = [future for _, future in self.pending.values() if not future.cancel()]
         if threads is not None:
-            threads.shutdown(wait=False, cancel_futures=True)
+            threads.close()
         wait_all(running)
         self.pending.clear()
 

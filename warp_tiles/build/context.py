@@ -96,9 +96,7 @@ class Resources:
             self.closed = True
             made, self._made = self._made, {}
         for (kind, *_), what in made.items():
-            if kind == "waiters":
-                what.shutdown(wait=False, cancel_futures=True)
-            elif kind in ("pool", "remote", "bundle") and what is not None:
+            if kind in ("waiters", "pool", "remote", "bundle") and what is not None:
                 what.close()
 
     def after_fork(self) -> None:
@@ -197,9 +195,9 @@ class BuildContext:
         def make() -> ToolchainStore:
             if bundle is None:
                 return ToolchainStore(root, shared=shared)
-            from warp_tiles.build.deployment import toolchain_of
+            from warp_tiles.build.deployment import RecordedStore
 
-            return toolchain_of(bundle, root, shared=shared)
+            return RecordedStore(bundle, root, shared=shared)
 
         return self.resources.once(make, "store", root, shared, self.settings.bundle)
 

@@ -105,21 +105,6 @@ def _check_facts(settings: Settings, facts: dict[str, Any]) -> None:
             )
 
 
-def toolchain_of(bundle: Bundle, root: Path, *, shared: bool) -> RecordedStore:
-    """The toolchain of the machine that made a bundle.
-
-    Args:
-        shared: Accept a root that others can write.
-
-    Raises:
-        BundleError: The bundle does not say.
-    """
-    try:
-        return RecordedStore(_facts_of(bundle).get("toolchain"), root, shared=shared)
-    except ValueError as error:
-        raise BundleError(f"the bundle {bundle.path} cannot be used: {error}", remedy=_AGAIN) from error
-
-
 def not_in_bundle(plan: ModulePlan, bundle: Path) -> LockedError:
     """The error for a module that a bundle lacks."""
     return LockedError(
@@ -138,27 +123,29 @@ def _label(source: DeviceSource) -> str:
 
 
 class RecordedStore(ToolchainStore):
-    """A toolchain that is known by its facts alone. Nothing can be compiled with it.
+    """The toolchain of the machine that made a bundle, known by its facts alone. Nothing can be compiled with it.
 
     Args:
-        facts: The toolchain in :func:`facts_entry`.
+        bundle: The bundle, with the facts of :func:`facts_entry`.
         root: Folder of the cache, for digests of files of this machine.
         shared: Accept a root that others can write.
 
     Raises:
-        ValueError: These are no facts of this version.
+        BundleError: It has no facts of this version.
     """
 
-    def __init__(self, facts: Any, root: Path, *, shared: bool) -> None:
+    def __init__(self, bundle: Bundle, root: Path, *, shared: bool) -> None:
         super().__init__(root, shared=shared)
         try:
+            facts = _facts_of(bundle)["toolchain"]
             if facts["schema"] != _SCHEMA:
                 raise ValueError(f"facts of schema {shown(facts['schema'], 40)}")
             self._toolchain = Toolchain.from_json(facts["toolchain"])  # its paths lead nowhere
             self._compiler, self._linker = str(facts["compiler"]), str(facts["linker"])
             self._sources = {str(label): str(digest) for label, digest in facts["sources"].items()}
-        except (LookupError, TypeError, AttributeError) as error:
-            raise ValueError(f"no facts of a toolchain: {shown(error, 100)}") from error
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            reason = f"its facts about the toolchain are no facts of this version: {shown(error, 100)}"
+            raise BundleError(f"the bundle {bundle.path} cannot be used: {reason}", remedy=_AGAIN) from error
 
     def compiler_digest(self) -> str:
         """See :meth:`ToolchainStore.compiler_digest`."""

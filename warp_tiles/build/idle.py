@@ -219,7 +219,7 @@ class IdleBuilds:
         with self._lock:
             self._ready.clear()
             if self._threads is not None:
-                self._threads.shutdown(wait=False, cancel_futures=True)
+                self._threads.close()
                 self._threads = None
         if text := self.summary():
             log.info("%s", text)

@@ -415,7 +415,7 @@ class ProgramStart:
         """Begin no further fetch or build."""
         self._is_stopped = True
         for threads in filter(None, (self._fetches, self._threads)):
-            threads.shutdown(wait=False, cancel_futures=True)
+            threads.close()
 
     def _fetch_or_compile(self, context: BuildContext, threads: DaemonThreads, modules: Sequence[StartModule]) -> None:
         """Ask the remote store, once, what it has. Fetch that side by side, and compile the rest, in order."""

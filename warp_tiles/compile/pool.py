@@ -309,7 +309,7 @@ class CompilerPool:
             threads, self._threads = self._threads, None
             processes, self._processes, self._idle = self._processes, [], []
         if threads is not None:
-            threads.shutdown(wait=False, cancel_futures=True)
+            threads.close()
         for process in processes:
             process.close()
 

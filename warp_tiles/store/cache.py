@@ -71,9 +71,6 @@ class Cache:
         allow_shared: Accept a folder that others can write. They then choose the code that runs.
         build_wait_s: Seconds to wait for another process that builds the same key, before building it here too.
         suffix: Suffix of payload files.
-
-    Raises:
-        ValueError: ``max_bytes`` is negative.
     """
 
     def __init__(
@@ -86,8 +83,6 @@ class Cache:
         build_wait_s: float = 120.0,
         suffix: str = ".ltoir",
     ) -> None:
-        if max_bytes < 0:
-            raise ValueError(f"max_bytes must not be negative, got {max_bytes}")
         self.max_bytes = max_bytes
         self._build_wait_s = build_wait_s
         self._problems = Problems()
@@ -340,13 +335,9 @@ class Cache:
 
         Raises:
             CacheError: The folder is refused, or cannot be changed.
-            ValueError: ``max_bytes`` is negative.
         """
-        bound = self.max_bytes if max_bytes is None else max_bytes
-        if bound < 0:
-            raise ValueError(f"max_bytes must not be negative, got {bound}")
         with self._command("gc", change=True):
-            report = maintain.collect(self._folder, bound)
+            report = maintain.collect(self._folder, self.max_bytes if max_bytes is None else max_bytes)
             maintain.sweep_beside(self._folder, report)
         report.total_bytes = self.info().total_bytes  # without the name of the lock's holder
         return report

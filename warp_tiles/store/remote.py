@@ -91,7 +91,7 @@ class RemoteStore:
 
     def close(self) -> None:
         """End the threads. Requests in flight are abandoned."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     def answer(self, request: Callable[[], T]) -> T | None:
         """The result of a request; None if it fails or takes too long. The first failure of each kind is logged."""
@@ -191,7 +191,7 @@ class RemoteStore:
 
     # ---- reading
 
-    def fetch(self, kind: str, key: str) -> Entry | None:
+    def ask(self, kind: str, key: str) -> tuple[Entry | None, bool]:
         """Fetch and verify an entry. Its info names the key that signed it, as ``signed_by``.
 
         Args:
@@ -199,15 +199,8 @@ class RemoteStore:
             key: Hex digest of the key.
 
         Returns:
-            The entry, or None if the store does not answer with it in time.
-        """
-        return self.ask(kind, key)[0]
-
-    def ask(self, kind: str, key: str) -> tuple[Entry | None, bool]:
-        """Fetch an entry as :meth:`fetch` does, and say whether the store has answered.
-
-        Returns:
-            The entry or None, and False if the request failed, so that it is not known whether there is an entry.
+            The entry, or None if the store does not answer with it in time; and False if the request failed, so that it
+            is not known whether there is an entry.
         """
         if not self.trusted:
             self.say("no key is trusted, so nothing is loaded from it; `warp-tiles keys trust PUBLIC` adds one")
@@ -305,7 +298,7 @@ class RemoteStore:
 
     def upstream(self, kind: str, key: str) -> Upstream:
         """The part of the store in a lookup: the entry if it has one, else the function that receives a new one."""
-        found = self.fetch(kind, key)
+        found, _ = self.ask(kind, key)
         pushes = found is None and self.signer is not None
         return Upstream(found, functools.partial(self.push, kind) if pushes else None)
 

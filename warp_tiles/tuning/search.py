@@ -286,7 +286,7 @@ class _Search:
                 self._finish_interrupted()
             raise
         finally:  # builds that exceed the budget end in the background; their results are ignored
-            builder.shutdown(wait=False, cancel_futures=True)
+            builder.close()
         self.counters.measurements += len({runner.name for runner in self.runners if runner.samples_us})
         return tuple(self.transient)
 

@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -119,13 +119,13 @@ def side_by_side(call: Callable[[A], T], items: Sequence[A], most: int) -> list[
             if future.exception() is not None:
                 break
     finally:
-        threads.shutdown(wait=False, cancel_futures=True)
+        threads.close()
     wait_all(futures)
     return [future.result() for future in futures]
 
 
-class DaemonThreads(Executor):
-    """An executor on daemon threads. If no thread can be started, :meth:`submit` makes the call itself.
+class DaemonThreads:
+    """Makes calls on daemon threads. If none can be started, :meth:`submit` makes the call itself.
 
     ``ThreadPoolExecutor`` takes no call once the main thread has ended, and joins its threads before any exit handler,
     so that an interrupted program would finish every queued build first. Python 3.12 starts no thread in exit handlers.
@@ -148,13 +148,13 @@ class DaemonThreads(Executor):
         """Run a call on one of the threads.
 
         Raises:
-            RuntimeError: The executor was shut down.
+            RuntimeError: It was closed.
         """
         future: Future[T] = Future()
         work = future, fn, args, kwargs
         with self._lock:
             if self._closed:
-                raise RuntimeError("cannot schedule new futures after shutdown")
+                raise RuntimeError("these threads were closed, and take no call")
             if not self._idle.acquire(blocking=False) and len(self._threads) < self._max_workers:
                 thread = threading.Thread(target=self._work, name=f"{self._name}_{len(self._threads)}", daemon=True)
                 try:
@@ -178,23 +178,19 @@ class DaemonThreads(Executor):
             del item
             self._idle.release()
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more calls. Optionally cancel those that have not started, and wait for the rest."""
+    def close(self) -> None:
+        """Accept no more calls, and cancel those that have not started. Nobody waits for the others."""
         with self._lock:
             self._closed = True
-            if cancel_futures:
-                while True:
-                    try:
-                        item = self._queue.get_nowait()
-                    except queue.Empty:
-                        break
-                    if item is not None and item[0].cancel():
-                        item[0].set_running_or_notify_cancel()  # ends waits for it, which cancel() alone does not
+            while True:
+                try:
+                    item = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+                if item is not None and item[0].cancel():
+                    item[0].set_running_or_notify_cancel()  # ends waits for it, which cancel() alone does not
             for _ in self._threads:
                 self._queue.put(None)
-        if wait:
-            for thread in self._threads:
-                thread.join()
 
 
 def _call(future: Future[Any], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
