@@ -223,19 +223,6 @@ def test_an_inner_folder_obeys_the_roots_rule(
     assert everything(root / place) == before
 
 
-@pytest.mark.parametrize("number", range(2), ids=[MODULES, HEADERS])
-def test_an_inner_cache_below_a_root_that_others_can_write_is_not_used(tmp_path: Path, number: int) -> None:
-    root = tmp_path / "cache"
-    fill(inner_caches(root)[number])
-    root.chmod(0o777)
-    before, cache = everything(root), inner_caches(root)[number]
-    assert cache.get(key(0)) is None
-    cache.put(key("new"), b"new", {})
-    assert everything(root) == before
-    assert [problem.path for problem in cache.problems] == [str(root)]
-    assert "let group or others write" in cache.problems[0].reason
-
-
 def test_an_inner_folder_of_a_shared_root_is_not_more_open_than_the_root(tmp_path: Path) -> None:
     root = tmp_path / "cache"
     root.mkdir()

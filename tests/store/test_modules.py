@@ -108,14 +108,6 @@ def test_a_damaged_module_is_built_here(
     assert sum("is refused" in entry.message for entry in caplog.records) == 1
 
 
-def test_a_key_that_is_not_trusted_loads_nothing(built: bytes, store: Path, tmp_path: Path) -> None:
-    stranger = tmp_path / "stranger.pem"
-    SigningKey.generate().write(stranger)
-    with machine(tmp_path, store, stranger) as out:
-        _, record = compile_module(load(TINY), out)
-    assert (record["found"], counts(record)) == (False, (1, 0))
-
-
 def test_the_policy_locked_builds_nothing(signing: Path, tmp_path: Path, no_compiler: None) -> None:
     (tmp_path / "store").mkdir()
     with (

@@ -193,17 +193,6 @@ def test_nothing_is_written_without_a_signing_key(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_new_entry_goes_to_the_store(tmp_path: Path) -> None:
-    first, second = (ready(connect(tmp_path, signer=SIGNER)) for _ in range(2))
-    mine = first.upstream(LTOIR, ENTRY.key)
-    assert mine.found is None
-    assert mine.push is not None
-    mine.push(ENTRY)
-    theirs = second.upstream(LTOIR, ENTRY.key)
-    assert theirs.found is not None
-    assert (theirs.found.payload, theirs.push) == (ENTRY.payload, None)
-
-
 def test_a_store_that_was_closed_is_a_miss(tmp_path: Path) -> None:
     write_object(tmp_path, ENTRY, signed(ENTRY))
     store = ready(connect(tmp_path, signer=SIGNER))
@@ -241,15 +230,6 @@ def test_slow_entries_are_worth_the_time_of_their_builds(
     assert sum(store.ask(LTOIR, item.key)[0] is not None for item in entries) == hits
     assert ("it is slow" in store.off) == (hits < 10)
     assert len(caplog.records) == (hits < 10)
-
-
-def test_what_an_entry_saves_pays_for_slow_ones(tmp_path: Path) -> None:
-    """The first entry saves 600 s. Each of the others takes 0.45 s by the clock, and its build 0.05 s."""
-    entries = [entry(0, build_s=600.0), *(entry(number, build_s=0.05) for number in range(1, 30))]
-    for item in entries:
-        write_object(tmp_path, item, signed(item))
-    store = ready(connect(tmp_path, wait_s=0.5, clock=itertools.count(step=0.45).__next__))
-    assert all(store.ask(LTOIR, item.key)[0] is not None for item in entries)
 
 
 def test_without_cryptography_the_store_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
