@@ -55,17 +55,12 @@ def test_sizes_types_layouts_and_leading_dimensions() -> None:
     assert (call["arch"], call["num_threads"], call["precision"]) == (90, 64, "default")
 
 
-def test_only_alignments_above_that_of_an_element_are_promised() -> None:
+def test_alignments_above_that_of_an_element_and_tf32_are_passed_on() -> None:
     calls: list[Call] = []
     libmathdx_build(recorder(calls), VARIANT)
     libmathdx_build(recorder(calls), SINGLE)
+    assert [call["precision"] for call in calls] == ["default", "tf32"]
     assert [call["aligned_bases"] for call in calls] == [(True, False, True), (True, False, True)]
-
-
-def test_tf32_is_passed_on() -> None:
-    calls: list[Call] = []
-    libmathdx_build(recorder(calls), SINGLE)
-    assert calls[0]["precision"] == "tf32"
 
 
 def test_an_error_of_libmathdx_has_its_text_as_the_log() -> None:

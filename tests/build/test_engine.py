@@ -20,7 +20,6 @@ from warp_tiles.build.engine import STARTED_AHEAD, Engine
 from warp_tiles.build.records import Artifact
 from warp_tiles.errors import BuildError
 from warp_tiles.gemm.choose import choose
-from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.settings import current
 
 # ---- builds and hits
@@ -138,15 +137,6 @@ def test_errors_are_not_cached(bench: Bench) -> None:
         assert bench.build(UNALIGNED).payload
 
 
-def test_two_settings_of_the_provider_do_not_share_a_build(bench: Bench) -> None:
-    bench.pool.gate = threading.Event()
-    first = bench.engine.start([ALIGNED])[ALIGNED]
-    with settings.override(provider="scalar"):
-        assert bench.engine.start([ALIGNED])[ALIGNED].result(20).provider == "scalar"
-    bench.pool.gate.set()
-    assert first.result(20).provider == "mma"
-
-
 # ---- folders and resources
 
 
@@ -226,15 +216,6 @@ def test_with_an_unusable_cache_only_the_caching_is_lost(bench: Bench, tmp_path:
         assert not bench.build(ALIGNED).hit
         assert bench.engine.cache.problems
     assert len(bench.pool.requests) == 2
-
-
-def test_the_weaker_variant_has_its_own_key(bench: Bench) -> None:
-    bench.refuse(mma(ALIGNED), cublasdx(ALIGNED))
-    artifact, _ = bench.build_with_warnings(ALIGNED)
-    provider = CublasdxProvider(bench.store)  # type: ignore[arg-type]
-    weaker, own = (provider.key_of(provider.recipes(variant)[0]) for variant in (UNALIGNED, ALIGNED))
-    assert artifact.key == weaker.digest
-    assert bench.engine.cache.get(own) is None
 
 
 # ---- with the real compiler

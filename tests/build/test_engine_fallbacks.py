@@ -22,29 +22,23 @@ from warp_tiles.settings import current
 # ---- fallbacks
 
 
-def test_cublasdx_is_the_first_fallback(bench: Bench) -> None:
-    bench.refuse(mma(ALIGNED))
+@pytest.mark.parametrize(
+    ("refused", "symbol", "instead"),
+    [
+        ([mma(ALIGNED)], ALIGNED.symbol, "; using cuBLASDx."),
+        ([mma(ALIGNED), cublasdx(ALIGNED)], UNALIGNED.symbol, "; using cuBLASDx without alignment."),
+    ],
+)
+def test_cublasdx_is_the_first_fallback(bench: Bench, refused: list[str], symbol: str, instead: str) -> None:
+    bench.refuse(*refused)
     artifact, warned = bench.build_with_warnings(ALIGNED)
-    assert (artifact.variant, artifact.symbol, artifact.provider) == (ALIGNED, ALIGNED.symbol, "cublasdx")
+    assert (artifact.variant, artifact.symbol, artifact.provider) == (ALIGNED, symbol, "cublasdx")
     assert artifact.tile_config is None
-    (text,) = warned
-    assert ALIGNED.describe() in text
-    assert "unsupported alignment" in text
-    assert "; using cuBLASDx." in text
-    assert len(artifact.warnings) == 1
-    assert artifact.warnings[0] in text
-
-
-def test_cublasdx_without_alignment_is_the_second_fallback(bench: Bench) -> None:
-    bench.refuse(mma(ALIGNED), cublasdx(ALIGNED))
-    artifact, warned = bench.build_with_warnings(ALIGNED)
-    assert (artifact.variant, artifact.symbol, artifact.provider) == (ALIGNED, UNALIGNED.symbol, "cublasdx")
-    text = warned[1]
-    assert ALIGNED.describe() in text
-    assert "unsupported alignment" in text
-    assert "using cuBLASDx without alignment" in text
-    assert len(artifact.warnings) == 2
-    assert artifact.warnings[1] in text
+    text = warned[-1]
+    for part in (ALIGNED.describe(), "unsupported alignment", instead):
+        assert part in text
+    assert len(artifact.warnings) == len(warned) == len(refused)
+    assert artifact.warnings[-1] in text
 
 
 def test_warps_libmathdx_is_the_third_fallback(bench: Bench) -> None:
@@ -211,10 +205,11 @@ def test_a_forced_cublasdx_without_a_toolchain_raises(bench: Bench) -> None:
         bench.build(ALIGNED)
 
 
-def test_a_forced_libmathdx_compiles_nothing(bench: Bench) -> None:
+@pytest.mark.parametrize("name", ["libmathdx", "scalar"])
+def test_other_forced_providers_compile_nothing(bench: Bench, name: str) -> None:
     bench.engine.use_libmathdx(libmathdx)
-    with settings.override(provider="libmathdx"):
-        assert bench.build(ALIGNED).provider == "libmathdx"
+    with settings.override(provider=name):
+        assert bench.build(ALIGNED).provider == name
     assert bench.pool.requests == []
 
 
@@ -222,9 +217,3 @@ def test_a_forced_libmathdx_that_is_missing_raises(bench: Bench) -> None:
     with settings.override(provider="libmathdx"), pytest.raises(BuildError, match="no provider can build") as caught:
         bench.build(ALIGNED)
     assert 'call override(provider="auto")' in caught.value.remedy
-
-
-def test_a_forced_scalar_path_builds_nothing(bench: Bench) -> None:
-    with settings.override(provider="scalar"):
-        assert bench.build(ALIGNED).payload == b""
-    assert bench.pool.requests == []

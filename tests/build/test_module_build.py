@@ -15,7 +15,6 @@ from warp_tiles import settings
 from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
-from warp_tiles.codegen.prelude import PLACEHOLDER
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.search import Toolchain
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError, WorkerError
@@ -330,11 +329,6 @@ def test_warps_own_inputs_come_first(case: Case) -> None:
     assert "solver" in record.linker_reason
 
 
-def test_without_a_toolchain_warp_links(case: Case) -> None:
-    case.engine.found = None
-    assert "no toolchain" in case.build().linker_reason
-
-
 def test_the_linker_setting_leaves_the_link_to_warp(case: Case) -> None:
     with settings.override(linker="warp"):
         record = case.build()
@@ -381,11 +375,6 @@ def test_an_own_linker_raises_the_linkers_error(case: Case) -> None:
     assert case.warp_built == []
 
 
-def test_an_own_linker_links_the_module(case: Case) -> None:
-    with settings.override(linker="own"):
-        assert case.build().linker == "warp_tiles"
-
-
 # ---- files
 
 
@@ -394,9 +383,3 @@ def test_the_output_is_replaced_as_a_whole(case: Case) -> None:
     case.build()
     assert case.output.read_bytes() == b"the cubin"
     assert sorted(os.listdir(case.folder)) == ["module.cu", "module.cubin"]
-
-
-def test_the_intended_source_has_its_prelude_and_names_the_function(case: Case) -> None:
-    case.build()
-    assert PLACEHOLDER not in case.intended
-    assert names_of(case.intended, 0) == [BIG[Role.FORWARD].symbol] * 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from dataclasses import replace
 
 from tests.codegen.modules import BIG, session
@@ -121,16 +120,6 @@ def test_an_empty_recorder_and_a_cleared_one_are_equal() -> None:
     recorder.clear()
     assert recorder.to_json() == {"modules": []}
     assert recorder.records == ()
-
-
-def test_records_of_many_threads_are_all_kept() -> None:
-    recorder = Recorder()
-    threads = [threading.Thread(target=lambda: recorder.add_record(record(BUILT))) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(recorder.records) == 16
 
 
 def test_a_record_keeps_the_size_of_a_function_and_not_its_code() -> None:

@@ -170,12 +170,6 @@ def test_closing_ends_the_processes_and_cancels_waiting_requests() -> None:
     pool.close()  # a second call has no effect
 
 
-def test_closing_an_unused_pool_starts_nothing() -> None:
-    pool = CompilerPool(2)
-    pool.close()
-    assert pool._processes == []
-
-
 def test_a_request_that_a_thread_took_before_the_pool_was_closed_starts_nothing(own: CompilerPool) -> None:
     own.submit(GOOD).result(60)
     threads = own._threads

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import types
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -176,7 +175,3 @@ def test_a_cuda_13_toolkit_keeps_cccl_one_level_down(
     monkeypatch.setattr(module, "package_folders", tuple)
     monkeypatch.setattr(pathfinder, "find_nvidia_header_directory", lambda name: str(tmp_path))
     assert module._find_cuda_headers() == (tmp_path, tmp_path / "cccl")
-
-
-def test_the_search_needs_no_warp() -> None:
-    assert not any(isinstance(value, types.ModuleType) and value.__name__ == "warp" for value in vars(module).values())
