@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from warp_tiles.build.records import COMPILE, Phase, now_s
+from warp_tiles.build.records import COMPILE, FETCH, LOOK_UP, Phase, Phases, now_s
 from warp_tiles.compile.search import Toolchain, Version, dotted, require_linkable
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import BuildError, LockedError, RemoteError, ToolchainError, WorkerError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from warp_tiles.compile.compiler import Compiled, CompileRequest
     from warp_tiles.compile.pool import CompilerPool, Request
     from warp_tiles.store.bundle import Bundle
-    from warp_tiles.store.cache import AskUpstream, Cache
+    from warp_tiles.store.cache import AskUpstream, BuildLease, Cache, Upstream
     from warp_tiles.store.key import CacheKey
     from warp_tiles.store.remote import RemoteStore
 
@@ -297,6 +298,28 @@ class BuildContext:
         if precompiles and is_here and isinstance(request, compiler.CompileRequest) and request.prefix:
             return self.headers.compile(submit, request)
         return submit(request)
+
+    @contextmanager
+    def leased_module(
+        self, key: CacheKey, upstream: AskUpstream | None, phases: Phases, started_at_s: float
+    ) -> Iterator[BuildLease]:
+        """Look a module up, and keep other processes from building it. The lookup and the fetch are phases.
+
+        Args:
+            upstream: See :meth:`upstream`.
+            started_at_s: The start of the lookup.
+        """
+
+        def asked() -> Upstream:
+            assert upstream is not None
+            phases.add(LOOK_UP, started_at_s)
+            with phases.measured(FETCH):
+                return upstream()
+
+        with self.modules.lease(key, asked if upstream is not None else None) as lease:
+            if FETCH not in {phase.name for phase in phases.found}:
+                phases.add(LOOK_UP, started_at_s)
+            yield lease
 
     def get_or_compile(
         self, key: CacheKey, request: CompileRequest, info: Callable[[Compiled], dict[str, object]]

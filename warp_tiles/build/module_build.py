@@ -28,9 +28,7 @@ from warp_tiles.build.functions import (
 )
 from warp_tiles.build.records import (
     COMPILE,
-    FETCH,
     LINK,
-    LOOK_UP,
     WAIT,
     WARP_LINK,
     WRITE,
@@ -66,7 +64,7 @@ from warp_tiles.util.threads import raise_if_signalled, wait_result
 from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
-    from warp_tiles.store.cache import BuildLease, Upstream
+    from warp_tiles.store.cache import BuildLease
 
 log = logging.getLogger("warp_tiles")
 
@@ -216,17 +214,7 @@ class ModuleBuild:
         if key is None:
             yield None
             return
-        upstream = self._context.upstream(MODULE, key)
-
-        def asked() -> Upstream:
-            assert upstream is not None
-            self._phases.add(LOOK_UP, started)
-            with self._phases.measured(FETCH):
-                return upstream()
-
-        with self._context.modules.lease(key, asked if upstream is not None else None) as lease:
-            if FETCH not in {phase.name for phase in self._phases.found}:
-                self._phases.add(LOOK_UP, started)
+        with self._context.leased_module(key, self._context.upstream(MODULE, key), self._phases, started) as lease:
             yield lease
 
     def _found(self, entry: Entry, output_path: Path) -> ModuleRecord:

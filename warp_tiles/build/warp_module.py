@@ -12,14 +12,13 @@ import json
 import logging
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext
-from warp_tiles.build.records import COMPILE, FETCH, LOOK_UP, WARP_LINK, WRITE, ModuleRecord, Phases, now_s
+from warp_tiles.build.records import COMPILE, WARP_LINK, WRITE, ModuleRecord, Phases, now_s
 from warp_tiles.compile.module import ModuleSource
 from warp_tiles.compile.pool import result_of
 from warp_tiles.compile.warp_compiler import WarpCompileRequest, names_in_code, reason_without_key, warp_library
@@ -184,7 +183,7 @@ class WarpModuleBuild:
             if found is not None and replace(found, binary=b"") == wanted:
                 self._write(output_path, found)
             else:
-                with self._lease(key, asked_at) as lease:
+                with self.context.leased_module(key, upstream_of(self.context, key), self._phases, asked_at) as lease:
                     found = WarpOutput.of(lease.found)
                     by_warp = False
                     if found is not None and replace(found, binary=b"") == wanted:
@@ -220,19 +219,6 @@ class WarpModuleBuild:
         wanted = WarpOutput(b"", source, f".{module.target}.{module.output}", self.meta)
         request = WarpCompileRequest.of(module, self._library, source, warp_inputs)
         return request, wanted, reason_without_key(module, source.decode("utf-8"))
-
-    @contextmanager
-    def _lease(self, key: CacheKey, started_at_s: float) -> Iterator[BuildLease]:
-        upstream = upstream_of(self.context, key)
-
-        def asked() -> Upstream:
-            assert upstream is not None
-            with self._phases.measured(FETCH):
-                return upstream()
-
-        with self.context.modules.lease(key, asked if upstream is not None else None) as lease:
-            self._phases.add(LOOK_UP, started_at_s)
-            yield lease
 
     def _write(self, output_path: Path, found: WarpOutput) -> None:
         with self._phases.measured(WRITE):
