@@ -104,7 +104,7 @@ class Bench:
         self._choice = choose_matmul(problem, self.device.arch, self.device.sm_count).config
 
     def _config(self, config: Config) -> MatmulConfig:
-        return self._choice if config == DEFAULT else MatmulConfig.from_json(config)
+        return self._choice if config == DEFAULT else MatmulConfig(**config)
 
     def prefetch(self, configs: Sequence[Config]) -> None:
         """Compile the kernels side by side. The first runs wait for them."""
@@ -139,7 +139,7 @@ def tuned(bench: Any, store: RecordStore, key: TuningKey, configs: Sequence[Matm
     choice, *others = configs
     record = _measured(bench, store, key, [config.to_json() for config in others], clock)
     winner = record.winner()
-    first = choice if winner is None or winner is record.default else MatmulConfig.from_json(winner.config)
+    first = choice if winner is None or winner is record.default else MatmulConfig(**winner.config)
     grouped = dict.fromkeys((first, *(replace(first, group=one) for one in GROUPS)))
     return _measured(bench, store, key, [config.to_json() for config in grouped if config != choice], clock)
 

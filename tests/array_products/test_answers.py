@@ -89,7 +89,7 @@ def test_json() -> None:
     values = json.loads(json.dumps(RECORDED.to_json()))
     assert values["product"] == PROBLEM.describe()
     assert (values["decided_by"], values["gpu"], values["reason"]) == ("record", "NVIDIA H200", RECORDED.reason)
-    assert MatmulConfig.from_json(values["config"]) == CONFIG
+    assert MatmulConfig(**values["config"]) == CONFIG
     assert (values["instruction"], values["warps"]) == ("wgmma", [1, 1])
     assert values["stages"] >= 2
     assert min(values[name] for name in ("shared_bytes", "registers", "resident_blocks")) > 0

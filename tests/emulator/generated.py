@@ -18,7 +18,7 @@ import warp_tiles
 from tests.emulator.memory import Memory, Values, array_argument, bounds_argument, null_array
 from tests.emulator.module import KERNELS, EmulatedModule, Machine, Outcome
 from tests.emulator.native import FOLDER
-from tests.integration.helpers import without_compilation
+from tests.integration.helpers import load, without_compilation
 from warp_tiles.compile import sources
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planning import PlannedVariant
@@ -85,6 +85,33 @@ def _translation_unit(planned: PlannedVariant) -> str:
     assert planned.variant is not None
     assert isinstance(planned.tile_config, TileConfig)
     return translation_unit(planned.variant, planned.tile_config)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """A Python module of kernels, its code, and its kernels on the emulator."""
+
+    module: ModuleType
+    source: str
+    emulated: EmulatedKernels
+
+
+def build(
+    machine: Machine, folder: Path, text: str, threads: int = 64, arch: int = 90,
+    edit: Callable[[str], str] | None = None, **overrides: Any,
+) -> Kernels:  # fmt: skip
+    """Generates the code of a text under some settings, and compiles it for the host.
+
+    Args:
+        machine, edit: See :class:`EmulatedKernels`.
+        folder, threads, arch: See :func:`generate`.
+        text: The text of a Python module, see :func:`tests.integration.helpers.load`.
+        overrides: Settings other than the defaults.
+    """
+    with warp_tiles.override(**overrides):
+        module = load(text, block_dim=threads)
+        generated = generate(module, folder, arch, threads)
+    return Kernels(module, generated.source, EmulatedKernels(machine, generated, edit))
 
 
 class EmulatedKernels:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import warp_tiles
-from tests.emulator.generated import EmulatedKernels, generate
+from tests.emulator.generated import Kernels, build
 from tests.emulator.memory import Values
 from tests.emulator.module import Machine
 from tests.emulator.test_loads import padded, strided
-from tests.emulator.test_modules import Kernels
-from tests.integration.helpers import load
 from tests.staged_cases import HEADER, Case
 
 ARGUMENTS = "A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float16), C: wp.array2d(dtype=wp.float32)"
@@ -78,11 +75,10 @@ COMMON = Case(64, 64, 32, 64, 64, 160)
 
 @pytest.fixture(scope="module", params=["auto", "mma"])
 def kernels(request: pytest.FixtureRequest, machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    module = load(HEADER + COMMON.text("common") + SHIFTED + ODD + TWO_LOOPS + AFTER_STORES + OUTER_LOOP, block_dim=128)
-    with warp_tiles.enabled(), warp_tiles.override(main_loop=request.param):
-        generated = generate(module, tmp_path_factory.mktemp("buffers") / "m", 90, 128)
-    assert generated.source.count("wt_module::Ring<") >= 7
-    return Kernels(module, generated, EmulatedKernels(machine, generated))
+    text = HEADER + COMMON.text("common") + SHIFTED + ODD + TWO_LOOPS + AFTER_STORES + OUTER_LOOP
+    found = build(machine, tmp_path_factory.mktemp("buffers") / "m", text, 128, main_loop=request.param)
+    assert found.source.count("wt_module::Ring<") >= 7
+    return found
 
 
 def halves(seed: int, rows: int, columns: int) -> Values:

@@ -7,29 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import warp_tiles
 from tests.computed_kernels import BODIES, COMPUTED, HEAD, ROUNDED, SIZES, TYPES, Case
-from tests.emulator.generated import EmulatedKernels, generate
+from tests.emulator.generated import build
 from tests.emulator.module import Machine
-from tests.integration.helpers import load
 from tests.nightly import some
 
 
 @pytest.mark.parametrize("out", some(TYPES, 2))
 def test_forms(machine: Machine, tmp_path: Path, out: str) -> None:
     names = {form: f"store_{number}" for number, form in enumerate(BODIES)}
-    module = load(
-        Case("", out, "").functions() + "".join(Case(form, out, "whole").text(names[form]) for form in BODIES),
-        block_dim=64,
-    )
-    with warp_tiles.enabled():
-        generated = generate(module, tmp_path / "m", 90, 64)
-    assert generated.source.count("wt_module::store_computed<") == sum(COMPUTED.values())
-    emulated = EmulatedKernels(machine, generated)
+    texts = (Case(form, out, "whole").text(names[form]) for form in BODIES)
+    built = build(machine, tmp_path / "m", Case("", out, "").functions() + "".join(texts))
+    assert built.source.count("wt_module::store_computed<") == sum(COMPUTED.values())
     for form in BODIES:
         for size in SIZES:
             a, b, c, expected = Case(form, out, size).arrays()
-            outcome = emulated.forward(getattr(module, names[form]), (2, 2), [a, b, c, 1])
+            outcome = built.emulated.forward(getattr(built.module, names[form]), (2, 2), [a, b, c, 1])
             assert outcome.error == "", (form, size)
             assert np.array_equal(outcome.arrays["C"], expected), (form, size)
 
@@ -37,14 +30,12 @@ def test_forms(machine: Machine, tmp_path: Path, out: str) -> None:
 def test_strided_outputs(machine: Machine, tmp_path: Path) -> None:
     """C has every second column of an array, or begins or ends in the middle of a vector while its rows are aligned."""
     case = Case("direct", "float16", "whole")
-    module = load(case.functions() + case.text("store"), block_dim=64)
-    with warp_tiles.enabled():
-        emulated = EmulatedKernels(machine, generate(module, tmp_path / "m", 90, 64))
+    built = build(machine, tmp_path / "m", case.functions() + case.text("store"))
     a, b, c, expected = case.arrays()
     rows, columns = c.shape
     for view in (np.tile(c, 2)[:, ::2], np.tile(c, 2)[:, 1 : columns + 1], c[:, : columns - 3]):
         assert view.shape[0] == rows
-        outcome = emulated.forward(module.store, (2, 2), [a, b, view, 1])
+        outcome = built.emulated.forward(built.module.store, (2, 2), [a, b, view, 1])
         assert outcome.error == ""
         assert np.array_equal(outcome.arrays["C"], expected[:, : view.shape[1]])
 
@@ -61,12 +52,10 @@ VIEWS = (
 
 def test_views_of_tiles(machine: Machine, tmp_path: Path) -> None:
     """A view that begins in the middle of a vector, and one whose rows are the tile's columns."""
-    module = load(VIEWS, block_dim=64)
-    with warp_tiles.enabled():
-        generated = generate(module, tmp_path / "m", 90, 64)
-    assert generated.source.count("wt_module::store_computed<") == 2
+    built = build(machine, tmp_path / "m", VIEWS)
+    assert built.source.count("wt_module::store_computed<") == 2
     a, b, c, product = Case("direct", "float16", "whole").arrays()
-    outcome = EmulatedKernels(machine, generated).forward(module.views, (1, 1), [a, b, c, 1])
+    outcome = built.emulated.forward(built.module.views, (1, 1), [a, b, c, 1])
     assert outcome.error == ""
     assert np.array_equal(outcome.arrays["C"][:32, :16], product[:32, 1:17])
     assert np.array_equal(outcome.arrays["C"][:32, 32:], product[:32, :32].T)
@@ -101,15 +90,13 @@ def tiles(
 
 def test_elements_and_shapes(machine: Machine, tmp_path: Path) -> None:
     """Elements are vectors of two or three numbers. A row has no whole number of vectors. A tile has one dimension."""
-    module = load(TILES, block_dim=64)
-    with warp_tiles.enabled():
-        generated = generate(module, tmp_path / "m", 90, 64)
-    assert generated.source.count("wt_module::store_computed<") == 4
+    built = build(machine, tmp_path / "m", TILES)
+    assert built.source.count("wt_module::store_computed<") == 4
     a, b, _, product = Case("direct", "float32", "whole").arrays()
     product = a[:32, :16] @ b[:16, :32]
     v, w = np.zeros((32, 32), "f4,f4"), np.zeros((32, 32), "f4,f4,f4")
     x, y = np.zeros((32, 12), np.float16), np.zeros(16, np.float32)
-    outcome = EmulatedKernels(machine, generated).forward(module.tiles, (1,), [a, b, v, w, x, y])
+    outcome = built.emulated.forward(built.module.tiles, (1,), [a, b, v, w, x, y])
     assert outcome.error == ""
     for name, factors in (("V", (3 * product, 3)), ("W", (2 * product * product, 2 * product, 4 * product))):
         for field, expected in zip(outcome.arrays[name].dtype.names, factors):
@@ -119,12 +106,10 @@ def test_elements_and_shapes(machine: Machine, tmp_path: Path) -> None:
 
 
 def test_each_operation_rounds_to_its_type(machine: Machine, tmp_path: Path) -> None:
-    module = load(ROUNDED, block_dim=64)
-    with warp_tiles.enabled():
-        generated = generate(module, tmp_path / "m", 90, 64)
-    assert generated.source.count("wt_module::store_computed<") == 1
+    built = build(machine, tmp_path / "m", ROUNDED)
+    assert built.source.count("wt_module::store_computed<") == 1
     a, b, c, product = Case("direct", "float16", "whole").arrays()
-    outcome = EmulatedKernels(machine, generated).forward(module.rounded, (2, 2), [a, b, c, 1])
+    outcome = built.emulated.forward(built.module.rounded, (2, 2), [a, b, c, 1])
     product = (a @ b).astype(np.float32)
     accumulators = (product + np.tile(a[0, :32], 2)) * np.float32(0.3) - product / np.float32(7.0)
     halves = accumulators.astype(np.float16)
@@ -143,17 +128,15 @@ GRADIENTS = (
 
 def test_gradients(machine: Machine, tmp_path: Path) -> None:
     """The reverse pass computes the tiles in registers again."""
-    module = load(GRADIENTS, block_dim=64)
-    with warp_tiles.enabled():
-        generated = generate(module, tmp_path / "m", 90, 64)
-    assert generated.source.count("wt_module::store_computed<") == 1
+    built = build(machine, tmp_path / "m", GRADIENTS)
+    assert built.source.count("wt_module::store_computed<") == 1
     a, b, c, product = Case("direct", "float32", "whole").arrays()
-    emulated = EmulatedKernels(machine, generated)
-    stored = emulated.forward(module.gradients, (2, 2), [a, b, c, 1]).arrays["C"]
+    emulated, kernel = built.emulated, built.module.gradients
+    stored = emulated.forward(kernel, (2, 2), [a, b, c, 1]).arrays["C"]
     assert np.array_equal(stored, 2 * (product + np.tile(a[0, :32], 2)))
     given = np.random.default_rng(5).integers(0, 3, c.shape).astype(np.float32)
     gradients = [np.zeros_like(a), np.zeros_like(b), given, None]
-    outcome = emulated.backward(module.gradients, (2, 2), [a, b, c, 1], gradients)
+    outcome = emulated.backward(kernel, (2, 2), [a, b, c, 1], gradients)
     assert outcome.error == ""
     of_a = 2 * given @ b.T
     of_a[0, :32] += 2 * given.reshape(64, 2, 32).sum(axis=(0, 1))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import numpy as np
 import pytest
 
-from tests.emulator.generated import EmulatedKernels, generate
+from tests.emulator.generated import Kernels, build
 from tests.emulator.module import Machine
-from tests.integration.helpers import load
 
-THREADS = 32
 SIZES = ((5,), (3, 7), (2, 3, 5), (2, 3, 4, 5))
 KERNEL = """
 @wp.kernel
@@ -32,21 +28,17 @@ def product(A: wp.array(dtype=float, ndim=2)):
 
 
 @pytest.fixture(scope="module")
-def compiled(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> tuple[EmulatedKernels, ModuleType]:
+def compiled(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     kernels = [KERNEL.format(n=n, names=", ".join("ijkl"[:n]), ones=(1,) * n) for n in (len(sizes) for sizes in SIZES)]
-    module = load(PRODUCT + "".join(kernels), block_dim=THREADS)
-    generated = generate(module, tmp_path_factory.mktemp("launches") / "m", 90, THREADS)
-    assert "wt_module::tid(_idx, dim, x, y, z, w)" in generated.source
-    return EmulatedKernels(machine, generated), module
+    found = build(machine, tmp_path_factory.mktemp("launches") / "m", PRODUCT + "".join(kernels), 32)
+    assert "wt_module::tid(_idx, dim, x, y, z, w)" in found.source
+    return found
 
 
 @pytest.mark.parametrize("tiled", [True, False], ids=["blocks", "threads"])
 @pytest.mark.parametrize("sizes", SIZES, ids=len)
-def test_each_coordinate_occurs_once(
-    compiled: tuple[EmulatedKernels, ModuleType], sizes: tuple[int, ...], tiled: bool
-) -> None:
-    emulated, module = compiled
-    kernel = getattr(module, f"coordinates_{len(sizes)}")
-    outcome = emulated.forward(kernel, sizes, [np.zeros(sizes, dtype=np.int32), tiled], tiled=tiled)
+def test_each_coordinate_occurs_once(compiled: Kernels, sizes: tuple[int, ...], tiled: bool) -> None:
+    kernel = getattr(compiled.module, f"coordinates_{len(sizes)}")
+    outcome = compiled.emulated.forward(kernel, sizes, [np.zeros(sizes, dtype=np.int32), tiled], tiled=tiled)
     assert outcome.error == ""
     assert (outcome.arrays["C"] == 1).all()

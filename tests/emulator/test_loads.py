@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.emulator.generated import Kernels, build
 from tests.emulator.memory import Values
 from tests.emulator.module import Machine
-from tests.emulator.test_modules import ARCH, Kernels, build, exact, integers, loop, unset
+from tests.emulator.test_modules import exact, integers, loop, unset
 
 THREADS = 64
 ARGUMENTS = "A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)"
@@ -58,7 +59,7 @@ KERNELS = (
 
 @pytest.fixture(scope="module")
 def kernels(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    return build(machine, tmp_path_factory.mktemp("loads"), THREADS, KERNELS, ARCH)
+    return build(machine, tmp_path_factory.mktemp("loads"), KERNELS, THREADS)
 
 
 def product(kernels: Kernels, name: str, a: Values, b: Values) -> Values:

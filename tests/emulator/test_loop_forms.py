@@ -9,14 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.emulator.generated import EmulatedKernels, generate
+from tests.emulator.generated import EmulatedKernels, build
 from tests.emulator.memory import Values
 from tests.emulator.module import Machine
 from tests.form_gradients import wrong_gradients
-from tests.integration.helpers import load
 from tests.loop_forms import FORMS, HEADER, K, M, N, in_half
 
-THREADS = 64
 MODULES = 3  # the forms are divided among this many modules
 GRID = (M // 32, N // 32)
 # Warp has += and -= for equal dtypes alone
@@ -31,10 +29,9 @@ def compile_forms(
         re.sub(r"\b(multiply|product|add_product)\(", rf"\1_{number}(", text.removeprefix(HEADER))
         for number, text in enumerate(texts.values())
     )
-    module = load(HEADER + "".join(parts), block_dim=THREADS)
-    generated = generate(module, folder, 90, THREADS)
-    kernels = {name: getattr(module, f"multiply_{number}") for number, name in enumerate(texts)}
-    return EmulatedKernels(machine, generated), kernels, generated.source
+    found = build(machine, folder, HEADER + "".join(parts))
+    kernels = {name: getattr(found.module, f"multiply_{number}") for number, name in enumerate(texts)}
+    return found.emulated, kernels, found.source
 
 
 def integers(seed: int, *shape: int, dtype: str = "float32") -> Values:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
-import warp_tiles
-from tests.emulator.generated import EmulatedKernels, Generated, generate
+from tests.emulator.generated import Kernels, build
 from tests.emulator.memory import Values
 from tests.emulator.module import Machine
-from tests.integration.helpers import load
 from tests.mixed_tiles import mixed_tiles
 
-ARCH = 90
 LOOP = """
 @wp.kernel
 def {name}(A: wp.array2d(dtype=wp.{dtype}), B: wp.array2d(dtype=wp.{dtype}), C: wp.array2d(dtype=wp.{accumulators})):
@@ -61,27 +56,9 @@ def loop(dtype: str, name: str = "") -> str:
 KERNELS = "".join(map(loop, DTYPES)) + TWO_PRODUCTS
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """Kernels of one block size."""
-
-    module: ModuleType
-    generated: Generated
-    emulated: EmulatedKernels
-
-
-def build(
-    machine: Machine, folder: Path, threads: int, text: str = KERNELS, arch: int = ARCH, main_loop: str = "auto"
-) -> Kernels:
-    module = load(text, block_dim=threads)
-    with warp_tiles.override(main_loop=main_loop):
-        generated = generate(module, folder, arch, threads)
-    return Kernels(module, generated, EmulatedKernels(machine, generated))
-
-
 @pytest.fixture(scope="module", params=[64, 128])
 def kernels(request: pytest.FixtureRequest, machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    return build(machine, tmp_path_factory.mktemp("generated"), request.param, main_loop="double_buffered")
+    return build(machine, tmp_path_factory.mktemp("generated"), KERNELS, request.param, main_loop="double_buffered")
 
 
 def integers(seed: int, *shape: int, dtype: str = "float32", largest: int = 3) -> Values:
@@ -124,7 +101,7 @@ def multiply(kernels: Kernels, dtype: str, a: Values, b: Values) -> Values:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_pipelined_loop(kernels: Kernels, dtype: str) -> None:
-    assert "wt_module::PipelineState wt_state_" in kernels.generated.source
+    assert "wt_module::PipelineState wt_state_" in kernels.source
     a, b = integers(1, 128, 96, dtype=dtype), integers(2, 96, 64, dtype=dtype)
     assert np.array_equal(multiply(kernels, dtype, a, b), exact(a, b))
 
@@ -186,7 +163,7 @@ def test_gradients(kernels: Kernels, dtype: str, sizes: tuple[int, int, int]) ->
 
 
 def test_mixed_tiles_in_a_loop(machine: Machine, tmp_path: Path) -> None:
-    kernels = build(machine, tmp_path, 128, mixed_tiles(enable_backward=False))
+    kernels = build(machine, tmp_path, mixed_tiles(enable_backward=False), 128)
     a, b = integers(1, 128, 64), integers(2, 64, 128)
     outputs = [unset(128, 128), unset(2, 128)]
     outcome = kernels.emulated.forward(kernels.module.mixed_tiles, (2, 2), [a, b, *outputs])
@@ -199,7 +176,7 @@ def test_mixed_tiles_in_a_loop(machine: Machine, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arch", [75, 80, 120])
 def test_other_architectures(machine: Machine, tmp_path: Path, arch: int) -> None:
-    kernels = build(machine, tmp_path, 64, loop("float16"), arch)
+    kernels = build(machine, tmp_path, loop("float16"), 64, arch)
     a, b = integers(1, 70, 80, dtype="float16"), integers(2, 80, 128, dtype="float16")
     assert np.array_equal(multiply(kernels, "float16", a, b), exact(a, b))
     check_gradients(kernels, "float16", (128, 64, 70))

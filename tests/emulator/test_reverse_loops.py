@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import warp_tiles
 from tests.emulator import test_stages as stages
-from tests.emulator.generated import EmulatedKernels, generate
+from tests.emulator.generated import EmulatedKernels, build
 from tests.emulator.module import Machine
-from tests.integration.helpers import load
 from tests.nightly import some
 from tests.staged_cases import LINEAR, Case, Values, drawn, with_type
 
@@ -200,10 +198,8 @@ def empty_between(A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float1
 
 @pytest.mark.parametrize("name", ["twice", "in_branches", "empty_between"])
 def test_other_places_of_the_loop(machine: Machine, tmp_path: Path, name: str) -> None:
-    module = load(SEVERAL, block_dim=128)
-    with warp_tiles.enabled():
-        generated = generate(module, tmp_path / "m", 90, 128)
-    assert generated.source.count("wt_module::ReverseLoop<") == 4
+    built = build(machine, tmp_path / "m", SEVERAL, 128)
+    assert built.source.count("wt_module::ReverseLoop<") == 4
     draw = np.random.default_rng(2)
     a = draw.integers(-3, 4, (128, 96)).astype(np.float16)
     b = draw.integers(-3, 4, (96, 64)).astype(np.float16)
@@ -211,9 +207,9 @@ def test_other_places_of_the_loop(machine: Machine, tmp_path: Path, name: str) -
     # rows of C by the loop that computes them: its first step along K
     first = {"twice": (0, 1), "in_branches": (0, 1), "empty_between": (0, 1)}[name]
     gradients = [np.zeros_like(a), np.zeros_like(b), g.copy()]
-    kernel = getattr(module, name)
+    kernel = getattr(built.module, name)
     dim = (2, 1) if name == "in_branches" else (1, 1)
-    outcome = EmulatedKernels(machine, generated).backward(kernel, dim, [a, b, np.zeros_like(g)], gradients)
+    outcome = built.emulated.backward(kernel, dim, [a, b, np.zeros_like(g)], gradients)
     assert outcome.error == ""
     of_a, of_b = np.zeros(a.shape), np.zeros(b.shape)
     for number, step in enumerate(first):

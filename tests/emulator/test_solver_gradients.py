@@ -7,15 +7,12 @@ replaces them, and several solvers in a row.
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
-import warp_tiles
-from tests.emulator.generated import EmulatedKernels, generate
+from tests.emulator.generated import build
 from tests.emulator.module import Machine, Outcome
-from tests.integration.helpers import load
 from tests.nightly import some
 from tests.solver_gradients import CHAINS, GradientCase, chain_gradients, chain_text, draw, text_of
 from tests.solver_kernels import inputs
@@ -26,12 +23,6 @@ MODULES = [("float32", 64), ("float64", 32), ("float32", 256), ("float64", 96), 
 CASES = 24  # of a module
 TOLERANCES = {"float32": 1e-4, "float64": 1e-12}  # of the largest element
 CHAIN_SHAPES = [(5, 0), (17, 3), (32, 33)]
-
-
-def emulated(machine: Machine, folder: Path, text: str, threads: int) -> tuple[ModuleType, EmulatedKernels]:
-    with warp_tiles.override(solver_gradients="own"):
-        module = load(text, block_dim=threads)
-        return module, EmulatedKernels(machine, generate(module, folder, 90, threads))
 
 
 def check(outcome: Outcome, expected: dict[str, np.ndarray], dtype: str, name: str) -> None:  # type: ignore[type-arg]
@@ -49,11 +40,11 @@ def test_drawn_kernels(machine: Machine, tmp_path: Path, number: int) -> None:
     dtype, threads = MODULES[number]
     seeds = range(number * CASES, (number + 1) * CASES)
     cases: list[GradientCase] = [draw(seed, SIZES, COLUMNS) for seed in seeds]
-    module, kernels = emulated(machine, tmp_path / "generated", text_of(cases, dtype), threads)
+    built = build(machine, tmp_path / "generated", text_of(cases, dtype), threads, solver_gradients="own")
     for index, (case, seed) in enumerate(zip(cases, seeds)):
         t, y, gradient = case.inputs(seed, dtype)
-        outcome = kernels.backward(
-            getattr(module, f"kernel{index}"),
+        outcome = built.emulated.backward(
+            getattr(built.module, f"kernel{index}"),
             (1,),
             [t, y, np.zeros_like(gradient)],
             [np.zeros_like(t), np.zeros_like(y), gradient],
@@ -67,13 +58,13 @@ def test_drawn_kernels(machine: Machine, tmp_path: Path, number: int) -> None:
 def test_operands_that_are_used_before_and_after_a_solver_in_place(
     machine: Machine, tmp_path: Path, dtype: str
 ) -> None:
-    module, kernels = emulated(machine, tmp_path / "generated", chain_text(dtype, CHAIN_SHAPES), 64)
+    built = build(machine, tmp_path / "generated", chain_text(dtype, CHAIN_SHAPES), solver_gradients="own")
     for index, (shape, name) in enumerate((shape, name) for shape in CHAIN_SHAPES for name in CHAINS):
         a, b = inputs(*shape, dtype)
         random_numbers = np.random.default_rng(index)
         seeds = tuple(random_numbers.uniform(-1, 1, each.shape).astype(dtype) for each in (a, b))
-        outcome = kernels.backward(
-            getattr(module, f"kernel{index}"),
+        outcome = built.emulated.backward(
+            getattr(built.module, f"kernel{index}"),
             (1,),
             [a, b, np.zeros_like(a), np.zeros_like(b)],
             [np.zeros_like(a), np.zeros_like(b), *seeds],

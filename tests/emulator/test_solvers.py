@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from tests.emulator.emulator import Emulator
-from tests.emulator.generated import EmulatedKernels, generate
+from tests.emulator.generated import EmulatedKernels, build
 from tests.emulator.module import Machine
 from tests.emulator.solver import Case, error_of, launch, usual
-from tests.integration.helpers import load
 from tests.nightly import some
 from tests.solver_kernels import BODIES, DIFFERENTIABLE, REFERENCES, gradients, inputs, kernels_text
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, Operand
@@ -78,16 +77,14 @@ def test_a_wrong_element_is_noticed(emulator: Emulator) -> None:
 # ---- whole kernels
 
 SHAPES = [(1, 1), (6, 3), (16, 0), (33, 5)]
-THREADS = 64
 
 
 @pytest.fixture(scope="module", params=["float32", "float64"])
 def emulated(
     request: pytest.FixtureRequest, machine: Machine, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, ModuleType, EmulatedKernels]:
-    module = load(kernels_text(request.param, SHAPES), block_dim=THREADS)
-    folder = tmp_path_factory.mktemp("generated")
-    return request.param, module, EmulatedKernels(machine, generate(module, folder, 90, THREADS))
+    built = build(machine, tmp_path_factory.mktemp("generated"), kernels_text(request.param, SHAPES))
+    return request.param, built.module, built.emulated
 
 
 @pytest.mark.slow

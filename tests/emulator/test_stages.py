@@ -8,10 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import warp_tiles
-from tests.emulator.generated import EmulatedKernels, generate
+from tests.emulator.generated import EmulatedKernels, build
 from tests.emulator.module import Machine
-from tests.integration.helpers import load
 from tests.nightly import some
 from tests.staged_cases import ADD_E, FORMS, HEADER, LINEAR, PRODUCT, START, STORE, WIDE, Case, drawn, with_type
 
@@ -23,11 +21,8 @@ def compile_cases(
     """The kernels of some cases, with their adjoints if ``backward`` is set, and the generated source."""
     names = {name: f"case_{number}" for number, name in enumerate(cases)}
     texts = (case.text(names[name], backward=backward) for name, case in cases.items())
-    module = load(HEADER + "".join(texts), block_dim=threads)
-    with warp_tiles.enabled(), warp_tiles.override(main_loop=main_loop):
-        generated = generate(module, folder, arch, threads)
-    kernels = {name: getattr(module, names[name]) for name in cases}
-    return EmulatedKernels(machine, generated, edit), kernels, generated.source
+    found = build(machine, folder, HEADER + "".join(texts), threads, arch, edit, main_loop=main_loop)
+    return found.emulated, {name: getattr(found.module, names[name]) for name in cases}, found.source
 
 
 def check(emulated: EmulatedKernels, kernels: dict[str, object], cases: dict[str, Case]) -> None:

@@ -12,11 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-import warp_tiles
 from tests.computed_kernels import REVERSED, SIZES, Case
-from tests.emulator.generated import EmulatedKernels, generate
+from tests.emulator.generated import EmulatedKernels, build
 from tests.emulator.module import Machine, Outcome
-from tests.integration.helpers import load
 from tests.nightly import some
 
 Values = npt.NDArray[Any]
@@ -166,13 +164,11 @@ def compile_forms(machine: Machine, folder: Path, out: str) -> tuple[EmulatedKer
     for form, name in names.items():
         one = FORMS[form]
         text += KERNEL.format(name=name, out=out, storage=one.storage) + f"    {one.body.format(out=out)}\n"
-    module = load(text, block_dim=64)
-    with warp_tiles.enabled():
-        generated = generate(module, folder, 90, 64)
+    built = build(machine, folder, text)
     # both calls of the function have the text of the first one
     banded = sum(form.stores for form in FORMS.values() if form.banded) - 1
-    assert generated.source.count(CALL) == banded
-    return EmulatedKernels(machine, generated), {form: getattr(module, name) for form, name in names.items()}
+    assert built.source.count(CALL) == banded
+    return built.emulated, {form: getattr(built.module, name) for form, name in names.items()}
 
 
 def drawn(out: str, size: str) -> tuple[list[Values], Values]:
@@ -292,10 +288,8 @@ def test_shapes(machine: Machine, tmp_path: Path) -> None:
 
 
 def check_shapes(machine: Machine, folder: Path, edit: Callable[[str], str] | None = None) -> None:
-    module = load(SHAPES, block_dim=64)
-    with warp_tiles.enabled():
-        generated = generate(module, folder, 90, 64)
-    assert generated.source.count(CALL) == 3
+    built = build(machine, folder, SHAPES, edit=edit)
+    assert built.source.count(CALL) == 3
     draw = np.random.default_rng(4)
     a, b, v, *gradients = (
         draw.integers(0, 2, shape).astype(dtype)
@@ -307,8 +301,7 @@ def check_shapes(machine: Machine, folder: Path, edit: Callable[[str], str] | No
     of_c = np.zeros((32, 32), dtype=np.float32)
     outputs = [np.zeros_like(one) for one in gradients]
     given = [np.zeros_like(a), np.zeros_like(b), np.zeros_like(v), *map(np.copy, gradients)]
-    emulated = EmulatedKernels(machine, generated, edit)
-    outcome = emulated.backward(module.shapes, (1,), [a, b, v, *outputs], given)
+    outcome = built.emulated.backward(built.module.shapes, (1,), [a, b, v, *outputs], given)
     assert outcome.error == ""
     g, of_view, of_rows, of_transpose = (one.astype(np.float32) for one in gradients)
     of_c[3, 1:25] += g.sum(axis=0)
@@ -348,16 +341,13 @@ def test_gradients_are_those_of_warps_statements(machine: Machine, tmp_path: Pat
     out, text = REVERSED[form]
     outcomes = []
     for wide in (True, False):
-        module = load(text, block_dim=64)
-        with warp_tiles.enabled(), warp_tiles.override(async_copies=wide):
-            generated = generate(module, tmp_path / f"wide_{wide}", 90, 64)
-        assert generated.source.count(CALL) == wide
-        emulated = EmulatedKernels(machine, generated)
+        built = build(machine, tmp_path / f"wide_{wide}", text, async_copies=wide)
+        assert built.source.count(CALL) == wide
         for size in SIZES:
             a, b, c, _ = Case("direct", out, size).arrays()
             given = np.random.default_rng(5).integers(1, 3, c.shape).astype(out)
             gradients = [np.zeros_like(a), np.zeros_like(b), given, None]
-            outcomes.append(emulated.backward(module.rounded, GRID, [a, b, c, 1], gradients))
+            outcomes.append(built.emulated.backward(built.module.rounded, GRID, [a, b, c, 1], gradients))
     assert [outcome.error for outcome in outcomes] == [""] * 6
     for banded, whole in zip(outcomes[:3], outcomes[3:]):
         for name in ("adj_A", "adj_B"):
@@ -380,14 +370,13 @@ def copied(A: wp.array2d(dtype=wp.float32), W: wp.array2d(dtype=wp.float32), C: 
 @pytest.mark.parametrize("storage", ["register", "shared"])
 def test_plain_stores_of_many_elements(machine: Machine, tmp_path: Path, storage: str) -> None:
     """48 elements of each of 64 threads: whole tiles, and tiles at an edge."""
-    module = load(COPY.format(storage=f', storage="{storage}"'), block_dim=64)
-    with warp_tiles.enabled():
-        generated = generate(module, tmp_path / "m", 90, 64)
-    emulated, draw = EmulatedKernels(machine, generated), np.random.default_rng(1)
+    built = build(machine, tmp_path / "m", COPY.format(storage=f', storage="{storage}"'))
+    draw = np.random.default_rng(1)
     a, of_a = np.ones((32, 32), np.float32), np.zeros((32, 32), np.float32)
     for shape in ((96, 64), (90, 62)):
         w, g, of_w = (draw.integers(-9, 10, shape).astype(np.float32) for _ in range(3))
-        outcome = emulated.backward(module.copied, (2,), [a, w, np.zeros_like(w)], [of_a, of_w.copy(), g.copy()])
+        gradients = [of_a, of_w.copy(), g.copy()]
+        outcome = built.emulated.backward(built.module.copied, (2,), [a, w, np.zeros_like(w)], gradients)
         assert outcome.error == ""
         assert np.array_equal(outcome.arrays["adj_W"], of_w + g)
         assert not outcome.arrays["adj_C"].any()

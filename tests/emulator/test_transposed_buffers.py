@@ -7,12 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import warp_tiles
-from tests.emulator.generated import EmulatedKernels, generate
+from tests.emulator.generated import build
 from tests.emulator.module import Machine
 from tests.emulator.test_loads import padded, strided
 from tests.emulator.test_stages import check, compile_cases
-from tests.integration.helpers import load
 from tests.staged_cases import HEADER, Case, with_type
 
 
@@ -72,14 +70,12 @@ def changing(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C
 
 
 def test_an_array_that_changes_in_the_loop(machine: Machine, tmp_path: Path) -> None:
-    module = load(HEADER + CHANGING, block_dim=128)
-    with warp_tiles.enabled():
-        generated = generate(module, tmp_path / "m", 90, 128)
-    assert "LoadBufferOnce<wt_module::TransposingBufferLoader>" in generated.source
+    built = build(machine, tmp_path / "m", HEADER + CHANGING, 128)
+    assert "LoadBufferOnce<wt_module::TransposingBufferLoader>" in built.source
     random = np.random.default_rng(4)
     a, b = (random.integers(-3, 4, shape).astype(np.float32) for shape in ((192, 16), (48, 64)))
     c = np.zeros((64, 64), dtype=np.float32)
-    outcome = EmulatedKernels(machine, generated).forward(module.changing, (1, 1), [a, b, c])
+    outcome = built.emulated.forward(built.module.changing, (1, 1), [a, b, c])
     assert outcome.error == ""
     assert np.array_equal(outcome.arrays["C"], sum(a[64 * s :][:64] @ b[16 * s :][:16] for s in range(3)))
 
@@ -104,17 +100,15 @@ def test_a_tile_that_is_the_left_and_the_right_operand(machine: Machine, tmp_pat
     lines = ["wp.tile_matmul(a, b, c)", "wp.tile_matmul(b, d, c)"]
     text = SHARED.format(name="left_last", first=lines[0], second=lines[1])
     text += SHARED.format(name="left_first", first=lines[1], second=lines[0])
-    module = load(HEADER + text, block_dim=128)
-    with warp_tiles.enabled():
-        generated = generate(module, tmp_path / "m", 90, 128)
-    assert generated.source.count("wt_module::Ring<") == 2
-    emulated = EmulatedKernels(machine, generated)
+    built = build(machine, tmp_path / "m", HEADER + text, 128)
+    assert built.source.count("wt_module::Ring<") == 2
     random = np.random.default_rng(5)
     a, b, d = (random.integers(-3, 4, (64, 128)).astype(np.float32) for _ in range(3))
     parts = [slice(64 * s, 64 * s + 64) for s in range(2)]
     expected = sum(a[:, part] @ b[:, part] + b[:, part] @ d[:, part] for part in parts)
     for name in ("left_last", "left_first"):
-        outcome = emulated.forward(getattr(module, name), (1, 1), [a, b, d, np.zeros((64, 64), dtype=np.float32)])
+        c = np.zeros((64, 64), dtype=np.float32)
+        outcome = built.emulated.forward(getattr(built.module, name), (1, 1), [a, b, d, c])
         assert outcome.error == ""
         assert np.array_equal(outcome.arrays["C"], expected), name
 

@@ -355,6 +355,6 @@ def test_a_large_product_of_one_step_gains_nothing_from_wider_copies() -> None:
 def test_records_without_copies_are_read() -> None:
     config = MatmulConfig(128, 256, 64, 256, 2, 4, copies_b=True)
     values = config.to_json()
-    assert MatmulConfig.from_json(values) == config
+    assert MatmulConfig(**values) == config
     del values["copies_a"], values["copies_b"]
-    assert MatmulConfig.from_json(values) == replace(config, copies_b=False)
+    assert MatmulConfig(**values) == replace(config, copies_b=False)

@@ -85,7 +85,7 @@ def winners(records: list[Record]) -> dict[ShapeBucket, MatmulConfig]:
     """The measured configurations that are faster than the choice without them, by shape bucket."""
     best = {tuple(dict(one.key.values)[name] for name in _BUCKET): (one.winner(), one.default) for one in records}
     return {
-        bucket: MatmulConfig.from_json(winner.config)  # type: ignore[misc]  # texts and numbers
+        bucket: MatmulConfig(**winner.config)  # type: ignore[misc]  # texts and numbers
         for bucket, (winner, default) in best.items()
         if winner is not None and winner is not default
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -139,13 +138,8 @@ class MatmulConfig:
         return self.tile_m, self.tile_n, self.tile_k
 
     def to_json(self) -> dict[str, int]:
-        """The configuration as JSON values."""
+        """The fields by name."""
         return asdict(self)
-
-    @staticmethod
-    def from_json(values: Mapping[str, Any]) -> MatmulConfig:
-        """Inverse of :meth:`to_json`."""
-        return MatmulConfig(**values)
 
 
 CPU_TILE = MatmulConfig(32, 32, 32, 1)

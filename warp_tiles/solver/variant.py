@@ -60,16 +60,9 @@ Function = Literal[
     "cholesky_adjoint", "cholesky_solve_adjoint", "lower_solve_adjoint", "upper_solve_adjoint",
 ]  # fmt: skip
 
-SOLVERS: dict[str, Function] = {
-    "tile_cholesky": "cholesky",
-    "tile_cholesky_inplace": "cholesky",
-    "tile_cholesky_solve": "cholesky_solve",
-    "tile_cholesky_solve_inplace": "cholesky_solve",
-    "tile_lower_solve": "lower_solve",
-    "tile_lower_solve_inplace": "lower_solve",
-    "tile_upper_solve": "upper_solve",
-    "tile_upper_solve_inplace": "upper_solve",
-}
+_FORWARD: tuple[Function, ...] = ("cholesky", "cholesky_solve", "lower_solve", "upper_solve")
+
+SOLVERS = {f"tile_{name}{suffix}": name for name in _FORWARD for suffix in ("", "_inplace")}
 """Warp's solver builtins, and what each computes."""
 
 _OF_SOLVE_ADJOINT = ("l", "x", "gx", "gy", "gl")
@@ -89,16 +82,8 @@ OPERANDS: dict[Function, tuple[str, ...]] = {
 RIGHT_SIDES = frozenset(("y", "x", "gy", "gx"))
 """The operands with ``n`` rows and ``columns`` columns. All others are triangles with ``n`` rows and columns."""
 
-ADJOINTS: dict[Function, Function] = {
-    "cholesky": "cholesky_adjoint",
-    "cholesky_solve": "cholesky_solve_adjoint",
-    "lower_solve": "lower_solve_adjoint",
-    "upper_solve": "upper_solve_adjoint",
-}
+ADJOINTS: dict[Function, Function] = {name: f"{name}_adjoint" for name in _FORWARD}  # type: ignore[misc]  # a Function
 """The adjoint of each function."""
-
-FORWARD_OF = {adjoint: function for function, adjoint in ADJOINTS.items()}
-"""The forward function of each adjoint."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +121,11 @@ class SolverVariant:
     def dtype(self) -> DType:
         """The element type."""
         return self.operands[0].dtype
+
+    @property
+    def is_adjoint(self) -> bool:
+        """True if it is the adjoint of another function."""
+        return self.function.endswith("_adjoint")
 
     @property
     def has_right_sides(self) -> bool:
@@ -316,9 +306,9 @@ def reason_unsupported(variant: SolverVariant) -> str:
 
 def _shared_elements(variant: SolverVariant) -> int:
     """Elements in shared memory of a block: its tiles and, for an adjoint, their gradients and the scratch memory."""
-    forward = FORWARD_OF.get(variant.function, variant.function)
-    tiles = sum(variant.n * (variant.columns if name in RIGHT_SIDES else variant.n) for name in OPERANDS[forward])
-    return tiles if forward == variant.function else 2 * tiles + variant.scratch_elements
+    names = OPERANDS[variant.function.removesuffix("_adjoint")]  # type: ignore[index]  # a Function
+    tiles = sum(variant.n * (variant.columns if name in RIGHT_SIDES else variant.n) for name in names)
+    return 2 * tiles + variant.scratch_elements if variant.is_adjoint else tiles
 
 
 def register_limit(variant: SolverVariant) -> int:
@@ -330,7 +320,7 @@ def register_limit(variant: SolverVariant) -> int:
     blocks = resident_blocks(variant.arch, variant.threads, shared_bytes=size * _shared_elements(variant))
     threads = max(1, blocks) * variant.threads
     words = min(variant.n, LANES) * size // 4  # a lane holds so many words of a factor, at most
-    least = LEAST_ADJOINT_REGISTERS if variant.function in FORWARD_OF else LEAST_REGISTERS
+    least = LEAST_ADJOINT_REGISTERS if variant.is_adjoint else LEAST_REGISTERS
     least += words // 2 // 8 * 8
     if size == 8 or variant.threads < FEW_THREADS:
         least = max(least, LEAST_REGISTERS_OF_FEW_THREADS)
