@@ -11,6 +11,7 @@ from tests.emulator.generated import Kernels, build
 from tests.emulator.memory import Values
 from tests.emulator.module import Machine
 from tests.mixed_tiles import mixed_tiles
+from tests.nightly import some
 
 LOOP = """
 @wp.kernel
@@ -56,7 +57,7 @@ def loop(dtype: str, name: str = "") -> str:
 KERNELS = "".join(map(loop, DTYPES)) + TWO_PRODUCTS
 
 
-@pytest.fixture(scope="module", params=[64, 128])
+@pytest.fixture(scope="module", params=some([64, 128], 1))
 def kernels(request: pytest.FixtureRequest, machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     return build(machine, tmp_path_factory.mktemp("generated"), KERNELS, request.param, main_loop="double_buffered")
 

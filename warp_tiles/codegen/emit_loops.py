@@ -24,7 +24,6 @@ docs/templates.md shows the text of one loop with stages, whole.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -44,7 +43,7 @@ from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.pipeline import MmaPlan
 from warp_tiles.gemm.problem import DTYPES, GemmProblem
 
-_SYNC = "WP_TILE_SYNC();"
+SYNC = "WP_TILE_SYNC();"
 _WAIT = "wt_module::wait_for_loads();"
 _COMMIT = " wt::arch::commit_copies();"
 
@@ -56,18 +55,6 @@ def emit_loads(macros: Macros, forward: Loads, replayed: Loads) -> None:
             macros.replace(at, number, f"wt_module::Load<{str(first).lower()}>() << {STATEMENT}")
         for number in loads.waits:
             macros.add(wait, number, _WAIT)
-
-
-def skip_replays(macros: Macros, hooks: Iterable[int]) -> None:
-    """Replaces forward products in the reverse pass by a barrier, because the next statement may read their tiles."""
-    for hook in hooks:
-        macros.replace(Hook.REPLAY, hook, _SYNC)
-
-
-def remove_unread(macros: Macros, hooks: Iterable[int]) -> None:
-    """Removes assignments that nobody reads, with their adjoints."""
-    for hook, number in itertools.product((Hook.AT, Hook.REPLAY, Hook.ADJOINT), hooks):
-        macros.replace(hook, number, "")
 
 
 def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
@@ -85,7 +72,7 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
     for decision in decisions:
         if not decision.loads:
             for product in decision.accumulations:
-                _replace_product(macros, product, f"{_add(product)} {_SYNC}")
+                _replace_product(macros, product, f"{_add(product)} {SYNC}")
         elif not decision.buffers:
             _emit_unrolled(macros, decision)
         else:
@@ -102,7 +89,7 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
         name, answer = _accumulators(product), product.accumulators
         scale = f"{_each(answer.count, f'{name}[wt_i] *= {answer.ctype}({product.alpha!r});')} "
         finish = f"{scale if product.alpha != 1 else ''}{answer.symbol}_finish({name}, {pointer(product.c)});"
-        macros.add(Hook.END, product.home, f"{_SYNC} {finish} {_SYNC}")
+        macros.add(Hook.END, product.home, f"{SYNC} {finish} {SYNC}")
         _emit_addition(macros, product.home, product)
 
 
@@ -294,7 +281,7 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
         f"{staged_name(product)}::complete({_accumulators(product)});{_scale(product)}"
         for (product,) in _firsts(products)
     )
-    end(f"{completions} {_SYNC}")
+    end(f"{completions} {SYNC}")
     if found.extra_bytes:
         end(_released(found.extra_bytes))
     if decision.accumulator_store is None:
@@ -309,7 +296,7 @@ def _emit_starts(macros: Macros, loop: int, products: tuple[Accumulation, ...], 
     for product, has_start in _firsts(products, ring.starts):
         kind, accumulators, start = staged_name(product), _accumulators(product), ""
         if has_start and not ring.adds_starts and product.c.name not in started:
-            macros.add(Hook.BEGIN, loop, _SYNC)
+            macros.add(Hook.BEGIN, loop, SYNC)
             start = f", {pointer(product.c)}"
         started.add(product.c.name)
         begin = f"{kind}::Accumulators {accumulators}; {kind}::start({accumulators}{start});"
@@ -331,7 +318,7 @@ def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...],
         adds = str((has_start and ring.adds_starts) or product.c.name in written).lower()
         written.add(product.c.name)
         finish = f"{staged_name(product)}::finish<{adds}>({_accumulators(product)}, {pointer(product.c)});"
-        macros.add(Hook.END, loop, f"{finish} {_SYNC}")
+        macros.add(Hook.END, loop, f"{finish} {SYNC}")
     for product in products:
         _emit_addition(macros, loop, product)
 
@@ -436,16 +423,16 @@ def _gradients(ring: ReverseRing, name: str, places: dict[str, str]) -> Iterator
         yield f"{kind}::Accumulators wt_accumulators_{tile}; {name}.multiply<{kind}>(wt_accumulators_{tile}, {other});"
     for tile, kind in kinds.items():
         yield f"{name}.complete<{kind}>(wt_accumulators_{tile});"
-    yield _SYNC  # all threads have read the stage
+    yield SYNC  # all threads have read the stage
     for tile, kind in kinds.items():
         address = _address(ring, f"{name}.from", tile)
         yield f"{name}.replace<{kind}, decltype({tile})>(wt_accumulators_{tile}, {address});"
-    yield _SYNC
+    yield SYNC
     for gradient in ring.gradients:
         tile, array = gradient.tile.name, gradient.array
         arguments = f"{_address(ring, f'{name}.from', tile)}, {array.name}, {array.adjoint}, {places[tile]}"
         yield f"wt_module::add_to_gradient<decltype({tile})>({arguments});"
-    yield _SYNC  # the next iteration loads into the stage
+    yield SYNC  # the next iteration loads into the stage
 
 
 def _address(ring: ReverseRing, stage: str, tile: str) -> str:

@@ -7,18 +7,12 @@ one of them. The prelude replaces it: declarations, the device functions of ``ke
 
 from __future__ import annotations
 
+import itertools
+
 from warp_tiles.codegen.answers import LoopAccumulators, ModuleAnswer
-from warp_tiles.codegen.emit_loops import (
-    emit_loads,
-    emit_loops,
-    emit_reverse,
-    remove_unread,
-    reversed_types,
-    skip_replays,
-    staged_types,
-)
+from warp_tiles.codegen.emit_loops import SYNC, emit_loads, emit_loops, emit_reverse, reversed_types, staged_types
 from warp_tiles.codegen.emit_stores import emit_accumulator_store, emit_computed_stores, emit_store_adjoint
-from warp_tiles.codegen.hooks import Macros
+from warp_tiles.codegen.hooks import Hook, Macros
 from warp_tiles.compile import sources
 from warp_tiles.compile.sources import flatten
 from warp_tiles.gemm.problem import DTYPES, GemmProblem
@@ -48,7 +42,7 @@ def finished_source(source: str, answer: ModuleAnswer) -> str:
     for call in answer.calls:
         name, variant = call.symbol or SCALAR_FUNCTION, call.variant
         if isinstance(variant, SolverVariant):
-            declarations[name] = solver_declaration(variant, name)
+            declarations[name] = f"void {name}({', '.join('void*' for _ in variant.parameters)});"
             solvers[name] = solver_struct(variant, name)
             name = f"wt::Solver<{name}_call>{{}}"
         elif variant is not None:
@@ -85,8 +79,10 @@ def _macros(answer: ModuleAnswer) -> Macros:
     emit_computed_stores(macros, answer.stores)
     for store in answer.reversed_stores:
         emit_store_adjoint(macros, store)
-    skip_replays(macros, answer.skipped)
-    remove_unread(macros, answer.unread)
+    for number in answer.skipped:  # by a barrier, because the next statement may read their tiles
+        macros.replace(Hook.REPLAY, number, SYNC)
+    for hook, number in itertools.product((Hook.AT, Hook.REPLAY, Hook.ADJOINT), answer.unread):
+        macros.replace(hook, number, "")
     for loop in answer.loops:
         emit_reverse(macros, loop)
     return macros
@@ -108,11 +104,6 @@ def pointers(variant: GemmProblem) -> tuple[str, ...]:
     """Returns the C++ types of the parameters of a variant's device function: alpha, A, B, beta and C."""
     a, b, c = (f"{DTYPES[operand.dtype].warp_type}*" for operand in (variant.a, variant.b, variant.c))
     return c, a, b, c, c
-
-
-def solver_declaration(variant: SolverVariant, symbol: str) -> str:
-    """C++ declaration of a solver variant's device function."""
-    return f"void {symbol}({', '.join('void*' for _ in variant.parameters)});"
 
 
 def solver_struct(variant: SolverVariant, symbol: str) -> str:
