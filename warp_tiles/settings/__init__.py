@@ -8,7 +8,6 @@ from warp_tiles.settings.layers import (
     defaults,
     from_environment,
     from_options,
-    from_project,
     on_change,
     override,
 )
@@ -20,7 +19,6 @@ from warp_tiles.settings.table import (
     OPTION_PREFIX,
     OWN,
     POLICIES,
-    PREFIX,
     PROVIDER_ORDER,
     SETTINGS,
     Settings,
@@ -34,7 +32,6 @@ __all__ = [
     "OPTION_PREFIX",
     "OWN",
     "POLICIES",
-    "PREFIX",
     "PROVIDER_ORDER",
     "SETTINGS",
     "Settings",
@@ -45,7 +42,6 @@ __all__ = [
     "defaults",
     "from_environment",
     "from_options",
-    "from_project",
     "on_change",
     "override",
 ]
