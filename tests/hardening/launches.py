@@ -27,6 +27,7 @@ from tests.hardening.states import STATES
 from warp_tiles._warp.modules import compile_module
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.store import report
+from warp_tiles.util.warn import WarnedTexts
 
 SIZE = 16
 
@@ -80,7 +81,8 @@ def in_state(name: str, folder: Path) -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
-            with warp_tiles.override(cache_dir=root, progress="off"), warp_tiles.enabled():
+            given = {"cache_dir": root, "progress": "off", "target_gpu": "NVIDIA H200"}  # whose records are read
+            with warp_tiles.override(**given), warp_tiles.enabled():
                 right = launched()
                 cubin = compile_module(wp.get_module(__name__), 90, 64, folder / "cubins")
                 again = launched()
@@ -107,7 +109,7 @@ def main() -> None:
         os.environ.clear()
         os.environ.update(environment)
         pwd.getpwuid = user_of
-        report._logged.clear()  # the states without a home folder have one root
+        report._logged = WarnedTexts()  # the states without a home folder have one root
         shutil.rmtree(wp.config.kernel_cache_dir, ignore_errors=True)
         os.makedirs(wp.config.kernel_cache_dir, exist_ok=True)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 def _no_permission(folder: Path) -> Path:
     root = folder / "cache"
     root.mkdir()
-    (root / "tuning" / "gemm").mkdir(parents=True)
+    (root / "tuning" / "loop").mkdir(parents=True)
     root.chmod(0)
     return root
 
@@ -70,7 +70,7 @@ def _read_only(folder: Path) -> Path:
 
 def _link(name: str) -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
-        (folder / "elsewhere" / "gemm").mkdir(parents=True, mode=0o700)
+        (folder / "elsewhere" / "loop").mkdir(parents=True, mode=0o700)
         place = folder / "cache" / name
         place.parent.mkdir(parents=True, mode=0o700)
         place.parent.chmod(0o700)

@@ -19,6 +19,7 @@ from warp_tiles.compile.toolchain import FileDigests, ToolchainStore
 from warp_tiles.store import report
 from warp_tiles.store.cache import Cache
 from warp_tiles.util.trusted_folder import TrustedFolder
+from warp_tiles.util.warn import WarnedTexts
 
 BESIDE = ("toolchain", "digests", "asked key", "precompiled headers")
 
@@ -82,7 +83,7 @@ def test_facts_are_private_below_a_shared_root(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["manifest", "asked key"])
 def test_a_huge_file_is_not_read(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file has 1 GB, and takes no space on the disk."""
-    monkeypatch.setattr(report, "_logged", set())
+    monkeypatch.setattr(report, "_logged", WarnedTexts())
     logged: list[str] = []
     monkeypatch.setattr(report.logger, "warning", lambda text, *values: logged.append(text % values))
     os.truncate(SUBJECTS[kind].write(tmp_path), 1 << 30)

@@ -48,7 +48,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, P
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a new process, every message is new. Files need not survive a crash of the system."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(report, "_logged", set())
+    monkeypatch.setattr(report, "_logged", WarnedTexts())
     monkeypatch.setattr(record_folder, "_warned", WarnedTexts())
     monkeypatch.setattr(files, "_warned", WarnedTexts())
 

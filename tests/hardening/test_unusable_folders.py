@@ -14,7 +14,7 @@ import pytest
 from tests.hardening.states import STATES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# facts only save time, and without a GPU no record is read; an absolute path needs no working folder
+# facts only save time; an absolute path needs no working folder
 QUIET = {"facts without permission", "no working folder"}
 # three caches below one root have one problem
 ONE_MESSAGE = {"a file in its place", "a FIFO in its place", "open to all", "no home folder", "a relative home folder"}

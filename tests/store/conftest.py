@@ -10,12 +10,13 @@ import pytest
 import warp_tiles
 from warp_tiles.store import report
 from warp_tiles.store.cache import Cache
+from warp_tiles.util.warn import WarnedTexts
 
 
 @pytest.fixture(autouse=True)
 def nothing_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear the record of logged problems, so that each test sees its own warnings."""
-    monkeypatch.setattr(report, "_logged", set())
+    monkeypatch.setattr(report, "_logged", WarnedTexts())
 
 
 @pytest.fixture(autouse=True)

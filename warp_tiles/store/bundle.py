@@ -34,6 +34,7 @@ from warp_tiles.store.keys import PublicKey
 from warp_tiles.store.manifest import Entry
 from warp_tiles.util.files import open_input, open_output
 from warp_tiles.util.threads import raise_if_signalled
+from warp_tiles.util.warn import WarnedTexts
 
 log = logging.getLogger("warp_tiles")
 #: The largest number of objects. Each has at most 138 bytes in the directory of the file.
@@ -159,7 +160,7 @@ class Bundle:
         self.path = path
         self.trusted = trusted
         self._unsigned = unsigned
-        self._said: set[str] = set()
+        self._said = WarnedTexts()
         self._lock = threading.Lock()
         with self._refusals():
             self._stream = open_input(path)
@@ -209,8 +210,7 @@ class Bundle:
             return self._read(Wanted(kind, key, toolchain, self._unsigned))
         except (OSError, RefusedError) as error:
             raise_if_signalled(error)
-            if key not in self._said:
-                self._said.add(key)
+            if self._said.add(key):
                 log.warning("the bundle %s: %s %s is refused: %s", self.path, kind, key[:12], error)
             return None
 

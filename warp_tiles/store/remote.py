@@ -27,6 +27,7 @@ from warp_tiles.store.manifest import Entry
 from warp_tiles.store.paths import is_digest
 from warp_tiles.util.threads import DaemonThreads, raise_if_signalled, wait_all, wait_result
 from warp_tiles.util.urls import without_password
+from warp_tiles.util.warn import WarnedTexts
 
 if TYPE_CHECKING:
     from warp_tiles.settings import Settings
@@ -76,7 +77,7 @@ class RemoteStore:
         self._failures = 0
         self._overspent_s = 0.0  # waits for answers, less the builds that they replace
         self.off = ""  # the reason why this process asks no more
-        self._said: set[str] = set()
+        self._said = WarnedTexts()
         self._opened: Future[Client] = self._threads.submit(self._open)
 
     @property
@@ -183,10 +184,7 @@ class RemoteStore:
 
     def say(self, text: str, about: str = "", level: int = logging.WARNING) -> None:
         """Log a message, once for each subject that it is about; by default its text."""
-        with self._lock:
-            new = (about or text) not in self._said
-            self._said.add(about or text)
-        if new:
+        if self._said.add(about or text):
             log.log(level, "the remote store %s: %s", self.url, text)
 
     # ---- reading

@@ -6,12 +6,11 @@ import logging
 import threading
 from dataclasses import dataclass
 
-from warp_tiles.util.warn import printable
+from warp_tiles.util.warn import WarnedTexts, printable
 
 logger = logging.getLogger("warp_tiles.cache")
 
-_logged: set[tuple[str, str, str]] = set()
-_logged_lock = threading.Lock()
+_logged = WarnedTexts()
 
 
 @dataclass(frozen=True)
@@ -35,24 +34,20 @@ class Problems:
     """The problems of one cache. Each is kept once, and logged once per process."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str, str], Problem] = {}
+        self._kept: dict[Problem, None] = {}
         self._lock = threading.Lock()
 
     def add(self, problem: Problem) -> None:
         """Keep a problem, and log a warning unless this process has already logged it."""
-        identity = (problem.kind, problem.path, problem.reason)
         with self._lock:
-            self._kept.setdefault(identity, problem)
-        with _logged_lock:
-            if identity in _logged:
-                return
-            _logged.add(identity)
-        logger.warning("%s", problem)
+            self._kept.setdefault(problem)
+        if _logged.add(str(problem)):
+            logger.warning("%s", problem)
 
     def all(self) -> tuple[Problem, ...]:
         """The problems so far, oldest first."""
         with self._lock:
-            return tuple(self._kept.values())
+            return tuple(self._kept)
 
     def folder(self, root: str, error: OSError) -> None:
         """Add the problem that the folder cannot be used."""
