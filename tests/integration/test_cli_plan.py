@@ -22,6 +22,7 @@ from tests.integration.commands import (
 from tests.integration.helpers import cubin_symbols, gemm
 from tests.integration.solvers import solver
 from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.launch.script import PLANNED
 
 
 @pytest.mark.parametrize("name", ["main.py", "plain.py"])
@@ -58,12 +59,11 @@ def test_options_behind_the_script_belong_to_it_and_are_named(folder: Path) -> N
     (folder / "words.py").write_text(text + "print(sys.argv[2:])\n")
     done = command("plan", "--arch", "sm_80,90a", folder / "words.py", folder, "--arch", "75", "--own")
     assert [module["arch"] for module in json_of(done)["modules"]] == [80, 90]
-    assert "['--arch', '75', '--own']" in done.stderr
+    assert f"{PLANNED}['--arch', '75', '--own']" in done.stderr, "and what a planned script prints is marked"
     assert "warp-tiles: --arch stands behind the script" in done.stderr
     assert "names cuda:97, which this machine lacks" in done.stderr, "also if only a launch names it"
     done = command("plan", folder / "words.py", "--", folder, "--arch", "75", as_json=False)
-    assert "['--arch', '75']" in done.stdout
-    assert "words.py is planned: nothing is computed" in done.stderr
+    assert f"{PLANNED}['--arch', '75']" in done.stdout
     assert "stands behind" not in done.stderr
 
 
@@ -312,12 +312,57 @@ def test_the_package_of_a_module_is_planned_with_it(tmp_path: Path, monkeypatch:
     """A look-up of the module must not import its package, whose launches would run and whose kernels would be lost."""
     (tmp_path / "outer").mkdir()
     text = "import warp as wp\n\n" + gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY)
+    text += "import sys\nprint('imported')\nsys.stdout.writelines(['one\\n', 'two\\n'])\n"
     (tmp_path / "outer" / "__init__.py").write_text(text)
     (tmp_path / "outer" / "inner.py").write_text("import outer\n")
     monkeypatch.chdir(tmp_path)
     done = command("plan", "-m", "outer.inner")
     (module,) = json_of(done)["modules"]
     assert module["name"] == "outer"
+    assert "planned| imported\nplanned| one\nplanned| two\n" in done.stderr
+
+
+LOUD = """
+import logging, sys, threading, warnings
+import warp_tiles
+
+print("a result")
+print("an error", file=sys.stderr)
+sys.stderr.writelines(["one\\n", "two\\n"])
+print("half a ", end="", file=sys.stderr)
+print("line", file=sys.stderr)
+print("\\x1b[31mred\\x1b[0m", file=sys.stderr)
+print("\\r 10 %", end="", file=sys.stderr)
+print("\\r 20 %", file=sys.stderr)
+print("\\x1b[2K 30 %", file=sys.stderr)
+warnings.warn("of the script")
+logging.basicConfig(level=logging.INFO)
+logging.warning("logged")
+thread = threading.Thread(target=print, args=("of a thread",), kwargs={"file": sys.stderr})
+thread.start()
+thread.join()
+warp_tiles.util.warn.warn("of warp_tiles")
+"""
+
+
+def test_the_lines_of_a_planned_script_are_marked_on_both_streams(tmp_path: Path) -> None:
+    """But not those that are drawn again, and what a logger of the script prints later."""
+    (tmp_path / "loud.py").write_text("import warp as wp\n\n" + gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY) + LOUD)
+    done = command("compile", "--arch", "90", "-o", tmp_path / "out", tmp_path / "loud.py", as_json=False)
+    assert done.returncode == 0, done.stderr
+    assert f"{PLANNED}a result\n" in done.stdout
+    lines = done.stderr.split("\n")
+    marked = [line.removeprefix(PLANNED) for line in lines if line.startswith(PLANNED)]
+    for line in ("an error", "one", "two", "half a line", "\x1b[31mred\x1b[0m", "WARNING:root:logged", "of a thread"):
+        assert line in marked
+    assert any(line.endswith("UserWarning: of the script") for line in marked)
+    assert any(line.endswith("RuntimeWarning: warp_tiles: of warp_tiles") for line in marked)
+    assert any(line.startswith("INFO:warp_tiles:__main__ sm_90: 1 function built") for line in lines)
+    assert [line for line in lines if line.endswith(" %")] == [
+        " 10 %",
+        " 20 %",
+        "\x1b[2K 30 %",
+    ]  # of text, \r is an end
 
 
 def test_a_script_that_disables_warp_tiles_is_planned(tmp_path: Path) -> None:

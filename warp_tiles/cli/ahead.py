@@ -99,7 +99,7 @@ class _Wanted:
         return f"{self.script.title} for {', '.join(f'sm_{arch}' for arch in self.archs)}"
 
     def discovered(self) -> Discovery:
-        """What the script would launch. Prints that nothing is computed, and the devices that stood for missing GPUs.
+        """What the script would launch. Prints the devices that stood for GPUs that this machine lacks.
 
         Raises:
             PlanError: There is no such target.
@@ -109,7 +109,6 @@ class _Wanted:
 
         for arch in self.archs:
             require_target(arch, self.block_dim)
-        note(f"warp-tiles: {self.script} is planned: nothing is computed, so values that it prints mean nothing")
         found = discover(self.script, self.block_dim)
         for missing, device in found.substituted.items():
             note(f"warp-tiles: {self.script} names {missing}, which this machine lacks: {device} stands for it")

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import runpy
 import sys
 import traceback
 import warnings
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 from warp_tiles._warp.intercept import NotedLaunch, collected_products, intercepted
 from warp_tiles.errors import ScriptError
 from warp_tiles.gemm.matmul_question import MatmulAnswer
+
+PLANNED = "planned| "  # before each line that a script prints while it is planned
+_DRAWN = re.compile(r"\r|\x1b\[[\d;?]*[^\d;?m]")  # moves the cursor, as progress bars do
 
 
 @dataclass(frozen=True)
@@ -134,10 +138,48 @@ def _searching(folder: str) -> Iterator[None]:
         sys.path[:] = before
 
 
+class _Marked:
+    """A stream with a mark before each line. Its other members are the stream's.
+
+    Attributes:
+        mark: The text before each line. Loggers of the script may keep the stream, so it is emptied at the end.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._begins_line = True
+        self.mark = PLANNED
+
+    def write(self, text: str) -> int:
+        for line in re.findall(r"[^\n]*\n|[^\n]+", text):
+            self._stream.write(f"{self.mark}{line}" if self._begins_line and not _DRAWN.match(line) else line)
+            self._begins_line = line.endswith("\n")
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def _marked_output() -> Iterator[None]:
+    """Mark what is printed in the block, see :class:`_Marked`."""
+    output, errors = _Marked(sys.stdout), _Marked(sys.stderr)
+    with contextlib.redirect_stdout(cast(TextIO, output)), contextlib.redirect_stderr(cast(TextIO, errors)):
+        try:
+            yield
+        finally:
+            output.mark = errors.mark = ""
+
+
 def discover(script: Script, block_dim: int | None = None) -> Discovery:
     """Run a script and collect its launches without executing them. The script sees ``is_planning()``.
 
-    Filters of warnings that the script sets end with it, so that they do not hide the warnings of a later build.
+    The lines that it prints are marked on both streams, because they show values that nothing has computed. Filters of
+    warnings that the script sets end with it, so that they do not hide the warnings of a later build.
 
     Args:
         block_dim: Use this block size instead of those that the script launches with.
@@ -161,7 +203,8 @@ def discover(script: Script, block_dim: int | None = None) -> Discovery:
     try:
         with intercepted(note) as substituted, collected_products() as products, warnings.catch_warnings():
             try:
-                script.run()
+                with _marked_output():
+                    script.run()
             except ScriptError:
                 raise
             except SystemExit as error:
