@@ -17,7 +17,7 @@ from warp_tiles.store.cache import Cache
 # examples with kernels without products: their own, and those of products and solves of whole arrays
 WITHOUT_PRODUCTS = {
     "matmul.py": {"mean_square", "epilogue_gradient", "column_sums", "add_slices"},
-    "solves.py": {"scaled_copy"},
+    "solves.py": {"scaled_copy", "add_scaled"},
 }
 EXAMPLES = sorted(path.name for path in (REPOSITORY / "examples").glob("*.py"))
 COMPILED = sorted(
@@ -143,6 +143,30 @@ def test_modules_without_tile_functions_are_counted(folder: Path, other: Path) -
     assert table.rstrip().endswith("\n1 module without tile functions, which Warp builds as always")
     names = [module["name"] for module in json_of(command("plan", folder / "two.py", folder))["modules"]]
     assert sorted(names) == ["__main__", "other_kernels"]
+
+
+def test_a_helper_that_makes_the_module_compile_again_is_named(folder: Path) -> None:
+    text = WITHOUT_GUARD.replace("@wp.kernel", FORWARD_ONLY).replace("\ndef main", f"\n{PLAIN}\ndef main", 1)
+    text += 'wp.launch(count_down, dim=1, inputs=[wp.zeros(1, dtype=int, device="cpu")], device="cpu"{})\n'
+    (folder / "helper.py").write_text(text.format(""))
+    page = folder / "plan.html"
+    shown = command("plan", "--html", page, folder / "helper.py", folder, as_json=False).stdout
+    message = "module __main__ is compiled once more, with 1 function, only because count_down without tile functions"
+    assert f"{message} is launched with 256 threads: launch it with block_dim=64" in shown
+    assert message in page.read_text()
+    assert "2 functions not needed: kernel 'gemm' has enable_backward=False" in shown, "in one line"
+    key = folder / "key.pem"
+    command("keys", "new", "-o", key, as_json=False)
+    for name in ("compile", "bundle"):
+        written = ("-o", folder / name, folder / "helper.py", folder)
+        done = command(name, *written, as_json=False, WARP_TILES_SIGNING_KEY=str(key))
+        assert f"{message} is launched with 256 threads: launch it with block_dim=64" in done.stdout, done.stderr
+    generic = "from typing import Any\n" + text.replace("array2d(dtype=wp.float32)", "array2d(dtype=Any)")
+    assert "dtype=Any" in generic
+    (folder / "helper.py").write_text(generic.format(""))
+    assert message in command("plan", folder / "helper.py", folder, as_json=False).stdout
+    (folder / "helper.py").write_text(text.format(", block_dim=64"))
+    assert "compiled once more" not in command("plan", folder / "helper.py", folder, as_json=False).stdout
 
 
 def test_a_script_without_tile_functions_has_no_table(folder: Path, other: Path) -> None:

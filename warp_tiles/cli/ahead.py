@@ -51,6 +51,7 @@ from warp_tiles.reports.functions import (
     LOOP_HEADINGS,
     PRODUCT_HEADINGS,
     SKIPPED,
+    compiled_again,
     functions,
     loop_rows,
     module_notes,
@@ -197,7 +198,7 @@ def plan(wanted: _Wanted, page_file: Path | None, as_json: bool) -> None:
                 for target, arch in wanted.targets(found)
             ]
     document = {
-        "modules": plans,
+        "modules": found.with_launched(plans),
         "matmul": [product.to_json() for product in found.products],
     }
     if page_file is not None:
@@ -215,8 +216,8 @@ def _print_plans(document: Mapping[str, Any]) -> None:
         print_plan(module)
     if document["matmul"]:
         print_table("products of warp_tiles.matmul", PRODUCT_HEADINGS, product_rows(document["matmul"]))
-    if others:
-        echo(others)
+    for text in filter(None, (*compiled_again(document["modules"]), others)):
+        echo(text)
 
 
 def print_plan(module: Mapping[str, Any]) -> None:
@@ -301,7 +302,7 @@ def compile_(
                 write_depfile(depends, file)
         finally:
             record = api.report()  # a cluster's builds end with it
-            record["modules"] += _kept(built)
+            record["modules"] = found.with_launched([*record["modules"], *_kept(built)])
             facts = facts_of(wanted.script, sys.exc_info()[1] or found.stopped)
             write_records(report_file, trace_file, record, f"Build of {wanted.title}", facts)
     records = {each.get("output"): each for each in record["modules"]}
@@ -310,6 +311,8 @@ def compile_(
         print_json({"modules": rows})
     else:
         _print_rows(rows)
+        for text in compiled_again(record["modules"]):
+            echo(text)
     if problems := [problem for row in rows for problem in row["launch_problems"]]:
         raise BuildError("; ".join(problems))
     wanted.require_complete(found)
@@ -437,7 +440,8 @@ def bundle(wanted: _Wanted, file: Path, as_json: bool) -> None:
             objects = _signed(signer)
         write_bundle(file, sorted(objects))
     held = {key for _, key, _ in objects}
-    rows = [_bundled(record, held) for record in api.report()["modules"] if "output" in record]
+    built = found.with_launched(api.report()["modules"])
+    rows = [_bundled(record, held) for record in built if "output" in record]
     rows.sort(key=lambda row: (row["module"], row["arch"], row["block_dim"]))  # modules are recorded as they end
     for row in rows:
         if not row["bundled"]:
@@ -445,6 +449,8 @@ def bundle(wanted: _Wanted, file: Path, as_json: bool) -> None:
     data = {"bundle": str(file), "bytes": file.stat().st_size, "signer": str(signer.public), "modules": rows}
     table = [(row["module"], f"sm_{row['arch']}", row["block_dim"], decimal(row["cubin_bytes"])) for row in rows]
     print_rows(as_json, data, ("module", "target", "threads", "cubin"), table, str(file))
+    for text in () if as_json else compiled_again(built):
+        echo(text)
     wanted.require_complete(found)
 
 

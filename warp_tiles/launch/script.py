@@ -10,7 +10,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,10 +26,11 @@ _DRAWN = re.compile(r"\r|\x1b\[[\d;?]*[^\d;?m]")  # moves the cursor, as progres
 
 @dataclass(frozen=True)
 class Target:
-    """A Warp module of a script at one block size."""
+    """A Warp module of a script at one block size, and the names of the kernels that are launched with it."""
 
     module: Any
     block_dim: int
+    launched: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class Discovery:
     substituted: Mapping[str, str]
     products: tuple[MatmulAnswer, ...]
     launches: tuple[NotedLaunch, ...] = ()
+
+    def with_launched(self, modules: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Plans or records of modules, each with the names of the kernels that its block size is launched for."""
+        launched = {(target.module.name, target.block_dim): list(target.launched) for target in self.targets}
+        return [{**module, "launched": launched.get((module["name"], module["block_dim"]), [])} for module in modules]
 
 
 @dataclass(frozen=True)
@@ -187,16 +193,16 @@ def discover(script: Script, block_dim: int | None = None) -> Discovery:
     Raises:
         ScriptError: The file is missing, or the script failed before it had any kernel.
     """
-    from warp_tiles._warp.modules import user_modules, users_own_modules
+    from warp_tiles._warp.modules import name_of, user_modules, users_own_modules
     from warp_tiles._warp.searches import put_module
 
     before = user_modules()
-    launched: dict[tuple[int, int], Target] = {}
+    launched: dict[tuple[int, int], tuple[Target, dict[str, None]]] = {}
     launches: dict[Hashable, NotedLaunch] = {}
 
     def note(launch: NotedLaunch) -> None:
         module, threads = launch.kernel.module, launch.block_dim
-        launched.setdefault((id(module), threads), Target(module, threads))
+        launched.setdefault((id(module), threads), (Target(module, threads), {}))[1].setdefault(name_of(launch.kernel))
         launches.setdefault(launch.signature, launch)
 
     stopped, file = "", script.require()
@@ -218,7 +224,7 @@ def discover(script: Script, block_dim: int | None = None) -> Discovery:
     finally:
         if "__main__" in before:  # the program that plans the script; settings that change have to reach its kernels
             put_module("__main__", before["__main__"])
-    targets = list(launched.values())
+    targets = [replace(target, launched=tuple(names)) for target, names in launched.values()]
     seen = {id(target.module) for target in targets}
     targets += [Target(m, int(m.options["block_dim"])) for m in defined if id(m) not in seen]
     if block_dim is not None:

@@ -117,6 +117,29 @@ def with_tiles(modules: Iterable[Json]) -> tuple[list[Json], str]:
     return shown, text if others else ""
 
 
+def compiled_again(modules: Iterable[Json]) -> list[str]:
+    """Block sizes for which a module with tile functions is compiled, although no kernel launched with them has any.
+
+    Args:
+        modules: Modules. Those of a planned script have ``launched``, the names of the kernels of their block size.
+    """
+    found, planned = [], [module for module in modules if "launched" in module]
+    for module in planned:
+        kernels = (kernel for variant in module.get("variants", ()) for kernel in variant["kernels"])
+        tiled = {kernel.partition("[")[0] for kernel in kernels}  # a launch does not name the instance
+        others = [m for m in planned if (m["name"], m["arch"]) == (module["name"], module["arch"]) and m is not module]
+        useful = next((m["block_dim"] for m in others if tiled & set(m["launched"])), None)
+        if useful is None or not module["launched"] or tiled & set(module["launched"]):
+            continue
+        count = sum(function.state not in (SKIPPED, SCALAR, STAGED) for function in functions(module))
+        found.append(
+            f"module {module['name']} is compiled once more, with {count} function{'s' * (count != 1)}, only because "
+            f"{', '.join(module['launched'])} without tile functions is launched with {module['block_dim']} threads: "
+            f'launch it with block_dim={useful}, or give it a module of its own with @wp.kernel(module="unique")'
+        )
+    return found
+
+
 def shortened(path: str, most: int = 40) -> str:
     """A path with an ellipsis in place of its middle, if it is long. The name of the file is kept."""
     parts = Path(path).parts

@@ -15,6 +15,7 @@ from warp_tiles.reports.functions import (
     STATES,
     Function,
     Json,
+    compiled_again,
     functions,
     loop_rows,
     module_notes,
@@ -215,7 +216,7 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
         element("h1", title),
         _facts([*facts.items(), *_start_facts(document.get("start"))]),
         cards(modules),
-        *_warnings(notes(modules), any(map(is_built, modules))),
+        *_warnings([*compiled_again(document["modules"]), *notes(modules)], any(map(is_built, modules))),
     ]
     if rows := timeline(modules):
         body += [
