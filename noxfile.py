@@ -2,6 +2,7 @@
 
 tests       the tests that need no GPU, on each Python that is installed
 nightly     the tests of .ci/run and the long series: more drawn cases, processes and architectures
+warp        planning, hashes, builds and the command line on each Warp that is supported
 lint        ruff and mypy
 wheel       sdist and wheel are built, and the tests run against the wheel alone, in a fresh environment
 conda       the conda package of recipe/ is built and tested; needs conda-forge and rattler-build
@@ -20,6 +21,7 @@ nox.options.error_on_missing_interpreters = False
 nox.options.reuse_existing_virtualenvs = True
 
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
+WARPS = ["1.17.0", "1.18.0", "1.19.0"]
 
 
 @nox.session(python=PYTHONS)
@@ -34,6 +36,14 @@ def nightly(session: nox.Session) -> None:
     """All tests that need no GPU, with the long series."""
     session.install("-e", ".[test,plot]")
     session.run("pytest", "-m", "not gpu", *session.posargs, env={"EMULATED_PRODUCTS": "2200"})
+
+
+@nox.session
+@nox.parametrize("version", WARPS)
+def warp(session: nox.Session, version: str) -> None:
+    """The integration tests on one version of Warp."""
+    session.install("-e", ".[test]", f"warp-lang=={version}")
+    session.run("pytest", "tests/integration", "-m", "not gpu", *session.posargs)
 
 
 @nox.session

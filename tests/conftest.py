@@ -70,6 +70,7 @@ LONGEST_FIRST = (
     "tests/integration/test_cli_plan.py",
     "tests/emulator/test_store_adjoints.py",
     "tests/emulator/test_accumulator_stores.py",
+    "tests/integration/test_warp_versions.py",
     "tests/integration/test_loop_forms.py",
     "tests/emulator/test_solvers.py",
     "tests/emulator/test_transposed_buffers.py",

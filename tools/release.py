@@ -26,8 +26,8 @@ BY_HAND = """\
 Still to be done by a person:
   1. Run the GPU tests of this commit, and commit their record and those of benchmarks/ that changed:
          python -m pytest -m gpu
-  2. Run the tests on every Python, and against the wheel:
-         nox -s tests wheel
+  2. Run the tests on every Python and every Warp, and against the wheel:
+         nox -s tests warp wheel
   3. Build the conda package where conda-forge can be reached: nox -s conda
   4. Tag the commit and push the tag. Links of the project's page lead to it:
          git tag -s v{version} -m "warp_tiles {version}" && git push origin v{version}

@@ -15,7 +15,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.integration.helpers import gemm, load
+from tests.integration.helpers import WARP_VERSION, gemm, load
 from tests.loop_forms import FORMS
 from warp_tiles._warp import probe, require_hooks
 from warp_tiles._warp.hooks import Hooks
@@ -191,6 +191,7 @@ def test_modules_that_are_generated_side_by_side(enabled: None) -> None:
     assert {(probe.product_of(made), probe.trace_of(made)) for made in found} == {(probe.PRODUCT, probe.TRACE)}
 
 
+@pytest.mark.skipif(WARP_VERSION < (1, 19), reason="blocks of several threads on the CPU came in Warp 1.19")
 @pytest.mark.parametrize(("blocks", "threads"), [(False, 1), (True, 32)])
 def test_prefetch_on_the_cpu_takes_the_block_of_the_launch(
     enabled: None, monkeypatch: pytest.MonkeyPatch, blocks: bool, threads: int

@@ -63,6 +63,15 @@ def test_alignments_above_that_of_an_element_and_tf32_are_passed_on() -> None:
     assert [call["aligned_bases"] for call in calls] == [(True, False, True), (True, False, True)]
 
 
+def test_a_warp_without_tf32_refuses_it() -> None:
+    def build_lto_dot(*arguments: Any, lda: int, ldb: int, ldc: int) -> tuple[str, bytes]:
+        return f"dot_{lda}_{ldb}_{ldc}", b"LTO-IR"
+
+    assert libmathdx_build(build_lto_dot, VARIANT)[0] == "dot_40_33_28"
+    with pytest.raises(BuildError, match="cannot build"):
+        libmathdx_build(build_lto_dot, SINGLE)
+
+
 def test_an_error_of_libmathdx_has_its_text_as_the_log() -> None:
     def build_lto_dot(*arguments: Any, **keywords: Any) -> tuple[str, bytes]:
         raise RuntimeError("no such configuration")

@@ -13,9 +13,11 @@ from tests.array_products.cases import integers
 from tests.emulator.conftest import compiler, machine  # noqa: F401  fixtures
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
+from tests.integration.helpers import WARP_VERSION
 from tests.nightly import some
 from warp_tiles.array_products.kernels import Epilogue, TileKernel, raster_arguments, tile_kernel
 
+pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 TILE, THREADS = (64, 64, 32), 128
 M, N, K = 100, 90, 136  # no multiples of the tile
 

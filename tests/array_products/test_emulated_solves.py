@@ -13,6 +13,7 @@ from tests.array_products.solve_cases import factor_of, matrices, read_triangle,
 from tests.emulator.conftest import compiler, machine  # noqa: F401  fixtures
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
+from tests.integration.helpers import WARP_VERSION
 from warp_tiles.array_products.solve_kernels import (
     SolveKernel,
     block_kernel,
@@ -21,6 +22,7 @@ from warp_tiles.array_products.solve_kernels import (
     substitution_kernel,
 )
 
+pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 BLOCK, N = 64, 150  # no multiple of a block
 DTYPES = {"float32": 1e-5, "float64": 1e-13}
 

@@ -18,6 +18,7 @@ from tests.array_products.cases import cube, square
 from warp_tiles.array_products.kernels import (
     Epilogue,
     TileKernel,
+    always_loops,
     inverse,
     quotient,
     raster_arguments,
@@ -50,7 +51,7 @@ KEYS = {
     "abs": key(Epilogue("float32", function=wp.abs)),
     "square": key(Epilogue("float32", function=square)),
     "cube": key(Epilogue("float32", function=cube)),
-    "persistent": key(is_persistent=True),
+    **({} if always_loops() else {"persistent": key(is_persistent=True)}),
 }
 
 

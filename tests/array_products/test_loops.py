@@ -10,6 +10,7 @@ import warp as wp
 
 import warp_tiles
 from tests.array_products.cases import square
+from tests.integration.plans import needs_tf32
 from tests.nightly import some
 from warp_tiles.array_products.kernels import Epilogue, TileKernel, reduce_kernel, tile_kernel
 from warp_tiles.gemm.matmul import candidates
@@ -81,7 +82,9 @@ def test_every_tile(dtype: Any, arch: int) -> None:
 
 
 @pytest.mark.parametrize("b_transposed", [False, True], ids=["", "b transposed"])
-@pytest.mark.parametrize(("dtype", "tf32"), [("float32", False), ("float32", True), ("float64", False)])
+@pytest.mark.parametrize(
+    ("dtype", "tf32"), [("float32", False), pytest.param("float32", True, marks=needs_tf32), ("float64", False)]
+)
 def test_loops_of_other_types_load_ahead(dtype: Any, tf32: bool, b_transposed: bool) -> None:
     question = MatmulProblem(4096, 4096, 4096, a=dtype, b=dtype, out=dtype, tf32=tf32, b_transposed=b_transposed)
     for config in {tile_of(config): config for config in candidates(question, 90, 132)}.values():

@@ -55,6 +55,18 @@ def test_a_product_of_few_blocks_asks_for_it() -> None:
     assert main_loop() == "blocks=1"
 
 
+@pytest.mark.parametrize(("always_loops", "largest"), [(False, 128), (True, 64)])
+def test_float64_has_smaller_tiles_if_warp_always_writes_a_loop(
+    always_loops: bool, largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared, "always_loops", lambda: always_loops)
+    a = wp.empty((2048, 2048), dtype=wp.float64, device="cpu")
+    out = wp.empty_like(a)
+    call = checked(a, a, out).call
+    config = prepared.answered(call, GPU)[2].config
+    assert max(config.tile_m, config.tile_n) == largest
+
+
 @pytest.mark.usefixtures("enabled")
 @pytest.mark.parametrize("chosen", ["auto", "mma", "stages=3"])
 def test_the_users_choice_counts(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,16 @@ def test_the_choice_has_the_least_cost(question: MatmulProblem) -> None:
     assert all(best <= cost_us(question, config, 90, 132) for config in candidates(question, 90, 132))
 
 
+def test_float64_has_smaller_tiles_if_warp_always_writes_a_loop() -> None:
+    question = replace(problem(4096, 4096, 4096, "float64"), always_loops=True)
+    found = {(one.tile_m, one.tile_n) for one in candidates(question, 90, MULTIPROCESSORS)}
+    assert max(map(max, found)) == 64
+    config = choose_matmul(question, 90, MULTIPROCESSORS).config
+    assert (config.tile_m, config.tile_n, config.threads) == (64, 64, 128)
+    records = {question.bucket: MatmulConfig(64, 128, 16, 256)}
+    assert choose_matmul(question, 90, MULTIPROCESSORS, records).config == config
+
+
 @pytest.mark.parametrize("arch", [80, 86, 89, 90, 100, 120])
 def test_tiles_that_were_measured_on_sm_90_are_its_own(arch: int) -> None:
     small, large = problem(64, 64, 64, "float32", batch=1024), problem(4096, 4096, 4096, "float64")

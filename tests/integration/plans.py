@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import warp_tiles
-from tests.integration.helpers import ARRAYS, LOADS, STORE, load
+from tests.integration.helpers import ARRAYS, LOADS, STORE, WARP_VERSION, load
 from tests.products import Case, make_kernel
 from warp_tiles.plan.planning import ModulePlan
 
@@ -14,6 +16,7 @@ ALL = ["forward", "adjoint_a", "adjoint_b"]
 ARCHS = (75, 80, 86, 87, 89, 90, 100, 103, 120, 121)
 FORWARD_ONLY = "@wp.kernel(enable_backward=False)"
 
+needs_tf32 = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="tile_matmul's precision argument came with Warp 1.19")
 SQUARE = Case(16, 16, 16)
 TILE = "wp.tile(dtype=wp.float32, shape=(16, 16))"
 HELPER = f"""

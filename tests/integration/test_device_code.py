@@ -15,7 +15,7 @@ import warp as wp
 from hypothesis import given, settings
 
 from tests.gemm_variants import gemm_variants
-from tests.integration.helpers import variant_of
+from tests.integration.helpers import WARP_VERSION, variant_of
 from tests.nightly import some
 from tests.products import Case, make_kernel
 from warp_tiles import enabled, plan
@@ -126,6 +126,8 @@ def check_code(name: str, variant: GemmProblem, instruction: str) -> None:
     ids=ids,
 )
 def test_every_dtype_on_every_architecture(a: str, b: str, c: str, tf32: bool, arch: int, instruction: str) -> None:
+    if tf32 and WARP_VERSION < (1, 19):
+        pytest.skip("tile_matmul's precision argument came with Warp 1.19")
     # on sm_75, cuBLASDx's database uses no tensor cores for smaller tiles of halves
     size, threads = (128, 128) if arch == 75 and a == H else (32, 64)
     variant = forward_variant(Case(size, size, 32, a, b, c, threads=threads, tf32=tf32, backward=False), arch)
@@ -136,6 +138,8 @@ def test_every_dtype_on_every_architecture(a: str, b: str, c: str, tf32: bool, a
 def test_every_dtype_on_every_architecture_by_mma(
     a: str, b: str, c: str, tf32: bool, arch: int, instruction: str
 ) -> None:
+    if tf32 and WARP_VERSION < (1, 19):
+        pytest.skip("tile_matmul's precision argument came with Warp 1.19")
     variant = forward_variant(Case(32, 32, 32, a, b, c, threads=64, tf32=tf32, backward=False), arch)
     check_code("mma", variant, instruction)
 

@@ -28,8 +28,9 @@ WITH_PRODUCTS = {
     "an attribute": "import types\n" + CAPTURED + "ops = types.SimpleNamespace(go=mm)\n\n" + gemm(call="ops.go(a, b)"),
     "a helper": HELPER + gemm(call="helper(a, b)"),
     "a forward-only kernel": gemm(decorator="@wp.kernel(enable_backward=False)"),
-    "a static expression": CAPTURED + gemm(call="wp.static(mm)(a, b)"),
 }
+if WARP_VERSION >= (1, 19):  # in older versions a static expression cannot be a builtin function
+    WITH_PRODUCTS["a static expression"] = CAPTURED + gemm(call="wp.static(mm)(a, b)")
 CHOLESKY = """
 @wp.kernel
 def factor(A: wp.array2d(dtype=wp.float32), L: wp.array2d(dtype=wp.float32)):
@@ -226,7 +227,7 @@ def test_disable_restores_every_attribute() -> None:
         "build.build_cuda",
         "codegen.Adjoint.build",
         "codegen.codegen_func_reverse",
-        "codegen.log_warning",
+        *(["codegen.log_warning"] if "codegen.log_warning" in before else []),  # Warp 1.19
         *(name for name in tracing.REQUIRED if name.startswith("codegen.Adjoint.")),
         "context.Module._compile",
         "context.Module._run_codegen",

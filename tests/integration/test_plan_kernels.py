@@ -10,7 +10,7 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import gemm, load, roles, single_variant, variant_of
-from tests.integration.plans import ALL, FORWARD_ONLY, HELPER, SQUARE, B, D, F, H, caller, plan, plan_case
+from tests.integration.plans import ALL, FORWARD_ONLY, HELPER, SQUARE, B, D, F, H, caller, needs_tf32, plan, plan_case
 from tests.products import Case, make_kernel
 from warp_tiles.gemm.problem import Role
 
@@ -196,6 +196,7 @@ def test_mismatched_shapes(arch: int | None) -> None:
         plan(text, arch=arch)
 
 
+@needs_tf32
 def test_a_precision_that_is_not_a_literal() -> None:
     text = gemm(call="wp.tile_matmul(a, b, precision=mode)").replace("C: wp.array2d", "mode: str, C: wp.array2d")
     with pytest.raises(ValueError, match="string literal 'default' or 'tf32', got a non-literal argument"):
@@ -207,11 +208,13 @@ def test_complex_tiles_are_refused_as_in_warp() -> None:
         plan(gemm().replace("wp.float32", "wp.vec2f"))
 
 
+@needs_tf32
 def test_an_unknown_precision() -> None:
     with pytest.raises(ValueError, match=r"'default' or 'tf32', got 'bf32'"):
         plan(gemm(call='wp.tile_matmul(a, b, precision="bf32")'))
 
 
+@needs_tf32
 def test_tf32_with_other_dtypes_than_float32() -> None:
     with pytest.raises(TypeError, match="tf32"):
         plan_case(replace(SQUARE, a=H, b=H, c=H, tf32=True))

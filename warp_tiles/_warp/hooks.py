@@ -17,6 +17,7 @@ The hooks replace these members of Warp. :meth:`Hooks.install` checks that all e
 The trace of the code generator needs more members (:mod:`warp_tiles._warp.tracing`). If a Warp lacks one of them, its
 products and solvers are still served, and its loops stay as Warp generates them. The hook of
 ``Tape.record_launch`` (:mod:`warp_tiles._warp.tapes`) is optional too. Without it, tapes run all adjoint kernels.
+Without ``Module._run_codegen``, every module is generated.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ def _code_settings() -> tuple[object, ...]:
 
 
 def _module_builder(module: Any, options: Any, hasher: Any, target: str = "cuda") -> Any:
-    return find("context.ModuleBuilder")(module, options, hasher=hasher, target=target)
+    made = find("context.ModuleBuilder")
+    extra = {"target": target} if "target" in inspect.signature(made).parameters else {}
+    return made(module, options, hasher=hasher, **extra)
 
 
 class _LinkInputs(list):  # type: ignore[type-arg]
@@ -155,10 +158,12 @@ class Hooks:
             if self._tapes is not None:
                 self._tapes.install(self._wrap)
             for module in (codegen, find("builtins")):
-                self._wrap(module, "log_warning", self._log_warning)
+                if hasattr(module, "log_warning"):  # Warp 1.19
+                    self._wrap(module, "log_warning", self._log_warning)
             self._wrap(context.ModuleBuilder, "codegen", self._codegen)
             self._wrap(context.ModuleBuilder, "get_link_inputs", self._get_link_inputs)
-            self._wrap(context.Module, "_run_codegen", self._run_codegen)
+            if hasattr(context.Module, "_run_codegen"):
+                self._wrap(context.Module, "_run_codegen", self._run_codegen)
             self._replace(context.Module, "load", self.reloads.wrapped_load(context.Module.load))
             self._wrap(context.Module, "_compile", self.reloads.compile)
             self._wrap(context.ModuleHasher, "__init__", self._hasher_init)
@@ -197,7 +202,8 @@ class Hooks:
     def prefetch(self, modules: Iterable[Any], device: Any, block_dim: int | None) -> int:
         """Compiles modules ahead of their launches (:func:`warp_tiles.prefetch`). Returns how many are queued."""
         target = warp.get_device(device)
-        threads = 1 if target.is_cpu and not (warp.config.enable_cpu_blocks and block_dim) else block_dim
+        blocks = getattr(warp.config, "enable_cpu_blocks", False)  # Warp 1.19
+        threads = 1 if target.is_cpu and not (blocks and block_dim) else block_dim
         fresh = (module for module in modules if not module.execs)
         return self.reloads.prefetches.start((m, target, threads or int(m.options["block_dim"])) for m in fresh)
 

@@ -13,11 +13,11 @@ import warp
 from warp_tiles.errors import UnsupportedWarpError
 from warp_tiles.solver.variant import SOLVERS
 
-SUPPORTED_VERSIONS = ((1, 19), (1, 19))
+SUPPORTED_VERSIONS = ((1, 17), (1, 19))
 GEMM_OPTION, SOLVER_OPTION = MATHDX_OPTIONS = ("enable_mathdx_gemm", "enable_mathdx_solver")  # Warp's module options
 MATMUL, CHOLESKY = "tile_matmul", "tile_cholesky"
 
-#: Parameters of ``build_lto_dot``. An unknown one may change what it builds.
+#: Parameters of ``build_lto_dot``. The last ones came in Warp 1.18 and 1.19; an unknown one may change what it builds.
 LTO_DOT = (
     *("M", "N", "K", "adtype", "bdtype", "cdtype", "alayout", "blayout", "clayout", "arch", "num_threads", "builder"),
     *("lda", "ldb", "ldc", "aligned_bases", "precision"),
@@ -25,7 +25,7 @@ LTO_DOT = (
 # required members of warp._src, each with its required parameters
 REQUIRED = {
     "build.build_cuda": "cu_path arch output_path ltoirs fatbins",
-    "build.build_lto_dot": " ".join(LTO_DOT),
+    "build.build_lto_dot": " ".join(LTO_DOT[:15]),
     "codegen.Adjoint.build": "builder",
     "codegen.Adjoint.reference_nodes": "",
     "codegen.Adjoint.resolve_static_expression": "root_node eval_types",
@@ -33,7 +33,7 @@ REQUIRED = {
     "codegen.codegen_func_reverse": "adj",
     "codegen.get_arg_value": "",
     "codegen._codegen_lock": "",
-    "context.ModuleBuilder": "module options hasher target",
+    "context.ModuleBuilder": "module options hasher",
     "context.ModuleBuilder.codegen": "device",
     "context.ModuleBuilder.get_link_inputs": "",
     "context.ModuleHasher": "kernels options",
@@ -42,7 +42,6 @@ REQUIRED = {
     "context.Module._get_compile_arch": "device",
     "context.Module._get_compile_output_name": "device block_dim",
     "context.Module._get_live_kernels": "",
-    "context.Module._run_codegen": "options is_cpu",
     "context.Module.get_module_hash": "",
     "context.Module.get_module_identifier": "block_dim",
     "context.Module.load": "device block_dim",

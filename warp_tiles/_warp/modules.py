@@ -25,6 +25,7 @@ from warp_tiles.plan.planning import KernelMemory
 from warp_tiles.util.files import digests_of, is_kept, require_replaceable, staging, write_digests
 
 F = TypeVar("F", bound=Callable[..., Any])
+_LIMITS = ("_tid_extent_limits", "_scalar_tid_extent_limits")  # Warp 1.18 and newer; Warp 1.17
 _FORWARD_BYTES = "_cuda_kernel_forward_smem_bytes"  # the end of a name in Warp's metadata
 #: Calls that read a module's hashes more than once: the thread and the module of each.
 loads: dict[object, tuple[int, Any]] = {}
@@ -52,9 +53,10 @@ def loads_a_module(function: F) -> F:
 
 def discard_hash(module: Any) -> None:
     """Discards the hash of a module, and keeps what Warp knows of each kernel by its own hash."""
-    limits = dict(getattr(module, "_tid_extent_limits", {}))
+    limits = {name: dict(getattr(module, name)) for name in _LIMITS if hasattr(module, name)}
     module.mark_modified()
-    module._tid_extent_limits = limits
+    for name, known in limits.items():
+        setattr(module, name, known)
 
 
 def hash_again(module: Any) -> bool:

@@ -112,7 +112,9 @@ def dispatch_matmul(
     out, beta = (return_values[0], 0.0) if return_values else (arg_values["out"], arg_values["beta"])
     if not find("types.is_tile")(out.type):
         raise TypeError(f"tile_matmul() 'out' argument must be a tile, got {out!r}")
-    precision = precision_of(find("codegen.get_arg_value")(arg_values["precision"]))
+    # Warp 1.19 added ``precision``; older versions always compute in the operands' own
+    requested = find("codegen.get_arg_value")(arg_values["precision"]) if "precision" in arg_values else "default"
+    precision = precision_of(requested)
     target = _target(options, resolved)
     found = products(tile_of(a), tile_of(b), tile_of(out), precision=precision, target=target)
     for operand in (a, b, out):

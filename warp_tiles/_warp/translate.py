@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import threading
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
@@ -43,7 +44,8 @@ def tile_of(var: Any) -> Tile:
         (rows,), (stride,) = shape, strides
         shape = (rows, 1)
         strides, layout = ((1, rows), "col_major") if stride == 1 else ((stride, 1), "row_major")
-    aligned = bool(kind.owner) and not var.is_parameter
+    parameter = getattr(var, "is_parameter", True)  # Warp 1.17 lacks the attribute; then no alignment is promised
+    aligned = bool(kind.owner) and not parameter
     return Tile(cast(DType, kind.dtype.__name__), (shape[0], shape[1]), (strides[0], strides[1]), layout, aligned)
 
 
@@ -65,7 +67,7 @@ def variant_of_call(arguments: Mapping[str, Any]) -> GemmProblem:
         arrangement = WARP_LAYOUTS[arguments[f"{name}layout"]]
         ld = arguments[f"ld{name}"] or (cols if arrangement == "row_major" else rows)
         operands[name] = Operand(dtype, arrangement, int(ld), DTYPE_BYTES[dtype])
-    precision = cast(Precision, arguments["precision"])
+    precision: Precision = "tf32" if arguments.get("precision") == "tf32" else "default"
     a, b, c = operands["a"], operands["b"], operands["c"]
     return GemmProblem(m, n, k, a, b, c, precision, int(arguments["num_threads"]), int(arguments["arch"]))
 
@@ -73,7 +75,7 @@ def variant_of_call(arguments: Mapping[str, Any]) -> GemmProblem:
 def mentions(adjoint: Any, names: set[str], package: Any, builtins: Mapping[str, Any]) -> bool:
     """True if a function's source refers to one of these builtins of Warp, under any alias."""
     function = type(builtins["tile_matmul"])
-    local = adjoint.assigned_name_ids()
+    local = adjoint.assigned_name_ids() if hasattr(adjoint, "assigned_name_ids") else ()
     for node in adjoint.reference_nodes():
         if isinstance(node, ast.Name) and node.id in local:
             continue
@@ -110,9 +112,14 @@ def libmathdx_build(original: Callable[..., tuple[str, bytes]], variant: GemmPro
     arguments += [getattr(warp, operand.dtype) for operand in operands]
     arguments += [layouts[operand.arrangement] for operand in operands]
     extra: dict[str, Any] = dict(zip(("lda", "ldb", "ldc"), variant.leading_dimensions))
-    promised = zip(variant.alignments, variant.element_alignments)
-    extra["aligned_bases"] = tuple(alignment > element for alignment, element in promised)
-    extra["precision"] = variant.precision
+    known = inspect.signature(original).parameters
+    if "aligned_bases" in known:
+        promised = zip(variant.alignments, variant.element_alignments)
+        extra["aligned_bases"] = tuple(alignment > element for alignment, element in promised)
+    if variant.precision == "tf32":
+        if "precision" not in known:
+            raise BuildError(f"Warp {warp.__version__} cannot build {variant.describe()}")
+        extra["precision"] = "tf32"
     try:
         with _lock:  # Warp always calls it under a lock
             symbol, payload = original(*arguments, variant.arch, variant.threads, builder, **extra)

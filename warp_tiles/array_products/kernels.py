@@ -8,6 +8,7 @@ constant of its kernel, and decides which branch of an ``if`` the kernel has.
 # Warp reads annotations as values, so they are not types, and the file does not import them from __future__
 
 import functools
+import inspect
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -275,6 +276,12 @@ def forward_kernel(function: Any, **options: Any) -> Any:
 
 
 @functools.cache
+def always_loops() -> bool:
+    """True if Warp is older than 1.19: it writes a loop over tiles into each kernel."""
+    return "grid_stride" not in inspect.signature(wp.kernel).parameters
+
+
+@functools.cache
 def finish_function(epilogue: Epilogue) -> Any:
     """A Warp function that computes an element of C from its sum."""
     sums, out, bias_type = types(epilogue.sums, epilogue.out, epilogue.bias or epilogue.out)
@@ -323,7 +330,8 @@ def tile_kernel(key: TileKernel) -> Any:
     is_plain, is_rounded = key.is_plain, key.is_plain and stored.out != key.sums
     reads_c, has_bias, has_factor = stored.has_beta, stored.bias is not None, stored.has_factor
 
-    has_one_tile = not key.is_persistent
+    options = {} if always_loops() else {"grid_stride": key.is_persistent}
+    has_one_tile = not (always_loops() or key.is_persistent)
 
     def matmul(
         slice_depth: int,
@@ -435,7 +443,7 @@ def tile_kernel(key: TileKernel) -> Any:
     is_fixed, pipeline = key.main_loop != AUTO, key.main_loop.text
     if is_fixed:  # part of the name, because Warp's hash of a kernel contains no options that are set afterwards
         matmul.__qualname__ += "_" + re.sub(r"\W+", "_", pipeline)
-    kernel = forward_kernel(matmul, grid_stride=key.is_persistent)
+    kernel = forward_kernel(matmul, **options)
     if is_fixed:
         wp.set_module_options({"warp_tiles_main_loop": pipeline}, module=kernel.module)
     return kernel

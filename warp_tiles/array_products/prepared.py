@@ -17,6 +17,7 @@ from warp_tiles.array_products.elementwise import padding_kernel
 from warp_tiles.array_products.kernels import (
     Epilogue,
     TileKernel,
+    always_loops,
     raster_arguments,
     reduce_kernel,
     tile_kernel,
@@ -180,7 +181,8 @@ def answered(
 ) -> tuple[MatmulCall, bool, MatmulAnswer]:
     """The canonical call, whether A and B were exchanged, and how it is computed. See :func:`prepare`."""
     call, is_swapped = canonicalize(call)
-    return call, is_swapped, answer(call.problem, device, config)
+    problem = replace(call.problem, always_loops=True) if always_loops() else call.problem
+    return call, is_swapped, answer(problem, device, config)
 
 
 def prepared(call: MatmulCall, device: Any) -> PreparedMatmul | TensorMatmul:

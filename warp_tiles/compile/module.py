@@ -15,7 +15,7 @@ from typing import Any
 from warp_tiles.compile.search import Toolchain, Version, dotted
 from warp_tiles.gemm.hardware import TEXTURE_WORKAROUND_ARCH
 
-# every keyword of build_cuda() in Warp 1.19; an unknown keyword could change the code
+# every keyword of build_cuda() in Warp 1.17 to 1.19; an unknown keyword could change the code
 KNOWN_KEYWORDS = frozenset({
     "pch_dir", "config", "optimization_level", "verify_fp", "fast_math", "fuse_fp", "lineinfo", "compile_time_trace",
     "ltoirs", "fatbins", "arch_suffix", "llvm_cuda", "use_precompiled_headers", "extra_include_dirs",

@@ -24,7 +24,7 @@ from warp_tiles.errors import LinkError
 
 _LTOIR, _FATBIN = 3, 4  # of nvJitLink.h
 SWITCHES = ("verify_fp", "fast_math", "fuse_fp", "use_precompiled_headers")
-# of wp_cuda_compile_program() in Warp 1.19
+# of wp_cuda_compile_program() in Warp 1.17 to 1.19
 _ARGUMENTS: Any = [
     *(ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p),
     *(ctypes.c_int, ctypes.POINTER(ctypes.c_char_p), ctypes.c_bool, ctypes.c_int),

@@ -266,7 +266,7 @@ def loop_of(
 def _measured(problem: MatmulProblem, arch: int, records: Mapping[ShapeBucket, MatmulConfig]) -> MatmulConfig | None:
     """The measured configuration of the problem's bucket, if there is one and it fits."""
     measured = records.get(problem.bucket)
-    if measured is None or problem.summed:
+    if measured is None or problem.summed or _spills(problem, measured):
         return None
     if problem.split_operand:
         measured = replace(measured, tile_k=measured.tile_k // 2)
@@ -331,7 +331,7 @@ def candidates(problem: MatmulProblem, arch: int, multiprocessors: int) -> Itera
         if config.tile_k > _SHAPES[problem.kind][2] and not _may_be_deep(problem, config, arch, multiprocessors):
             continue
         is_short = problem.kind == "float32" and config.tile == _SHORT_TILE
-        if (is_short or _is_large_float64(problem, config)) and not has_wgmma(arch):
+        if (is_short or _is_large_float64(problem, config)) and (not has_wgmma(arch) or _spills(problem, config)):
             continue  # measured on sm_90 alone
         if shared_bytes(problem, config) <= multiprocessor(arch).block_shared_bytes:
             rows = min(_ceil(problem.m, config.tile_m), _GROUP_ROWS // config.tile_m)
@@ -359,6 +359,11 @@ def _may_be_deep(problem: MatmulProblem, config: MatmulConfig, arch: int, multip
 def _is_large_float64(problem: MatmulProblem, config: MatmulConfig) -> bool:
     """True for the tiles of float64 whose blocks have 256 threads."""
     return problem.kind == "float64" and (config.tile_m, config.tile_n) in _SHAPES["float64"][1]
+
+
+def _spills(problem: MatmulProblem, config: MatmulConfig) -> bool:
+    """True if a block's registers do not suffice beside Warp's loop over tiles."""
+    return problem.always_loops and _is_large_float64(problem, config)
 
 
 def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:

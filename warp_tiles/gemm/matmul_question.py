@@ -32,6 +32,7 @@ class MatmulProblem:
         a_alignment, b_alignment: The largest power of two, up to 16, that divides the addresses of the operand's
             contiguous lines; 0 if none is contiguous.
         a_shared, b_shared: True if all matrices of the batch have the same operand.
+        always_loops: True if Warp writes a loop over tiles into each kernel, which takes registers.
         bias: Element type of the bias; None without one.
         c_alignment: As ``a_alignment``, of the rows of C.
         has_function: True if a function of the user follows the sums.
@@ -54,6 +55,7 @@ class MatmulProblem:
     b_alignment: int = ALIGNED
     a_shared: bool = False
     b_shared: bool = False
+    always_loops: bool = False
     bias: DType | None = None
     c_alignment: int = ALIGNED
     has_function: bool = False
