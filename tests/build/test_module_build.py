@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,9 @@ class FakeEngine:
     @property
     def modules(self) -> FakeEngine:
         return self
+
+    def building(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def submit(self, request: CompileRequest | LinkRequest) -> Future[Compiled]:
         if isinstance(request, CompileRequest):

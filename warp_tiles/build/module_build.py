@@ -212,7 +212,8 @@ class ModuleBuild:
         started = now_s()
         key = self._key(module, text) if kept else None
         if key is None:
-            yield None
+            with self._context.modules.building():
+                yield None
             return
         with self._context.leased_module(key, self._context.upstream(MODULE, key), self._phases, started) as lease:
             yield lease

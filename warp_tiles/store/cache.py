@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import LAYOUT, absolute
 from warp_tiles.store.report import Problem, Problems, logger
 from warp_tiles.store.sealed import DamagedError
+from warp_tiles.store.statistics import EVICTED, FETCHED, FOUND, WAIT_AT_END_S, Statistics
 from warp_tiles.util.processes import described, temporary_name, this_process
 from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.trusted_folder import RefusedFolderError
@@ -90,6 +91,7 @@ class Cache:
         # a later chdir() must not move the cache
         self._folder = Folder(absolute(root), allow_shared, self._problems, suffix, folder)
         self.root = self._folder.root
+        self._statistics = Statistics(self._folder.files.root, folder or "functions", shared=allow_shared)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -200,7 +202,9 @@ class Cache:
             return
         used = self._folder.size_bytes()
         if used > self.max_bytes:
-            used = maintain.collect(self._folder, int(self.max_bytes * LOW_WATER), keep=key).size_bytes
+            report = maintain.collect(self._folder, int(self.max_bytes * LOW_WATER), keep=key)
+            self._statistics.count(EVICTED, len(report.evicted))
+            used = report.size_bytes
         self._unmeasured_bytes = (self.max_bytes - used) * UNMEASURED
 
     @contextmanager
@@ -210,7 +214,7 @@ class Cache:
         Args:
             key: The inputs of the payload.
             upstream: Asks another place if the entry is not stored here.
-            builds: False for a lookup after which the caller builds under another key.
+            builds: False for a lookup after which the caller builds under another key: a miss counts for that key.
         """
         push: Callable[[Entry], object] | None = None
 
@@ -227,7 +231,7 @@ class Cache:
             text = "waiting for %s, which builds the same; it is built here too after %g s"
             logger.warning(text, holder, self._build_wait_s)
 
-        found = self.get(key)
+        found, result = self.get(key), FOUND
         with ExitStack() as stack:
             if found is None and builds:
                 try:
@@ -241,7 +245,11 @@ class Cache:
                 found = self.get(key)
             if found is None and upstream is not None:
                 other = upstream()
-                found, push = other.found and self.add(other.found), other.push
+                found, push, result = other.found and self.add(other.found), other.push, FETCHED
+            if found is not None:
+                self._statistics.count(result)
+            elif builds:
+                stack.enter_context(self.building())
             yield BuildLease(found, keep)
 
     def is_locked(self, key: CacheKey) -> bool:
@@ -252,6 +260,14 @@ class Cache:
         except OSError as error:  # without locks, nobody holds it
             raise_if_signalled(error)
             return isinstance(error, TimeoutError)
+
+    def building(self) -> AbstractContextManager[None]:
+        """Count a block as a build of :meth:`statistics`. A :meth:`lease` does that itself."""
+        return self._statistics.building()
+
+    def close(self) -> None:
+        """Add what this process has counted to :meth:`statistics`."""
+        self._statistics.save(WAIT_AT_END_S)
 
     def _unusable(self, error: OSError) -> None:
         raise_if_signalled(error)
@@ -304,6 +320,20 @@ class Cache:
                 total_bytes=sum(parts.values()),
             )
 
+    def statistics(self, *, reset: bool = False) -> tuple[int, dict[str, float]]:
+        """The counts of all processes, see :meth:`Statistics.read`.
+
+        Args:
+            reset: Begin to count anew.
+
+        Raises:
+            CacheError: The folder is refused or unreadable, or the counts are damaged.
+        """
+        with self._command("statistics"):
+            if reset:
+                self._statistics.reset()
+            return self._statistics.read()
+
     def entries(self) -> tuple[maintain.EntryInfo, ...]:
         """The entries with a sound manifest, the most recently used first. Payloads are not read.
 
@@ -346,8 +376,8 @@ class Cache:
         """Remove every entry and every linked module. The folder and its locks stay.
 
         Args:
-            everything: Remove also precompiled headers, facts, transcripts and start records of scripts: all but the
-                tuning records.
+            everything: Remove also precompiled headers, facts, transcripts, counts and start records of scripts:
+                all but the tuning records.
 
         Raises:
             CacheError: The folder is refused, or cannot be changed.

@@ -20,16 +20,17 @@ _SUFFIX = ".json"
 
 
 class Documents:
-    """The files of one folder, for this user alone, also below a shared root.
+    """The files of one folder.
 
     Args:
         folder: The folder of the files, by name below the root.
         shared: Accept a root that others can write.
         most: The largest number of files; the oldest are removed first. 0 for no limit.
+        private: The files are for this user alone, also below a shared root.
     """
 
-    def __init__(self, root: Path, folder: str, *, shared: bool = False, most: int = 0) -> None:
-        self.files = TrustedFolder(root, shared=shared, private=True)
+    def __init__(self, root: Path, folder: str, *, shared: bool = False, most: int = 0, private: bool = True) -> None:
+        self.files = TrustedFolder(root, shared=shared, private=private)
         self.folder = folder
         self.problems = Problems()
         self._most = most

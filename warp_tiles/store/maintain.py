@@ -17,6 +17,7 @@ from warp_tiles.store.folder import KEYS, Folder
 from warp_tiles.store.manifest import Manifest
 from warp_tiles.store.paths import ASKED_HEADERS, HEADERS, HEADERS_SUFFIX, LAYOUT, MODULES, MODULES_SUFFIX, STARTS
 from warp_tiles.store.sealed import DamagedError
+from warp_tiles.store.statistics import STATISTICS
 from warp_tiles.util.processes import is_leftover
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import TrustedFolder
@@ -29,7 +30,7 @@ PARTS = {
     "linked_modules": (MODULES,),
     "precompiled_headers": (HEADERS,),
     "tuning_records": ("tuning",),
-    "facts": (FACTS := ("toolchain", "asked", "failed", STARTS)),
+    "facts": (FACTS := ("toolchain", "asked", "failed", STATISTICS, STARTS)),
 }
 LOCKS_OF_SEARCHES = "tuning/.locks"
 
