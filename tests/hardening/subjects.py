@@ -43,7 +43,7 @@ class Subject:
         write: Writes it below a folder, and returns the file that is damaged.
         read: Reads it again as a new process would; :data:`ABSENT` if it counts as missing or is refused. An error of
             this package refuses it too.
-        repaired: True if the damaged file is removed when it is read.
+        repaired: True if the damaged file is replaced or set aside when it is read.
         every_time: True for a file that a user names: each reader says that it is damaged, by an error or a message.
             Else it is said once.
     """
@@ -231,7 +231,7 @@ def _write_counts(folder: Path) -> Path:
 SUBJECTS: dict[str, Subject] = {
     "payload": Subject(_write_payload, _read_entry),
     "manifest": Subject(_write_manifest, _read_entry),
-    "record": Subject(_write_record, _read_record, repaired=False),
+    "record": Subject(_write_record, _read_record),
     "shipped record": Subject(_write_record, _read_shipped, repaired=False),
     "toolchain": Subject(_write_fact, _read_fact),
     "digests": Subject(_write_digests, _read_digests),

@@ -225,10 +225,12 @@ class TestRemove:
         assert [item.record.key for item in records.records()] == [key(m=1)]
         assert records.remove([]) == 0
 
-    def test_all_records_and_damaged_ones_are_removed(self, records: RecordStore) -> None:
+    def test_all_records_and_set_aside_files_are_removed(self, records: RecordStore) -> None:
         records.merge(key(), [A])
         write(file_of(records, key(m=1)), b"{")
-        assert records.remove() == 2
+        with quiet():
+            assert records.load(key(m=1)) is None
+            assert records.remove() == 1
         assert [path.name for path in records.root.rglob("*") if path.is_file()] == ["store.lock"]
 
 
@@ -380,16 +382,30 @@ class TestDamage:
         }
         return contents[request.param] if isinstance(request.param, str) else request.param
 
-    def test_a_damaged_record_is_replaced_by_the_next_timing(self, records: RecordStore, damaged: bytes) -> None:
+    def test_a_damaged_record_is_set_aside_with_one_warning(self, records: RecordStore, damaged: bytes) -> None:
         path = file_of(records, key())
         write(path, damaged)
-        with pytest.warns(RuntimeWarning, match=f"{path.name} is damaged and not used"):
+        with pytest.warns(RuntimeWarning, match=f"{path.name}.*set aside"):
             assert records.load(key()) is None
+        assert not path.exists()
+        assert path.with_suffix(".damaged").read_bytes() == damaged
         assert records.load(key()) is None  # without another warning
-        assert path.read_bytes() == damaged
-        with pytest.warns(RuntimeWarning, match=f"{path.name} is damaged and replaced"):
+        assert records.merge(key(), [A]).timings == (A,)
+        assert path.with_suffix(".damaged").read_bytes() == damaged
+
+    def test_merging_sets_aside_too(self, records: RecordStore) -> None:
+        path = file_of(records, key())
+        write(path, b"{")
+        with pytest.warns(RuntimeWarning, match="set aside"):
             assert records.merge(key(), [A]).timings == (A,)
-        assert records.load(key()) == Record(key(), (A,))
+        assert path.with_suffix(".damaged").read_bytes() == b"{"
+
+    def test_a_damaged_record_in_an_unwritable_folder_causes_a_warning(self, records: RecordStore) -> None:
+        write(file_of(records, key()), b"{")
+        (records.root / ".locks").write_text("no lock can be made")
+        with pytest.warns(RuntimeWarning, match="damaged .* cannot be set aside"):
+            assert records.load(key()) is None
+        assert file_of(records, key()).read_bytes() == b"{"
 
 
 class Exploding:

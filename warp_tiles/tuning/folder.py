@@ -17,6 +17,7 @@ from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
 from warp_tiles.util.warn import WarnedTexts, warn
 
+DAMAGED_SUFFIX = ".damaged"
 MAX_BYTES = 4 << 20  # of a record; one with a thousand timings has 0.4 MB
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _SLUG_LENGTH = 100
@@ -63,7 +64,7 @@ class RecordFolder:
         """The name of a file below the root."""
         return path.relative_to(self.root).as_posix()
 
-    def files(self, subject_prefix: str = "") -> Iterator[Path]:
+    def files(self, subject_prefix: str = "", suffix: str = ".json") -> Iterator[Path]:
         """Yield the files of subjects that begin with a prefix, sorted by name. Similar subjects may be among them.
 
         Raises:
@@ -73,7 +74,7 @@ class RecordFolder:
         for subject in self._names(""):
             if subject.startswith(wanted) and not subject.startswith("."):
                 for path in (self.root / subject / name for name in self._names(subject)):
-                    if path.suffix == ".json" and is_digest(path.stem):
+                    if path.suffix == suffix and is_digest(path.stem):
                         yield path
 
     def _names(self, folder: str) -> list[str]:
@@ -87,7 +88,11 @@ class RecordFolder:
         return []
 
     def read(self, path: Path) -> Record | None:
-        """Returns the record of a file; None if there is none. A file that cannot be used causes a warning."""
+        """Returns the record of a file; None if there is no readable record.
+
+        A damaged file causes a warning and is set aside, unless the folder is read-only. A file of a later schema
+        causes a warning and stays.
+        """
         try:
             return self._decode(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -95,7 +100,16 @@ class RecordFolder:
         except FutureSchemaError as error:
             warn_once(f"the tuning record {path} is left alone: {error}")
         except ValueError as error:
-            warn_once(f"the tuning record {path} is damaged and not used: {error}")
+            if self.read_only:
+                warn_once(f"the tuning record {path} is damaged and not used: {error}")
+                return None
+            try:
+                with self.changing():
+                    return self.read_for_change(path)
+            except OSError as problem:
+                raise_if_signalled(problem)
+                reason = reason_of(problem)
+                warn_once(f"the tuning record {path} is damaged ({error}) and cannot be set aside: {reason}")
         except RefusedFolderError as error:
             self.warn_of(error)
         except OSError as error:
@@ -136,10 +150,10 @@ class RecordFolder:
             yield
 
     def read_for_change(self, path: Path) -> Record | None:
-        """Returns the record of a file, or None. A damaged file may be replaced.
+        """Returns the record of a file, or None. A damaged file is set aside, so the caller must hold the lock.
 
         Raises:
-            OSError: The file has a later schema, or cannot be read.
+            OSError: The file has a later schema, or cannot be read or set aside.
         """
         try:
             return self._decode(path)
@@ -148,7 +162,9 @@ class RecordFolder:
         except FutureSchemaError as error:
             raise OSError(errno.EPERM, f"{path} is left alone: {error}") from error
         except ValueError as error:
-            warn_once(f"the tuning record {path} is damaged and replaced: {error}")
+            aside = path.with_suffix(DAMAGED_SUFFIX)
+            self.trusted.move(self.name(path), self.name(aside))
+            warn_once(f"the tuning record {path} is damaged ({error}); it was set aside as {aside.name}")
             return None
 
     def write(self, record: Record) -> None:

@@ -1,6 +1,7 @@
 """Tuning records on disk: the user's own, and those that applications ship.
 
 <root>/<subject>/<key digest>.json  one record
+<root>/<subject>/*.damaged          files that could not be read, set aside
 <root>/.locks/                      a lock for changes, and one per key that is searched for
 """
 
@@ -26,7 +27,7 @@ from warp_tiles.store import ANY_TOOLCHAIN, RECORDS, SIGNED_BY
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import absolute, cache_root
-from warp_tiles.tuning.folder import RecordFolder, lock_name, reason_of, warn_once
+from warp_tiles.tuning.folder import DAMAGED_SUFFIX, RecordFolder, lock_name, reason_of, warn_once
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import Record, Timing, decode_records, encode_record, encode_records
 from warp_tiles.util.threads import raise_if_signalled, suppressed
@@ -221,7 +222,7 @@ class RecordStore:
         """Remove records from the user's folder.
 
         Args:
-            digests: Keys; None for all records.
+            digests: Keys; None for all records, and for damaged files that were set aside.
 
         Returns:
             The number of keys that were removed.
@@ -238,10 +239,10 @@ class RecordStore:
             return len(removed)
         try:
             with own.changing():
-                for path in own.files():
-                    if wanted is None or path.stem in wanted:
-                        removed.add(path)
-                        own.trusted.remove(own.name(path))
+                stored = [path for path in own.files() if wanted is None or path.stem in wanted]
+                removed.update(stored)
+                for path in (*stored, *(own.files(suffix=DAMAGED_SUFFIX) if wanted is None else ())):
+                    own.trusted.remove(own.name(path))
         except OSError as error:
             raise_if_signalled(error)
             raise RecordError(

@@ -156,6 +156,11 @@ class TrustedFolder:
         with suppress(FileNotFoundError), self._parent(name) as (parent, file):
             os.unlink(file, dir_fd=parent)
 
+    def move(self, name: str, target: str) -> None:
+        """Move a file to another folder, which is created. An existing target is replaced."""
+        with self._parent(name) as (source, file), self._parent(target, create=True) as (destination, new):
+            os.replace(file, new, src_dir_fd=source, dst_dir_fd=destination)
+
     def touch(self, name: str, time_ns: int | None = None) -> None:
         """Set a file's times; None for the system's own present time, which also a file of another user accepts."""
         with self._parent(name) as (parent, file):
