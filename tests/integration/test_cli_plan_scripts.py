@@ -17,7 +17,7 @@ from warp_tiles.store.cache import Cache
 # examples with kernels without products: their own, and those of products and solves of whole arrays
 WITHOUT_PRODUCTS = {
     "matmul.py": {"mean_square", "epilogue_gradient", "column_sums", "add_slices"},
-    "solves.py": {"scaled_copy", "add_scaled"},
+    "solves.py": {"scaled_copy"},
 }
 EXAMPLES = sorted(path.name for path in (REPOSITORY / "examples").glob("*.py"))
 COMPILED = sorted(
