@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 import warp_tiles
 from tests.codegen.modules import BIG
 from tests.solver.test_variant import L
@@ -37,16 +39,40 @@ def test_regular_expression_syntax_is_copied_literally() -> None:
     assert r"\1 \g<0> $&" in finished(FunctionCall("wt_site0_forward", r"\1 \g<0> $&"))
 
 
-# ---- no code searches generated text
+# ---- no other code handles generated text
 
 PACKAGE = Path(warp_tiles.__file__).parent
 FOLDERS = ("codegen", "_warp", "plan", "build")
+# methods of str that search, split or change a text
+TEXT_METHODS = {
+    *("split", "rsplit", "splitlines", "partition", "rpartition", "replace", "translate", "expandtabs"),
+    *("find", "rfind", "index", "rindex", "count", "startswith", "endswith", "removeprefix", "removesuffix"),
+    *("strip", "lstrip", "rstrip"),
+}
+# names of variables and attributes that hold generated C++ in these folders
+GENERATED = {"source", "text", "texts", "code", "line", "lines", "statement", "repeated", "replay", "generated"}
+EXCEPTIONS = {
+    ("codegen/prelude.py", "source.partition(PLACEHOLDER)"),
+    ("codegen/prelude.py", "source.replace(PLACEHOLDER, '\\n'.join(lines), 1)"),
+    # a line of a compiler's log
+    ("build/chain.py", "line.strip()"),
+    # drops the space after a macro without a body; the text is the package's own
+    ("codegen/hooks.py", "f\"#define {name} {' '.join(self._texts.get(name, ()))}\".rstrip()"),
+}
 MODULES = sorted(path for folder in FOLDERS for path in (PACKAGE / folder).rglob("*.py"))
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def test_the_folders_exist() -> None:
+    assert {path.parent.name for path in MODULES} == set(FOLDERS)
+    assert "codegen/prelude.py" in map(relative, MODULES)
 
 
 def test_no_module_imports_regular_expressions() -> None:
     refused = {"re", "regex", "sre_compile", "sre_parse", "fnmatch"}
-    assert {path.parent.name for path in MODULES} == set(FOLDERS)
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
@@ -54,3 +80,29 @@ def test_no_module_imports_regular_expressions() -> None:
                 names.append(node.module or "")
             assert not {name.partition(".")[0] for name in names} & refused, path
             assert not (isinstance(node, ast.Constant) and node.value == "re"), "as an argument of import_module()"
+
+
+def text_method_calls(tree: ast.AST) -> set[str]:
+    """Calls of a method of str on a generated text."""
+    found = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        receiver = node.func.value
+        name = receiver.id if isinstance(receiver, ast.Name) else getattr(receiver, "attr", "")
+        literal = isinstance(receiver, ast.JoinedStr)
+        if node.func.attr in TEXT_METHODS and (name in GENERATED or literal):
+            found.add(ast.unparse(node))
+    return found
+
+
+def test_only_the_prelude_changes_generated_text() -> None:
+    found = {
+        (relative(path), call) for path in MODULES for call in text_method_calls(ast.parse(path.read_text("utf-8")))
+    }
+    assert found == EXCEPTIONS
+
+
+@pytest.mark.parametrize("code", ["source.split('x')", "self.source.replace('a', 'b')", "statement.find('x')"])
+def test_the_search_finds(code: str) -> None:
+    assert text_method_calls(ast.parse(code)) == {code}
