@@ -98,6 +98,7 @@ LONGEST_FIRST = (
     "tests/hardening/test_mutations.py",
     "tests/hardening/test_interruption.py",
     "tests/store/test_bundles.py",
+    "tests/store/test_crowd.py",
     "tests/integration/test_shared_gradients.py",
     "tests/hardening/test_soak.py",
     "tests/hardening/test_children.py",

@@ -23,13 +23,15 @@ import warp_tiles
 from tests.integration.builds import TINY
 from tests.integration.helpers import load
 from tests.nightly import some
-from tests.store.warp_modules import text
+from tests.store.warp_modules import compiled, records, text
 from warp_tiles._warp import installed
+from warp_tiles._warp.internals import find
 from warp_tiles.build.start_record import StartModule, read_record
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.compile.search import dotted
 from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.compile.warp_compiler import WarpCompileRequest
 
 STARTS = 50
 VALUES = 4  # of the constant of each module
@@ -146,3 +148,38 @@ def test_no_launch_gets_a_wrong_module(seed: int, digesting: None, tmp_path: Pat
             file.unlink()
     assert used > 0
     assert wasted > 0
+
+
+# ---- without a record
+
+
+@pytest.mark.parametrize("seed", some(range(20), 1))
+def test_starts_while_modules_change_at_random_serve_no_wrong_module(
+    seed: int, everything: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submit(_: CompilerPool, request: WarpCompileRequest, **__: object) -> Future[Compiled]:
+        done: Future[Compiled] = Future()  # the "binary" names all that the compiler has read
+        fields = (request.name, request.source, request.arch, request.options, request.output)
+        done.set_result(Compiled(repr(fields).encode(), 0.0, "", "Warp"))
+        return done
+
+    monkeypatch.setattr(CompilerPool, "submit", submit)
+    monkeypatch.setattr(CompilerPool, "start_processes", lambda *_: None)
+    choose, module = random.Random(seed), load(text(1))
+    for start in range(50):
+        module.N = choose.choice([1, 1 + 2**32, 0.5, 0.5 + 1e-12, True, wp.int8(1), wp.uint8(1), wp.vec2(1.0, 2.0)[0]])
+        options = {"fast_math": choose.random() < 0.5, "optimization_level": choose.choice([1, 3])}
+        wp.set_module_options(options, module=module)
+        wp.get_module(module.__name__).mark_modified()
+        arch, folder = choose.choice([80, 90]), everything / str(start)
+        found = compiled(module, folder, arch=arch)
+        with warp_tiles.override(modules="tiles"), monkeypatch.context() as patch:
+            patch.setattr(find("build"), "build_cuda", lambda _, __, output, **___: Path(output).touch())
+            expected = compiled(module, folder / "warp", arch=arch)
+        (name,) = (name for name in expected if name.endswith(".cu"))
+        assert found[name] == expected[name], f"start {start}"
+        binary = next(data for other, data in found.items() if other.endswith("cubin"))
+        assert repr((name, found[name], arch)).encode()[1:-1] in binary
+        assert f"optimization_level={options['optimization_level']}".encode() in binary
+        assert f"fast_math={options['fast_math']}".encode() in binary
+    assert sum(record["found"] for record in records()) > 5

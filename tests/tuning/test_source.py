@@ -173,7 +173,7 @@ def doubled(tile: int) -> int:
         (functools.partial(closing_over(1)), functools.partial(closing_over(2))),
         (None, False),
     ],
-    ids=lambda value: getattr(value, "__qualname__", repr(value)),
+    ids=lambda value: getattr(value, "__qualname__", type(value).__name__),
 )
 def test_closed_over_values_count(one: Any, other: Any) -> None:
     assert transcript(closing_over(one)) == transcript(closing_over(one))
