@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 import sys
 import threading
 import types
@@ -17,8 +18,11 @@ from warp_tiles._warp.launch import argument_names
 from warp_tiles.errors import TuningError
 from warp_tiles.settings import OPTION_PREFIX, from_options
 from warp_tiles.tuning.record import Config, identity
+from warp_tiles.tuning.source import function_text
 from warp_tiles.tuning.space import CPU_LIMITS, Limits, Space, checked_configs
 from warp_tiles.util.threads import raise_if_signalled
+
+_KERNEL = re.compile(r"^\s+@[\w.]*kernel\b.*(?:\n\s*@.*)*\n\s*def\s+(\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +37,15 @@ class TunedLaunch:
     config: Config
     kernel: Any
     block_dim: int | None
+
+
+def _kernel_arguments(function: types.FunctionType) -> tuple[str, ...]:
+    """Returns the arguments of the kernels that a function defines if all have the same; else an empty tuple."""
+    text = function_text(function, decorators=False) or ""
+    kernels = _KERNEL.findall(text)
+    inner = [item for item in function.__code__.co_consts if isinstance(item, types.CodeType)]
+    found = {code.co_varnames[: code.co_argcount] for code in inner if code.co_name in kernels}
+    return found.pop() if len(found) == 1 else ()
 
 
 class KernelFactory:
@@ -65,7 +78,7 @@ class KernelFactory:
         self._needs_block_dim = needs_block_dim
         self._parameters = inspect.signature(function).parameters
         self._takes_any = any(item.kind is item.VAR_KEYWORD for item in self._parameters.values())
-        self._names: tuple[str, ...] = ()
+        self._names = _kernel_arguments(function)  # often known without making a kernel, which takes 0.5 ms
         self._made: dict[str, TunedLaunch] = {}
         self._lock = threading.RLock()
         every = self.configs()
@@ -85,23 +98,26 @@ class KernelFactory:
         """The configurations; of a space, those that fulfil its constraints."""
         return self._configs.configs(limits) if isinstance(self._configs, Space) else self._configs
 
-    def first(self) -> TunedLaunch:
-        """The launch of the first configuration that the function accepts.
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the kernels' arguments.
 
         Raises:
             TuningError: The function accepts no configuration.
         """
         reasons = []
-        for config in (*self.configs(), self.default):
+        for config in () if self._names else (self.default, *self.configs()):
             try:
-                return self.launch_of(config)
+                self.launch_of(config)
+                break
             except TuningError as error:
                 reasons.append(error.message)
-        raise TuningError(
-            f"{self.function.__qualname__} accepts no configuration",
-            remedy="correct it, or the configurations",
-            log="\n".join(dict.fromkeys(reasons)),
-        )
+        if not self._names:
+            raise TuningError(
+                f"{self.function.__qualname__} accepts no configuration",
+                remedy="correct it, or the configurations",
+                log="\n".join(reasons[1:]),
+            )
+        return self._names
 
     def check(self, config: Config) -> None:
         """Check that the function can be called with a configuration.

@@ -22,8 +22,6 @@ import warp as wp
 
 from warp_tiles._warp import is_enabled
 from warp_tiles._warp.intercept import is_planning
-from warp_tiles._warp.launch import argument_names
-from warp_tiles._warp.searches import kernel_digest
 from warp_tiles.errors import LockedError, SettingError, TuningError
 from warp_tiles.launch.recorded import RecordingTarget
 from warp_tiles.settings import Settings, current, on_change, project_file
@@ -195,7 +193,7 @@ class TunedKernel:
             device: Warp's device.
 
         Raises:
-            TuningError: The factory accepts no configuration, or an argument that the key names has no stable text.
+            TuningError: A value that the factory refers to, or an argument that the key names, has no stable text.
         """
         return self._ask(self._listed(args), device).key
 
@@ -264,7 +262,7 @@ class TunedKernel:
     def _prepare(self) -> None:
         """Read the names of the kernel's arguments."""
         wp.init()
-        names = argument_names(self._factory.first().kernel)
+        names = self._factory.arguments()
         if not callable(self._key):
             refuse_unknown(self._key, names, "the key")
             self._positions = tuple(names.index(name) for name in self._key)
@@ -298,7 +296,7 @@ class TunedKernel:
         """The question of a launch, about some configurations or those that a search measures."""
         device, now = wp.get_device(device), current()
         if not self._source:
-            self._source = source_digest(kernel_digest(self._factory.first().kernel), self.__wrapped__, self._dim)
+            self._source = source_digest(self.__wrapped__, self._dim)
         found = key_values(self._key, self._names, values)
         found |= {"build.products": now.provider if is_enabled() else "warp", "build.mode": str(wp.config.mode)}
         found |= {} if self._factory.block_dim is None else {"launch.block_dim": self._factory.block_dim}

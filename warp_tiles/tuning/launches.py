@@ -16,7 +16,7 @@ import numpy as np
 import warp as wp
 
 from warp_tiles._warp.launch import check_arguments, own_gradient, pack_launch
-from warp_tiles._warp.searches import scalar_and_shape, without_tape
+from warp_tiles._warp.searches import scalar_and_shape, share_precompiled_headers, without_tape
 from warp_tiles.errors import RecordingError, ToolchainError, TuningError
 from warp_tiles.tuning.arguments import is_array, is_struct, namespace
 from warp_tiles.tuning.factory import TunedLaunch
@@ -316,6 +316,8 @@ class KernelCandidate(Candidate):
         dim, device, gradients = dimensions(self.dim), self.workspace.device, self.workspace.gradients
         if 0 in dim:
             raise TuningError(f"{dict(self.launch.config)} launches nothing, dim is {dim}")
+        if device.is_cpu:
+            share_precompiled_headers()
         with held(_lock_of(self.launch, device)):
             try:
                 self._packed = pack_launch(

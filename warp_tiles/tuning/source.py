@@ -1,108 +1,287 @@
-"""Digest of the functions that make a tuned kernel. Functions with one digest make the same kernels.
+"""Digest of a function's source and of everything that it refers to. Functions with one digest make the same kernel.
 
-Warp's hash of one of the kernels covers what that kernel refers to: ``wp.func``, structs, constants, types. Other
-configurations may take other branches, so the text of the functions counts too, with the Python functions and the plain
-values that it names, recursively. Functions of installed packages are left out.
+The digest covers, recursively, the text of the function and the values that it closes over or names as globals: helper
+functions, ``wp.func``, structs, constants, arrays. Functions and classes of installed packages and of the standard
+library count by name and version.
 """
 
 from __future__ import annotations
+import __future__
 
+import ast
+import contextlib
+import dataclasses
+import enum
+import functools
+import hashlib
 import inspect
-import json
 import linecache
 import re
+import sys
 import sysconfig
 import textwrap
 import types
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from warp_tiles.errors import TuningError
 from warp_tiles.store.key import CacheKey
+from warp_tiles.util.threads import raise_if_signalled
 
+_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+_ATTRIBUTES = re.compile(r"(?<![\w.])([A-Za-z_]\w*)((?:\s*\.\s*\w+)+)")
 _DEFINITION = re.compile(r"\s*(async\s+)?def\s")
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
+_SCALARS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
+_CACHED = type(functools.lru_cache(lambda: None))
 _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-def source_digest(kernel: str, *functions: Callable[..., Any]) -> str:
-    """SHA-256, in hexadecimal, over functions and a kernel that they make. Decorators do not count.
+def source_digest(*roots: Any) -> str:
+    """SHA-256, in hexadecimal, over functions and what they refer to. Decorators of the roots do not count.
 
-    Args:
-        kernel: Warp's hash of a kernel.
-        functions: The functions.
+    Raises:
+        TuningError: A value that is referred to has no stable text; the message names it.
     """
-    return CacheKey.of({"kernel": kernel, **transcript(*functions)}).digest
+    return CacheKey.of(transcript(*roots)).digest
 
 
-def transcript(*functions: Callable[..., Any]) -> dict[str, str]:
-    """Returns the texts of functions, and of the functions and values that they name, by path of reference."""
-    found: dict[str, str] = {}
-    seen: set[types.FunctionType] = set()
+def transcript(*roots: Any) -> dict[str, str]:
+    """Returns the texts that :func:`source_digest` hashes, by path of reference.
 
-    def add(path: str, function: types.FunctionType) -> None:
-        seen.add(function)
-        found[path] = _text(function)
-        for name, value in _references(function):
-            called = _function_of(value)
-            if called is None:
-                with suppress(TypeError, ValueError, RecursionError):  # only Warp's hash covers what JSON cannot hold
-                    found[f"{path} > {name}"] = json.dumps(value, sort_keys=True)
-            elif called not in seen and (_package(called) == _package(function) or not _is_installed(called)):
-                add(f"{path} > {name}", called)
+    Raises:
+        TuningError: See :func:`source_digest`.
+    """
+    owners = {str(root.__module__).split(".")[0] for root in roots if isinstance(root, types.FunctionType)}
+    walk = _Walk(owners - {"warp_tiles"})
+    for root in roots:
+        function = inspect.unwrap(root) if isinstance(root, types.FunctionType) else root
+        name = getattr(function, "__qualname__", type(function).__name__)
+        try:
+            if isinstance(function, types.FunctionType):
+                walk.function(name, function, decorators=False)
+            else:
+                walk.value(name, function)
+        except RecursionError as error:
+            raise TuningError(
+                f"{name} refers to a value that contains itself, or is nested too deeply",
+                remedy="close over numbers, texts, functions or dataclasses",
+            ) from error
+    return walk.found
 
-    for number, function in enumerate(functions):
-        if (called := _function_of(function)) is not None:
-            add(f"{number}", called)
-    return found
+
+class _Walk:
+    def __init__(self, own: set[str]) -> None:
+        self.own = own  # packages whose objects count by source even if they are installed
+        self.found: dict[str, str] = {}
+        self._visited: dict[int, str] = {}  # by the id of an object, the path of its first reference
+        self._alive: list[Any] = []  # keeps the objects alive, so that their ids stay unique
+
+    def _is_new(self, path: str, value: Any) -> bool:
+        if id(value) in self._visited:
+            self.found[path] = f"as {self._visited[id(value)]}"
+            return False
+        self._visited[id(value)] = path
+        self._alive.append(value)
+        return True
+
+    def function(self, path: str, function: types.FunctionType, *, decorators: bool = True) -> None:
+        if not self._is_new(path, function):
+            return
+        code = function.__code__
+        text = function_text(function, decorators)
+        self.found[path] = _bytecode(code) if text is None else text
+        for position, default in enumerate(function.__defaults__ or ()):
+            self.value(f"{path} default {position}", default)
+        for name, default in (function.__kwdefaults__ or {}).items():
+            self.value(f"{path} default {name}", default)
+        for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+            with contextlib.suppress(ValueError):  # not assigned yet
+                self._named(f"{path} > {name}", name, cell.cell_contents, text)
+        for name in _global_names(code, text):
+            if name in function.__globals__ and function.__globals__[name] is not function:
+                self._named(f"{path} > {name}", name, function.__globals__[name], text)
+
+    def _named(self, path: str, name: str, value: Any, text: str | None) -> None:
+        if isinstance(value, types.ModuleType):
+            chains = {chain for found, chain in _ATTRIBUTES.findall(text or "") if found == name}
+            self.module(path, value, [[part.strip() for part in chain.split(".")[1:]] for chain in sorted(chains)])
+        else:
+            self.value(path, value)
+
+    def module(self, path: str, module: types.ModuleType, chains: list[list[str]]) -> None:
+        """A module counts by name. The attributes that are used count too, unless the module is installed."""
+        self.found[path] = f"module {module.__name__}"
+        if self._installed(module.__name__):
+            return
+        for chain in chains:
+            value: Any = module
+            for depth, attribute in enumerate(chain, 1):
+                value = getattr(value, attribute, None)
+                if not isinstance(value, types.ModuleType):
+                    self.value(".".join([path, *chain[:depth]]), value)
+                    break
+
+    def value(self, path: str, value: Any) -> None:
+        wrapped = _python_of(value)
+        if isinstance(value, enum.Enum):
+            self.found[path] = f"{type(value).__qualname__}.{value.name} {value.value!r}"
+        elif isinstance(value, _SCALARS):
+            self.found[path] = f"{type(value).__name__} {value!r}"
+        elif isinstance(value, types.ModuleType):
+            self.module(path, value, [])
+        elif isinstance(value, (tuple, list)):
+            self._items(path, type(value).__name__, enumerate(value))
+        elif isinstance(value, Mapping):
+            self._items(path, "mapping", value.items())
+        elif isinstance(value, (set, frozenset)):
+            self._items(path, "set", enumerate(sorted(value, key=_order)))
+        elif isinstance(value, types.BuiltinFunctionType) or self._installed(_module_name(value)):
+            self._installed_object(path, value)
+        elif isinstance(value, types.FunctionType):
+            self.function(path, value)
+        elif isinstance(value, _CACHED):
+            self.value(f"{path} function", value.__wrapped__)
+        elif isinstance(value, functools.partial):
+            self.value(f"{path} function", value.func)
+            self.value(f"{path} arguments", [value.args, value.keywords])
+        elif isinstance(value, types.MethodType):
+            self.value(f"{path} function", value.__func__)
+            self.value(f"{path} self", value.__self__)
+        elif isinstance(value, type):
+            self._class(path, value)
+        elif wrapped is not None:
+            self._warp_object(path, value, wrapped)
+        elif dataclasses.is_dataclass(value):
+            if self._is_new(path, value):
+                self.found[path] = type(value).__qualname__
+                for item in dataclasses.fields(value):
+                    self.value(f"{path}.{item.name}", getattr(value, item.name))
+        else:
+            self._other(path, value)
+
+    def _items(self, path: str, kind: str, items: Iterable[tuple[Any, Any]]) -> None:
+        found = list(items)
+        self.found[path] = f"{kind} of {len(found)}"
+        for key, item in found:
+            self.value(f"{path}[{key!r}]", item)
+
+    def _installed(self, name: str) -> bool:
+        top = name.split(".")[0]
+        if top in self.own or top == "__main__":
+            return False
+        if top in sys.stdlib_module_names or top in ("warp", "numpy", "warp_tiles"):
+            return True
+        file = getattr(sys.modules.get(top), "__file__", None) or ""
+        return file.startswith(_INSTALLED)
+
+    def _installed_object(self, path: str, value: Any) -> None:
+        """Functions and classes count by name and version, arrays by content, other instances by their text."""
+        name = _module_name(value)
+        version = getattr(sys.modules.get(name.split(".")[0]), "__version__", "")
+        shape = getattr(value, "_shape_", None)  # Warp's vector and matrix types share their names
+        scalar = getattr(getattr(value, "_wp_scalar_type_", None), "__name__", "")
+        called = getattr(value, "__qualname__", None) or getattr(value, "key", None)
+        if isinstance(called, str):
+            self.found[path] = f"{name} {version} {called} {shape} {scalar}"
+        elif hasattr(value, "dtype") and not hasattr(value, "tobytes"):  # the annotation of a Warp array
+            self.found[path] = f"{type(value).__name__} of {getattr(value, 'ndim', '')} dimensions"
+            self.value(f"{path} dtype", value.dtype)
+        elif hasattr(value, "tobytes") and hasattr(value, "dtype"):
+            digest = hashlib.sha256(value.tobytes()).hexdigest()
+            self.found[path] = f"array {value.dtype} {getattr(value, 'shape', ())} {digest}"
+        else:
+            self._other(path, value)
+
+    def _class(self, path: str, value: type) -> None:
+        if not self._is_new(path, value):
+            return
+        try:
+            self.found[path] = ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(value))))
+        except (OSError, TypeError, SyntaxError) as error:
+            raise_if_signalled(error)
+            self.found[path] = f"class {value.__module__}.{value.__qualname__}"
+        for name, item in vars(value).items():  # the text does not show the value of a computed constant
+            if isinstance(item, _SCALARS) and not name.startswith("__"):
+                self.value(f"{path}.{name}", item)
+
+    def _warp_object(self, path: str, value: Any, python: Any) -> None:
+        """A ``wp.func``, ``wp.kernel`` or ``wp.struct`` counts by Python source, native code, overloads and options."""
+        if not self._is_new(path, value):
+            return
+        self.found[path] = f"{type(value).__name__} {getattr(value, 'key', '')} {getattr(value, 'options', '')}"
+        for name in ("native_snippet", "adj_native_snippet", "replay_snippet"):
+            snippet = getattr(value, name, None)
+            if snippet:
+                self.found[f"{path} {name}"] = str(snippet)
+        if isinstance(python, type):
+            self.value(f"{path} fields", dict(python.__annotations__))
+        else:
+            self.value(f"{path} python", python)
+        for name in ("custom_grad_func", "custom_replay_func"):
+            if getattr(value, name, None) is not None:
+                self.value(f"{path} {name}", getattr(value, name))
+        overloads = getattr(value, "user_overloads", None) or {}
+        for signature, overload in sorted(overloads.items()) if isinstance(value, sys.modules["warp"].Function) else ():
+            self.value(f"{path} overload {signature}", overload)
+
+    def _other(self, path: str, value: Any) -> None:
+        text = repr(value)
+        if _ADDRESS.search(text):
+            raise TuningError(
+                f"{path} is {text}, and this text is not the same in every process",
+                remedy="close over numbers, texts, functions or dataclasses, or give it a __repr__ without an address",
+            )
+        self.found[path] = f"{type(value).__qualname__} {text}"
 
 
-def _function_of(value: Any) -> types.FunctionType | None:
-    """The Python function behind a function, a ``wp.func``, a method or ``functools.partial``."""
-    if not callable(value):
+def _order(value: Any) -> str:
+    """Returns a text to sort by. It is the same in every process if the value has a name or a stable text."""
+    return f"{type(value).__qualname__} {getattr(value, '__qualname__', None) or repr(value)}"
+
+
+def _python_of(value: Any) -> Any:
+    """The Python function or class of a Warp object, or None."""
+    if type(value).__module__.split(".")[0] != "warp" or isinstance(value, type):
         return None
-    found = inspect.unwrap(getattr(value, "func", getattr(value, "__func__", value)))
-    return found if isinstance(found, types.FunctionType) else None
+    for name in ("func", "cls"):
+        python = getattr(value, name, None)
+        if isinstance(python, (types.FunctionType, type)):
+            return python
+    return None
 
 
-def _package(function: types.FunctionType) -> str:
-    return str(function.__module__).partition(".")[0]
+def _module_name(value: Any) -> str:
+    """Returns the name of the module that defines a function, a class, or the type of another object."""
+    python = _python_of(value)
+    if python is not None:
+        return str(python.__module__)
+    own = getattr(value, "__module__", None)
+    return str(own if isinstance(own, str) else type(value).__module__)
 
 
-def _is_installed(function: types.FunctionType) -> bool:
-    return function.__code__.co_filename.startswith(_INSTALLED)
+def function_text(function: types.FunctionType, decorators: bool = True) -> str | None:
+    """Returns the lines of a function without margin and blank lines, or the body of a lambda; None without a source.
 
-
-def _references(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yields default values, and what a function and its inner functions close over or name as globals."""
-    code = function.__code__
-    yield "defaults", [function.__defaults__, function.__kwdefaults__]
-    for name, cell in zip(code.co_freevars, function.__closure__ or ()):
-        with suppress(ValueError):  # not assigned yet
-            yield name, cell.cell_contents
-    for name in sorted(_names(code) & function.__globals__.keys()):
-        yield name, function.__globals__[name]
-
-
-def _names(code: types.CodeType) -> set[str]:
-    return set(code.co_names).union(*(_names(item) for item in code.co_consts if isinstance(item, types.CodeType)))
-
-
-def _text(function: types.FunctionType) -> str:
-    """Returns a function's lines without decorators; of a lambda its own part of the lines, since Python 3.11.
-
-    If the source is missing, it is the byte code. Functions are not parsed, because the first launch waits for this.
+    Functions are not parsed, because the first launch waits for this.
     """
-    code: Any = function.__code__
+    code = function.__code__
     lines = linecache.getlines(code.co_filename, function.__globals__)
-    first, end = code.co_firstlineno - 1, _last_line(code)
-    if len(lines) < end:
-        return f"{code.co_code.hex()} {[item for item in code.co_consts if not isinstance(item, types.CodeType)]}"
     if function.__name__ == "<lambda>":
-        return _lambda_text(code, lines) if hasattr(code, "co_positions") else "".join(lines[first:end])
-    first = next((number for number in range(first, end) if _DEFINITION.match(lines[number])), first)
-    margin = len(lines[first]) - len(lines[first].lstrip())
-    while end < len(lines) and lines[end][: margin + 1].strip() in ("", *")]}"):  # the rest of the last statement
+        return _lambda_text(code, lines)
+    first = code.co_firstlineno - 1
+    if not lines[first : first + 1]:
+        return None
+
+    def margin(line: str) -> int:
+        return len(line) - len(line.lstrip())
+
+    end = _last_line(code)
+    while end < len(lines) and (margin(lines[end]) > margin(lines[first]) or lines[end].strip()[:1] in ("", *")]}")):
         end += 1
+    if not decorators:
+        while first < end and not _DEFINITION.match(lines[first]):
+            first += 1
     return "\n".join(line.rstrip() for line in textwrap.dedent("".join(lines[first:end])).splitlines() if line.strip())
 
 
@@ -111,12 +290,48 @@ def _last_line(code: types.CodeType) -> int:
     return max([line for _, _, line in code.co_lines() if line is not None] + inner)
 
 
-def _lambda_text(code: Any, lines: list[str]) -> str:
-    """Returns the arguments of a lambda, and the text that its instructions cover."""
+def _lambda_text(code: types.CodeType, lines: list[str]) -> str | None:
+    """Returns a lambda's arguments and body; before Python 3.11, whose code does not know its columns, its lines."""
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    if hasattr(code, "co_positions"):
+        body = _segment(code, lines)
+    else:
+        body = "".join(lines[code.co_firstlineno - 1 : _last_line(code)]) or None
+    return None if body is None else f"lambda {', '.join(arguments)}: {' '.join(body.split())}"
+
+
+def _segment(code: Any, lines: list[str]) -> str | None:
+    """Returns the text that the instructions of an expression cover."""
     known = [position for position in code.co_positions() if None not in position and position[2:] != (0, 0)]
+    if not known or not lines:
+        return None
     first, start = min((line, column) for line, _, column, _ in known)
     last, end = max((line, column) for _, line, _, column in known)
     text = [line.encode() for line in lines[first - 1 : last]]  # columns count bytes
     text[-1] = text[-1][:end]
     text[0] = text[0][start:]
-    return f"lambda {', '.join(code.co_varnames[: code.co_argcount])}: {b''.join(text).decode()}"
+    return b"".join(text).decode()
+
+
+def _global_names(code: types.CodeType, text: str | None) -> list[str]:
+    """Returns the names of globals that a function may use, without attributes if its text is known."""
+    used = _code_names(code)
+    if text is None:
+        return sorted(used)
+    plain = set(_NAME.findall(text))
+    if code.co_flags & __future__.annotations.compiler_flag:
+        return sorted(plain - set(code.co_freevars))  # only the text has annotations
+    return sorted(plain & used)
+
+
+def _code_names(code: types.CodeType) -> set[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _code_names(constant)
+    return names
+
+
+def _bytecode(code: types.CodeType) -> str:
+    constants = [_bytecode(item) if isinstance(item, types.CodeType) else repr(item) for item in code.co_consts]
+    return f"{sys.version_info[:2]} {code.co_code.hex()} {code.co_names} {code.co_varnames} {constants}"
