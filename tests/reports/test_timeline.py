@@ -1,16 +1,19 @@
-"""The timeline: what ran when, who waited for what, and the same as a trace."""
+"""The timeline: what ran when, who waited for what, its drawing, and the same as a trace."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import math
+import re
 from collections import defaultdict
 from typing import Any
 
 import pytest
 
-from tests.reports.records import FORWARD, HOSTILE, hostile, looked_up, plan, planned, record, run
-from warp_tiles.reports.timeline import Row, timeline, trace
+from tests.reports.records import FORWARD, HOSTILE, backward_plan, hostile, looked_up, plan, planned, record, run
+from warp_tiles.reports.chart import chart, ticks
+from warp_tiles.reports.timeline import ModuleRows, Row, Span, sessions, timeline, trace
 
 
 def rows_of(name: str) -> dict[str, Row]:
@@ -54,16 +57,6 @@ def test_cache_hits_are_apart_from_builds() -> None:
     assert kinds(rows["1 function from the cache"]) == [("cache", 1.05, 1.052)]
     assert "forward 4x4x16" not in rows
     assert "forward 4x4x16" in rows["1 function from the cache"].spans[0].text
-
-
-def test_hits_at_the_same_time_are_one_span() -> None:
-    document = run()
-    (late,) = (module for module in document["modules"] if module["name"] == "late")
-    late["builds"] += [{**late["builds"][0], "started_at_s": late["builds"][0]["started_at_s"] + 0.1}]
-    row = timeline(document["modules"])[-1].rows[0]
-    (span,) = row.spans
-    assert (row.label, span.kind) == ("2 functions from the cache", "cache")
-    assert span.seconds == pytest.approx(late["builds"][0]["seconds"] + 0.1)
 
 
 def test_a_shared_build_names_the_module_that_it_waits_for() -> None:
@@ -118,8 +111,70 @@ def test_a_module_that_was_not_found_is_built_after_the_lookup() -> None:
     assert kinds(rows["its source"]) == [("wait", 7.75, 9.0), ("compile", 9.0, 9.5)]
 
 
+def test_a_drawing_of_lookups_begins_with_them() -> None:
+    text = chart(timeline(looked_up()["modules"])).text
+    assert text.count('class="lanes"') == 1
+    bars = re.findall(r'<rect class="cache" x="([\d.]+)%" y="\d+" width="([\d.]+)%" height="12"><title>([^<]+)', text)
+    assert len(bars) == 5
+    assert bars[0] == ("0.00", "8.33", "looks the linked module up in the cache: 0.250 s")
+
+
 def test_a_link_by_warp_has_another_name() -> None:
     assert rows_of("late")["link by Warp"].spans[-1].text == "Warp compiles and links"
+
+
+def test_a_pause_divides_the_timeline() -> None:
+    groups = sessions(timeline(run()["modules"]))
+    assert [[item.name.partition(",")[0] for item in group] for group in groups] == [
+        ["first", "second", "third"],
+        ["late"],
+    ]
+    assert sessions([]) == []
+
+
+def test_a_module_within_a_longer_one_does_not_end_its_group() -> None:
+    long, short, next_ = (ModuleRows(n, s, e, ()) for n, s, e in (("a", 0, 100), ("b", 1, 2), ("c", 105, 106)))
+    assert len(sessions([long, short, next_])) == 1
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 1), (1.59, 26.4), (0, 0.0031), (99.97, 101), (3600.2, 3604.9), (0, 86_400)]
+)
+def test_ticks_are_round_and_few(low: float, high: float) -> None:
+    found = ticks(low, high)
+    assert 1 <= len(found) <= 7
+    assert all(low - 1e-9 <= tick <= high + 1e-9 for tick in found)
+    steps = {round(b - a, 9) for a, b in itertools.pairwise(found)}
+    assert len(steps) <= 1
+    for step in steps:
+        assert round(step / 10 ** math.floor(math.log10(step) + 1e-9), 6) in (1, 2, 5)
+
+
+def test_the_drawing_keeps_all_bars_inside_and_visible() -> None:
+    text = chart(timeline(run()["modules"])).text
+    bars = re.findall(r'<rect class="(\w+)" x="([\d.]+)%" y="\d+" width="([\d.]+)%"', text)
+    assert {kind for kind, _, _ in bars} == {"compile", "link", "cache", "shared", "wait"}
+    for _, left, width in bars:
+        assert 0 <= float(left) <= 100
+        assert 0.1 <= float(width) <= 100.01 - float(left)
+    assert text.count('class="lanes"') == 2, "a drawing for each group"
+
+
+def test_every_bar_has_a_text_for_screen_readers() -> None:
+    text = chart(timeline(run()["modules"])).text
+    rows = sum(len(item.rows) for item in timeline(run()["modules"]))
+    assert len(re.findall(r'role="img" aria-label="[^"]+"', text)) == rows
+    assert "waits for adjoint_a 4x16x4: 1.510 s" in text
+
+
+def test_a_module_of_no_length_can_be_drawn() -> None:
+    rows = [ModuleRows("m", 1.0, 1.0, (Row("r", "n", (Span("cache", 1.0, 0.0, "t"),)),))]
+    assert "NaN" not in chart(rows).text
+
+
+def test_times_of_a_backward_module_are_those_of_the_record() -> None:
+    made = record(backward_plan(), [FORWARD], 1.0, 2.0).to_json()
+    assert [phase["name"] for phase in made["phases"]] == ["wait_for_functions", "compile", "link"]
 
 
 # ---- the trace
@@ -189,6 +244,14 @@ def test_events_of_one_row_do_not_overlap() -> None:
             assert end <= start
 
 
+def test_hits_at_the_same_time_get_rows_of_their_own() -> None:
+    document = run()
+    (late,) = (module for module in document["modules"] if module["name"] == "late")
+    late["builds"] *= 3
+    lookups = [e for e in events(document, "X") if e["cat"] == "cache" and e["pid"] == 4]
+    assert len({e["tid"] for e in lookups}) == len(lookups) == 3
+
+
 def test_lookups_of_linked_modules_are_events() -> None:
     found = [
         (e["pid"], e["ts"], e["dur"], e["name"], e["args"]["what"][:5])
@@ -211,3 +274,8 @@ def test_lookups_of_linked_modules_are_events() -> None:
 def test_texts_stay_as_they_are() -> None:
     text = json.dumps(trace(hostile(), {}))
     assert json.dumps(f"module first{HOSTILE}")[1:-1] in text
+
+
+def test_a_plan_has_no_events() -> None:
+    assert trace(planned(), {})["traceEvents"] == []
+    assert trace({}, {})["traceEvents"] == []

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from warp_tiles.reports.functions import filled
 from warp_tiles.util.warn import printable
 
+_VOID = frozenset(("meta", "br", "rect", "line"))
+
 
 @dataclass(frozen=True)
 class Markup:
@@ -38,7 +40,7 @@ def element(name: str, /, *content: Content, **attributes: str | None) -> Markup
         for key, value in attributes.items()
         if value is not None
     )
-    if name == "meta":
+    if name in _VOID and not content:
         return Markup(f"<{name}{given}/>")
     return Markup(f"<{name}{given}>{joined(content).text}</{name}>")
 
@@ -150,11 +152,26 @@ td:not(.short) { min-width: 9em; }
 .state { white-space: nowrap; font-weight: 600; }
 .state.compile { color: var(--compile); } .state.cache { color: var(--cache); } .state.shared { color: var(--shared); }
 .state.wait { color: var(--muted); } .state.bad { color: var(--bad); }
-td svg { display: block; min-width: 12em; }
-svg .compile { fill: var(--compile); } svg .link { fill: var(--link); } svg .cache { fill: var(--cache); }
-svg .wait { fill: var(--wait); } svg .shared { fill: var(--shared); }
+.legend { display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 8px 0; padding: 0; }
+.legend li { list-style: none; display: flex; align-items: center; gap: 6px; }
+.legend svg { width: 22px; height: 16px; flex: none; }
+.lanes { background: var(--panel); border: 1px solid var(--edge); border-radius: 8px;
+  padding: 8px 14px 12px; margin: 10px 0; }
+.lane { display: grid; grid-template-columns: minmax(0, 30em) minmax(0, 1fr); gap: 0 16px; align-items: center;
+  padding: 2px 0; font-size: 13px; line-height: 1.35; }
+.lane.module { font-weight: 600; padding-top: 10px; }
+.lane svg { display: block; width: 100%; height: 18px; overflow: visible; }
+.lane .label { min-width: 0; overflow-wrap: anywhere; }
+.lane .label span { color: var(--muted); }
+svg text { fill: var(--muted); font-size: 12px; }
+svg .tick { stroke: var(--edge); stroke-width: 1; }
+svg rect { stroke-width: 1; }
+svg .compile { fill: var(--compile); stroke: var(--compile); } svg .link { fill: var(--link); stroke: var(--link); }
+svg .cache { fill: var(--cache); stroke: var(--cache); } svg .wait { fill: var(--wait); stroke: var(--wait); }
+svg .shared { fill: var(--shared); stroke: var(--shared); }
 @media (max-width: 720px) {
   main { padding: 12px 14px 40px; }
+  .lane { grid-template-columns: minmax(0, 1fr); padding: 5px 0; }
   .facts { grid-template-columns: minmax(0, 1fr); gap: 0; } .facts dd { margin: 0 0 6px; }
   .cards li { flex-basis: calc(50% - 35px); }
   table, caption, tbody, tr, td { display: block; }
@@ -165,7 +182,7 @@ svg .wait { fill: var(--wait); } svg .shared { fill: var(--shared); }
   td::before { content: attr(data-label); color: var(--muted); }
   td.empty { display: none; }
 }
-@media print { details { border: 0; padding: 0; } .cards li { break-inside: avoid; } }
+@media print { details { border: 0; padding: 0; } .lanes, .cards li { break-inside: avoid; } }
 """
 
 STYLE = (

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
+from warp_tiles.reports.chart import chart
 from warp_tiles.reports.functions import (
     LOOP_HEADINGS,
     PRODUCT_HEADINGS,
@@ -24,7 +25,7 @@ from warp_tiles.reports.functions import (
     with_tiles,
 )
 from warp_tiles.reports.html import STYLE, Content, Markup, content_security_policy, element, joined, table
-from warp_tiles.reports.timeline import ModuleRows, Row, timeline
+from warp_tiles.reports.timeline import timeline
 
 _SHORT = ("state", "LTO-IR", "seconds", "products")
 
@@ -173,30 +174,6 @@ def _with_more(text: str, more: str) -> Content:
     return element("span", text, *([element("span", more, class_="muted more")] if more else []))
 
 
-def _timeline_table(modules: Sequence[ModuleRows]) -> Markup:
-    """What ran when, with bars from the first moment of a module to its last one."""
-    cells: list[list[Content]] = []
-    for item in modules:
-        ends = [end for row in item.rows for span in row.spans for end in (span.start_s, span.end_s)]
-        start, end = min([item.start_s, *ends]), max([item.end_s, *ends])
-        times = f"{item.end_s - item.start_s:.2f} s, begun {item.start_s:.2f} s after enable()"
-        cells.append([element("b", item.name), "", times])
-        cells += [[row.label, _bars(row, start, max(end - start, 1e-6)), row.note] for row in item.rows]
-    caption = "bars from the first to the last moment of each module, with their texts as tooltips"
-    return table(("build", "bars", "seconds"), cells, caption)
-
-
-def _bars(row: Row, start: float, seconds: float) -> Markup:
-    rects = []
-    for span in row.spans:
-        left = min(100 * (span.start_s - start) / seconds, 100 - _LEAST_BAR)
-        place = {"x": f"{left:.2f}%", "width": f"{max(100 * span.seconds / seconds, _LEAST_BAR):.2f}%"}
-        title = element("title", f"{span.text}: {span.seconds:.3f} s")
-        rects.append(element("rect", title, class_=span.kind, height="18", **place))
-    return element("svg", *rects, width="100%", height="18", aria_hidden="true")
-
-
-_LEAST_BAR = 0.15  # percent; anything shorter could not be seen
 _MOST_OPEN = 6  # with more modules, each is closed at first
 
 
@@ -221,7 +198,8 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
     if rows := timeline(modules):
         body += [
             element("h2", "Timeline of the builds"),
-            _timeline_table(rows),
+            element("p", "Thick bars work, thin bars wait. Each bar has its text as a tooltip.", class_="muted"),
+            chart(rows),
         ]
     if products := document.get("matmul"):
         body += [element("h2", "Products of warp_tiles.matmul")]

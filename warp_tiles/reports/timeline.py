@@ -14,6 +14,7 @@ _LOOKUPS = {  # steps of a build that fetch the linked module
     "fetch_module": (CACHED, "asks the remote store or the bundle for the linked module"),
     "write_module": (WAIT, "writes its file"),
 }
+IDLE_S = 10.0  # builds with a longer pause between them are drawn apart
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Row:
-    """The spans of one function, of lookups, of a module's source or of its link. They do not overlap.
+    """The spans of one function, of a module's source or of its link. They do not overlap, except lookups.
 
     ``note`` has its times in words. The spans are sorted by start.
     """
@@ -68,6 +69,19 @@ def timeline(modules: Sequence[Json]) -> list[ModuleRows]:
     built = [module for module in modules if "phases" in module and "started_at_s" in module]
     found = [_module_rows(module, _builders(built)) for module in built]
     return sorted(found, key=lambda rows: rows.start_s)
+
+
+def sessions(rows: Sequence[ModuleRows]) -> list[list[ModuleRows]]:
+    """The modules in groups, divided where nothing was built for more than ``IDLE_S``."""
+    groups: list[list[ModuleRows]] = []
+    end = 0.0
+    for item in sorted(rows, key=lambda found: found.start_s):
+        if not groups or item.start_s > end + IDLE_S:
+            groups.append([])
+            end = item.end_s
+        groups[-1].append(item)
+        end = max(end, item.end_s)
+    return groups
 
 
 def _builders(modules: Sequence[Json]) -> dict[tuple[Any, Any], str]:
@@ -154,14 +168,15 @@ def _shared_row(build: Json, label: str, module_start: float, builders: dict[tup
 
 
 def _cached_row(cached: Sequence[Json], labels: dict[int, str]) -> Row:
-    """One row of all lookups, which run side by side."""
-    times = [_times(build) for build in cached]
-    start, end = min(begin for begin, _ in times), max(done for _, done in times)
-    slowest = max(done - begin for begin, done in times)
-    names = ", ".join(dict.fromkeys(labels[id(build)] for build in cached))
-    count = f"{len(cached)} function{'s' * (len(cached) != 1)}"
-    span = Span(CACHED, start, end - start, f"found {names} in the cache")
-    return Row(f"{count} from the cache", f"at most {slowest:.3f} s each", (span,))
+    spans = [
+        Span(CACHED, start, end - start, f"found {labels[id(build)]} in the cache")
+        for build, (start, end) in ((build, _times(build)) for build in cached)
+    ]
+    slowest = max(span.seconds for span in spans)
+    count = f"{len(spans)} function{'s' * (len(spans) != 1)}"
+    return Row(
+        f"{count} from the cache", f"at most {slowest:.3f} s each", tuple(sorted(spans, key=lambda s: s.start_s))
+    )
 
 
 def _own_rows(module: Json, builds: Sequence[Json], labels: dict[int, str], start: float) -> list[Row]:
@@ -194,7 +209,7 @@ def _own_rows(module: Json, builds: Sequence[Json], labels: dict[int, str], star
 # ---- Chrome's trace-event format, which chrome://tracing and Perfetto load
 #
 # Source: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. Each
-# module is a process of the trace, and each of its rows a thread.
+# module is a process of the trace. Its rows are threads: functions that overlap in time get different ones.
 
 TRACE_SCHEMA = 1
 _US = 1e6
@@ -241,9 +256,28 @@ def _module_events(process: int, module: ModuleRows) -> list[dict[str, Any]]:
             module.name, "module", 0, module.start_s, module.end_s - module.start_s, "from code generation to the file"
         ),
     ]
-    for thread, row in enumerate(module.rows, 1):
-        events.append(named("thread_name", thread, name=row.label))
-        for span in row.spans:
-            name = row.label if span.kind != WAIT else f"wait: {row.label}"
-            events.append(event(name, span.kind, thread, span.start_s, span.seconds, span.text))
+    lanes = _lanes(module.rows)
+    for thread, rows in enumerate(lanes, 1):
+        label, *others = dict.fromkeys(row.label for row in rows)
+        events.append(named("thread_name", thread, name=f"functions {thread}" if others else label))
+        for row in rows:
+            for span in row.spans:
+                name = row.label if span.kind != "wait" else f"wait: {row.label}"
+                events.append(event(name, span.kind, thread, span.start_s, span.seconds, span.text))
     return events
+
+
+def _lanes(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows in as few lanes as hold them without an overlap. Lookups of one row are divided among lanes."""
+    single: list[Row] = []
+    for row in rows:
+        is_divided = any(span.kind == "cache" for span in row.spans)
+        single += [Row(row.label, row.note, (span,)) for span in row.spans] if is_divided else [row]
+    lanes: list[list[Row]] = []
+    for row in sorted(single, key=lambda item: item.spans[0].start_s):
+        free = next((lane for lane in lanes if lane[-1].spans[-1].end_s <= row.spans[0].start_s), None)
+        if free is None:
+            lanes.append([row])
+        else:
+            free.append(row)
+    return lanes
