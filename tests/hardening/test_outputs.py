@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import tracemalloc
 import warnings
@@ -98,6 +99,16 @@ print("after", flush=True)
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
         subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, stdout=out, check=True)
     assert (tmp_path / "out").read_text() == "before\ndata\nafter\n"
+
+
+@pytest.mark.parametrize("directory", ["/dev/fd", "/proc/self/fd"])
+def test_an_open_file_without_a_name_is_written_to(directory: str) -> None:
+    with tempfile.TemporaryFile() as unnamed:
+        unnamed.write(b"before")
+        unnamed.flush()
+        write_output(Path(directory, str(unnamed.fileno())), b" and after")
+        unnamed.seek(0)
+        assert unnamed.read() == b"before and after"
 
 
 def test_a_file_keeps_its_permissions_and_survives_an_error(tmp_path: Path) -> None:

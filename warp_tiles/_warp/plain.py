@@ -216,7 +216,8 @@ def _exact_hasher() -> Any:
                 return self.get_constant_bytes(value)  # type: ignore[no-any-return]
             if value.is_builtin():
                 return str(value.key).encode("utf-8")
-            return b"" if value in self.functions_in_progress else self.hash_function(value)
+            is_open = value in self.functions_in_progress  # it calls itself through others
+            return str(value.key).encode("utf-8") if is_open else self.hash_function(value)
 
     return ExactHasher()
 
@@ -245,7 +246,7 @@ def _named_values(adjoint: Any) -> list[tuple[str, Any]]:
 
 def _is_type(value: Any) -> bool:
     # a function's annotation may name typing.Tuple, which is no class
-    return isinstance(value, type) or hasattr(value, "native_name") or get_origin(value) is not None
+    return isinstance(value, type) or hasattr(value, "native_name") or get_origin(value) is tuple
 
 
 def _exact_type(kind: Any) -> str:

@@ -64,13 +64,16 @@ def _parsed(
     Raises:
         SettingError: A name or value is unknown, or a path is relative that must not be.
     """
+    if not given:  # mostly, and at each launch on a tape
+        return {}
     names = {spell(name): name for name in SETTINGS}
     strangers = sorted(set(given) - set(names))
     if strangers:
-        near = [match for one in strangers for match in get_close_matches(one.replace("-", "_"), names, 1)]
-        meant = f"did you mean {' and '.join(near)}? " if near else ""
-        former = "".join(f"{text}. " for name, text in FORMER.items() if spell(name) in strangers)
-        raise SettingError(unknown(", ".join(strangers)), remedy=f"{former}{meant}valid ones are {', '.join(names)}")
+        former = {spell(name): f"{text}. " for name, text in FORMER.items() if spell(name) in strangers}
+        others = [one.replace("-", "_") for one in strangers if one not in former]
+        near = [match for one in others for match in get_close_matches(one, names, 1)]
+        meant = f"{''.join(former.values())}did you mean {' and '.join(near)}? " if near else "".join(former.values())
+        raise SettingError(unknown(", ".join(strangers)), remedy=f"{meant}valid ones are {', '.join(names)}")
     found = {}
     for spelled, value in given.items():
         name = names[spelled]

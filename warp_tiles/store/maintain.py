@@ -18,7 +18,7 @@ from warp_tiles.store.manifest import Manifest
 from warp_tiles.store.paths import ASKED_HEADERS, HEADERS, HEADERS_SUFFIX, LAYOUT, MODULES, MODULES_SUFFIX, STARTS
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.store.statistics import STATISTICS
-from warp_tiles.util.processes import is_leftover
+from warp_tiles.util.processes import TEMP_PREFIX, is_leftover
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import TrustedFolder
 
@@ -248,6 +248,8 @@ def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport
 def drop_idle_locks(files: TrustedFolder, found: Iterable[tuple[str, os.stat_result]]) -> None:
     """Remove the files of locks that were not taken for a day, and the names of killed holders."""
     for name, status in list(found):
+        if name.rpartition("/")[2].startswith(TEMP_PREFIX):  # a name that is being written
+            continue
         # a held lock stays, and one without file locking
         lock, is_lock = f"{name.rpartition('.')[0]}.lock", name.endswith(".lock")
         if not is_lock or time.time() - status.st_mtime > DAY_S:

@@ -167,7 +167,7 @@ def write_output(path: Path, data: bytes) -> None:
 
 
 def _special(path: Path) -> Path | int | None:
-    """What to open for an output that is written to in place: a path, or a copy of a standard stream. None for a file.
+    """What to open for an output that is written to in place: a path, or a copy of an open file. None for a file.
 
     Raises:
         IsADirectoryError: It is a folder.
@@ -178,10 +178,11 @@ def _special(path: Path) -> Path | int | None:
         return None
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
-    for stream in (1, 2):
-        with suppressed(OSError):  # it is closed
-            if os.path.samestat(status, os.fstat(stream)):
-                return os.dup(stream)  # which keeps its place in the file
+    named = [int(path.name)] if path.parent.name == "fd" and path.name.isdecimal() else []
+    for number in (*named, 1, 2):
+        with suppressed(OSError, OverflowError):  # it is not open
+            if os.path.samestat(status, os.fstat(number)):
+                return os.dup(number)  # which keeps its place in the file
     return None if stat.S_ISREG(status.st_mode) else path
 
 
