@@ -201,9 +201,10 @@ def test_the_launch_that_loads_a_module_is_known_from_its_frame(module: Any, mon
     def load_nothing(self: Any, device: Any, block_dim: int | None = None) -> None:
         found.append(searches.launching())
 
-    monkeypatch.setattr(type(module.gemm.module), "load", load_nothing)
     a, c = wp.zeros((256, 256), dtype=wp.float16, device="cpu"), wp.zeros((256, 256), dtype=float, device="cpu")
-    wp.launch_tiled(module.gemm, dim=(2, 2), inputs=[a, a], outputs=[c], block_dim=1, device="cpu")
+    with monkeypatch.context() as patch:  # it ends before warp_tiles is disabled
+        patch.setattr(type(module.gemm.module), "load", load_nothing)
+        wp.launch_tiled(module.gemm, dim=(2, 2), inputs=[a, a], outputs=[c], block_dim=1, device="cpu")
     (launch,) = found
     assert launch is not None
     assert (launch.kernel, launch.dim, launch.values, launch.outputs) == (module.gemm, (2, 2, 1), (a, a, c), 1)
