@@ -11,6 +11,7 @@ import tempfile
 import threading
 import tracemalloc
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,65 +20,98 @@ import warp as wp
 import warp_tiles
 from tests.hardening.devices import device
 from tests.integration.helpers import gemm, load
+from tests.tuning.tuning_records import key as record_key
+from tests.tuning.tuning_records import timing
 from warp_tiles._warp.modules import compile_module
-from warp_tiles.errors import BundleError
+from warp_tiles.cli.output import write_depfile
+from warp_tiles.errors import BundleError, CacheError, OutputError, RecordError
 from warp_tiles.store import LTOIR
 from warp_tiles.store.bundle import write_bundle
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.envelope import MAGIC
-from warp_tiles.store.transfer import import_bundle
+from warp_tiles.store.key import CacheKey
+from warp_tiles.store.transfer import export, import_bundle
+from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.files import matches, open_output, write_output
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def test_a_fifo_is_written_to(tmp_path: Path) -> None:
+def full_cache(root: Path) -> Cache:
+    cache = Cache(root)
+    cache.put(CacheKey.of({"name": "a"}), b"payload", {})
+    return cache
+
+
+def export_entries(folder: Path, path: Path) -> None:
+    export({LTOIR: full_cache(folder / "cache")}, path, None, {})
+
+
+def export_records(folder: Path, path: Path) -> None:
+    store = RecordStore(folder / "tuning")
+    store.merge(record_key(), [timing({"x": 1})])
+    store.export(path)
+
+
+WRITERS: dict[str, Callable[[Path, Path], None]] = {
+    "cache export": export_entries,
+    "tune export": export_records,
+    "run --report": lambda folder, path: write_output(path, b"{}"),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_fifo_is_written_to(tmp_path: Path, writer: str) -> None:
     path, received = tmp_path / "fifo", []
     os.mkfifo(path)
     reader = threading.Thread(target=lambda: received.append(path.read_bytes()), daemon=True)
     reader.start()
-    write_output(path, b"{}")
+    WRITERS[writer](tmp_path, path)
     reader.join(10)
     assert len(received[0]) > 1
     assert stat.S_ISFIFO(path.lstat().st_mode)
 
 
+@pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("name", ["full", "null"])
-def test_a_device_is_never_replaced(tmp_path: Path, name: str) -> None:
+def test_a_device_is_never_replaced(tmp_path: Path, writer: str, name: str) -> None:
     node, link = device(tmp_path, name), tmp_path / "link"
     link.symlink_to(node)
     for path in (node, link):
         if name == "full":
-            with pytest.raises(OSError, match="No space left"):
-                write_output(path, b"{}")
+            with pytest.raises((CacheError, RecordError, OutputError, OSError), match="No space left"):
+                WRITERS[writer](tmp_path, path)
         else:
-            write_output(path, b"{}")
+            WRITERS[writer](tmp_path, path)
     assert stat.S_ISCHR(os.lstat(node).st_mode)
     assert link.is_symlink()
 
 
-def test_a_link_stays_and_the_file_behind_it_is_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_link_stays_and_the_file_behind_it_is_replaced(tmp_path: Path, writer: str) -> None:
     (tmp_path / "there").mkdir()
     target, link = tmp_path / "there" / "target", tmp_path / "link"
     target.write_text("old")
     link.symlink_to(target)
-    write_output(link, b"{}")
+    WRITERS[writer](tmp_path, link)
     assert link.is_symlink()
     assert target.read_bytes() != b"old"
     assert sorted(path.name for path in target.parent.iterdir()) == ["target"]
 
 
-def test_a_folder_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_folder_is_refused(tmp_path: Path, writer: str) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match="it is a folder"):
-        write_output(tmp_path / "folder", b"{}")
+    with pytest.raises((CacheError, RecordError, OutputError, OSError), match="it is a folder"):
+        WRITERS[writer](tmp_path, tmp_path / "folder")
 
 
+@pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
-def test_the_umask_decides_who_can_read_an_output(tmp_path: Path, mask: int) -> None:
+def test_the_umask_decides_who_can_read_an_output(tmp_path: Path, writer: str, mask: int) -> None:
     before = os.umask(mask)
     try:
-        write_output(tmp_path / "output", b"{}")
+        WRITERS[writer](tmp_path, tmp_path / "output")
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "output").stat().st_mode) == 0o666 & ~mask
@@ -279,3 +313,16 @@ def test_an_envelope_of_any_json_takes_bounded_memory(tmp_path: Path) -> None:
     ):
         write_bundle(path, [(LTOIR, key, head)])
         assert memory_of_refusal(path, reason) < most
+
+
+@pytest.mark.parametrize("name", ["null", "full"])
+def test_a_depfile_is_written_to_a_device_and_does_not_replace_it(tmp_path: Path, name: str, enabled: None) -> None:
+    node = device(tmp_path, name)
+    (tmp_path / "output.d").symlink_to(node)
+    if name == "full":
+        with pytest.raises(OutputError, match="No space left"):
+            write_depfile(tmp_path / "output")
+    else:
+        write_depfile(tmp_path / "output")
+    assert stat.S_ISCHR(node.lstat().st_mode)
+    assert (tmp_path / "output.d").is_symlink()

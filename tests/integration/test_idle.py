@@ -123,7 +123,7 @@ def test_what_no_launch_has_asked_for_is_looked_up_here_alone_and_warned_of_neve
     first, second, third = plain(1, SLOW), plain(2), plain(3)
     wp.set_module_options({"lineinfo": True}, module=second)
     only(first, second, third)
-    asked, said = list[bool](), list[tuple[str, str]]()
+    asked, said = list[bool](), list[str]()
     upstream_of = warp_module_build.upstream_of
 
     def ask(*given: Any) -> Any:
@@ -131,9 +131,7 @@ def test_what_no_launch_has_asked_for_is_looked_up_here_alone_and_warned_of_neve
         return upstream_of(*given)
 
     monkeypatch.setattr(warp_module_build, "upstream_of", ask)
-    monkeypatch.setattr(
-        warp_module_build, "say_left_to_warp", lambda reason: said.append((reason, threading.current_thread().name))
-    )
+    monkeypatch.setattr(warp_module_build, "say_left_to_warp", said.append)
     device.load(first.__name__)
     until(lambda: not builds()._running and bool(builds()._unasked))
     assert builds()._compiled == 1, "the third module"
@@ -141,7 +139,7 @@ def test_what_no_launch_has_asked_for_is_looked_up_here_alone_and_warned_of_neve
     assert not any(asked)
     assert not said
     device.load(second.__name__)
-    assert {reason for reason, _ in said} == {"the option lineinfo is on"}
+    assert said == ["the option lineinfo is on"] * len(said) != []
 
 
 LATE = """

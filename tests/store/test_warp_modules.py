@@ -137,6 +137,12 @@ def test_a_known_module_is_not_generated(everything: Path, no_generation: Callab
     )
 
 
+def test_modules_of_other_names_have_other_entries(everything: Path) -> None:
+    compiled(load(text()), everything / "first")
+    compiled(load(text()), everything / "second")
+    assert [record["found"] for record in records()] == [False, False], "symbols contain the name of the file"
+
+
 def test_a_module_is_found_by_its_content(everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load(text())
     expected = compiled(module, everything / "first")
@@ -482,6 +488,15 @@ def test_a_worker_that_dies_after_its_answer_costs_nothing(
         for module, files in zip(modules, expected, strict=True):
             assert compiled(module, tmp_path / "out" / module.__name__) == files
     assert [r.message for r in caplog.records if "in this process" in r.message] == []
+
+
+def test_several_architectures_in_one_process(everything: Path, tmp_path: Path) -> None:
+    module = load(text())
+    found = {arch: compiled(module, everything / str(arch), arch=arch) for arch in (80, 90)}
+    assert [record["found"] for record in records()] == [False, False]
+    warp_tiles.disable()
+    for arch, files in found.items():
+        assert compiled(module, tmp_path / "warp" / str(arch), arch=arch) == files
 
 
 def test_an_error_of_the_source_is_that_of_warp(everything: Path, capfd: pytest.CaptureFixture[str]) -> None:
