@@ -428,13 +428,19 @@ def test_modules_of_other_architectures_are_not_compiled_here(
     assert [module.arch for module in read_record(file).modules] == [90, 80]
 
 
+def record_of_eight(recorded: Any) -> Path:
+    """A start record of one module with eight block sizes."""
+    file: Path = recorded("first", load(text()))
+    record = read_record(file)
+    modules = [dataclasses.replace(record.modules[0], block_dim=32 * n) for n in range(1, 9)]
+    file.write_bytes(StartRecord(record.warp, tuple(modules)).to_bytes())
+    return file
+
+
 def test_a_cache_that_cannot_keep_modules_ends_the_builds(
     recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = recorded("first", load(text()))
-    record = read_record(file)
-    others = [dataclasses.replace(record.modules[0], block_dim=32 * n) for n in range(1, 9)]
-    file.write_bytes(StartRecord(record.warp, tuple(others)).to_bytes())
+    file = record_of_eight(recorded)
     monkeypatch.setenv("WARP_TILES_CACHE_MAX_BYTES", "1000")
     told = pytest.warns(RuntimeWarning, match="what it names cannot be kept.*WARP_TILES_CACHE_MAX_BYTES")
     given = warp_tiles.override(cache_dir=tmp_path / "full", modules="all", jobs=1)
@@ -448,10 +454,7 @@ def test_a_cache_that_cannot_keep_modules_ends_the_builds(
 def test_a_start_that_is_stopped_while_it_begins_raises_nothing(
     recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = recorded("first", load(text()))
-    record = read_record(file)
-    others = [dataclasses.replace(record.modules[0], block_dim=32 * n) for n in range(1, 9)]
-    file.write_bytes(StartRecord(record.warp, tuple(others)).to_bytes())
+    file = record_of_eight(recorded)
     built: list[StartModule] = []
 
     class Threads(DaemonThreads):
