@@ -207,16 +207,17 @@ def _exact_hasher() -> Any:
             values += adjoint.deferred_static_expressions
             values += _named_values(adjoint)
             parts = [_exact_type(kind) for kind in (*adjoint.arg_types.values(), *types)]
-            parts += [f"{name}={_exact_value(value, self._other)}" for name, value in values]
-            parts += [self._other(function).hex() for function in functions]
+            parts += [f"{name}={_exact_value(value, self._bytes_of)}" for name, value in values]
+            parts += [self._bytes_of(function).hex() for function in functions]
             return hashlib.sha256(repr(parts).encode("utf-8")).digest()
 
-        def _other(self, value: Any) -> bytes:
+        def _bytes_of(self, value: Any) -> bytes:
+            """A function by its content, a builtin by its name, and any other constant as Warp's hash has it."""
             if not hasattr(value, "is_builtin"):
                 return self.get_constant_bytes(value)  # type: ignore[no-any-return]
             if value.is_builtin():
                 return str(value.key).encode("utf-8")
-            is_open = value in self.functions_in_progress  # it calls itself through others
+            is_open = value in self.functions_in_progress  # a recursion, whose function is hashed further out
             return str(value.key).encode("utf-8") if is_open else self.hash_function(value)
 
     return ExactHasher()

@@ -116,8 +116,8 @@ def open_output(path: Path) -> Iterator[BinaryIO]:
     """Open an output that the user names: whole or not at all.
 
     A new file has the permissions that the umask allows, and a file that is replaced keeps its own. A link is followed,
-    and the file behind it is replaced. A FIFO, a device or a standard stream (``/dev/stdout``) is written to, and never
-    replaced.
+    and the file behind it is replaced. A FIFO, a device or an open file (``/dev/stdout``, ``/dev/fd/3``) is
+    written to, and never replaced.
 
     Yields:
         The stream. If the block raises, no file is changed.
