@@ -113,6 +113,16 @@ def errors_of_commands() -> Iterator[None]:
         yield
 
 
+def test_the_holder_of_a_lock_is_not_written_through_a_link(tmp_path: Path) -> None:
+    target, files = tmp_path / "target", TrustedFolder(tmp_path / "cache")
+    target.write_text("precious")
+    files.make("locks")
+    files.path("locks/x.holder").symlink_to(target)
+    with files.lock("locks/x.lock", 1.0, waiting=lambda _: None):
+        pass
+    assert target.read_text() == "precious"
+
+
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.filterwarnings("ignore:warp_tiles")
 def test_what_lies_behind_a_link_stays_as_it_is(tmp_path: Path, place: str) -> None:

@@ -3,13 +3,54 @@
 from __future__ import annotations
 
 import logging
-import zlib
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.store.cache_workers import files, fill, flip, get_or_build, key, key_file_of, object_of, payload
 from warp_tiles.store.cache import Cache
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 8 * 1000 - 1), st.booleans())
+def test_a_flipped_bit_of_a_payload_is_detected(bit: int, keep_times: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Cache(Path(folder, "c"))
+        (entry,) = fill(cache, "a")
+        assert cache.get(key("a")) == entry
+        flip(object_of(cache, entry), bit, keep_times=keep_times)
+        assert len(cache.verify().damaged) == 1
+        assert cache.get(key("a")) is None
+        assert files(cache.root) == []
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data(), st.booleans())
+def test_a_flipped_bit_of_a_manifest_is_detected(data: st.DataObject, keep_times: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Cache(Path(folder, "c"))
+        (entry,) = fill(cache, "a")
+        path = key_file_of(cache, entry)
+        flip(path, data.draw(st.integers(0, 8 * path.stat().st_size - 1)), keep_times=keep_times)
+        report = cache.verify()
+        assert [finding.path for finding in report.damaged] == [path]
+        assert report.sound == 0
+        assert cache.get(key("a")) is None
+        assert not path.exists()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=300), st.sampled_from(["object", "manifest"]))
+def test_replaced_bytes_are_detected(data: bytes, what: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Cache(Path(folder, "c"))
+        (entry,) = fill(cache, "a")
+        (object_of if what == "object" else key_file_of)(cache, entry).write_bytes(data)
+        assert len(cache.verify().damaged) == 1
+        assert cache.get(key("a")) is None
 
 
 def test_a_manifest_under_another_name_is_detected(cache: Cache) -> None:
@@ -20,13 +61,36 @@ def test_a_manifest_under_another_name_is_detected(cache: Cache) -> None:
     assert cache.get(key("b")) == second
 
 
-def test_a_forged_payload_is_found_by_its_sha256(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forged_payload_is_found_by_its_sha256(cache: Cache) -> None:
     """A forged payload can match the CRC-32. A changed time, or verify, adds the SHA-256."""
     (entry,) = fill(cache, "a")
-    object_of(cache, entry).write_bytes(payload("b"))
-    monkeypatch.setattr(zlib, "crc32", lambda _: entry.manifest.payload_crc32)
+    path = object_of(cache, entry)
+    forged = forge_crc32(payload("a"), entry.manifest.payload_crc32)
+    path.write_bytes(forged)
     assert len(cache.verify().damaged) == 1
     assert cache.get(key("a")) is None
+
+
+def forge_crc32(data: bytes, wanted: int) -> bytes:
+    """Other bytes of the same length and CRC-32. Gaussian elimination over single-bit changes finds them."""
+    import zlib
+
+    zero = zlib.crc32(bytes(len(data)))
+    basis: dict[int, tuple[int, int]] = {}
+    for bit in range(40):
+        effect, used = zlib.crc32((1 << bit).to_bytes(len(data), "little")) ^ zero, 1 << bit
+        while effect:
+            top = effect.bit_length()
+            if top not in basis:
+                basis[top] = (effect, used)
+                break
+            effect, used = effect ^ basis[top][0], used ^ basis[top][1]
+        else:
+            changed = (int.from_bytes(data, "little") ^ used).to_bytes(len(data), "little")
+            assert zlib.crc32(changed) == wanted
+            assert changed != data
+            return changed
+    raise AssertionError("40 bits span more than 32 dimensions")
 
 
 def test_damage_is_removed_reported_once_and_rebuilt(cache: Cache, caplog: pytest.LogCaptureFixture) -> None:

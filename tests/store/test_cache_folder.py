@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
 import subprocess
@@ -50,6 +51,23 @@ def build_twice(cache: Cache) -> None:
         assert not entry.is_stored
 
 
+@pytest.mark.parametrize("place", ["file", "below a file", "/proc/warp_tiles-cache", "/dev/null/cache"])
+def test_without_a_usable_folder_only_the_caching_is_lost(
+    tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    cache = Cache({"file": tmp_path / "file", "below a file": tmp_path / "file" / "x"}.get(place) or Path(place))
+    with caplog.at_level(logging.WARNING, "warp_tiles.cache"):
+        build_twice(cache)
+        again = Cache(cache.root)
+        build_twice(again)
+    assert {problem.kind for problem in cache.problems} == {"folder"}
+    assert len(again.problems) == len(cache.problems)
+    assert len(caplog.records) == len(cache.problems)  # once per process, not per cache or build
+    assert "Remedy:" in caplog.text
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
 @pytest.mark.parametrize("call", ["replace", "write", "fsync", "mkdir"])
 @pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES])
 def test_after_a_failed_write_only_the_caching_is_lost(
@@ -84,6 +102,22 @@ assert cache.get(key("a")).payload == payload("a")
     cache = Cache(root)
     assert len(files(root)) == 2
     assert (cache.verify().sound, cache.get(key("big"))) == (1, None)
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write a read-only folder")
+def test_a_read_only_folder_still_gives_hits(cache: Cache, root: Path) -> None:
+    (entry,) = fill(cache, "a")
+    folders = [path for path in (root, *root.rglob("*")) if path.is_dir()]
+    for path in folders:
+        path.chmod(0o500)
+    try:
+        assert cache.get(key("a")) == entry
+        assert get_or_build(cache, key("b"), lambda: (payload("b"), {}))[1] is False
+        with pytest.raises(CacheError):
+            cache.clear()
+    finally:
+        for path in folders:
+            path.chmod(0o700)
 
 
 def test_hits_need_no_write_access(cache: Cache, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,13 +163,18 @@ def problems_of(root: Path) -> dict[str, list[str]]:
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX permissions")
 class TestTrust:
     @pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702, 0o1777])
-    def test_a_folder_that_others_can_write_is_refused(self, root: Path, mode: int) -> None:
-        root.mkdir()
-        root.chmod(mode)
+    @pytest.mark.parametrize("below", ["", "v1", "v1/keys", "v1/objects", "v1/locks"])
+    def test_a_folder_that_others_can_write_is_refused(self, root: Path, mode: int, below: str) -> None:
+        (root / below).mkdir(parents=True)
+        for path in ((root / below), *(root / below).parents):
+            if path.is_relative_to(root):
+                path.chmod(0o700)
+        (root / below).chmod(mode)
+        before = files(root)
         with pytest.raises(CacheError, match="is refused") as caught:
             Cache(root).check_trust()
         assert "chmod 700" in caught.value.remedy
-        assert files(root) == []
+        assert files(root) == before
 
     @pytest.mark.parametrize("command", COMMANDS)
     def test_only_commands_of_the_user_fail(self, cache: Cache, root: Path, command: str) -> None:

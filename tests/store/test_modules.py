@@ -64,7 +64,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, store: Path, signing: Path) 
 
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    def submit(*_: object, **__: object) -> None:
+    def submit(*_: object) -> None:
         raise AssertionError("nothing may be compiled or linked")
 
     monkeypatch.setattr(CompilerPool, "submit", submit)
@@ -106,6 +106,14 @@ def test_a_damaged_module_is_built_here(
     assert cubin.read_bytes() == built
     assert (record["found"], counts(record)) == (False, (0, 1))
     assert sum("is refused" in entry.message for entry in caplog.records) == 1
+
+
+def test_a_key_that_is_not_trusted_loads_nothing(built: bytes, store: Path, tmp_path: Path) -> None:
+    stranger = tmp_path / "stranger.pem"
+    SigningKey.generate().write(stranger)
+    with machine(tmp_path, store, stranger) as out:
+        _, record = compile_module(load(TINY), out)
+    assert (record["found"], counts(record)) == (False, (1, 0))
 
 
 def test_the_policy_locked_builds_nothing(signing: Path, tmp_path: Path, no_compiler: None) -> None:

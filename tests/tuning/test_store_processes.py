@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tuning.tuning_records import CONFIGS, key, merge_many, read_damaged, tune
+from tests.tuning.tuning_records import CONFIGS, key, merge_many, read_damaged, timing, tune
 from tests.waiting import in_threads, until
 from warp_tiles.tuning.folder import slug
 from warp_tiles.tuning.store import RecordStore
@@ -41,6 +41,17 @@ def run_all(target: Callable[..., None], arguments: list[tuple[object, ...]]) ->
     for process in processes:
         process.join(30)
     return [process.exitcode for process in processes]
+
+
+def test_of_sixteen_processes_one_searches_and_all_take_its_winner(records: RecordStore, log: Path) -> None:
+    start_at = time.time() + 1.0
+    assert run_all(tune, [(str(records.root), str(log), start_at)] * 16) == [0] * 16
+    assert len(noted(log, "searches")) == 1
+    winners = Counter(name.split("-", 2)[2] for name in noted(log, "wins"))
+    assert list(winners.values()) == [16]
+    record = records.load(key())
+    assert record is not None
+    assert sorted(item.identity for item in record.timings) == sorted(timing(config).identity for config in CONFIGS)
 
 
 def test_another_process_takes_over_from_a_killed_search(records: RecordStore, log: Path) -> None:
@@ -75,7 +86,7 @@ def test_sixteen_writers_lose_nothing(records: RecordStore) -> None:
     assert [path.name for path in records.root.rglob(".tmp-*")] == []
 
 
-def test_a_damaged_record_is_replaced_once_and_new_ones_are_kept(records: RecordStore) -> None:
+def test_many_readers_set_a_damaged_record_aside_and_keep_new_ones(records: RecordStore) -> None:
     path = records.root / slug(key().subject) / f"{key().digest}.json"
     path.parent.mkdir(parents=True, mode=0o700)
     records.root.chmod(0o700)
@@ -85,6 +96,7 @@ def test_a_damaged_record_is_replaced_once_and_new_ones_are_kept(records: Record
     record = records.load(key())
     assert record is not None
     assert len(record.timings) == 8
+    assert path.with_suffix(".damaged").read_bytes() == b"{"
 
 
 class TestSingleFlight:
