@@ -64,7 +64,7 @@ def _parsed(
     Raises:
         SettingError: A name or value is unknown, or a path is relative that must not be.
     """
-    if not given:  # mostly, and at each launch on a tape
+    if not given:  # the usual case, also at each launch on a tape
         return {}
     names = {spell(name): name for name in SETTINGS}
     strangers = sorted(set(given) - set(names))
