@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -50,10 +51,12 @@ def warp_module(module: ModuleType) -> Any:
 
 @pytest.fixture
 def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets the modules that exist for this package."""
+    """Sets the modules that exist. Functions of their files are running, unless others are named."""
 
-    def exist(*modules: ModuleType) -> None:
+    def exist(*modules: ModuleType, running: Sequence[ModuleType] | None = None) -> None:
         monkeypatch.setattr("warp_tiles._warp.idle.users_own_modules", lambda: [*map(warp_module, modules)])
+        names = [module.__name__ for module in (modules if running is None else running)]
+        monkeypatch.setattr("warp_tiles._warp.idle._running", lambda _: names)
 
     return exist
 
@@ -93,6 +96,20 @@ def test_a_module_is_compiled_while_the_program_waits_for_another(device: StandI
     device.load(second.__name__)
     assert found_at_load() == [False, True]
     assert builds().summary() == "compiled on idle cores: 1"
+
+
+def test_only_the_files_of_running_functions_count(device: StandIn, only: Callable[..., None]) -> None:
+    first, second, third = plain(1, SLOW), plain(2), plain(3)
+    only(first, second, third, running=[third])
+    device.load(first.__name__)
+    until(lambda: not builds()._running and bool(builds()._unasked))
+    device.load(second.__name__)
+    device.load(third.__name__)
+    assert found_at_load() == [False, False, True]
+
+
+def test_a_running_function_names_its_file() -> None:
+    assert modules_ahead._running(sys._getframe())[0] == __name__
 
 
 def test_the_bytes_are_those_of_warp(device: StandIn, only: Callable[..., None], tmp_path: Path) -> None:
@@ -296,7 +313,7 @@ def test_a_worker_is_left_for_the_next_launch(monkeypatch: pytest.MonkeyPatch) -
     assert list(work.open) == ["m0", "m1", "m2", "m3"], "nothing starts after the end"
 
 
-def test_what_nobody_needs_stays_below_half_of_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quarter_of_what_nobody_needs_yet_stays_below_half_of_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(monkeypatch, [module_of(0, 10**4), module_of(1, 1)])
     work.wait(0.5)
     assert list(work.open) == ["m1"], "the first would take minutes"

@@ -48,7 +48,11 @@ class NotCompiled(BaseException):
 
 
 class IdleModules:
-    """The modules that exist and that no launch has asked for, the most likely ones first."""
+    """The modules that no launch has asked for and whose files have a running function, the innermost first.
+
+    Of the others that exist, most are never launched: 22 of the 29 of MuJoCo Warp at the first launch of n_humanoid,
+    and 89 of the 93 of Newton at that of Featherstone.
+    """
 
     def __init__(self, reloads: Reloads) -> None:
         self._reloads = reloads
@@ -65,7 +69,7 @@ class IdleModules:
         if given is None or capturing() or not lock.acquire(blocking=False):
             return None
         try:
-            for module in self._candidates(given["self"], left_s):
+            for module in self._candidates(left_s):
                 self._tried.add(module)
                 if (found := self._generated(module, given)) is not None or now_s() > end:
                     return found
@@ -76,18 +80,11 @@ class IdleModules:
             lock.release()
         return None
 
-    def _candidates(self, loaded: Any, left_s: float) -> list[Any]:
+    def _candidates(self, left_s: float) -> list[Any]:
         modules = [m for m in users_own_modules() if m not in self._tried and not m.hashers and not m.execs]
         modules = [m for m in modules if len(m.kernels) * _SECONDS_OF_A_KERNEL <= left_s]
-        if not modules:
-            return []
-        running, package = _running(sys._getframe()), _home(loaded).partition(".")[0]
-
-        def distance(module: Any) -> tuple[int, bool]:
-            home = _home(module)
-            return running.index(home) if home in running else len(running), home.partition(".")[0] != package
-
-        return sorted(modules, key=distance)
+        running = _running(sys._getframe())
+        return sorted((m for m in modules if _home(m) in running), key=lambda m: running.index(_home(m)))
 
     def _generated(self, module: Any, given: Mapping[str, Any]) -> IdleModule | None:
         if not reusable(module):

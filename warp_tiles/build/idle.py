@@ -1,7 +1,8 @@
 """Modules that no launch has asked for yet, compiled on idle cores while the program waits for another module.
 
 The waiting thread itself generates them (:mod:`warp_tiles._warp.idle`), so the program changes nothing meanwhile. A
-worker is always left for the next launch. What nobody needs costs at most half of the time that was needed so far.
+worker is always left for the next launch. What no launch has asked for counts as a quarter of its time, since a launch
+is likely, and may reach half of the time that was needed so far.
 Nothing starts unless more than two cores are idle: two that share one core's units would make the launch wait longer.
 """
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("warp_tiles")
 _MOST_PART = 0.5  # of the needed time
+_RISK = 0.25  # that no launch asks for a module whose file has a running function
 _LEFT_CORES = 2
 _STEP_S = 0.05
 _MOST_READY = 3  # generated modules that wait for a worker, of which the first that the budget allows is compiled
@@ -159,10 +161,11 @@ class IdleBuilds:
             if idle_cores() <= _LEFT_CORES:
                 return False
             running_s = sum(expected for _, expected in self._running.values())
-            spent = self._failed_s + sum(self._unasked.values()) + running_s
+            unasked_s = sum(self._unasked.values()) + running_s
+            budget = _MOST_PART * (self._needed_s + elapsed_s) - self._failed_s
             for one in self._ready:
                 expected = self._expected_s(len(one.module.source)) + one.generation_s
-                if spent + expected <= _MOST_PART * (self._needed_s + elapsed_s):
+                if _RISK * (unasked_s + expected) <= budget:
                     break
             else:
                 return False
