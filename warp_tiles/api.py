@@ -42,15 +42,15 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
             (docs/cluster.md). :func:`disable` does not shut it down.
         start: File of the program's start record (docs/cache.md). The modules that it names are compiled at once, side
             by side. :func:`disable`, or the end of the program, writes it with what was loaded. It contains the source
-            of the kernels. It needs ``modules="all"``. Under ``warp-tiles run``, it takes the place of the
-            script's own record.
+            of the kernels. With it, ``modules="auto"`` means ``all``. Under ``warp-tiles run``, it takes the place of
+            the script's own record.
 
     Raises:
         UnsupportedWarpError: The installed Warp lacks a part that warp_tiles hooks into. Warp stays unchanged. If it is
             newer than the newest tested version, a warning says so instead, and everything is left to it.
         SettingError: The environment or the project file holds an unknown name or value, the executor is none, or
             warp_tiles is already enabled and the call names an executor or a start record. The start record's folder
-            is missing, or ``modules`` is not ``all``.
+            is missing, or ``modules`` is ``tiles``.
     """
     if start is not None:
         require_place(Path(start))
@@ -101,12 +101,12 @@ def require_place(start: Path) -> None:
     """Refuse a file in which no start record can be kept.
 
     Raises:
-        SettingError: Its folder is missing, or ``modules`` is not ``all``.
+        SettingError: Its folder is missing, or ``modules`` is ``tiles``.
     """
-    if current().modules != "all":
+    if current().modules == "tiles":
         raise SettingError(
-            f"start is {os.fspath(start)!r}, and modules is {current().modules!r}, so no module is recorded",
-            "configure(modules='all') first, or set WARP_TILES_MODULES=all",
+            f"start is {os.fspath(start)!r}, and modules is 'tiles', so no module is recorded",
+            current().remedy("modules", "all"),
         )
     if not start.parent.is_dir():
         raise SettingError(f"start is {os.fspath(start)!r}, in no folder", "make the folder first")

@@ -46,7 +46,7 @@ def test_a_script_may_name_its_record_under_run(option: tuple[str, ...], kept: s
     script = tmp_path / "script.py"
     enable = "\nimport warp_tiles\nwarp_tiles.enable(start='script.json')\n"
     script.write_text(enable + SCRIPT.format(kernel=text(), folder=str(tmp_path / "out")))
-    environment = {**os.environ, "WARP_TILES_MODULES": "all", "WARP_TILES_CACHE_DIR": str(tmp_path / "cache")}
+    environment = {**os.environ, "WARP_TILES_CACHE_DIR": str(tmp_path / "cache")}
     command = [sys.executable, "-m", "warp_tiles", "run", *option, str(script)]
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120, cwd=tmp_path)
     assert [path.stem for path in tmp_path.glob("*.json")] == [kept][: bool(kept)]

@@ -398,8 +398,19 @@ def test_a_damaged_record_is_said_and_stays(tmp_path: Path, recorded: Any) -> No
     assert file.read_text() == "{"
 
 
+def test_with_a_record_all_modules_pass_through_the_cache_until_the_end(tmp_path: Path) -> None:
+    assert current().modules == "auto"
+    assert not current().all_modules
+    with warp_tiles.override(cache_dir=tmp_path / "cache"):
+        with warp_tiles.enabled(start=tmp_path / "start.json"):
+            assert current().all_modules
+        assert not current().all_modules
+        with warp_tiles.override(remote="https://store.example"):
+            assert current().all_modules, "a store serves all of them"
+
+
 def test_enable_refuses_a_record_that_cannot_be_kept(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="modules is 'tiles'"):
+    with warp_tiles.override(modules="tiles"), pytest.raises(SettingError, match="modules is 'tiles'"):
         warp_tiles.enable(start=tmp_path / "start.json")
     with warp_tiles.override(modules="all"):
         with pytest.raises(SettingError, match="in no folder"):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class PlainModules:
-    """Looks plain modules up before and after their generation, if the setting ``modules`` is ``all``.
+    """Looks plain modules up before and after their generation, if their settings say so.
 
     Attributes:
         uses_idle_cores: False if a start record names what is compiled ahead.
@@ -46,7 +46,7 @@ class PlainModules:
     @staticmethod
     def serves(settings: Settings) -> bool:
         """True if modules pass through the cache under some settings."""
-        return settings.modules == "all" and settings.policy != "off"
+        return settings.all_modules and settings.policy != "off"
 
     def settings(self, module: Any, options: Mapping[str, Any]) -> Settings | None:
         """The settings of a module that passes through the cache; None for one that is left to Warp."""

@@ -139,7 +139,7 @@ def run(
             enable()
             if is_enabled():
                 require_hooks("run").takes_start = keeps and start is None
-            if keeps and is_enabled() and current().modules == "all":
+            if keeps and is_enabled() and (start or current().all_modules):
                 root = cache_root(current().cache_dir)
                 file = start or default_file(root, script.title, str(script.require().resolve()))
                 require_hooks("run").begin_start(file)

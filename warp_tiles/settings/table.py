@@ -122,9 +122,10 @@ class Settings:
     from the environment, `configure()` and `override()`."""
     cache_modules: bool = _setting(False, values.flag, affects="modules")
     """Keep [linked modules](remote.md#linked-modules) in the cache too. A remote store always does."""
-    modules: str = _setting("tiles", values.choice("tiles", "all"), affects="modules")
+    modules: str = _setting("auto", values.choice("auto", "tiles", "all"), affects="modules")
     """Which CUDA modules pass through the cache: `tiles`, those with products or solvers; `all`, also those that
-    [Warp's compiler](cache.md#modules-of-warp) builds."""
+    [Warp's compiler](cache.md#modules-of-warp) builds; `auto`, all with a remote store or a start record of one's own,
+    and else those with products or solvers."""
     remote: str = _setting("", values.store_url, affects="modules", users_own=True)
     """URL of a [remote store](remote.md) behind the cache."""
     remote_push: bool = _setting(False, values.flag, affects="modules", users_own=True)
@@ -210,7 +211,12 @@ class Settings:
     @property
     def keeps_modules(self) -> bool:
         """True if linked modules are kept in the cache."""
-        return self.cache_modules or self.modules == "all" or bool(self.remote) or self.bundle is not None
+        return self.cache_modules or self.all_modules or bool(self.remote) or self.bundle is not None
+
+    @property
+    def all_modules(self) -> bool:
+        """True if modules without products or solvers pass through the cache, too."""
+        return self.modules == "all" or (self.modules == "auto" and bool(self.remote))
 
     @property
     def store_trust(self) -> str:

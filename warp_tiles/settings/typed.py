@@ -31,7 +31,7 @@ class Keywords(TypedDict, Generic[Removed], total=False):
     build_wait_s: float | Removed
     trusted_project_dirs: Sequence[Folder] | Removed
     cache_modules: bool | Removed
-    modules: Literal["tiles", "all"] | Removed
+    modules: Literal["auto", "tiles", "all"] | Removed
     remote: str | Removed
     remote_push: bool | Removed
     remote_wait_s: float | Removed
