@@ -4,7 +4,7 @@
     python benchmarks/client_speed.py --json /tmp/rough.json --phases cold --parallel-cold 8
 
 `humanoid`, `n_humanoid` and `aloha_pot` are models of `mujoco_warp/testspeed.py`, MuJoCo Warp's own benchmark.
-`featherstone` and `ik` are the solvers of client_scripts/newton_speed.py. Each run is a fresh process. `jit_s` is the
+`featherstone`, `ik` and `kamino` are the solvers of client_scripts/newton_speed.py. Each run is a fresh process. `jit_s` is the
 time until the first step was made or captured, for which all modules of the step are loaded. Steps are replayed as a
 graph.
 
@@ -48,7 +48,7 @@ MODELS = {  # of the package's test data, with the number of worlds and the opti
     "n_humanoid": ("humanoid/n_humanoid.xml", 1024, ("--nconmax=160", "--njmax=600")),
     "aloha_pot": ("aloha_pot/scene.xml", 1024, ("--nconmax=24", "--njmax=128")),
 }
-NEWTON = ("featherstone", "ik")
+NEWTON = ("featherstone", "ik", "kamino")
 NEWTON_WORLDS = 4096
 ALL = {"WARP_TILES_MODULES": "all"}
 SETTINGS = {

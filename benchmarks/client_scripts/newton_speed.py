@@ -1,6 +1,6 @@
-"""Runs Newton's Featherstone solver or its inverse kinematics, and prints what it measures as lines of JSON.
+"""Runs a solver of Newton, and prints what it measures as lines of JSON.
 
-    python benchmarks/client_scripts/newton_speed.py featherstone|ik [--device cuda:0] [--worlds 4096] [--steps 1000]
+    python benchmarks/client_scripts/newton_speed.py featherstone|ik|kamino [--device cuda:0] [--worlds 4096] [--steps 1000]
 
 The program does not use warp_tiles: `warp-tiles run` runs it as it runs any other. A line is printed as soon as its
 values are known. `setup_s` is the time in which packages are imported and the robot's description is read; no kernel
@@ -163,7 +163,67 @@ class InverseKinematics:
         return {**summary(self._joint_q.numpy()), "cost_mean": float(costs.mean()), "cost_max": float(costs.max())}
 
 
-SCENES: dict[str, Callable[[Any, str, int], Scene]] = {"featherstone": Featherstone, "ik": InverseKinematics}
+def four_bar() -> Any:
+    """A builder with the mechanism of Newton's example_kamino_basic_fourbar, which its own code builds."""
+    newton = import_module("newton")
+    robot = newton.ModelBuilder(up_axis=newton.Axis.Z)
+    newton.solvers.SolverKamino.register_custom_attributes(robot)
+    robot.default_shape_cfg.margin = robot.default_shape_cfg.gap = 0.0
+    import_module("newton.tests.utils").basics.build_boxes_fourbar(builder=robot, ground=False)
+    return robot
+
+
+class Kamino:
+    """``SolverKamino`` on free four-bar mechanisms, with the options of Newton's example. Its collisions know no ground.
+
+    Args:
+        robot: Builder with one mechanism.
+        device: Name of the device.
+        worlds: Number of mechanisms.
+    """
+
+    steps_per_call = 2  # the two states change places, so that a graph can be replayed
+    tile_kernel = "llt_blocked"
+
+    def __init__(self, robot: Any, device: str, worlds: int) -> None:
+        newton = import_module("newton")
+        builder = newton.ModelBuilder(up_axis=newton.Axis.Z)
+        for _ in range(worlds):
+            builder.add_world(robot)
+        self._model = builder.finalize(device=device, skip_validation_joints=True)
+        self._model.joint_target_ke.fill_(1.0)
+        self._model.joint_target_kd.fill_(0.001)
+        config = newton.solvers.SolverKamino.Config.from_model(self._model)
+        config.use_collision_detector = True
+        config.collision_detector.pipeline = "primitive"
+        config.collision_detector.max_contacts = 32 * worlds
+        self._solver = newton.solvers.SolverKamino(model=self._model, config=config)
+        self._states = self._model.state(), self._model.state()
+        self._control = self._model.control()
+        self._body_q, self._body_qd = wp.clone(self._model.body_q), wp.clone(self._model.body_qd)
+        self._worlds = worlds
+
+    def restart(self) -> None:
+        """Return to the initial state."""
+        wp.copy(self._states[0].body_q, self._body_q)
+        wp.copy(self._states[0].body_qd, self._body_qd)
+
+    def advance(self) -> None:
+        """Two steps."""
+        for before, after in (self._states, self._states[::-1]):
+            before.clear_forces()
+            self._solver.step(before, after, self._control, None, TIME_STEP_S)
+
+    def digest(self) -> dict[str, Any]:
+        """Of the poses of the bodies."""
+        return summary(self._states[0].body_q.numpy().reshape(self._worlds, -1))
+
+
+SCENES: dict[str, tuple[Callable[[], Any], Callable[[Any, str, int], Scene]]] = {
+    "featherstone": (quadruped, Featherstone),
+    "ik": (quadruped, InverseKinematics),
+    "kamino": (four_bar, Kamino),
+}
 
 
 def emit(**values: Any) -> None:
@@ -217,11 +277,12 @@ def main() -> None:
     wp.config.log_level = wp.LOG_WARNING
     wp.init()
     with wp.ScopedDevice(arguments.device) as device:
-        robot = quadruped()
+        read, make = SCENES[arguments.scene]
+        robot = read()
         wp.zeros(1, dtype=wp.float32)  # creates the device's context
         wp.synchronize_device(device)
         ready = time.perf_counter()
-        scene = SCENES[arguments.scene](robot, arguments.device, arguments.worlds)
+        scene = make(robot, arguments.device, arguments.worlds)
         scene.advance()
         wp.synchronize_device(device)
         emit(setup_s=round(ready - start, 2), jit_s=round(time.perf_counter() - ready, 2), first=scene.digest())
