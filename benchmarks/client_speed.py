@@ -4,9 +4,9 @@
     python benchmarks/client_speed.py --json /tmp/rough.json --phases cold --parallel-cold 8
 
 `humanoid`, `n_humanoid` and `aloha_pot` are models of `mujoco_warp/testspeed.py`, MuJoCo Warp's own benchmark.
-`featherstone`, `ik` and `kamino` are the solvers of client_scripts/newton_speed.py. Each run is a fresh process. `jit_s` is the
-time until the first step was made or captured, for which all modules of the step are loaded. Steps are replayed as a
-graph.
+`featherstone`, `ik` and `kamino` are the solvers of client_scripts/newton_speed.py. Each run is a fresh process.
+`jit_s` is the time until the first step was made or captured, for which all modules of the step are loaded. Steps are
+replayed as a graph.
 
 Cold runs start with empty caches. `own` sets `mathdx_opt_out=own`. `all`, `record` and `store` set `modules=all`: a
 first start, which writes a start record; a start with that record; and a start with a store, a folder behind Python's

@@ -1,6 +1,6 @@
 """Runs a solver of Newton, and prints what it measures as lines of JSON.
 
-    python benchmarks/client_scripts/newton_speed.py featherstone|ik|kamino [--device cuda:0] [--worlds 4096] [--steps 1000]
+    python benchmarks/client_scripts/newton_speed.py featherstone|ik|kamino [--device cuda:0] [--worlds 4096]
 
 The program does not use warp_tiles: `warp-tiles run` runs it as it runs any other. A line is printed as soon as its
 values are known. `setup_s` is the time in which packages are imported and the robot's description is read; no kernel
@@ -174,7 +174,7 @@ def four_bar() -> Any:
 
 
 class Kamino:
-    """``SolverKamino`` on free four-bar mechanisms, with the options of Newton's example. Its collisions know no ground.
+    """``SolverKamino`` on free four-bar mechanisms, with collisions as in Newton's example, which know no ground.
 
     Args:
         robot: Builder with one mechanism.
