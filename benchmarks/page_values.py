@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from math import exp, log
 from pathlib import Path
@@ -454,27 +454,40 @@ def dense_solves() -> dict[str, str]:
 
 def whole_starts() -> dict[str, str]:
     """Starts with modules="all" beside Warp's: on a GPU, and the compilation on two cores."""
-    titles = {name: f"MuJoCo Warp, {name}" for name in ("humanoid", "n_humanoid", "aloha_pot")}
 
     def line(title: str, warp_s: float, ratios: list[float | None]) -> list[str]:
-        return [title, f"{warp_s:.1f}", *("not measured" if ratio is None else f"{ratio:.2f}" for ratio in ratios)]
+        return [title, f"{warp_s:.1f}", *("not measured" if ratio is None else f"{ratio:.3g}" for ratio in ratios)]
 
     def on_gpu(name: str) -> list[str]:
         client = at("client_starts", "clients")[name]
         warp_s = next(run["jit_s"] for run in client["runs"] if run["side"] == "warp")
         ratios = client["compared"]["jit_to_warp"]
-        return line(titles[name], warp_s, [ratios.get(side) for side in ("all", "record", "store")])
+        title = "Newton, Kamino's solver" if name == "kamino" else f"MuJoCo Warp, {name}"
+        return line(title, warp_s, [ratios.get(side) for side in ("all", "record", "store")])
 
-    def on_two_cores(name: str) -> list[str]:
-        client = at("client_starts_two_cores", "clients")[f"mujoco_{name}"]
-        ratios = [client["ratios"][side] for side in ("first", "record", "store")]
-        return line(titles[name], client["seconds"]["warp"], ratios)
+    def on_two_cores(client: dict[str, Any]) -> list[str]:
+        return line(client["title"], client["seconds"]["warp"], list(client["ratios"].values()))
 
     head = ["client", "Warp, s", "first start", "with a start record", "with a store"]
     return {
-        "whole starts": table(head, map(on_gpu, titles)),
-        "whole starts on two cores": table(head, map(on_two_cores, titles)),
+        "whole starts": table(head, map(on_gpu, at("client_starts", "clients"))),
+        "whole starts on two cores": table(head, map(on_two_cores, at("client_starts_two_cores", "clients").values())),
     }
+
+
+def client_kernels() -> dict[str, str]:
+    """The kernels with tile functions in a step of MuJoCo Warp."""
+
+    def rows(model: str) -> Iterator[list[str]]:
+        sides = [at("client_kernels", f"{model}.{side}") for side in ("warp", "tiles", "own")]
+        for kernel, warp_us in sides[0]["kernels_us"].items():
+            if kernel in sides[0]["tile_kernels"]:
+                times = [f"{side['kernels_us'][kernel]:.1f}" for side in sides]
+                name, _, _ = kernel.partition("__locals__")
+                yield [model, f"`{name.lstrip('_')}`", f"{warp_us / sides[0]['step_us']:.1%}", *times]
+
+    head = ["model", "kernel", "share of the step", "Warp, µs", "warp_tiles, µs", '`mathdx_opt_out="own"`, µs']
+    return {"client kernels": table(head, [row for model in ("humanoid", "n_humanoid") for row in rows(model)])}
 
 
 def clients() -> dict[str, str]:
@@ -622,7 +635,7 @@ def recordings_and_tuning() -> dict[str, str]:
 def values() -> dict[str, str]:
     """Every name that a page may mark, with its text."""
     parts = (
-        compile_times, products, loops, whole_products, dense_solves, clients, whole_starts, clusters_and_stores,
-        recordings_and_tuning,
+        compile_times, products, loops, whole_products, dense_solves, clients, whole_starts, client_kernels,
+        clusters_and_stores, recordings_and_tuning,
     )  # fmt: skip
     return {name: text for part in parts for name, text in part().items()}

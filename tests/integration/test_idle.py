@@ -330,6 +330,17 @@ def test_a_quarter_of_what_nobody_needs_yet_stays_below_half_of_what_is_needed(m
     work.open["m2"].set_result(None)
 
 
+def test_waits_teach_the_speed_of_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(monkeypatch, [])
+    work.wait(0.2)
+    taught = work.builds._expected_s(10**6)
+    assert 1.0 < taught < 2.0, "one second for 100 kB was assumed, and 0.2 s for 1 MB were seen"
+    done: Future[None] = Future()
+    done.set_result(None)
+    work.builds.wait(done, 10**6, work.builds._pool, begun=True)  # type: ignore[arg-type]
+    assert work.builds._expected_s(10**6) == taught, "it began before the wait"
+
+
 def test_nothing_starts_while_others_have_all_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(monkeypatch, [module_of(0, 1)])
     work.has_slot = False

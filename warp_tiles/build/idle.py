@@ -35,7 +35,7 @@ _RISK = 0.25  # that no launch asks for a module whose file has a running functi
 _LEFT_CORES = 2
 _STEP_S = 0.05
 _MOST_READY = 3  # generated modules that wait for a worker, of which the first that the budget allows is compiled
-_FIRST_S, _FIRST_BYTES = 2.0, 100_000  # the assumed speed of the compiler before the first build
+_FIRST_S, _FIRST_BYTES = 1.0, 100_000  # the assumed speed of the compiler before the first build
 
 
 @dataclass(frozen=True)
@@ -105,13 +105,14 @@ class IdleBuilds:
 
     # ---- called by the build of a module that a launch waits for
 
-    def wait(self, work: Future[Any], size_bytes: int, pool: CompilerPool) -> None:
+    def wait(self, work: Future[Any], size_bytes: int, pool: CompilerPool, *, begun: bool = False) -> None:
         """Wait for the compiler, and compile other modules meanwhile.
 
         Args:
             work: The request of the launch.
             size_bytes: Size of its source.
             pool: The workers.
+            begun: True if the request began earlier, so that its time tells nothing of the compiler's speed.
         """
         started, self._pool = now_s(), pool
         with self._lock:
@@ -124,9 +125,12 @@ class IdleBuilds:
                 if not (may_step and self._waiting == 1 and self._step(elapsed, left)):
                     wait_all([work], _STEP_S)
         finally:
+            seconds = now_s() - started
             with self._lock:
                 self._waiting -= 1
-                self._needed_s += now_s() - started
+                self._needed_s += seconds
+                if not begun:
+                    self._built_s, self._built_bytes = self._built_s + seconds, self._built_bytes + size_bytes
 
     def needed(self, key: CacheKey, size_bytes: int) -> None:
         """A launch needs a module. If the module is being compiled, wait for it."""
@@ -135,7 +139,7 @@ class IdleBuilds:
             running, _ = self._running.get(key.digest, (None, 0.0))
         started = now_s()
         if running is not None and self._pool is not None:
-            self.wait(running, size_bytes, self._pool)
+            self.wait(running, size_bytes, self._pool, begun=True)
         if (seconds := self._unasked.pop(key.digest, None)) is not None:
             self._needed_s += max(0.0, seconds - (now_s() - started))
 
