@@ -227,3 +227,6 @@ def test_a_configuration_is_that_of_the_gpus_name(name: str, monkeypatch: pytest
     device: Any = SimpleNamespace(is_cuda=True, arch=90, sm_count=132, name=name)
     answered(checked(a, b, c).call, device)
     assert asked == [name]
+    monkeypatch.setattr(wp.config, "deterministic", getattr(wp, "DeterministicMode", bool)(1), raising=False)
+    answered(checked(a, b, c).call, device)
+    assert asked == [name], "another configuration is another order of additions"

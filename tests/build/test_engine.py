@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -146,6 +147,15 @@ def test_the_constructor_of_an_engine_creates_no_files(tmp_path: Path) -> None:
         assert engine.cache.root == tmp_path / "cache"
         engine.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_records_do_not_count_in_a_deterministic_module() -> None:
+    tuned: Any = SimpleNamespace(snapshot=lambda *_: "records", tune_launch=lambda *_: pytest.fail("a search"))
+    engine = Engine(tuned=tuned)
+    deterministic = settings.current({"deterministic": 1})
+    assert engine.answers(settings.current()) == "records"
+    assert engine.answers(deterministic) is None
+    engine.tune_launch(deterministic)
 
 
 def test_the_cache_depends_on_the_settings(bench: Bench, tmp_path: Path) -> None:

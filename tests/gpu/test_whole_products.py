@@ -24,7 +24,7 @@ class Recorded:
         tape: The tape.
     """
 
-    def __init__(self, form: Whole, gpu: str, mode: str) -> None:
+    def __init__(self, form: Whole, gpu: str, mode: str, *, deterministic: bool = False) -> None:
         self.a, self.b = integers(1, M, K, most=1), integers(2, K, N, most=1)
         self.g = integers(3, M, N, most=1) + (0.25 if form.result == "float32" else 0.0)
         dtype, result = getattr(wp, form.dtype), getattr(wp, form.result)
@@ -37,9 +37,11 @@ class Recorded:
         self._gradient = on(self.g, result, gpu)
         tiles = -(-M // 32), -(-N // 16)
         a, b, self._c = self._arrays
+        multiply = load(form.text, block_dim=THREADS).multiply
+        multiply.module.options["deterministic"] = wp.DeterministicMode(deterministic)
         with warp_tiles.override(gemm_gradients=mode), wp.Tape() as self.tape:
             wp.launch_tiled(
-                load(form.text, block_dim=THREADS).multiply,
+                multiply,
                 dim=tiles[::-1] if form.swapped else tiles,
                 inputs=[a, b, K],
                 outputs=[self._c],
@@ -110,3 +112,15 @@ def test_the_products_are_the_same_in_each_run(gpu: str) -> None:
         found.append(recorded.gradients())
     for first, second in zip(*found):
         assert np.array_equal(first, second)
+
+
+def test_gradients_of_a_deterministic_module_have_the_same_bits_in_each_run(gpu: str) -> None:
+    gradient, found = np.random.default_rng(0).normal(size=(M, N)), []
+    for _ in range(20):
+        launched = Recorded(WHOLE["bounds from a shape"], gpu, "auto", deterministic=True)
+        (record,) = launched.tape.launches
+        assert isinstance(record, RecordedProduct)
+        launched.use(gradient, gpu)
+        launched.backward()
+        found.append(b"".join(values.tobytes() for values in launched.gradients()))
+    assert len(set(found)) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import warnings
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ import warp_tiles
 from tests.array_products.cases import CPU, Values, integers, on
 from tests.integration.helpers import load
 from tests.whole_kernels import OTHERS, WHOLE, Whole, kernel
+from warp_tiles._warp import installed
 from warp_tiles._warp.tapes import RecordedProduct, Tapes
 from warp_tiles.array_products import prepared as prepared_module
 from warp_tiles.array_products.backward import Backward, gemm_gradients
@@ -323,6 +325,47 @@ def test_other_arrays_of_a_kernel_do_not_matter() -> None:
     values.insert(3, on(np.zeros((2, 2))))
     with warp_tiles.override(gemm_gradients="always"):
         assert isinstance(tapes.gradients(multiply, [3, 4, THREADS], values, GPU, THREADS), Backward)
+
+
+@pytest.mark.skipif(not hasattr(wp, "DeterministicMode"), reason="Warp has no deterministic mode before 1.19")
+@pytest.mark.parametrize(("mode", "expected"), [("auto", True), ("always", True), ("off", False)])
+def test_a_deterministic_module_needs_no_large_arrays(mode: str, *, expected: bool) -> None:
+    tapes, _ = recorder()
+    multiply, _ = plan_of(kernel())
+    values, _, _ = arguments(WHOLE["bounds from a shape"])
+    multiply.module.options["deterministic"] = wp.config.DeterministicMode.RUN_TO_RUN
+    with warp_tiles.override(gemm_gradients=mode):
+        found = tapes.gradients(multiply, [3, 4, THREADS], values, GPU, THREADS)
+    assert isinstance(found, Backward) == expected
+
+
+COPY = """
+@wp.kernel
+def copy(A: wp.array2d(dtype=float), B: wp.array2d(dtype=float)):
+    i, j = wp.tid()
+    wp.tile_store(B, wp.tile_load(A, shape=(8, 8)), offset=(8 * i, 8 * j))
+"""
+
+
+FORWARD_ALONE = COPY.replace("@wp.kernel", "@wp.kernel(enable_backward=False)")
+WITHOUT_LOAD = COPY.replace("wp.tile_load(A, shape=(8, 8))", "wp.tile_zeros(shape=(8, 8), dtype=float)")
+
+
+@pytest.mark.parametrize(
+    ("kernel_text", "requires_grad", "warns"),
+    [(COPY, True, True), (COPY, False, False), (FORWARD_ALONE, True, False), (WITHOUT_LOAD, True, False)],
+)
+def test_a_tape_warns_once_of_gradients_without_an_order(kernel_text: str, *, requires_grad: bool, warns: bool) -> None:
+    tapes = Tapes(lambda *_: None, lambda *asked: installed().mentions(*asked), lambda *_: "")
+    copy = load(kernel_text).copy
+    values = [wp.zeros((8, 8), dtype=float, device=CPU, requires_grad=requires_grad) for _ in range(2)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            tapes.warn_of_order(copy, values)
+    found = [str(each.message) for each in caught]
+    assert len(found) == warns
+    assert all("tile_load adds atomically" in text and "warp_tiles.matmul" in text for text in found)
 
 
 def test_a_number_of_another_type_decides_no_range() -> None:

@@ -16,6 +16,7 @@ import warp
 from warp_tiles._warp.internals import find, missing_part
 from warp_tiles._warp.launch import has_adjoint
 from warp_tiles._warp.modules import name_of
+from warp_tiles.codegen.operations import LOAD
 from warp_tiles.errors import RecordingError, WarpTilesError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.plan.whole import LEAST_WORK, Argument, WholeProduct
@@ -52,6 +53,7 @@ class Tapes:
         self._mentions = mentions
         self._gradients = gradients
         self._warned: weakref.WeakSet[Any] = weakref.WeakSet()  # kernels for which the log has a reason
+        self._unordered: weakref.WeakSet[Any] = weakref.WeakSet()  # kernels whose loads were looked for
         self._examined: weakref.WeakSet[Any] = weakref.WeakSet()  # kernels whose solvers were looked for
         self._plans: weakref.WeakKeyDictionary[Any, dict[Key, ModulePlan | None]] = weakref.WeakKeyDictionary()
 
@@ -73,6 +75,8 @@ class Tapes:
         backward = self.gradients(kernel, dim, [*inputs, *outputs], device, block_dim)
         if backward is not None:
             tape.launches[-1] = RecordedProduct(tape.launches[-1], tape, backward)
+        elif device.is_cuda and kernel.module.options.get("deterministic"):
+            self.warn_of_order(kernel, [*inputs, *outputs])
 
     def gradients(self, kernel: Any, dim: Any, values: Sequence[Any], device: Any, block_dim: int) -> Any:
         """The gradients of a launch as two products, or None if its adjoint kernel computes them.
@@ -88,10 +92,10 @@ class Tapes:
         matrices = [value for value in values if isinstance(value, warp.array) and value.ndim == 2]
         if len(matrices) < 3 or not any(array.requires_grad for array in matrices):
             return None
-        mode = current(kernel.module.options, kernel.module.name).gemm_gradients
-        least = 0 if mode == "always" else LEAST_WORK
+        resolved = current(kernel.module.options, kernel.module.name)
+        least = 0 if resolved.gemm_gradients == "always" or resolved.deterministic else LEAST_WORK
         most = max(array.size for array in matrices) * max(max(array.shape) for array in matrices)
-        if mode == "off" or most < least:
+        if resolved.gemm_gradients == "off" or most < least:
             return None
         whole = self._whole_product(kernel, device.arch, block_dim)
         if whole is None:
@@ -124,6 +128,19 @@ class Tapes:
             }
         for call, reason in lost.items():
             warn(f"a tape records kernel {name_of(kernel)}, in which {call} has no gradient: {reason}")
+
+    def warn_of_order(self, kernel: Any, values: Sequence[Any]) -> None:
+        """Warns once of a deterministic kernel whose adjoint adds to gradients of arrays atomically."""
+        if kernel in self._unordered or not has_adjoint(kernel):
+            return
+        if any(isinstance(value, warp.array) and value.requires_grad for value in values):
+            self._unordered.add(kernel)
+            if self._mentions(kernel, {LOAD}):
+                warn(
+                    f"a tape records kernel {name_of(kernel)} of a deterministic module, whose adjoint of {LOAD} adds "
+                    "atomically: where several blocks load an element, the order of additions to its gradient varies. "
+                    "Compute products of whole arrays by warp_tiles.matmul, or let one block load each element"
+                )
 
     def _whole_product(self, kernel: Any, arch: int, block_dim: int) -> WholeProduct | None:
         """The product that a kernel is, or None."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import warp
+
 from warp_tiles._warp import is_enabled
 from warp_tiles._warp.intercept import is_planning
 from warp_tiles.gemm.matmul_question import CPU_TILE, MatmulAnswer, MatmulConfig, MatmulProblem, ShapeBucket
@@ -44,7 +46,8 @@ def answer(problem: MatmulProblem, device: Any, config: MatmulConfig | None = No
     pipeline = _pipeline()
     if config is not None:
         return answer_of(problem, config, arch, multiprocessors, gpu=gpu, pipeline=pipeline, is_loop=True)
-    records = records_for(arch, multiprocessors, gpu)
+    is_deterministic = getattr(warp.config, "deterministic", False)  # Warp 1.19
+    records = {} if is_deterministic else records_for(arch, multiprocessors, gpu)
     return choose_matmul(problem, arch, multiprocessors, records, gpu=gpu, pipeline=pipeline)
 
 

@@ -140,8 +140,10 @@ class Engine:
             self.tuned.forget()
 
     def answers(self, resolved: Settings) -> Tuned | None:
-        """The measured answers under some settings; None if there are none."""
-        return self.tuned.snapshot(resolved, self.build_context(resolved).store) if self.tuned is not None else None
+        """The measured answers under some settings; None if there are none, or if they do not count."""
+        if self.tuned is None or resolved.deterministic:
+            return None
+        return self.tuned.snapshot(resolved, self.build_context(resolved).store)
 
     def tune_launch(self, resolved: Settings) -> None:
         """Tune the kernel that this thread is launching, if it launches one on a GPU.
@@ -151,7 +153,7 @@ class Engine:
         Args:
             resolved: The settings. Their ``tune_budget_s`` limits the search.
         """
-        if self.tuned is not None:
+        if self.tuned is not None and not resolved.deterministic:
             self.tuned.tune_launch(self, resolved)
 
     def connect(self, resolved: Settings) -> None:

@@ -177,8 +177,9 @@ def current(options: Mapping[str, Any] | None = None, module: str = "") -> Setti
         found[name] = value, f"{OF_MODULE} {OPTION_PREFIX}{name}{suffix}"
     found.update(process)
     layers = tuple((name, layer) for name, (_, layer) in found.items())
-    answers = str((options or {}).get(ANSWERS) or "")
-    return Settings(**{name: value for name, (value, _) in found.items()}, answers=answers, layers=layers)
+    answers, deterministic = str((options or {}).get(ANSWERS) or ""), bool((options or {}).get("deterministic"))
+    values = {name: value for name, (value, _) in found.items()}
+    return Settings(**values, answers=answers, deterministic=deterministic, layers=layers)
 
 
 def on_change(listener: Callable[[], None]) -> None:

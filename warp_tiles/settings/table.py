@@ -91,6 +91,8 @@ class Settings:
     Attributes:
         answers: Answers that count before tuning records, as JSON by the digests of their questions. A search forces
             them with the option ``warp_tiles_answers`` of a module of its own. It is not a setting.
+        deterministic: True under Warp's module option ``deterministic``. Tuning records do not count then, since they
+            change the order of additions. It is not a setting.
         fast_by_default: True if warp_tiles itself chose the policy ``fast``. Then the next provider may replace one
             without its toolchain. It is not a setting.
         layers: The layer of each value that is not a default, by name. It does not count for equality.
@@ -154,7 +156,8 @@ class Settings:
     changes](numerics.md))."""
     gemm_gradients: str = _setting("auto", values.choice("auto", "always", "off"))
     """Where a kernel is a product of whole arrays, a tape on a GPU computes its gradients as [two
-    products](loops.md#gradients): `auto` for large arrays, `always`, or `off`."""
+    products](loops.md#gradients): `auto` for large arrays, and for all in a
+    [deterministic](numerics.md#order-of-additions) module; `always`; or `off`."""
     solver_gradients: str = _setting("warp", values.choice("warp", "own"), affects="code")
     """Gradients of solvers on a GPU: `warp` computes those that Warp has, of `tile_cholesky` and `tile_lower_solve`;
     `own` computes those of [all eight](providers.md#gradients-of-solvers)."""
@@ -175,6 +178,7 @@ class Settings:
     tune_budget_s: float = _setting(0.0, values.seconds)
     """Time limit of one search in seconds; 0 is no limit."""
     answers: str = dataclasses.field(default="", repr=False)
+    deterministic: bool = dataclasses.field(default=False, repr=False)
     fast_by_default: bool = dataclasses.field(default=False, repr=False)
     layers: tuple[tuple[str, str], ...] = dataclasses.field(default=(), compare=False, repr=False)
 
