@@ -13,7 +13,7 @@ the building of models, which are recorded apart.
 warp_tiles in workers, and warp_tiles again with its own cache, Warp's being empty. It compares the bytes of all modules
 without functions. Python's hashes of strings are fixed, because Warp orders variables of the source by them.
 
-`--starts` measures whole starts with that setting, one module after another as launches ask for them: Warp; a first
+`--starts` measures whole starts with that setting, in which launches load their modules for a fake GPU: Warp; a first
 start, which writes a start record and pushes to a store; a start with the record; a start with the store, a folder
 behind Python's HTTP server. All caches are empty. Compilations ahead of a launch also run while the client is imported
 and its model is built, so what that takes longer than with Warp is added to the seconds of a side.

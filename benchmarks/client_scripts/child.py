@@ -4,8 +4,8 @@
 
 The folder receives the cubins. The environment names the caches. `tiles` and `all` enable warp_tiles before the client
 is imported, as a user does, and the others do not. `warp_threads` and `all` compile on a thread for each core; `all`
-sets modules="all", so that workers compile. `start` sets it too, compiles one module after another, as launches do, and
-begins with the start record RECORD, if it exists, and writes it.
+sets modules="all", so that workers compile. `start` sets it too, loads each module at its first launch, for a fake GPU,
+and begins with the start record RECORD, if it exists, and writes it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import warp as wp
 
 import warp_tiles
 from benchmarks.client_scripts.steps import STEPS
+from benchmarks.stand_in import stand_in
 from warp_tiles._warp.intercept import NotedLaunch, intercepted
 from warp_tiles.util.threads import available_cores, side_by_side
 
@@ -113,6 +114,30 @@ def compile_module(module: Any, threads: int, folder: Path) -> dict[str, Any]:
     return row
 
 
+def load_at_launches(step: Callable[[], None]) -> tuple[int, dict[str, float]]:
+    """Load each module at its first launch, while the functions that launch it run, as on a GPU.
+
+    Returns:
+        The number of modules, and the cost of loading them.
+    """
+    seen: set[tuple[int, int]] = set()
+    total = {"cpu_s": 0.0, "wall_s": 0.0}
+    with stand_in(Path(wp.config.kernel_cache_dir)) as device:
+
+        def note(launch: NotedLaunch) -> None:
+            module, threads = launch.kernel.module, launch.block_dim
+            if (id(module), threads) not in seen:
+                seen.add((id(module), threads))
+                meter = Meter()
+                module.load(device.alias, threads)
+                for name, value in meter.read().items():
+                    total[name] += value
+
+        with intercepted(note):
+            step()
+    return len(seen), total
+
+
 def compile_side_by_side(targets: list[tuple[Any, int]], folder: Path) -> None:
     """Compile modules on a thread for each core. The block sizes of one module follow each other."""
     groups: dict[int, list[tuple[int, Any, int]]] = {}
@@ -164,6 +189,8 @@ def measure(step: Callable[[], None], side: str, folder: Path, record: Path | No
         warp_tiles.enable(start=record)
     start = enabling.read()
     setup = Meter()
+    if side == "start":
+        return started(step, start, setup)
     targets = launched_modules(step)
     met = setup.read()
     compiling = Meter()
@@ -188,6 +215,23 @@ def measure(step: Callable[[], None], side: str, folder: Path, record: Path | No
         "mathdx_builds": mathdx_builds(),
         "own_builds": sum(record.get("lto_builds", 0) for record in records),
         "rows": rows,
+    }
+
+
+def started(step: Callable[[], None], enabling: dict[str, float], setup: Meter) -> dict[str, Any]:
+    """A step whose launches load their modules. What it takes beside that is ``setup``."""
+    modules, cost = load_at_launches(step)
+    met = setup.read()
+    found = sum(record.get("found", False) for record in warp_tiles.report()["modules"])
+    ending = Meter()
+    warp_tiles.disable()  # writes the start record
+    end = ending.read()
+    return {
+        **{name: round(cost[name] + enabling[name] + end[name], 3) for name in cost},
+        "setup_cpu_s": round(met["cpu_s"] - cost["cpu_s"], 3),
+        "setup_wall_s": round(met["wall_s"] - cost["wall_s"], 3),
+        "modules": modules,
+        "found": found,
     }
 
 

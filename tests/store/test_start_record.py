@@ -404,6 +404,7 @@ def test_with_a_record_all_modules_pass_through_the_cache_until_the_end(tmp_path
     with warp_tiles.override(cache_dir=tmp_path / "cache"):
         with warp_tiles.enabled(start=tmp_path / "start.json"):
             assert current().all_modules
+            assert not current({"warp_tiles_modules": "tiles"}).all_modules, "the option of a module counts"
         assert not current().all_modules
         with warp_tiles.override(remote="https://store.example"):
             assert current().all_modules, "a store serves all of them"

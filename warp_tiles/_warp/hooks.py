@@ -61,7 +61,7 @@ from warp_tiles._warp.tracing import Tracer
 from warp_tiles._warp.translate import libmathdx_build, mentions
 from warp_tiles.build.engine import Engine
 from warp_tiles.errors import PlanError
-from warp_tiles.settings import OPTION_PREFIX, SETTINGS, Settings, configure, current, from_options
+from warp_tiles.settings import OPTION_PREFIX, SETTINGS, Settings, current, from_options, keep_start_record
 from warp_tiles.solver.variant import SOLVERS
 from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.warn import warn
@@ -81,7 +81,8 @@ def _code_settings() -> tuple[object, ...]:
     The layer counts too: a value set in Python overrides module options, even if it equals the default.
     """
     now = current()
-    return tuple((getattr(now, name), now.layer(name)) for name, item in SETTINGS.items() if item.affects != "nothing")
+    named = ((getattr(now, name), now.layer(name)) for name, item in SETTINGS.items() if item.affects != "nothing")
+    return now.start_record, *named
 
 
 def _module_builder(module: Any, options: Any, hasher: Any, target: str = "cuda") -> Any:
@@ -187,9 +188,9 @@ class Hooks:
         """Compiles ahead what a start record names, and keeps the record in place of the one before."""
         from warp_tiles.build.start_record import ProgramStart
 
-        if self.program_start is None and current().modules == "auto":
-            configure(modules="all")
-            self._restore.append(lambda: configure(modules=None))
+        if self.program_start is None:
+            keep_start_record(kept=True)
+            self._restore.append(lambda: keep_start_record(kept=False))
         version, before = str(warp.__version__), self.program_start
         self._plain.uses_idle_cores = not os.path.exists(file)  # false for a folder that cannot be read
         self.program_start = ProgramStart(self.engine, file, version, in_kernel_cache, archs_here())

@@ -8,6 +8,7 @@ from warp_tiles.settings.layers import (
     defaults,
     from_environment,
     from_options,
+    keep_start_record,
     on_change,
     override,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "defaults",
     "from_environment",
     "from_options",
+    "keep_start_record",
     "on_change",
     "override",
 ]

@@ -39,6 +39,7 @@ ANSWERS = f"{OPTION_PREFIX}answers"  # the option of a search, which is no setti
 _configured: dict[str, tuple[Any, str]] = {}  # each value with its layer
 _overrides: list[Mapping[str, Any]] = []
 _listeners: list[Callable[[], None]] = []
+_keeps_start_record = False
 
 
 def _parsed(
@@ -177,9 +178,13 @@ def current(options: Mapping[str, Any] | None = None, module: str = "") -> Setti
         found[name] = value, f"{OF_MODULE} {OPTION_PREFIX}{name}{suffix}"
     found.update(process)
     layers = tuple((name, layer) for name, (_, layer) in found.items())
-    answers, deterministic = str((options or {}).get(ANSWERS) or ""), bool((options or {}).get("deterministic"))
-    values = {name: value for name, (value, _) in found.items()}
-    return Settings(**values, answers=answers, deterministic=deterministic, layers=layers)
+    return Settings(
+        **{name: value for name, (value, _) in found.items()},
+        answers=str((options or {}).get(ANSWERS) or ""),
+        deterministic=bool((options or {}).get("deterministic")),
+        start_record=_keeps_start_record,
+        layers=layers,
+    )
 
 
 def on_change(listener: Callable[[], None]) -> None:
@@ -191,6 +196,13 @@ def on_change(listener: Callable[[], None]) -> None:
 def _changed() -> None:
     for listener in tuple(_listeners):
         listener()
+
+
+def keep_start_record(*, kept: bool) -> None:
+    """Note that the program keeps a start record, or that it does no more."""
+    global _keeps_start_record
+    _keeps_start_record = kept
+    _changed()
 
 
 def configure(**given: Unpack[Keywords[None]]) -> None:

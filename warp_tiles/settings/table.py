@@ -95,6 +95,7 @@ class Settings:
             change the order of additions. It is not a setting.
         fast_by_default: True if warp_tiles itself chose the policy ``fast``. Then the next provider may replace one
             without its toolchain. It is not a setting.
+        start_record: True if the program keeps a start record. It is not a setting.
         layers: The layer of each value that is not a default, by name. It does not count for equality.
     """
 
@@ -180,6 +181,7 @@ class Settings:
     answers: str = dataclasses.field(default="", repr=False)
     deterministic: bool = dataclasses.field(default=False, repr=False)
     fast_by_default: bool = dataclasses.field(default=False, repr=False)
+    start_record: bool = dataclasses.field(default=False, repr=False)
     layers: tuple[tuple[str, str], ...] = dataclasses.field(default=(), compare=False, repr=False)
 
     def layer(self, name: str) -> str:
@@ -220,7 +222,7 @@ class Settings:
     @property
     def all_modules(self) -> bool:
         """True if modules without products or solvers pass through the cache, too."""
-        return self.modules == "all" or (self.modules == "auto" and bool(self.remote))
+        return self.modules == "all" or (self.modules == "auto" and (self.start_record or bool(self.remote)))
 
     @property
     def store_trust(self) -> str:
