@@ -352,17 +352,27 @@ WITHOUT_LOAD = COPY.replace("wp.tile_load(A, shape=(8, 8))", "wp.tile_zeros(shap
 
 
 @pytest.mark.parametrize(
-    ("kernel_text", "requires_grad", "warns"),
-    [(COPY, True, True), (COPY, False, False), (FORWARD_ALONE, True, False), (WITHOUT_LOAD, True, False)],
+    ("kernel_text", "requires_grad", "deterministic", "warns"),
+    [
+        (COPY, True, True, True),
+        (COPY, True, False, False),
+        (COPY, False, True, False),
+        (FORWARD_ALONE, True, True, False),
+        (WITHOUT_LOAD, True, True, False),
+    ],
 )
-def test_a_tape_warns_once_of_gradients_without_an_order(kernel_text: str, *, requires_grad: bool, warns: bool) -> None:
+def test_a_tape_warns_once_of_gradients_without_an_order(
+    kernel_text: str, *, requires_grad: bool, deterministic: bool, warns: bool
+) -> None:
     tapes = Tapes(lambda *_: None, lambda *asked: installed().mentions(*asked), lambda *_: "")
     copy = load(kernel_text).copy
+    copy.module.options["deterministic"] = deterministic
     values = [wp.zeros((8, 8), dtype=float, device=CPU, requires_grad=requires_grad) for _ in range(2)]
+    tape = SimpleNamespace(launches=[[copy, (1, 1, 64), 0, values[:1], values[1:], GPU, 64]])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
-            tapes.warn_of_order(copy, values)
+            tapes._record_launch(lambda *_: None, tape)
     found = [str(each.message) for each in caught]
     assert len(found) == warns
     assert all("tile_load adds atomically" in text and "warp_tiles.matmul" in text for text in found)
