@@ -14,9 +14,9 @@ warp_tiles in workers, and warp_tiles again with its own cache, Warp's being emp
 without functions. Python's hashes of strings are fixed, because Warp orders variables of the source by them.
 
 `--starts` measures whole starts with that setting, in which launches load their modules for a fake GPU: Warp; a first
-start, which writes a start record and pushes to a store; a start with the record; a start with the store, a folder
-behind Python's HTTP server. All caches are empty. Compilations ahead of a launch also run while the client is imported
-and its model is built, so what that takes longer than with Warp is added to the seconds of a side.
+start, which writes a start record; a start with that record; a start with a store, which a run that does not count has
+filled, behind Python's HTTP server. All caches are empty. Compilations ahead of a launch also run while the client is
+imported and its model is built, so what that takes longer than with Warp is added to the seconds of a side.
 
 The clients' packages are pinned and unmodified. `--install` puts them into a virtual environment, with this project.
 Without it nothing is installed, and a client whose packages `--python` lacks is left out, with the reason.

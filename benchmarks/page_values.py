@@ -486,8 +486,18 @@ def client_kernels() -> dict[str, str]:
                 name, _, _ = kernel.partition("__locals__")
                 yield [model, f"`{name.lstrip('_')}`", f"{warp_us / sides[0]['step_us']:.1%}", *times]
 
+    def steps(model: str) -> str:
+        *first, last = (
+            f"{at('client_kernels', f'{model}.{side}')['step_us']:,.0f}" for side in ("warp", "tiles", "own")
+        )
+        return f"{', '.join(first)} and {last} µs for {model}"
+
     head = ["model", "kernel", "share of the step", "Warp, µs", "warp_tiles, µs", '`mathdx_opt_out="own"`, µs']
-    return {"client kernels": table(head, [row for model in ("humanoid", "n_humanoid") for row in rows(model)])}
+    models = ("humanoid", "n_humanoid")
+    return {
+        "client kernels": table(head, [row for model in models for row in rows(model)]),
+        "client steps": ", and ".join(map(steps, models)),
+    }
 
 
 def clients() -> dict[str, str]:

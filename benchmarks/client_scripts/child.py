@@ -219,7 +219,7 @@ def measure(step: Callable[[], None], side: str, folder: Path, record: Path | No
 
 
 def started(step: Callable[[], None], enabling: dict[str, float], setup: Meter) -> dict[str, Any]:
-    """A step whose launches load their modules. What it takes beside that is ``setup``."""
+    """Runs a step whose launches load their modules. The rest of its time is recorded as setup."""
     modules, cost = load_at_launches(step)
     met = setup.read()
     found = sum(record.get("found", False) for record in warp_tiles.report()["modules"])

@@ -174,7 +174,7 @@ def four_bar() -> Any:
 
 
 class Kamino:
-    """``SolverKamino`` on free four-bar mechanisms, with collisions as in Newton's example, which know no ground.
+    """``SolverKamino`` on free four-bar mechanisms. They collide as in Newton's example, without a ground.
 
     Args:
         robot: Builder with one mechanism.

@@ -98,7 +98,7 @@ def test_a_module_is_compiled_while_the_program_waits_for_another(device: StandI
     assert builds().summary() == "compiled on idle cores: 1"
 
 
-def test_only_the_files_of_running_functions_count(device: StandIn, only: Callable[..., None]) -> None:
+def test_only_modules_of_files_on_the_call_stack_are_compiled_ahead(device: StandIn, only: Callable[..., None]) -> None:
     first, second, third = plain(1, SLOW), plain(2), plain(3)
     only(first, second, third, running=[third])
     device.load(first.__name__)
@@ -313,7 +313,7 @@ def test_a_worker_is_left_for_the_next_launch(monkeypatch: pytest.MonkeyPatch) -
     assert list(work.open) == ["m0", "m1", "m2", "m3"], "nothing starts after the end"
 
 
-def test_a_quarter_of_what_nobody_needs_yet_stays_below_half_of_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_budget_limits_builds_that_no_launch_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(monkeypatch, [module_of(0, 10**4), module_of(1, 1)])
     work.wait(0.5)
     assert list(work.open) == ["m1"], "the first would take minutes"
@@ -330,7 +330,7 @@ def test_a_quarter_of_what_nobody_needs_yet_stays_below_half_of_what_is_needed(m
     work.open["m2"].set_result(None)
 
 
-def test_waits_teach_the_speed_of_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_update_the_estimated_compiler_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(monkeypatch, [])
     work.wait(0.2)
     taught = work.builds._expected_s(10**6)

@@ -329,7 +329,7 @@ def test_other_arrays_of_a_kernel_do_not_matter() -> None:
 
 @pytest.mark.skipif(not hasattr(wp, "DeterministicMode"), reason="Warp has no deterministic mode before 1.19")
 @pytest.mark.parametrize(("mode", "expected"), [("auto", True), ("always", True), ("off", False)])
-def test_a_deterministic_module_needs_no_large_arrays(mode: str, *, expected: bool) -> None:
+def test_small_products_of_deterministic_modules_have_gemm_gradients(mode: str, *, expected: bool) -> None:
     tapes, _ = recorder()
     multiply, _ = plan_of(kernel())
     values, _, _ = arguments(WHOLE["bounds from a shape"])

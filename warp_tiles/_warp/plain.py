@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class PlainModules:
-    """Looks plain modules up before and after their generation, if their settings say so.
+    """Looks up modules without products and solvers before and after their generation, if all pass through the cache.
 
     Attributes:
         uses_idle_cores: False if a start record names what is compiled ahead.

@@ -1,6 +1,6 @@
 """Lets a ``wp.Tape`` compute the gradients of products of whole arrays without their adjoint kernels.
 
-It also warns of launches whose kernels call solvers without a gradient.
+It also warns of solvers without a gradient, and of gradients in deterministic modules that are added in no fixed order.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Tapes:
         self._mentions = mentions
         self._gradients = gradients
         self._warned: weakref.WeakSet[Any] = weakref.WeakSet()  # kernels for which the log has a reason
-        self._unordered: weakref.WeakSet[Any] = weakref.WeakSet()  # kernels whose loads were looked for
+        self._unordered: weakref.WeakSet[Any] = weakref.WeakSet()  # kernels already checked for tile_load
         self._examined: weakref.WeakSet[Any] = weakref.WeakSet()  # kernels whose solvers were looked for
         self._plans: weakref.WeakKeyDictionary[Any, dict[Key, ModulePlan | None]] = weakref.WeakKeyDictionary()
 
@@ -137,9 +137,10 @@ class Tapes:
             self._unordered.add(kernel)
             if self._mentions(kernel, {LOAD}):
                 warn(
-                    f"a tape records kernel {name_of(kernel)} of a deterministic module, whose adjoint of {LOAD} adds "
-                    "atomically: where several blocks load an element, the order of additions to its gradient varies. "
-                    "Compute products of whole arrays by warp_tiles.matmul, or let one block load each element"
+                    f"a tape records kernel {name_of(kernel)}, whose module is deterministic, but the adjoint of "
+                    f"{LOAD} adds atomically: if several blocks load an element, the order of the additions to its "
+                    "gradient varies. Multiply whole arrays with warp_tiles.matmul, or load each element in one block "
+                    "only"
                 )
 
     def _whole_product(self, kernel: Any, arch: int, block_dim: int) -> WholeProduct | None:

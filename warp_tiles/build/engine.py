@@ -140,7 +140,7 @@ class Engine:
             self.tuned.forget()
 
     def answers(self, resolved: Settings) -> Tuned | None:
-        """The measured answers under some settings; None if there are none, or if they do not count."""
+        """The measured answers under some settings. None if there are none, or if the module is deterministic."""
         if self.tuned is None or resolved.deterministic:
             return None
         return self.tuned.snapshot(resolved, self.build_context(resolved).store)

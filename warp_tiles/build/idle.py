@@ -1,8 +1,8 @@
 """Modules that no launch has asked for yet, compiled on idle cores while the program waits for another module.
 
 The waiting thread itself generates them (:mod:`warp_tiles._warp.idle`), so the program changes nothing meanwhile. A
-worker is always left for the next launch. What no launch has asked for counts as a quarter of its time, since a launch
-is likely, and may reach half of the time that was needed so far.
+worker is always left for the next launch. A quarter of the time of modules that no launch has asked for, plus the time
+of failed builds, stays below half of the time that launches needed. Only a quarter counts because a launch is likely.
 Nothing starts unless more than two cores are idle: two that share one core's units would make the launch wait longer.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("warp_tiles")
 _MOST_PART = 0.5  # of the needed time
-_RISK = 0.25  # that no launch asks for a module whose file has a running function
+_RISK = 0.25  # assumed probability that no launch asks for a module that is compiled ahead
 _LEFT_CORES = 2
 _STEP_S = 0.05
 _MOST_READY = 3  # generated modules that wait for a worker, of which the first that the budget allows is compiled

@@ -114,7 +114,8 @@ def _enable_children() -> None:
 @click.option(
     "--start",
     type=FILE,
-    help="Keep the start record in this file, e.g. for a team. With modules=all, each script has one in the cache.",
+    help="Keep the start record in this file, e.g. for a team. Without it, each script has one in the cache if "
+    "modules=all or a remote store is set.",
 )
 @click.option("--no-start", "keeps", is_flag=True, flag_value=False, default=True, help="Keep no start record.")
 @json_option

@@ -199,7 +199,7 @@ def _changed() -> None:
 
 
 def keep_start_record(*, kept: bool) -> None:
-    """Note that the program keeps a start record, or that it does no more."""
+    """Record whether the program keeps a start record."""
     global _keeps_start_record
     _keeps_start_record = kept
     _changed()
