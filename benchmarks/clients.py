@@ -238,7 +238,7 @@ def measured_starts(name: str, python: Path, limit_s: float) -> dict[str, Any]:
         record, store = folder / "record.json", folder / "store"
         store.mkdir()
         trust, push = trust_and_push(folder)
-        runs = {"warp": run_side(python, name, "warp", limit_s)}
+        runs = {"warp": run_side(python, name, "warp_start", limit_s)}
         to_store = {**trust, **push, "WARP_TILES_REMOTE": store.as_uri()}
         run_side(python, name, "start", limit_s, None, folder / "other.json", **to_store)  # signing takes time
         runs["first"] = run_side(python, name, "start", limit_s, None, record)
@@ -246,6 +246,8 @@ def measured_starts(name: str, python: Path, limit_s: float) -> dict[str, Any]:
         with served(store) as url:
             from_store = {**trust, "NO_PROXY": "127.0.0.1", "WARP_TILES_REMOTE": url}
             runs["store"] = run_side(python, name, "start", limit_s, None, folder / "new.json", **from_store)
+    if len({run["modules"] for run in runs.values()}) > 1:
+        raise LeftOut("the sides launched different modules")
     later = {title: max(0.0, run["setup_wall_s"] - runs["warp"]["setup_wall_s"]) for title, run in runs.items()}
     seconds = {title: round(run["wall_s"] + later[title], 3) for title, run in runs.items()}
     fields = ("cpu_s", "wall_s", "setup_wall_s", "found")

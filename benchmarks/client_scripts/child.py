@@ -1,11 +1,11 @@
 """Compiles what one step of a client launches, in this process, and prints the cost as a line of JSON.
 
-    python -m benchmarks.client_scripts.child CLIENT warp|tiles|warp_threads|all|start FOLDER [RECORD]
+    python -m benchmarks.client_scripts.child CLIENT warp|tiles|warp_threads|all|warp_start|start FOLDER [RECORD]
 
 The folder receives the cubins. The environment names the caches. `tiles` and `all` enable warp_tiles before the client
 is imported, as a user does, and the others do not. `warp_threads` and `all` compile on a thread for each core; `all`
-sets modules="all", so that workers compile. `start` sets it too, loads each module at its first launch, for a fake GPU,
-and begins with the start record RECORD, if it exists, and writes it.
+sets modules="all", so that workers compile. `start` sets it too, loads modules at their launches, for a fake GPU, and
+begins with the start record RECORD, if it exists, and writes it. `warp_start` loads them so with Warp alone.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def compile_module(module: Any, threads: int, folder: Path) -> dict[str, Any]:
 
 
 def load_at_launches(step: Callable[[], None]) -> tuple[int, dict[str, float]]:
-    """Load each module at its first launch, while the functions that launch it run, as on a GPU.
+    """Load modules at their launches, while the functions that launch them run, as on a GPU.
 
     Returns:
         The number of modules, and the cost of loading them.
@@ -126,12 +126,11 @@ def load_at_launches(step: Callable[[], None]) -> tuple[int, dict[str, float]]:
 
         def note(launch: NotedLaunch) -> None:
             module, threads = launch.kernel.module, launch.block_dim
-            if (id(module), threads) not in seen:
-                seen.add((id(module), threads))
-                meter = Meter()
-                module.load(device.alias, threads)
-                for name, value in meter.read().items():
-                    total[name] += value
+            seen.add((id(module), threads))
+            meter = Meter()
+            module.load(device.alias, threads)
+            for name, value in meter.read().items():
+                total[name] += value
 
         with intercepted(note):
             step()
@@ -189,7 +188,7 @@ def measure(step: Callable[[], None], side: str, folder: Path, record: Path | No
         warp_tiles.enable(start=record)
     start = enabling.read()
     setup = Meter()
-    if side == "start":
+    if side in ("start", "warp_start"):
         return started(step, start, setup)
     targets = launched_modules(step)
     met = setup.read()
@@ -222,7 +221,8 @@ def started(step: Callable[[], None], enabling: dict[str, float], setup: Meter) 
     """Runs a step whose launches load their modules. The rest of its time is recorded as setup."""
     modules, cost = load_at_launches(step)
     met = setup.read()
-    found = sum(record.get("found", False) for record in warp_tiles.report()["modules"])
+    records = warp_tiles.report()["modules"] if warp_tiles.is_enabled() else []
+    found = sum(record.get("found", False) for record in records)
     ending = Meter()
     warp_tiles.disable()  # writes the start record
     end = ending.read()

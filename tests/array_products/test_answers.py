@@ -19,7 +19,7 @@ from warp_tiles.array_products import answers
 from warp_tiles.array_products.arguments import checked
 from warp_tiles.array_products.call import MatmulCall, View, contiguous
 from warp_tiles.array_products.kernels import tile_kernel
-from warp_tiles.array_products.prepared import answered, kernel_of
+from warp_tiles.array_products.prepared import answered, kept, kernel_of
 from warp_tiles.gemm.main_loop import LoopAnswer
 from warp_tiles.gemm.matmul import answer_of, candidates, choose_matmul
 from warp_tiles.gemm.matmul_question import MatmulAnswer, MatmulConfig, MatmulProblem
@@ -201,6 +201,13 @@ def test_nothing_is_noted_without_a_plan() -> None:
     with collected_products() as products:
         warp_tiles.matmul(a, a)
     assert products == []
+
+
+def test_what_is_kept_depends_on_the_deterministic_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [kept("a key", lambda: SimpleNamespace(is_current=lambda: True)) for _ in range(2)]
+    monkeypatch.setattr(wp.config, "deterministic", getattr(wp, "DeterministicMode", bool)(1), raising=False)
+    other = kept("a key", lambda: SimpleNamespace(is_current=lambda: True))
+    assert made[0] is made[1] is not other
 
 
 # ---- shipped records

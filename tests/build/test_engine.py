@@ -155,6 +155,7 @@ def test_records_do_not_count_in_a_deterministic_module() -> None:
     deterministic = settings.current({"deterministic": 1})
     assert engine.answers(settings.current()) == "records"
     assert engine.answers(deterministic) is None
+    assert engine.answers(settings.current({"deterministic": 1, "warp_tiles_answers": "{}"})) == "records", "a search"
     engine.tune_launch(deterministic)
 
 

@@ -320,13 +320,13 @@ def test_the_budget_limits_builds_that_no_launch_asked_for(monkeypatch: pytest.M
     work.open["m1"].set_result(None)
     builds = work.builds
     until(lambda: not builds._running)
-    builds._unasked["m1"] = 100.0
     builds._ready.append(module_of(2, 1))
-    work.wait(0.2)
-    assert list(work.open) == ["m1"]
-    builds._unasked.clear()
-    work.wait(0.2)
-    assert list(work.open) == ["m1", "m2"]
+    builds._needed_s, builds._unasked["m1"] = 1.0, 5.0
+    work.wait(0.1)
+    assert list(work.open) == ["m1"], "a quarter of 5 s is more than half of 1.1 s"
+    builds._unasked["m1"] = 1.6
+    work.wait(0.1)
+    assert list(work.open) == ["m1", "m2"], "a quarter of 1.6 s is less than half of 1.2 s"
     work.open["m2"].set_result(None)
 
 
@@ -337,8 +337,11 @@ def test_waits_update_the_estimated_compiler_speed(monkeypatch: pytest.MonkeyPat
     assert 1.0 < taught < 2.0, "one second for 100 kB was assumed, and 0.2 s for 1 MB were seen"
     done: Future[None] = Future()
     done.set_result(None)
+    failed: Future[None] = Future()
+    failed.set_exception(WorkerError("it ended"))
     work.builds.wait(done, 10**6, work.builds._pool, begun=True)  # type: ignore[arg-type]
-    assert work.builds._expected_s(10**6) == taught, "it began before the wait"
+    work.builds.wait(failed, 10**6, work.builds._pool)  # type: ignore[arg-type]
+    assert work.builds._expected_s(10**6) == taught, "one began before the wait, and the other failed"
 
 
 def test_nothing_starts_while_others_have_all_slots(monkeypatch: pytest.MonkeyPatch) -> None:

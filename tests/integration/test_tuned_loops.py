@@ -92,6 +92,13 @@ def test_each_launched_kernel_has_its_own_places(module: Any) -> None:
     assert places(launch_of(module.gemm, device=SimpleNamespace(is_cpu=True))) == []
 
 
+def test_a_deterministic_module_has_no_places() -> None:
+    kernel = load(TWO_LOOPS, block_dim=128).gemm
+    kernel.module.options["deterministic"] = True
+    with pytest.warns(RuntimeWarning, match="is not tuned: .* deterministic"):
+        assert places(launch_of(kernel)) == []
+
+
 def test_the_largest_launch_of_a_place_is_measured(module: Any) -> None:
     small, large = launch_of(module.gemm), launch_of(module.gemm, size=512, dim=(4, 4, 128))
     assert [item.launch for item in places(small, large, small)] == [large]

@@ -348,26 +348,30 @@ def copy(A: wp.array2d(dtype=float), B: wp.array2d(dtype=float)):
 
 
 FORWARD_ALONE = COPY.replace("@wp.kernel", "@wp.kernel(enable_backward=False)")
+INDEXED = COPY.replace(
+    "wp.tile_load(A, shape=(8, 8))", "wp.tile_load_indexed(A, wp.tile_arange(8, dtype=int), shape=(8, 8))"
+)
 WITHOUT_LOAD = COPY.replace("wp.tile_load(A, shape=(8, 8))", "wp.tile_zeros(shape=(8, 8), dtype=float)")
 
 
 @pytest.mark.parametrize(
-    ("kernel_text", "requires_grad", "deterministic", "warns"),
+    ("kernel_text", "gradients", "deterministic", "warns"),
     [
-        (COPY, True, True, True),
-        (COPY, True, False, False),
-        (COPY, False, True, False),
-        (FORWARD_ALONE, True, True, False),
-        (WITHOUT_LOAD, True, True, False),
+        (COPY, (True, True), True, True),
+        (COPY, (True, True), False, False),
+        (COPY, (False, True), True, False),
+        (INDEXED, (True, True), True, True),
+        (FORWARD_ALONE, (True, True), True, False),
+        (WITHOUT_LOAD, (True, True), True, False),
     ],
 )
 def test_a_tape_warns_once_of_gradients_without_an_order(
-    kernel_text: str, *, requires_grad: bool, deterministic: bool, warns: bool
+    kernel_text: str, gradients: tuple[bool, bool], *, deterministic: bool, warns: bool
 ) -> None:
     tapes = Tapes(lambda *_: None, lambda *asked: installed().mentions(*asked), lambda *_: "")
     copy = load(kernel_text).copy
     copy.module.options["deterministic"] = deterministic
-    values = [wp.zeros((8, 8), dtype=float, device=CPU, requires_grad=requires_grad) for _ in range(2)]
+    values = [wp.zeros((8, 8), dtype=float, device=CPU, requires_grad=requires_grad) for requires_grad in gradients]
     tape = SimpleNamespace(launches=[[copy, (1, 1, 64), 0, values[:1], values[1:], GPU, 64]])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -29,10 +29,13 @@ if __name__ == "__main__":
 """
 
 
-def test_run_keeps_a_record_for_each_script(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["a setting", "a store"])
+def test_run_keeps_a_record_for_each_script(by: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(kernel=text(), folder=str(tmp_path / "out")))
-    environment = {**os.environ, "WARP_TILES_MODULES": "all", "WARP_TILES_CACHE_DIR": str(tmp_path / "cache")}
+    asks = {"WARP_TILES_MODULES": "all"} if by == "a setting" else {"WARP_TILES_REMOTE": (tmp_path / "store").as_uri()}
+    environment = {**os.environ, **asks, "WARP_TILES_CACHE_DIR": str(tmp_path / "cache")}
+    (tmp_path / "store").mkdir()
     command = [sys.executable, "-m", "warp_tiles", "run", str(script)]
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
     kept = default_file(tmp_path / "cache", "script.py", str(script.resolve()))
@@ -51,6 +54,32 @@ def test_a_script_may_name_its_record_under_run(option: tuple[str, ...], kept: s
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120, cwd=tmp_path)
     assert [path.stem for path in tmp_path.glob("*.json")] == [kept][: bool(kept)]
     assert not list((tmp_path / "cache").glob("starts/*"))
+
+
+CHILDREN = """
+import multiprocessing
+from warp_tiles.settings import current
+
+def show(context):
+    print(context, current().all_modules, flush=True)
+
+if __name__ == "__main__":
+    for context in ("fork", "spawn"):
+        child = multiprocessing.get_context(context).Process(target=show, args=(context,))
+        child.start()
+        child.join()
+"""
+
+
+def test_children_know_of_the_start_record(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(CHILDREN)
+    command = [sys.executable, "-m", "warp_tiles", "run", "--start", "start.json", str(script)]
+    environment = {**os.environ, "WARP_TILES_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        command, env=environment, check=True, capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
+    assert [line for line in done.stdout.splitlines() if line.endswith("True")] == ["fork True", "spawn True"]
 
 
 # ---- warp-tiles warm

@@ -408,6 +408,8 @@ def test_with_a_record_all_modules_pass_through_the_cache_until_the_end(tmp_path
         assert not current().all_modules
         with warp_tiles.override(remote="https://store.example"):
             assert current().all_modules, "a store serves all of them"
+            with warp_tiles.override(bundle=tmp_path / "bundle", policy="locked"):
+                assert not current().all_modules, "a bundle takes the place of the store"
 
 
 def test_enable_refuses_a_record_that_cannot_be_kept(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ class Tapes:
         if backward is not None:
             tape.launches[-1] = RecordedProduct(tape.launches[-1], tape, backward)
         elif device.is_cuda and kernel.module.options.get("deterministic"):
-            self.warn_of_order(kernel, [*inputs, *outputs])
+            self.warn_of_order(kernel, inputs)
 
     def gradients(self, kernel: Any, dim: Any, values: Sequence[Any], device: Any, block_dim: int) -> Any:
         """The gradients of a launch as two products, or None if its adjoint kernel computes them.
@@ -129,13 +129,13 @@ class Tapes:
         for call, reason in lost.items():
             warn(f"a tape records kernel {name_of(kernel)}, in which {call} has no gradient: {reason}")
 
-    def warn_of_order(self, kernel: Any, values: Sequence[Any]) -> None:
-        """Warns once of a deterministic kernel whose adjoint adds to gradients of arrays atomically."""
+    def warn_of_order(self, kernel: Any, inputs: Sequence[Any]) -> None:
+        """Warns once of a deterministic kernel whose adjoint adds to gradients of input arrays atomically."""
         if kernel in self._unordered or not has_adjoint(kernel):
             return
-        if any(isinstance(value, warp.array) and value.requires_grad for value in values):
+        if any(isinstance(value, warp.array) and value.requires_grad for value in inputs):
             self._unordered.add(kernel)
-            if self._mentions(kernel, {LOAD}):
+            if self._mentions(kernel, {LOAD, f"{LOAD}_indexed"}):
                 warn(
                     f"a tape records kernel {name_of(kernel)}, whose module is deterministic, but the adjoint of "
                     f"{LOAD} adds atomically: if several blocks load an element, the order of the additions to its "

@@ -46,9 +46,13 @@ def answer(problem: MatmulProblem, device: Any, config: MatmulConfig | None = No
     pipeline = _pipeline()
     if config is not None:
         return answer_of(problem, config, arch, multiprocessors, gpu=gpu, pipeline=pipeline, is_loop=True)
-    is_deterministic = getattr(warp.config, "deterministic", False)  # Warp 1.19
-    records = {} if is_deterministic else records_for(arch, multiprocessors, gpu)
+    records = {} if is_deterministic() else records_for(arch, multiprocessors, gpu)
     return choose_matmul(problem, arch, multiprocessors, records, gpu=gpu, pipeline=pipeline)
+
+
+def is_deterministic() -> bool:
+    """True if products have to add in the same order in each run: records do not count then."""
+    return bool(getattr(warp.config, "deterministic", False))  # Warp 1.19 has it
 
 
 def _pipeline() -> PipelineOverrides | str | None:

@@ -11,7 +11,7 @@ import warp as wp
 
 from warp_tiles._warp.intercept import is_planning, note_product
 from warp_tiles._warp.launch import pack_launch
-from warp_tiles.array_products.answers import answer
+from warp_tiles.array_products.answers import answer, is_deterministic
 from warp_tiles.array_products.call import MatmulCall, View, canonicalize, contiguous
 from warp_tiles.array_products.elementwise import padding_kernel
 from warp_tiles.array_products.kernels import (
@@ -200,7 +200,7 @@ def prepared(call: MatmulCall, device: Any) -> PreparedMatmul | TensorMatmul:
 
 def is_prepared(call: MatmulCall, device: Any) -> bool:
     """True if the product is prepared, so that a graph can capture it."""
-    return (call, device.alias) in _prepared
+    return ((call, device.alias), is_deterministic()) in _prepared
 
 
 def _with_epilogue(call: MatmulCall, device: Any) -> PreparedMatmul | TensorMatmul:
@@ -224,9 +224,10 @@ _prepared: dict[Any, Any] = {}
 
 
 def kept(key: Any, make: Callable[[], Any]) -> Any:
-    """What was made for a key, if its modules are unmodified."""
+    """What was made for a key, if its modules and Warp's deterministic mode are unmodified."""
     if is_planning():  # what is made for a plan launches nothing
         return make()
+    key = key, is_deterministic()
     found = _prepared.get(key)
     if found is None or not found.is_current():
         found = make()

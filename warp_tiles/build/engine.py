@@ -140,8 +140,12 @@ class Engine:
             self.tuned.forget()
 
     def answers(self, resolved: Settings) -> Tuned | None:
-        """The measured answers under some settings. None if there are none, or if the module is deterministic."""
-        if self.tuned is None or resolved.deterministic:
+        """The answers that a search forces, or else the measured ones, which do not count in a deterministic module.
+
+        Returns:
+            None if there are none.
+        """
+        if self.tuned is None or (resolved.deterministic and not resolved.answers):
             return None
         return self.tuned.snapshot(resolved, self.build_context(resolved).store)
 

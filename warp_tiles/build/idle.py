@@ -129,7 +129,7 @@ class IdleBuilds:
             with self._lock:
                 self._waiting -= 1
                 self._needed_s += seconds
-                if not begun:
+                if not begun and work.done() and not work.cancelled() and work.exception() is None:
                     self._built_s, self._built_bytes = self._built_s + seconds, self._built_bytes + size_bytes
 
     def needed(self, key: CacheKey, size_bytes: int) -> None:
@@ -193,10 +193,11 @@ class IdleBuilds:
                 done = compile_ahead(one.context, module)
             if done is not None and done[1]:
                 seconds = now_s() - started
-                self._built_s += seconds
-                self._built_bytes += len(one.module.source)
-                self._unasked[one.key.digest] = seconds + one.generation_s
-                self._compiled += 1
+                with self._lock:
+                    self._built_s += seconds
+                    self._built_bytes += len(one.module.source)
+                    self._unasked[one.key.digest] = seconds + one.generation_s
+                    self._compiled += 1
             # with a remote store, the launch binds the start key, so that only what is launched is pushed
             if done is not None and one.context.remote is None and (entry := one.context.modules.get(done[0])):
                 one.start.keep(entry.payload, {"module": one.module.name, "content_key": one.key.digest})

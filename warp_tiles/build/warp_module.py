@@ -256,4 +256,4 @@ class WarpModuleBuild:
 
 def say_left_to_warp(reason: str) -> None:
     """Say once why modules are compiled by Warp in its own process, and not kept."""
-    warn(f"modules are compiled by Warp itself and not kept, although modules is 'all': {reason}", _said)
+    warn(f"modules are compiled by Warp itself and not kept: {reason}", _said)

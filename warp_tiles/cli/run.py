@@ -29,7 +29,7 @@ from warp_tiles.cli.output import (
 )
 from warp_tiles.cli.scripts import GRAMMAR, takes_script
 from warp_tiles.launch.script import Script
-from warp_tiles.settings import COMMAND_LINE, configure, configure_by_option, configured, current
+from warp_tiles.settings import COMMAND_LINE, configure, configure_by_option, configured, current, keep_start_record
 from warp_tiles.store.paths import cache_root
 from warp_tiles.util.warn import warn
 
@@ -46,7 +46,7 @@ import sys
 before, sys.path = sys.path, search_path
 try:
     from warp_tiles.cli.run import enable_here
-    enable_here(configured, options)
+    enable_here(configured, options, start_record)
 finally:
     sys.path = before
 """
@@ -56,23 +56,26 @@ class _Enabler:
     """A value that enables warp_tiles in the process that unpickles it."""
 
     def __init__(self) -> None:
-        self._given = {"configured": configured(), "options": configured(COMMAND_LINE)}
+        given = {"configured": configured(), "options": configured(COMMAND_LINE)}
+        self._given = {**given, "start_record": current().start_record}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return exec, (_ENABLE, {"search_path": list(sys.path), **self._given})
 
 
-def enable_here(configured: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+def enable_here(configured: Mapping[str, Any], options: Mapping[str, Any], start_record: bool) -> None:
     """Enable warp_tiles in a child as in its parent. If it cannot be enabled, the child runs with Warp alone.
 
     Args:
         configured: The settings of :func:`warp_tiles.configure` in the parent, and of options of the command.
         options: Those of options of the command alone.
+        start_record: True if the parent keeps a start record.
     """
     try:
         configure(**configured)
         for name, value in options.items():
             configure_by_option(name, value)
+        keep_start_record(kept=start_record)
         enable()
         if is_enabled():
             require_hooks("run").takes_start = False  # the parent writes the record

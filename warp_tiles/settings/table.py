@@ -95,7 +95,7 @@ class Settings:
             change the order of additions. It is not a setting.
         fast_by_default: True if warp_tiles itself chose the policy ``fast``. Then the next provider may replace one
             without its toolchain. It is not a setting.
-        start_record: True if the program keeps a start record. It is not a setting.
+        start_record: True if the program or its parent keeps a start record. It is not a setting.
         layers: The layer of each value that is not a default, by name. It does not count for equality.
     """
 
@@ -222,7 +222,8 @@ class Settings:
     @property
     def all_modules(self) -> bool:
         """True if modules without products or solvers pass through the cache, too."""
-        return self.modules == "all" or (self.modules == "auto" and (self.start_record or bool(self.remote)))
+        has_store = bool(self.remote) and self.bundle is None  # a bundle takes the place of the store
+        return self.modules == "all" or (self.modules == "auto" and (self.start_record or has_store))
 
     @property
     def store_trust(self) -> str:

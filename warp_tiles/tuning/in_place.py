@@ -295,6 +295,9 @@ def places_of(engine: Engine, launches: Iterable[NotedLaunch], arch: int) -> lis
     for launch in launches:
         if launch.device.is_cpu:
             continue
+        if launch.kernel.module.options.get("deterministic"):
+            warn(f"kernel {launch.kernel.key} is not tuned: records do not count in its module, which is deterministic")
+            continue
         try:
             places = _places_of(engine, launch, arch)
         except WarpTilesError as error:
