@@ -604,9 +604,6 @@ def recordings_and_tuning() -> dict[str, str]:
         rows = at("autotune_gemm", "rows")
         return [value([found for found in rows if found["precision"] == kind]) for kind in ("fp16", "tf32", "fp32")]
 
-    def builds(search: str) -> Any:
-        return at("tuning", f"{search}.build_s")
-
     graph = at("recorded", "gpu.training_step_us")["CUDA graph of recorded pairs"]
     share = [at("recorded", f"{side}.{what}.us") for side, what in (("cpu", "adjoint"), ("gpu", "forward"))]
     least, most = (f"{times['recorded'] / times['wp.launch']:.1g}" for times in share)
@@ -631,10 +628,8 @@ def recordings_and_tuning() -> dict[str, str]:
                           .format(**at("tuning", "later_launches")),
         "first launch": "{added_ms:.1f} ms more ({plain_ms:.1f} against {tuned_ms:.1f} ms)"
                         .format(**at("tuning", "first_launch")),
-        "later search": "{serial:.1f} s one by one and in {side_by_side:.1f} s in parallel, {ratio:.1f} times faster"
-                        .format(**builds("later_search")),
-        "first search": "{serial:.1f} s one by one, {side_by_side:.1f} s in parallel, {ratio:.2f} times faster"
-                        .format(**builds("first_search")),
+        "search": "{serial:.1f} s one by one and in {side_by_side:.1f} s in parallel, {ratio:.1f} times faster"
+                  .format(**at("tuning", "search.build_s")),
         "tuned gemm": table(["", "fp16", "tf32", "fp32"], [
             ["geometric mean", *tuned(lambda rows: f"{geometric_mean(found['ratio'] for found in rows):.2f}")],
             ["least", *tuned(lambda rows: f"{min(found['ratio'] for found in rows):.2f}")],

@@ -3,9 +3,8 @@
     python benchmarks/tuning.py --json benchmarks/results/tuning.json
 
 Everything runs on Warp's CPU device, in separate processes with empty caches. The look-up is compared with
-``wp.launch_tiled`` of the same kernel with the same dimensions, alternately in the same run. The very first search
-with a version of Warp precompiles its headers for the CPU. Later searches for any kernel find them. If other processes
-took more than 5 % of the cores during a search, it is repeated, at most ``--patience`` times.
+``wp.launch_tiled`` of the same kernel with the same dimensions, alternately in the same run. If other processes took
+more than 5 % of the cores during a search, it is repeated, at most ``--patience`` times.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import argparse
 import json
 import math
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -107,22 +105,18 @@ def run_search(folder: Path, jobs: int) -> dict[str, Any]:
     return {**found, "others": round(max(0.0, others), 3)}
 
 
-def overlap(scratch: Path, repeats: int, patience: int, first: bool) -> dict[str, Any]:
+def overlap(scratch: Path, repeats: int, patience: int) -> dict[str, Any]:
     """Search 24 configurations without a record: with builds one by one, and with one build per core, alternately.
 
     Args:
         scratch: Folder of the caches.
         repeats, patience: Options of the command line.
-        first: True for the first search ever with this Warp; False for one that finds precompiled headers.
     """
     times: dict[str, list[dict[str, Any]]] = {"serial": [], "side_by_side": []}
     for attempt in range(repeats + patience):
         for name, jobs in (("serial", 1), ("side_by_side", 0)):
             if sum(not found["others"] > MAX_OTHERS for found in times[name]) < repeats:
-                folder = scratch / f"{name}_{'first' if first else 'later'}_{attempt}"
-                if not first:
-                    shutil.copytree(scratch / "first" / "tiles" / "headers", folder / "tiles" / "headers")
-                times[name].append(run_search(folder, jobs))
+                times[name].append(run_search(scratch / f"{name}_{attempt}", jobs))
     times = {name: sorted(runs, key=lambda found: found["others"])[:repeats] for name, runs in times.items()}
     result: dict[str, Any] = {
         "configurations": 24,
@@ -133,8 +127,7 @@ def overlap(scratch: Path, repeats: int, patience: int, first: bool) -> dict[str
         medians = {name: statistics.median(found[part] for found in runs) for name, runs in times.items()}
         result[part] = {name: round(value, 2) for name, value in medians.items()}
         result[part]["ratio"] = round(medians["serial"] / medians["side_by_side"], 2)
-    which = "first search" if first else "later search"
-    print(f"{which}: {json.dumps(result)}; builds at least 1.6 times faster", flush=True)
+    print(f"search: {json.dumps(result)}; builds at least 1.6 times faster", flush=True)
     return result
 
 
@@ -178,8 +171,7 @@ def main() -> None:
             "machine": cpu_record(),
             "first_launch": first_launch(scratch, arguments.repeats),
             "later_launches": later_launches(scratch, 2000),
-            "first_search": overlap(scratch, arguments.repeats, arguments.patience, first=True),
-            "later_search": overlap(scratch, arguments.repeats, arguments.patience, first=False),
+            "search": overlap(scratch, arguments.repeats, arguments.patience),
         }
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -484,9 +484,21 @@ def test_a_worker_that_dies_after_its_answer_costs_nothing(
     expected = [compiled(module, tmp_path / module.__name__) for module in modules]
     answered = "send = worker.send\nworker.send = lambda *answer: (send(*answer), os.kill(os.getpid(), 9))"
     let_workers(monkeypatch, answered)
+    workers: list[Any] = []
+    start = pool_module._Process.start
+
+    def started(process: Any) -> None:
+        start(process)
+        workers.append(process._process)
+
+    monkeypatch.setattr(pool_module._Process, "start", started)
     with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=1), warp_tiles.enabled():
         for module, files in zip(modules, expected, strict=True):
             assert compiled(module, tmp_path / "out" / module.__name__) == files
+            until(
+                lambda: all(worker.poll() is not None for worker in workers)
+            )  # else the next request may meet its end
+    assert len({worker.pid for worker in workers}) == 2
     assert [r.message for r in caplog.records if "in this process" in r.message] == []
 
 
