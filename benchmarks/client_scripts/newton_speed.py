@@ -63,7 +63,29 @@ def summary(joint_q: np.ndarray) -> dict[str, Any]:
     }
 
 
-class Featherstone:
+class Stepped:
+    """A solver of Newton whose two states change places, so that a graph of two steps can be replayed.
+
+    Args:
+        solver, model: The solver and its model.
+        worlds: Number of robots.
+    """
+
+    steps_per_call = 2
+
+    def __init__(self, solver: Any, model: Any, worlds: int) -> None:
+        self._solver, self._worlds = solver, worlds
+        self._states = model.state(), model.state()
+        self._control = model.control()
+
+    def advance(self) -> None:
+        """Two steps."""
+        for before, after in (self._states, self._states[::-1]):
+            before.clear_forces()
+            self._solver.step(before, after, self._control, None, TIME_STEP_S)
+
+
+class Featherstone(Stepped):
     """``SolverFeatherstone(use_tile_gemm=True)`` on falling quadrupeds without contacts, as in steps.py.
 
     Each world starts with other joint angles and velocities. Springs hold the legs.
@@ -74,7 +96,6 @@ class Featherstone:
         worlds: Number of quadrupeds.
     """
 
-    steps_per_call = 2  # the two states change places, so that a graph can be replayed
     tile_kernel = "eval_dense_gemm_and_cholesky_tile"
 
     def __init__(self, robot: Any, device: str, worlds: int) -> None:
@@ -82,19 +103,16 @@ class Featherstone:
         builder = newton.ModelBuilder()
         builder.replicate(robot, worlds)
         builder.add_ground_plane()
-        self._model = builder.finalize(device=device)
-        self._model.joint_target_ke.fill_(SPRING_NM_PER_RAD)
-        self._model.joint_target_kd.fill_(DAMPER_NMS_PER_RAD)
-        self._solver = newton.solvers.SolverFeatherstone(self._model, use_tile_gemm=True)
-        self._states = self._model.state(), self._model.state()
-        self._control = self._model.control()
+        model = builder.finalize(device=device)
+        model.joint_target_ke.fill_(SPRING_NM_PER_RAD)
+        model.joint_target_kd.fill_(DAMPER_NMS_PER_RAD)
+        super().__init__(newton.solvers.SolverFeatherstone(model, use_tile_gemm=True), model, worlds)
         random = np.random.default_rng(0)
-        joint_q = self._model.joint_q.numpy().reshape(worlds, -1)
+        joint_q = model.joint_q.numpy().reshape(worlds, -1)
         joint_q[:, 7:] += random.uniform(-0.3, 0.3, joint_q[:, 7:].shape)  # the first seven are the base's pose
         self._joint_q = wp.array(joint_q.ravel(), dtype=wp.float32, device=device)
-        joint_qd = random.uniform(-0.5, 0.5, self._model.joint_dof_count)
+        joint_qd = random.uniform(-0.5, 0.5, model.joint_dof_count)
         self._joint_qd = wp.array(joint_qd, dtype=wp.float32, device=device)
-        self._worlds = worlds
         self.restart()
 
     def restart(self) -> None:
@@ -102,12 +120,6 @@ class Featherstone:
         first = self._states[0]
         wp.copy(first.joint_q, self._joint_q)
         wp.copy(first.joint_qd, self._joint_qd)
-
-    def advance(self) -> None:
-        """Two steps."""
-        for before, after in (self._states, self._states[::-1]):
-            before.clear_forces()
-            self._solver.step(before, after, self._control, None, TIME_STEP_S)
 
     def digest(self) -> dict[str, Any]:
         """Of the joint coordinates."""
@@ -173,7 +185,7 @@ def four_bar() -> Any:
     return robot
 
 
-class Kamino:
+class Kamino(Stepped):
     """``SolverKamino`` on free four-bar mechanisms. They collide as in Newton's example, without a ground.
 
     Args:
@@ -182,7 +194,6 @@ class Kamino:
         worlds: Number of mechanisms.
     """
 
-    steps_per_call = 2  # the two states change places, so that a graph can be replayed
     tile_kernel = "llt_blocked"
 
     def __init__(self, robot: Any, device: str, worlds: int) -> None:
@@ -190,29 +201,20 @@ class Kamino:
         builder = newton.ModelBuilder(up_axis=newton.Axis.Z)
         for _ in range(worlds):
             builder.add_world(robot)
-        self._model = builder.finalize(device=device, skip_validation_joints=True)
-        self._model.joint_target_ke.fill_(1.0)
-        self._model.joint_target_kd.fill_(0.001)
-        config = newton.solvers.SolverKamino.Config.from_model(self._model)
+        model = builder.finalize(device=device, skip_validation_joints=True)
+        model.joint_target_ke.fill_(1.0)
+        model.joint_target_kd.fill_(0.001)
+        config = newton.solvers.SolverKamino.Config.from_model(model)
         config.use_collision_detector = True
         config.collision_detector.pipeline = "primitive"
         config.collision_detector.max_contacts = 32 * worlds
-        self._solver = newton.solvers.SolverKamino(model=self._model, config=config)
-        self._states = self._model.state(), self._model.state()
-        self._control = self._model.control()
-        self._body_q, self._body_qd = wp.clone(self._model.body_q), wp.clone(self._model.body_qd)
-        self._worlds = worlds
+        super().__init__(newton.solvers.SolverKamino(model=model, config=config), model, worlds)
+        self._body_q, self._body_qd = wp.clone(model.body_q), wp.clone(model.body_qd)
 
     def restart(self) -> None:
         """Return to the initial state."""
         wp.copy(self._states[0].body_q, self._body_q)
         wp.copy(self._states[0].body_qd, self._body_qd)
-
-    def advance(self) -> None:
-        """Two steps."""
-        for before, after in (self._states, self._states[::-1]):
-            before.clear_forces()
-            self._solver.step(before, after, self._control, None, TIME_STEP_S)
 
     def digest(self) -> dict[str, Any]:
         """Of the poses of the bodies."""
