@@ -21,7 +21,7 @@ from warp_tiles._warp import installed
 from warp_tiles._warp.tapes import RecordedProduct, Tapes
 from warp_tiles.array_products import prepared as prepared_module
 from warp_tiles.array_products.backward import Backward, gemm_gradients
-from warp_tiles.codegen.module import WHOLE_GRADIENTS
+from warp_tiles.codegen.module import DETERMINISTIC_GRADIENTS, WHOLE_GRADIENTS
 from warp_tiles.plan.whole import LEAST_WORK
 from warp_tiles.reports.functions import loop_rows
 
@@ -337,6 +337,24 @@ def test_small_products_of_deterministic_modules_have_gemm_gradients(mode: str, 
     with warp_tiles.override(gemm_gradients=mode):
         found = tapes.gradients(multiply, [3, 4, THREADS], values, GPU, THREADS)
     assert isinstance(found, Backward) == expected
+
+
+@pytest.mark.skipif(not hasattr(wp, "DeterministicMode"), reason="Warp has no deterministic mode before 1.19")
+def test_the_plan_of_a_deterministic_module_says_how_gradients_are_ordered() -> None:
+    def planned(text: str, **settings: Any) -> str:
+        module = load(text)
+        wp.set_module_options({"deterministic": wp.DeterministicMode.RUN_TO_RUN}, module=module)
+        with warp_tiles.override(**settings):
+            (loop, *_) = warp_tiles.plan(module, arch=90, block_dim=THREADS).loops
+        return str(loop.gradients)
+
+    unordered = "the adjoint kernel, whose additions to the gradients of loaded arrays have no fixed order"
+    assert planned(kernel()) == f"{DETERMINISTIC_GRADIENTS}; else {unordered}"
+    assert planned(kernel(), gemm_gradients="off").startswith(f"{unordered}: the setting gemm_gradients")
+    other, reason = next(iter(OTHERS.values()))
+    found = planned(other)
+    assert found.startswith(f"{unordered}: ")
+    assert reason in found
 
 
 COPY = """

@@ -27,6 +27,7 @@ from warp_tiles.settings import Settings
 from warp_tiles.solver.variant import Variant
 
 _NO_WGMMA = "wgmma needs a cubin for sm_90a that warp_tiles links: set linker to 'auto', and build no debug module"
+DETERMINISTIC_GRADIENTS = "two products of whole arrays, which add in a fixed order, if a launch on a GPU covers them"
 WHOLE_GRADIENTS = "two products of whole arrays, if a launch on a GPU covers large arrays; else the adjoint kernel"
 
 
@@ -175,10 +176,15 @@ class GeneratedModule:
         """How a tape computes the gradients of a loop; empty if the function has no adjoint."""
         if label not in self.trace.reversed:
             return ""
+        kernel = "the adjoint kernel"
+        if settings.deterministic:
+            kernel += ", whose additions to the gradients of loaded arrays have no fixed order"
         if settings.gemm_gradients == "off":
-            return f"the adjoint kernel: {settings.against('gemm_gradients', 'auto')}"
+            return f"{kernel}: {settings.against('gemm_gradients', 'auto')}"
         found = self._whole_product(label)
-        return f"the adjoint kernel: {found}" if isinstance(found, str) else WHOLE_GRADIENTS
+        if isinstance(found, str):
+            return f"{kernel}: {found}"
+        return f"{DETERMINISTIC_GRADIENTS}; else {kernel}" if settings.deterministic else WHOLE_GRADIENTS
 
     def text(self, functions: Functions, settings: Settings, *, suffix: bool = True) -> str:
         """Returns the finished source.
