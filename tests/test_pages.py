@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.page_values import at, table, values
+from benchmarks.page_values import values
 from benchmarks.pages import MARK, filled, pages
+from benchmarks.result_values import at, table
 from warp_tiles.providers.fallbacks import COSTS, LIBMATHDX_TITLE
 
 VALUES = values()

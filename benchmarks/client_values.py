@@ -1,0 +1,118 @@
+"""The measured tables and values of docs/clients.md: names with their texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any
+
+from benchmarks.drawing.cold_start import first_steps
+from benchmarks.result_values import at, result, table
+
+
+def whole_starts() -> dict[str, str]:
+    """Starts with modules="all" beside Warp's: on a GPU, and the compilation on two cores."""
+    titles = {name: f"MuJoCo Warp, {name}" for name in ("humanoid", "n_humanoid", "aloha_pot")}
+    titles["kamino"] = "Newton, Kamino's solver"
+
+    def line(title: str, warp_s: float, ratios: list[float | None]) -> list[str]:
+        return [title, f"{warp_s:.1f}", *("not measured" if ratio is None else f"{ratio:.3g}" for ratio in ratios)]
+
+    def on_gpu(name: str) -> list[str]:
+        client = at("client_starts", "clients")[name]
+        warp_s = next(run["jit_s"] for run in client["runs"] if (run["side"], run["phase"]) == ("warp", "cold"))
+        ratios = client["compared"]["jit_to_warp"]
+        return line(titles[name], warp_s, [ratios.get(side) for side in ("all", "record", "store")])
+
+    def on_two_cores(client: dict[str, Any]) -> list[str]:
+        ratios = [client["ratios"][side] for side in ("first", "record", "store")]
+        return line(client["title"], client["seconds"]["warp"], ratios)
+
+    head = ["client", "Warp, s", "first start", "with a start record", "with a store"]
+    return {
+        "whole starts": table(head, map(on_gpu, titles)),
+        "whole starts on two cores": table(head, map(on_two_cores, at("client_starts_two_cores", "clients").values())),
+    }
+
+
+def client_kernels() -> dict[str, str]:
+    """The kernels with tile functions in a step of MuJoCo Warp."""
+
+    def rows(model: str) -> Iterator[list[str]]:
+        sides = [at("client_kernels", f"{model}.{side}") for side in ("warp", "tiles", "own")]
+        for kernel, warp_us in sides[0]["kernels_us"].items():
+            if kernel in sides[0]["tile_kernels"]:
+                times = [f"{side['kernels_us'][kernel]:.1f}" for side in sides]
+                name, _, _ = kernel.partition("__locals__")
+                yield [model, f"`{name.lstrip('_')}`", f"{warp_us / sides[0]['step_us']:.1%}", *times]
+
+    def steps(model: str) -> str:
+        *first, last = (
+            f"{at('client_kernels', f'{model}.{side}')['step_us']:,.0f}" for side in ("warp", "tiles", "own")
+        )
+        return f"{', '.join(first)} and {last} µs for {model}"
+
+    head = ["model", "kernel", "share of the step", "Warp, µs", "warp_tiles, µs", '`mathdx_opt_out="own"`, µs']
+    models = ("humanoid", "n_humanoid")
+    return {
+        "client kernels": table(head, [row for model in models for row in rows(model)]),
+        "client steps": ", and ".join(map(steps, models)),
+    }
+
+
+def clients() -> dict[str, str]:
+    def both(form: str, warp: float, tiles: float) -> str:
+        return f"{warp:{form}}; {tiles:{form}}"
+
+    def cold(client: Any) -> list[str]:
+        sides = client["warp"], client["tiles"]
+        builds, seconds, sizes = ([side[name] for side in sides] for name in ("mathdx_builds", "cpu_s", "cubin_bytes"))
+        return [client["title"], both("", client["modules"], client["tile_modules"]["modules"]), both("", *builds),
+                both(".1f", *seconds), f"{client['ratio']:.1f}", f"{client['tile_modules']['ratio']:.1f}",
+                both(".2f", *(size / 1e6 for size in sizes))]  # fmt: skip
+
+    found, models = at("client_speed", "clients"), at("client_speed", "models")
+    cold_starts = first_steps(result("client_speed"))
+    newton = cold_starts["Newton, Featherstone"]
+
+    def steps(value: float) -> str:
+        return f"{value / 1e6:.2f} million" if value >= 1e6 else f"{round(value, -2):,.0f}"
+
+    def speed(title: str, worlds: int, client: str, runs: Sequence[Any]) -> list[str]:
+        def of(side: str, field: str, phase: str = "cold") -> list[float]:
+            rows = [run for run in (runs if phase == "cold" else found[client]["runs"]) if run["side"] == side]
+            return [run[field] for run in rows if run.get("phase", phase) == phase]
+
+        sides = ("warp", "tiles")
+        first = [cold_starts[title][side] for side in sides]
+        rates = "; ".join(steps(median(of(side, "steps_per_second", "warm"))) for side in sides)
+        return [title, f"{worlds:,}", both(".1f", *first), f"{first[1] / first[0]:.2f}",
+                both(".1f", *(of(side, "cubin_bytes")[0] / 1e6 for side in sides)), rates,
+                f"{found[client]['compared']['steps_to_warp']['tiles']:.2f}"]  # fmt: skip
+
+    kernels = [found[name]["compared"]["tile_kernel_to_warp"]["tiles"] for name in ("ik", "featherstone")]
+    again = [run for run in found["n_humanoid"]["runs"] if run["phase"] == "cold"]
+    repeated = [
+        " and ".join(f"{run['jit_s']:.1f}" for run in again if run["side"] == side) for side in ("warp", "tiles")
+    ]
+    warm = [models[name]["warm"] for name in ("humanoid", "n_humanoid")]
+    own = [median(sides["own"]["steps_per_second"]) / median(sides["warp"]["steps_per_second"]) for sides in warm]
+    return {
+        "clients": table(
+            ["client", "modules; with functions", "LTO-IR builds by Warp: without, with warp_tiles",
+             "CPU s: Warp; warp_tiles", "ratio", "ratio of modules with functions", "cubins, MB: Warp; warp_tiles"],
+            map(cold, at("clients", "clients").values()),
+        ),
+        "client speed": table(
+            ["client", "worlds or problems", "seconds until the first step, caches empty: Warp; warp_tiles", "ratio",
+             "cubins, MB: Warp; warp_tiles", "steps (solves) a second: Warp; warp_tiles", "ratio"],
+            [speed("MuJoCo Warp, humanoid", 8192, "humanoid", models["humanoid"]["cold"]),
+             speed("MuJoCo Warp, n_humanoid", 1024, "n_humanoid", models["n_humanoid"]["cold"]),
+             speed("Newton, Featherstone", 4096, "featherstone", found["featherstone"]["runs"]),
+             speed("Newton, inverse kinematics (LM)", 4096, "ik", found["ik"]["runs"])],
+        ),
+        "README cold start": f"{newton['tiles']:.0f} s in place of {newton['warp']:.0f} s",
+        "tile kernels": f"{kernels[0]:.2f} of Warp's time, that of Featherstone {kernels[1]:.2f}",
+        "repeated cold starts": f"{repeated[0]} s with Warp, {repeated[1]} s",
+        "own templates": f"{own[0]:.3f} of Warp's steps a second and n_humanoid {own[1]:.3f}",
+    }  # fmt: skip
