@@ -27,7 +27,8 @@ template <typename T, int COUNT> inline __device__ Elements<T, COUNT> elements_o
 //
 // This code has many instructions, and each runs once. So it has no branches, with which jumps would miss the instruction cache,
 // and stores whole vectors only. If the array ends within vectors, or a tile that is fetched (is_whole) is not whole, C is
-// written to shared memory, and a short loop stores `through`, which reads C.
+// written to shared memory, and a short loop stores the elements of `through`, which reads C. That case is rare, so its code is
+// short rather than fast, because it takes a large part of a module's link.
 template <typename Product, bool ALONE, typename C, typename Through, typename Fetch, typename Compute> struct ComputedFromAccumulators {
     using Layout = typename Through::Layout;
 
@@ -46,9 +47,10 @@ template <typename Product, bool ALONE, typename C, typename Through, typename F
             check_alignment<typename Layout::Shape>(to);
             store_vectors(place);
         } else {
-            Product::template finish<false>(accumulators, c.data.ptr);
+            constexpr int PITCH = Layout::Shape::dim(1);
+            Product::visit(accumulators, [&](int row, int column, auto vector) { put<false>(c.data.ptr + row * PITCH + column, vector); });
             WP_TILE_SYNC();
-            through.copy_to_global(to);
+            through.copy_elements(to);
         }
         WP_TILE_SYNC();  // the program may write to C next, whose memory other threads may still read
     }

@@ -156,6 +156,13 @@ template <int FETCHED, typename Shape_, typename Fetch, typename Compute> struct
         store_elements(to);
     }
 
+    // The same, one element at a time.
+    template <typename Global> inline __device__ void copy_elements(const Global& to) const
+    {
+        check_alignment<Shape_>(to);
+        store_elements(to);
+    }
+
 private:
     static constexpr int AT_ONCE = FETCHED == 0 ? 1 : 4;  // stores of a thread whose operands are fetched together
 
