@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -154,6 +155,25 @@ def test_a_failed_write_leaves_nothing(setup: Setup, failure: str) -> None:
 def test_the_temporary_file_is_gone_after_the_write(setup: Setup) -> None:
     states(setup, 2)
     assert sorted(path.suffix for path in setup.files) == [".json", ".pch"]
+
+
+def test_the_written_file_is_moved_and_belongs_to_its_user_alone(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    write = Path.write_bytes
+
+    def noted(path: Path, data: bytes) -> int:
+        count = write(path, data)
+        path.chmod(0o644)
+        written.append(path.stat().st_ino)
+        return count
+
+    monkeypatch.setattr(Path, "write_bytes", noted)
+    states(setup, 2)
+    header = setup.compile()
+    assert header is not None
+    status = Path(header.path).stat()
+    assert [status.st_ino] == written
+    assert stat.S_IMODE(status.st_mode) == 0o600
 
 
 @pytest.mark.parametrize("keep_time", [False, True])

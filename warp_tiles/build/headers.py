@@ -108,7 +108,7 @@ class ModuleHeaders:
         path = Path(header.path)
         try:
             if not done.cancelled() and done.exception() is None and done.result().header_written:
-                self._cache.put(key, path.read_bytes(), {"compiler": done.result().compiler})
+                self._cache.put_file(key, path, {"compiler": done.result().compiler})
         except (CacheError, OSError) as error:  # the next process writes it
             raise_if_signalled(error)
         finally:

@@ -26,6 +26,7 @@ DEFAULT_MAX_BYTES = 4 * 1024**3
 LOW_WATER = 0.9
 #: The part of the free bytes that a process may store before it measures the cache again.
 UNMEASURED = 1 / 16
+_WRITTEN = f"{OBJECTS}/00"  # where other programs write their files
 
 
 @dataclass(frozen=True)
@@ -166,8 +167,11 @@ class Cache:
         """
         return self.add(Entry(key.digest, payload, Manifest.describe(key, payload, info)))
 
-    def add(self, entry: Entry) -> Entry:
+    def add(self, entry: Entry, written: str = "") -> Entry:
         """Store a verified entry, e.g. of another machine; see :meth:`put`.
+
+        Args:
+            written: Name below the cache's folder of a file with the payload, which is moved; empty if there is none.
 
         Returns:
             The entry; :attr:`Entry.is_stored` is False if it could not be stored.
@@ -185,7 +189,7 @@ class Cache:
             return entry
         try:
             with self._folder.changing():
-                entry = replace(entry, manifest=self._folder.store(entry.manifest, entry.payload))
+                entry = replace(entry, manifest=self._folder.store(entry.manifest, entry.payload, written))
                 self._keep_bound(size, entry.key)
         except OSError as error:
             self._unusable(error)
@@ -448,12 +452,20 @@ class FileCache(Cache):
         self.get(key)  # removes damaged files, and reports them
         return None
 
+    def put_file(self, key: CacheKey, path: Path, info: Mapping[str, object]) -> Entry:
+        """:meth:`put` for a file at a :meth:`temporary_path`, which is moved and not copied.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        payload = path.read_bytes()
+        return self.add(Entry(key.digest, payload, Manifest.describe(key, payload, info)), f"{_WRITTEN}/{path.name}")
+
     def temporary_path(self) -> Path:
         """A path for a file that its writer removes. If the writer is killed, :meth:`gc` removes it after a day.
 
         Raises:
             OSError: The folder cannot be created, or is refused.
         """
-        folder = f"{OBJECTS}/00"
-        self._folder.files.make(folder)
-        return self._folder.files.path(f"{folder}/{temporary_name()}")
+        self._folder.files.make(_WRITTEN)
+        return self._folder.files.path(f"{_WRITTEN}/{temporary_name()}")

@@ -156,8 +156,11 @@ class Folder:
         except OSError as error:
             raise_if_signalled(error)
 
-    def store(self, manifest: Manifest, payload: bytes) -> Manifest:
+    def store(self, manifest: Manifest, payload: bytes, written: str = "") -> Manifest:
         """Store an entry durably, the payload first. The caller holds the store lock.
+
+        Args:
+            written: A file with the payload, which is moved; empty if there is none.
 
         Returns:
             The stored manifest.
@@ -170,7 +173,7 @@ class Folder:
                 self.remove_damaged(name, "payload does not match its name")
                 status = None
         if status is None:
-            status = self.files.write(name, payload)
+            status = self.files.adopt(written, name) if written else self.files.write(name, payload)
         stored = replace(manifest, payload_mtime_ns=status.st_mtime_ns)
         self.files.write(self.key_name(manifest.key.digest), stored.encode())
         self.touch(manifest.key.digest)

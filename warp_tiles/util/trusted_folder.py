@@ -161,6 +161,19 @@ class TrustedFolder:
         with self._parent(name) as (source, file), self._parent(target, create=True) as (destination, new):
             os.replace(file, new, src_dir_fd=source, dst_dir_fd=destination)
 
+    def adopt(self, written: str, name: str) -> os.stat_result:
+        """Move a file that another program wrote to its place, durably and with the mode of this folder's files.
+
+        Returns:
+            The file's status.
+        """
+        _, mode = self.modes()
+        with self._parent(written) as (source, file), self._parent(name, create=True) as (destination, new):
+            status = write_descriptor(os.open(file, _READ_FLAGS, dir_fd=source), b"", mode)
+            os.replace(file, new, src_dir_fd=source, dst_dir_fd=destination)
+            _sync(destination)
+        return status
+
     def touch(self, name: str, time_ns: int | None = None) -> None:
         """Set a file's times; None for the system's own present time, which also a file of another user accepts."""
         with self._parent(name) as (parent, file):
