@@ -8,10 +8,10 @@
 `jit_s` is the time until the first step was made or captured, for which all modules of the step are loaded. Steps are
 replayed as a graph.
 
-Cold runs start with empty caches. `own` sets `mathdx_opt_out=own`. `all`, `record` and `store` set `modules=all`: a
-first start, which writes a start record; a start with that record; and a start with a store, a folder behind Python's
-HTTP server, which a run that is not counted has filled. The first run of each side is not counted, because it also
-reads the machine's libraries from disk; warm runs use its caches.
+Cold runs start with empty caches. `own` sets `mathdx_opt_out=own`. `all`, `rehearsed`, `record` and `store` set
+`modules=all`: a first start, which writes a start record; a first start with `--rehearse`; a start with that record;
+and a start with a store, a folder behind Python's HTTP server, which a run that is not counted has filled. The first
+run of each side is not counted, because it also reads the machine's libraries from disk; warm runs use its caches.
 The sides alternate. Medians are compared: of the cold runs, and of the steps a second of warm runs.
 
 The file is written after each measurement. Runs of the same sources, machine and sizes are added to those in the file.
@@ -56,6 +56,7 @@ SETTINGS = {
     "tiles": {},
     "own": {"WARP_TILES_MATHDX_OPT_OUT": "own"},
     "all": ALL,
+    "rehearsed": ALL,
     "record": ALL,
     "store": ALL,
 }
@@ -201,13 +202,15 @@ class Runner:
         if self.filled(client, side):
             self.run(client, side, self.caches(client, side), "warm", 1)
 
-    def _start(self, client: Client, side: str, phase: str) -> tuple[list[str], dict[str, str]]:
+    def _start(self, client: Client, side: str, phase: str, caches: Path) -> tuple[list[str], dict[str, str]]:
         """The options of ``warp-tiles run`` and the environment by which a program starts."""
         if side in ("all", "record"):
             file = self.scratch / client.name / "start.json"
             if side == "all":
                 file.unlink(missing_ok=True)
             return ["--start", str(file)], {}
+        if side == "rehearsed":
+            return ["--rehearse", "--start", str(caches / "start.json")], {}
         if side != "store":
             return [], {}
         trust, push = trust_and_push(self.scratch)
@@ -222,7 +225,7 @@ class Runner:
             True if the program succeeded.
         """
         given = SETTINGS[side]
-        start_options, variables = self._start(client, side, phase)
+        start_options, variables = self._start(client, side, phase, caches)
         prefix = [sys.executable] if given is None else [sys.executable, "-m", "warp_tiles", "run", *start_options]
         words = [*prefix, str(client.script), *client.arguments, *(client.warm if phase == "warm" else client.cold)]
         paths = {"WARP_CACHE_PATH": "warp", "WARP_TILES_CACHE_DIR": "tiles", "CUDA_CACHE_PATH": "driver"}

@@ -14,9 +14,10 @@ warp_tiles in workers, and warp_tiles again with its own cache, Warp's being emp
 without functions. Python's hashes of strings are fixed, because Warp orders variables of the source by them.
 
 `--starts` measures whole starts with that setting, in which launches load their modules for a fake GPU: Warp; a first
-start, which writes a start record; a start with that record; a start with a store, which a run that does not count has
-filled, behind Python's HTTP server. All caches are empty. Compilations ahead of a launch also run while the client is
-imported and its model is built, so what that takes longer than with Warp is added to the seconds of a side.
+start, which writes a start record; a first start beside its rehearsal; a start with that record; a start with a store,
+which a run that does not count has filled, behind Python's HTTP server. All caches are empty. Compilations ahead of a
+launch also run while the client is imported and its model is built, so what that takes longer than with Warp is added
+to the seconds of a side.
 
 The clients' packages are pinned and unmodified. `--install` puts them into a virtual environment, with this project.
 Without it nothing is installed, and a client whose packages `--python` lacks is left out, with the reason.
@@ -242,6 +243,7 @@ def measured_starts(name: str, python: Path, limit_s: float) -> dict[str, Any]:
         to_store = {**trust, **push, "WARP_TILES_REMOTE": store.as_uri()}
         run_side(python, name, "start", limit_s, None, folder / "other.json", **to_store)  # signing takes time
         runs["first"] = run_side(python, name, "start", limit_s, None, record)
+        runs["rehearsed"] = run_side(python, name, "rehearsed", limit_s, None, folder / "third.json")
         runs["record"] = run_side(python, name, "start", limit_s, None, record)
         with served(store) as url:
             from_store = {**trust, "NO_PROXY": "127.0.0.1", "WARP_TILES_REMOTE": url}

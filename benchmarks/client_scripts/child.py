@@ -1,11 +1,14 @@
 """Compiles what one step of a client launches, in this process, and prints the cost as a line of JSON.
 
-    python -m benchmarks.client_scripts.child CLIENT warp|tiles|warp_threads|all|warp_start|start FOLDER [RECORD]
+    python -m benchmarks.client_scripts.child CLIENT SIDE FOLDER [RECORD]
 
-The folder receives the cubins. The environment names the caches. `tiles` and `all` enable warp_tiles before the client
-is imported, as a user does, and the others do not. `warp_threads` and `all` compile on a thread for each core; `all`
+The sides are `warp`, `tiles`, `warp_threads`, `all`, `warp_start`, `start`, `rehearsed` and `rehearsal`. The folder
+receives the cubins. The environment names the caches. `tiles` and `all` enable warp_tiles before the client is
+imported, as a user does, and the others do not. `warp_threads` and `all` compile on a thread for each core; `all`
 sets modules="all", so that workers compile. `start` sets it too, loads modules at their launches, for a fake GPU, and
 begins with the start record RECORD, if it exists, and writes it. `warp_start` loads them so with Warp alone.
+`rehearsed` is `start` beside a second process, the side `rehearsal`, which does what the one of `warp-tiles run
+--rehearse` does.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import os
 import platform
 import re
 import resource
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +34,7 @@ import warp_tiles
 from benchmarks.client_scripts.steps import STEPS
 from benchmarks.stand_in import stand_in
 from warp_tiles._warp.intercept import NotedLaunch, intercepted
+from warp_tiles.cli.children import compile_launched
 from warp_tiles.util.threads import available_cores, side_by_side
 
 ARCH = 90
@@ -178,16 +183,23 @@ def versions() -> dict[str, str]:
 
 def measure(step: Callable[[], None], side: str, folder: Path, record: Path | None = None) -> dict[str, Any]:
     """Find what a step launches and compile it: one module after another, as launches do, or side by side."""
-    tiles = side in ("tiles", "all", "start")
+    starts = ("start", "rehearsed", "rehearsal")
+    tiles = side in ("tiles", "all", *starts)
     wp.config.log_level = wp.LOG_WARNING
     wp.init()
     enabling = Meter()
-    if side in ("all", "start"):
+    if side in ("all", *starts):
         warp_tiles.configure(modules="all")
     if tiles:
         warp_tiles.enable(start=record)
     start = enabling.read()
     setup = Meter()
+    if side == "rehearsal":
+        with stand_in(Path(wp.config.kernel_cache_dir)) as device:
+            compile_launched(step, device)
+        return {}
+    if side == "rehearsed":
+        return beside_rehearsal(lambda: started(step, start, setup))
     if side in ("start", "warp_start"):
         return started(step, start, setup)
     targets = launched_modules(step)
@@ -215,6 +227,17 @@ def measure(step: Callable[[], None], side: str, folder: Path, record: Path | No
         "own_builds": sum(record.get("lto_builds", 0) for record in records),
         "rows": rows,
     }
+
+
+def beside_rehearsal(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The result of a start while a second process of this client compiles what it launches."""
+    client, _, folder, *_ = sys.argv[1:]
+    command = [sys.executable, "-m", "benchmarks.client_scripts.child", client, "rehearsal", folder]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as rehearsal:
+        try:
+            return run()
+        finally:
+            rehearsal.kill()
 
 
 def started(step: Callable[[], None], enabling: dict[str, float], setup: Meter) -> dict[str, Any]:

@@ -261,7 +261,7 @@ BROAD = {
         ("cli/doctor.py", "diagnose"),
         ("cli/output.py", "output_errors"),
         ("cli/output.py", "written"),
-        ("cli/run.py", "enable_here"),
+        ("cli/children.py", "enable_here"),
         ("launch/script.py", "discover"),
     },
     "in a process or on a thread of this package": {

@@ -281,7 +281,7 @@ class Prefetches:
         with self._lock:
             fresh = {key: target for key, target in targets.items() if key not in self.pending}
             if fresh and self._threads is None:
-                self._threads = DaemonThreads(current().jobs or available_cores(), "warp_tiles_prefetch")
+                self._threads = DaemonThreads((current().jobs or available_cores()) + 2, "warp_tiles_prefetch")
             for key, target in fresh.items():
                 assert self._threads is not None
                 future = self._threads.submit(self._run, *target)
@@ -316,6 +316,10 @@ class Prefetches:
             self._forget(module)
         elif not find("codegen._codegen_lock")._is_owned():
             wait_all([future])
+
+    def wait(self) -> None:
+        """Waits until all that is queued is compiled."""
+        wait_all([future for _, future in tuple(self.pending.values())])
 
     def stop(self) -> None:
         """Cancels what has not begun, and waits for the rest, because a compiler must not run while a process ends."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import sys
-from collections.abc import Iterator, Mapping
-from multiprocessing import spawn
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import click
 
 from warp_tiles._warp import is_enabled, require_hooks
 from warp_tiles.api import enable, report, require_place
 from warp_tiles.build.start_record import default_file
+from warp_tiles.cli.children import Rehearsal, enabled_in_children
 from warp_tiles.cli.output import (
     FILE,
     bundle_option,
@@ -29,85 +26,8 @@ from warp_tiles.cli.output import (
 )
 from warp_tiles.cli.scripts import GRAMMAR, takes_script
 from warp_tiles.launch.script import Script
-from warp_tiles.settings import COMMAND_LINE, configure, configure_by_option, configured, current, keep_start_record
+from warp_tiles.settings import current
 from warp_tiles.store.paths import cache_root
-from warp_tiles.util.warn import warn
-
-# ---- children of a script through multiprocessing (spawn and forkserver)
-#
-# Such a child begins with data that its parent pickles: search path, arguments, main module. The data here gets one
-# more value, which enables warp_tiles when the child unpickles it, before the main module is imported. A forked child
-# inherits warp_tiles anyway.
-
-_NAME = "warp_tiles"
-# the child's search path is not set yet when it reads this
-_ENABLE = """
-import sys
-before, sys.path = sys.path, search_path
-try:
-    from warp_tiles.cli.run import enable_here
-    enable_here(configured, options, start_record)
-finally:
-    sys.path = before
-"""
-
-
-class _Enabler:
-    """A value that enables warp_tiles in the process that unpickles it."""
-
-    def __init__(self) -> None:
-        given = {"configured": configured(), "options": configured(COMMAND_LINE)}
-        self._given = {**given, "start_record": current().start_record}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return exec, (_ENABLE, {"search_path": list(sys.path), **self._given})
-
-
-def enable_here(configured: Mapping[str, Any], options: Mapping[str, Any], start_record: bool) -> None:
-    """Enable warp_tiles in a child as in its parent. If it cannot be enabled, the child runs with Warp alone.
-
-    Args:
-        configured: The settings of :func:`warp_tiles.configure` in the parent, and of options of the command.
-        options: Those of options of the command alone.
-        start_record: True if the parent keeps a start record.
-    """
-    try:
-        configure(**configured)
-        for name, value in options.items():
-            configure_by_option(name, value)
-        keep_start_record(kept=start_record)
-        enable()
-        if is_enabled():
-            require_hooks("run").takes_start = False  # the parent writes the record
-        _enable_children()
-    except Exception as error:  # a child must not fail because of this
-        warn(f"a child process runs with Warp alone: {error}")
-
-
-@contextlib.contextmanager
-def enabled_in_children() -> Iterator[None]:
-    """Enable warp_tiles in the children that are started in the block. They get the settings of their start."""
-    original = spawn.get_preparation_data
-    _enable_children()
-    try:
-        yield
-    finally:
-        spawn.get_preparation_data = original
-
-
-def _enable_children() -> None:
-    """Add the value to the data of children, as long as warp_tiles is enabled."""
-    original = spawn.get_preparation_data
-
-    @functools.wraps(original)
-    def get_preparation_data(name: str) -> dict[str, Any]:
-        data = dict(original(name))
-        return {**data, _NAME: _Enabler()} if is_enabled() else data
-
-    spawn.get_preparation_data = get_preparation_data
-
-
-# ---- the command
 
 
 @click.command(context_settings=GRAMMAR)
@@ -121,11 +41,18 @@ def _enable_children() -> None:
     "modules=all or a remote store is set.",
 )
 @click.option("--no-start", "keeps", is_flag=True, flag_value=False, default=True, help="Keep no start record.")
+@click.option(
+    "--rehearse",
+    is_flag=True,
+    help="Without a start record, run SCRIPT in a second process too, whose launches do nothing, and compile there "
+    "what it launches. Everything else that SCRIPT does happens twice.",
+)
 @json_option
 @takes_script
 def run(
-    script: Script, report_file: Path | None, trace_file: Path | None, start: Path | None, keeps: bool, as_json: bool
-) -> None:
+    script: Script, report_file: Path | None, trace_file: Path | None, start: Path | None, keeps: bool, rehearse: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Run SCRIPT with ARGUMENTS under warp_tiles.
 
     Options of warp-tiles come before SCRIPT. Everything after SCRIPT belongs to the script. The report
@@ -136,6 +63,9 @@ def run(
     current()  # reports an invalid setting first
     script.require()
     require_folders({"the report": report_file, "the trace": trace_file})
+    if rehearse and not keeps:
+        raise click.UsageError("--rehearse keeps a start record, which --no-start forbids")
+    rehearses = False
     try:
         with script_output_to_stderr(as_json):
             if start is not None:
@@ -143,18 +73,19 @@ def run(
             enable()
             if is_enabled():
                 require_hooks("run").takes_start = keeps and start is None
-            if keeps and is_enabled() and (start or current().all_modules):
+            if keeps and is_enabled() and (start or rehearse or current().all_modules):
                 root = cache_root(current().cache_dir)
                 file = start or default_file(root, script.title, str(script.require().resolve()))
+                rehearses = rehearse and not file.exists() and current().rules.builds and current().bundle is None
                 require_hooks("run").begin_start(file)
-            with enabled_in_children():
+            with enabled_in_children(), Rehearsal(script) if rehearses else nullcontext() as rehearsal:
                 try:
                     script.run()
                 finally:
                     # the script may have disabled it, or closed its output
                     if is_enabled() and not getattr(sys.stdout, "closed", True):
                         hooks = require_hooks("run")
-                        parts = hooks.engine.recorder, hooks.program_start, hooks.engine.idle
+                        parts = hooks.engine.recorder, hooks.program_start, hooks.engine.idle, rehearsal
                         text = "; ".join(filter(None, (part.summary() for part in parts if part is not None)))
                         find("logger.log_info")(f"warp_tiles: {text}")
     finally:

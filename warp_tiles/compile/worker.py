@@ -71,8 +71,12 @@ def preload() -> None:
             nvjitlink.version()
 
 
-def _end_with(parent: int, folder: str | None) -> None:
-    """End this process within a second of its parent, also if a child of the parent still holds the pipe open."""
+def end_with(parent: int, folder: str | None = None) -> None:
+    """End this process within a second of its parent, also if a child of the parent still holds the pipe open.
+
+    Args:
+        folder: Removed then.
+    """
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -103,7 +107,7 @@ def serve(parent: int | None = None, folder: str | None = None) -> None:
     if folder is not None:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
     if parent is not None:
-        _end_with(parent, folder)
+        end_with(parent, folder)
     requests = sys.stdin.buffer
     # output of the compiler must not break the protocol, so it goes to standard error
     answers = os.fdopen(os.dup(1), "wb")

@@ -1,0 +1,150 @@
+"""``warp-tiles run --rehearse``: a second process compiles what the script launches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from benchmarks.stand_in import StandIn
+from tests.integration.commands import FORWARD_ONLY, command
+from tests.integration.helpers import gemm, load
+from warp_tiles._warp import installed
+from warp_tiles.build.start_record import StartRecord
+from warp_tiles.cli.children import compile_launched
+
+KERNEL = """
+@wp.kernel(enable_backward=False)
+def {name}(out: wp.array(dtype=float)):
+    out[wp.tid()] = {value}
+"""
+
+
+@pytest.fixture
+def device(stand_in: StandIn, tmp_path: Path) -> Iterator[StandIn]:
+    warp_tiles.disable()
+    settings = {"cache_dir": tmp_path / "tiles", "progress": "off", "jobs": 2, "modules": "all"}
+    with warp_tiles.override(**settings), warp_tiles.enabled():
+        yield stand_in
+
+
+def built() -> list[bool]:
+    """For each module that was built or found in the cache: True if it was built."""
+    return [not record.found for record in installed().engine.recorder.records]
+
+
+def test_what_a_program_launches_is_compiled_and_its_launches_find_it(device: StandIn) -> None:
+    plain, product = load(KERNEL.format(name="plain", value=1.0)), load(gemm(m=16, n=16, k=16, decorator=FORWARD_ONLY))
+    never = load(KERNEL.format(name="never", value=2.0))
+    arrays = [wp.zeros((16, 16), dtype=float, device="cpu") for _ in range(3)]
+
+    def program() -> None:
+        for threads in (32, 64, 64):
+            wp.launch(plain.plain, dim=1, inputs=arrays[:1], block_dim=threads, device="cpu")
+        wp.launch_tiled(product.gemm, dim=(1, 1), inputs=arrays, block_dim=64, device="cpu")
+        raise SystemExit(3)
+
+    assert compile_launched(program, device) == (3, "SystemExit: 3")
+    assert built() == [True] * 3
+    for module, threads in ((plain, 32), (plain, 64), (product, 64)):
+        device.load(module.__name__, threads)
+    assert built() == [True] * 3, "the launches found the files"
+    device.load(never.__name__)
+    assert built() == [True] * 4
+
+
+def test_a_kernel_that_is_added_after_a_launch_is_compiled_too(device: StandIn) -> None:
+    module = load(KERNEL.format(name="first", value=1.0))
+    out = [wp.zeros(1, dtype=float, device="cpu")]
+
+    def program() -> None:
+        wp.launch(module.first, dim=1, inputs=out, device="cpu")
+        installed().reloads.prefetches.wait()
+        exec(
+            compile(Path(str(module.__file__)).read_text().replace("first", "second"), str(module.__file__), "exec"),
+            vars(module),
+        )
+        wp.launch(module.second, dim=1, inputs=out, device="cpu")
+
+    assert compile_launched(program, device)[1] == ""
+    count = len(built())
+    device.load(module.__name__)
+    assert len(built()) == count, "the launch found the module with both kernels"
+
+
+def test_nothing_is_compiled_for_the_cpu(device: StandIn) -> None:
+    plain = load(KERNEL.format(name="plain", value=3.0))
+    out = wp.zeros(1, dtype=float, device="cpu")
+    assert compile_launched(lambda: wp.launch(plain.plain, dim=1, inputs=[out], device="cpu")) == (0, "")
+    assert out.numpy()[0] == 0.0, "launches do nothing"
+
+
+# ---- the command
+
+SCRIPT = (
+    """
+import os, pathlib, sys
+import warp as wp
+import warp_tiles
+folder = pathlib.Path(sys.argv[1])
+(folder / f"{warp_tiles.is_planning()} {os.getpid()}").write_text(" ".join(sys.argv[2:]))
+print("said")
+"""
+    + KERNEL.format(name="plain", value=4.0)
+    + """
+wp.launch(plain, dim=1, inputs=[wp.zeros(1, dtype=float, device="cpu")], device="cpu")
+"""
+)
+WAITS = """
+import time
+def ended():
+    for path in folder.glob("True *"):
+        stat = pathlib.Path("/proc", path.name.split()[1], "stat")
+        return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+end = time.monotonic() + 60
+while not warp_tiles.is_planning() and not ended() and time.monotonic() < end:
+    time.sleep(0.05)
+"""
+ENDLESS = "import time, warp_tiles\nwhile warp_tiles.is_planning():\n    time.sleep(0.1)\n"
+
+
+def rehearse(folder: Path, text: str, *options: object) -> tuple[str, list[str]]:
+    """Standard error, and the files that the script's two processes have written."""
+    (folder / "script.py").write_text(text)
+    files = folder / "files"
+    files.mkdir(exist_ok=True)
+    done = command(
+        "run", "--rehearse", *options, folder / "script.py", files, "word", as_json=False, cache=folder / "lto"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("said") == text.count("said"), "the other process prints nothing"
+    return done.stdout + done.stderr, sorted(path.name.split()[0] for path in files.iterdir())
+
+
+def test_the_script_runs_twice_and_prints_once(folder: Path) -> None:
+    waits = "import time\nif not warp_tiles.is_planning():\n    time.sleep(20)\n"
+    shown, files = rehearse(folder, SCRIPT + waits)
+    assert files == ["False", "True"]
+    assert re.search(r"^warp_tiles: .*the rehearsal compiled 0$", shown, re.M)
+
+
+def test_a_rehearsal_that_does_not_end_is_ended(folder: Path) -> None:
+    assert "the rehearsal was not complete" in rehearse(folder, ENDLESS)[0]
+
+
+def test_with_a_start_record_there_is_no_rehearsal(folder: Path) -> None:
+    record = folder / "start.json"
+    record.write_bytes(StartRecord(str(wp.__version__)).to_bytes())
+    shown, files = rehearse(folder, SCRIPT, "--start", record)
+    assert files == ["False"]
+    assert "rehearsal" not in shown
+
+
+def test_without_a_record_there_is_nothing_to_rehearse_for(folder: Path) -> None:
+    done = command("run", "--rehearse", "--no-start", folder / "main.py", as_json=False)
+    assert done.returncode == 2
+    assert "--rehearse keeps a start record, which --no-start forbids" in done.stderr

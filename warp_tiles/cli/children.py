@@ -1,0 +1,216 @@
+"""Processes that ``warp-tiles run`` starts: the children of the script, and its rehearsal."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing import spawn
+from pathlib import Path
+from typing import Any
+
+from warp_tiles._warp import is_enabled, require_hooks
+from warp_tiles._warp.intercept import NotedLaunch, intercepted
+from warp_tiles.api import enable
+from warp_tiles.compile.search import search_path
+from warp_tiles.compile.worker import end_with
+from warp_tiles.launch.script import Script
+from warp_tiles.settings import COMMAND_LINE, configure, configure_by_option, configured, current, keep_start_record
+from warp_tiles.util.threads import suppressed
+from warp_tiles.util.warn import warn
+
+# ---- children of a script through multiprocessing (spawn and forkserver)
+#
+# Such a child begins with data that its parent pickles: search path, arguments, main module. The data here gets one
+# more value, which enables warp_tiles when the child unpickles it, before the main module is imported. A forked child
+# inherits warp_tiles anyway.
+
+_NAME = "warp_tiles"
+# the child's search path is not set yet when it reads this
+_ENABLE = """
+import sys
+before, sys.path = sys.path, search_path
+try:
+    from warp_tiles.cli.children import enable_here
+    enable_here(configured, options, start_record)
+finally:
+    sys.path = before
+"""
+
+
+def _state() -> dict[str, Any]:
+    """The arguments of :func:`enable_here`."""
+    given = {"configured": configured(), "options": configured(COMMAND_LINE)}
+    return {**given, "start_record": current().start_record}
+
+
+class _Enabler:
+    """A value that enables warp_tiles in the process that unpickles it."""
+
+    def __init__(self) -> None:
+        self._given = _state()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, (_ENABLE, {"search_path": list(sys.path), **self._given})
+
+
+def enable_here(configured: Mapping[str, Any], options: Mapping[str, Any], start_record: bool) -> None:
+    """Enable warp_tiles in a child as in its parent. If it cannot be enabled, the child runs with Warp alone.
+
+    Args:
+        configured: The settings of :func:`warp_tiles.configure` in the parent, and of options of the command.
+        options: Those of options of the command alone.
+        start_record: True if the parent keeps a start record.
+    """
+    try:
+        configure(**configured)
+        for name, value in options.items():
+            configure_by_option(name, value)
+        keep_start_record(kept=start_record)
+        enable()
+        if is_enabled():
+            require_hooks("run").takes_start = False  # the parent writes the record
+        _enable_children()
+    except Exception as error:  # a child must not fail because of this
+        warn(f"a child process runs with Warp alone: {error}")
+
+
+@contextlib.contextmanager
+def enabled_in_children() -> Iterator[None]:
+    """Enable warp_tiles in the children that are started in the block. They get the settings of their start."""
+    original = spawn.get_preparation_data
+    _enable_children()
+    try:
+        yield
+    finally:
+        spawn.get_preparation_data = original
+
+
+def _enable_children() -> None:
+    """Add the value to the data of children, as long as warp_tiles is enabled."""
+    original = spawn.get_preparation_data
+
+    @functools.wraps(original)
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        data = dict(original(name))
+        return {**data, _NAME: _Enabler()} if is_enabled() else data
+
+    spawn.get_preparation_data = get_preparation_data
+
+
+# ---- the rehearsal
+
+# a module of the working folder must not come before one of Python
+_REHEARSE = """
+import sys
+sys.path[:] = [entry for entry in sys.path if entry]
+from warp_tiles.cli.children import rehearse
+rehearse(int(sys.argv[1]))
+"""
+
+
+class Rehearsal:
+    """A second process of a script, whose launches do nothing, so that it reaches all of them early.
+
+    It compiles what the script launches on GPUs. A launch of the script finds the module, or waits for its build. The
+    process ends with this one. What it prints goes nowhere.
+    """
+
+    def __init__(self, script: Script) -> None:
+        package = Path(__file__).resolve().parents[2]
+        path = os.pathsep.join(dict.fromkeys([*search_path(), str(package)]))
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _REHEARSE, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,  # the terminal interrupts only the script, which ends this
+        )
+        assert self._process.stdin is not None
+        with suppressed(OSError):  # it has ended already
+            self._process.stdin.write(pickle.dumps((script, _state())))
+            self._process.stdin.close()
+
+    def __enter__(self) -> Rehearsal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def _end(self) -> bytes:
+        """End the process, and return what it has written."""
+        self._process.kill()
+        answers = self._process.stdout
+        assert answers is not None
+        found = b"" if answers.closed else answers.read()
+        answers.close()
+        self._process.wait()
+        return found
+
+    def summary(self) -> str:
+        """What it compiled, and why it stopped early, if it did. It is ended, also if it still compiles."""
+        if not (answer := self._end()):
+            return "the rehearsal was not complete"
+        found = json.loads(answer)
+        stopped = f", and stopped early: {found['stopped']}" if found["stopped"] else ""
+        return f"the rehearsal compiled {found['compiled']}{stopped}"
+
+
+def rehearse(parent: int) -> None:
+    """Run the script that standard input names, without its launches, and compile what it launches.
+
+    Args:
+        parent: The process that this one ends with.
+    """
+    script, state = pickle.load(sys.stdin.buffer)
+    answer = os.fdopen(os.dup(1), "w")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in range(2):
+        os.dup2(nowhere, stream)
+    end_with(parent)
+    enable_here(**state)
+    compiled, stopped = compile_launched(script.run)
+    answer.write(json.dumps({"compiled": compiled, "stopped": stopped}))
+    answer.flush()
+    os._exit(0)  # the script's exit handlers run in its other process
+
+
+def compile_launched(run: Callable[[], None], device: Any = None) -> tuple[int, str]:
+    """Run a program without its launches, and compile what it launches on GPUs into Warp's kernel cache.
+
+    Args:
+        device: Compile for this device, in place of those of the launches.
+
+    Returns:
+        The number of modules that were compiled, and the error that stopped the program, or an empty text.
+    """
+    hooks, stopped = require_hooks("run"), ""
+    prefetches = hooks.reloads.prefetches
+    seen: set[tuple[int, int, str, int]] = set()
+    late: list[tuple[Any, Any, int]] = []
+
+    def note(launch: NotedLaunch) -> None:
+        target = launch.kernel.module, device or launch.device, launch.block_dim
+        known = id(target[0]), len(target[0].kernels), str(target[1]), launch.block_dim
+        if known in seen or target[1].is_cpu:
+            return
+        seen.add(known)
+        if not hooks.prefetch([target[0]], *target[1:]):  # it is being compiled for another block size
+            late.append(target)
+
+    try:
+        with intercepted(note):
+            run()
+    except BaseException as error:
+        stopped = f"{type(error).__name__}: {error}"
+    prefetches.wait()
+    for module, *place in late:
+        hooks.prefetch([module], *place)
+        prefetches.wait()
+    return sum(not record.found for record in hooks.engine.recorder.records), stopped
