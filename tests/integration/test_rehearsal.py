@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def test_what_a_program_launches_is_compiled_and_its_launches_find_it(device: St
         for threads in (32, 64, 64):
             wp.launch(plain.plain, dim=1, inputs=arrays[:1], block_dim=threads, device="cpu")
         wp.launch_tiled(product.gemm, dim=(1, 1), inputs=arrays, block_dim=64, device="cpu")
-        raise SystemExit(3)
+        sys.exit(3)
 
     assert compile_launched(program, device) == (3, "SystemExit: 3")
     assert built() == [True] * 3
@@ -74,6 +75,26 @@ def test_a_kernel_that_is_added_after_a_launch_is_compiled_too(device: StandIn) 
     count = len(built())
     device.load(module.__name__)
     assert len(built()) == count, "the launch found the module with both kernels"
+
+
+def test_a_question_about_occupancy_loads_nothing_and_is_answered(device: StandIn) -> None:
+    plain = load(KERNEL.format(name="asked", value=5.0))
+    answers = []
+    compiled = compile_launched(lambda: answers.append(wp.get_suggested_block_size(plain.asked, device.alias)))
+    assert compiled == (1, "")
+    assert answers == [(64, 1)]
+    assert device.loaded == []
+    device.load(plain.__name__)
+    assert built() == [True], "the question's load finds the file"
+
+
+def test_a_kernel_of_a_module_of_its_own_is_compiled(device: StandIn) -> None:
+    text = KERNEL.format(name="unique", value=6.0).replace("(enable", '(module="unique", enable')
+    kernel = load(text).unique
+    out = wp.zeros(1, dtype=float, device="cpu")
+    assert kernel.module.hashers, "Warp has hashed it to name it"
+    program = lambda: wp.launch(kernel, dim=1, inputs=[out], device="cpu")  # noqa: E731
+    assert compile_launched(program, device) == (1, "")
 
 
 def test_nothing_is_compiled_for_the_cpu(device: StandIn) -> None:

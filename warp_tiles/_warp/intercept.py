@@ -8,6 +8,7 @@ In a block of :func:`intercepted` these functions of Warp have stand-ins:
     capture_begin, capture_end      capture nothing, but the device reports a capture
     capture_launch, capture_save    do nothing
     load_module, force_load         do nothing, like compile_aot_module and load_aot_module
+    get_suggested_block_size        note that the module is loaded, and return its own block size
     get_device, get_cuda_device     return another device in place of a GPU that this machine lacks
 """
 
@@ -85,9 +86,19 @@ def note_product(product: MatmulAnswer) -> None:
         noted.setdefault(product)
 
 
+def _load_nothing(kernel: Any, device: Any, block_dim: int) -> None:
+    """Note no kernel whose module is loaded without a launch."""
+
+
 @contextmanager
-def intercepted(launched: Callable[[NotedLaunch], None]) -> Iterator[dict[str, str]]:
+def intercepted(
+    launched: Callable[[NotedLaunch], None], loaded: Callable[[Any, Any, int], None] = _load_nothing
+) -> Iterator[dict[str, str]]:
     """Intercept launches, graph captures, builds and references to missing GPUs in the block.
+
+    Args:
+        launched: Called for each launch.
+        loaded: Called with the kernel, device and block size of each module that Warp would load without a launch.
 
     Yields:
         The missing GPUs that were referred to so far, each with the device in its place.
@@ -105,7 +116,7 @@ def intercepted(launched: Callable[[NotedLaunch], None]) -> Iterator[dict[str, s
         _launches(launched, context.launch)
         | _captures(captured)
         | dict.fromkeys(("force_load", "load_module", "load_aot_module"), _nothing)
-        | {"compile_aot_module": lambda *args, **kwargs: []}
+        | {"compile_aot_module": lambda *args, **kwargs: [], "get_suggested_block_size": _suggestions(loaded)}
         | {"get_cuda_device": devices.get_cuda_device}
     )
     with ExitStack() as stack:
@@ -174,6 +185,19 @@ def _launches(launched: Callable[[NotedLaunch], None], original: Callable[..., A
         return _NotLaunched() if call["record_cmd"] else None
 
     return {"launch": functools.partial(note, False), "launch_tiled": functools.partial(note, True)}
+
+
+def _suggestions(loaded: Callable[[Any, Any, int], None]) -> Callable[..., tuple[int, int]]:
+    import warp
+
+    def suggest(kernel: Any, device: Any = None) -> tuple[int, int]:
+        target, threads = warp.get_device(device), int(kernel.module.options["block_dim"])
+        if target.is_cpu:
+            return 1, 1
+        loaded(kernel, target, threads)
+        return threads, int(getattr(target, "sm_count", 1))
+
+    return suggest
 
 
 class _NotLaunched:

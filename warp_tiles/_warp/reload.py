@@ -161,7 +161,8 @@ class Reloads:
     def _compile_ahead(self, module: Any, device: Any, block_dim: int) -> None:
         """Compiles a module into Warp's kernel cache, and leaves it without a hash, as it was."""
         with find("codegen._codegen_lock"):
-            if module.hashers or not reusable(module):  # it was loaded, or another thread loads it
+            # Warp hashes a module of one kernel where it is defined; another thread may load it
+            if module.execs or not reusable(module) or (module.hashers and not hash_again(module)):
                 return
             module.get_module_hash(block_dim)
             self._this_thread.hasher = module.hashers[block_dim]

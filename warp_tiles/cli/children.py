@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from warp_tiles._warp import is_enabled, require_hooks
-from warp_tiles._warp.intercept import NotedLaunch, intercepted
+from warp_tiles._warp.intercept import intercepted
 from warp_tiles.api import enable
 from warp_tiles.compile.search import search_path
 from warp_tiles.compile.worker import end_with
@@ -195,20 +195,21 @@ def compile_launched(run: Callable[[], None], device: Any = None) -> tuple[int, 
     seen: set[tuple[int, int, str, int]] = set()
     late: list[tuple[Any, Any, int]] = []
 
-    def note(launch: NotedLaunch) -> None:
-        target = launch.kernel.module, device or launch.device, launch.block_dim
-        known = id(target[0]), len(target[0].kernels), str(target[1]), launch.block_dim
-        if known in seen or target[1].is_cpu:
+    def load(kernel: Any, on: Any, threads: int) -> None:
+        module, place = kernel.module, device or on
+        known = id(module), len(module.kernels), str(place), threads
+        if known in seen or place.is_cpu:
             return
         seen.add(known)
-        if not hooks.prefetch([target[0]], *target[1:]):  # it is being compiled for another block size
-            late.append(target)
+        if not hooks.prefetch([module], place, threads):  # it is being compiled for another block size
+            late.append((module, place, threads))
 
     try:
-        with intercepted(note):
+        with intercepted(lambda launch: load(launch.kernel, launch.device, launch.block_dim), load):
             run()
     except BaseException as error:
-        stopped = f"{type(error).__name__}: {error}"
+        if not isinstance(error, SystemExit) or error.code:
+            stopped = f"{type(error).__name__}: {error}"
     prefetches.wait()
     for module, *place in late:
         hooks.prefetch([module], *place)

@@ -200,14 +200,17 @@ def discover(script: Script, block_dim: int | None = None) -> Discovery:
     launched: dict[tuple[int, int], tuple[Target, dict[str, None]]] = {}
     launches: dict[Hashable, NotedLaunch] = {}
 
+    def load(kernel: Any, _: Any, threads: int) -> None:
+        module = kernel.module
+        launched.setdefault((id(module), threads), (Target(module, threads), {}))[1].setdefault(name_of(kernel))
+
     def note(launch: NotedLaunch) -> None:
-        module, threads = launch.kernel.module, launch.block_dim
-        launched.setdefault((id(module), threads), (Target(module, threads), {}))[1].setdefault(name_of(launch.kernel))
+        load(launch.kernel, launch.device, launch.block_dim)
         launches.setdefault(launch.signature, launch)
 
     stopped, file = "", script.require()
     try:
-        with intercepted(note) as substituted, collected_products() as products, warnings.catch_warnings():
+        with intercepted(note, load) as substituted, collected_products() as products, warnings.catch_warnings():
             try:
                 with _marked_output():
                     script.run()
