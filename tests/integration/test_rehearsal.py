@@ -153,6 +153,14 @@ def test_the_script_runs_twice_and_prints_once(folder: Path) -> None:
     assert re.search(r"^warp_tiles: .*the rehearsal compiled 0$", shown, re.M)
 
 
+def test_an_error_in_the_rehearsal_is_warned_of(folder: Path) -> None:
+    shown, _ = rehearse(
+        folder, SCRIPT + "if warp_tiles.is_planning():\n    raise ValueError('needs a result')\n" + WAITS
+    )
+    assert "the rehearsal stopped early with ValueError: needs a result" in shown
+    assert re.search(r"^warp_tiles: .*the rehearsal compiled 0$", shown, re.M)
+
+
 def test_a_rehearsal_that_does_not_end_is_ended(folder: Path) -> None:
     assert "the rehearsal was not complete" in rehearse(folder, ENDLESS)[0]
 

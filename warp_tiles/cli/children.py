@@ -154,12 +154,16 @@ class Rehearsal:
         return found
 
     def summary(self) -> str:
-        """What it compiled, and why it stopped early, if it did. It is ended, also if it still compiles."""
+        """What it compiled. It is ended, also if it still compiles, and a warning says if an error stopped the script."""
         if not (answer := self._end()):
             return "the rehearsal was not complete"
         found = json.loads(answer)
-        stopped = f", and stopped early: {found['stopped']}" if found["stopped"] else ""
-        return f"the rehearsal compiled {found['compiled']}{stopped}"
+        if found["stopped"]:
+            warn(
+                f"the rehearsal stopped early with {found['stopped']}; what the script launches after that is compiled "
+                "at its launch. Remedy: where the script needs results, let it ask warp_tiles.is_planning()"
+            )
+        return f"the rehearsal compiled {found['compiled']}"
 
 
 def rehearse(parent: int) -> None:
