@@ -154,7 +154,7 @@ class Rehearsal:
         return found
 
     def summary(self) -> str:
-        """What it compiled. It is ended, also if it still compiles, and a warning says if an error stopped the script."""
+        """What it compiled. It is ended, also if it still compiles. A warning names the error that stopped it early."""
         if not (answer := self._end()):
             return "the rehearsal was not complete"
         found = json.loads(answer)
