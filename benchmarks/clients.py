@@ -349,13 +349,13 @@ def table_of_all(entries: Sequence[Mapping[str, Any]]) -> str:
 
 def table_of_starts(entries: Sequence[Mapping[str, Any]]) -> str:
     """A line for each client with whole starts: seconds of Warp, and ratios to it."""
-    titles = ("first", "record", "store")
-    lines = [f"{'':32}{'modules':>9}{'Warp s':>9}" + "".join(f"{title:>9}" for title in titles)]
+    titles = ("first", "rehearsed", "record", "store")
+    lines = [f"{'':32}{'modules':>9}{'Warp s':>9}" + "".join(f"{title:>10}" for title in titles)]
     for entry in entries:
         if "left_out" in entry:
             lines.append(f"{entry['title']:32}  left out: {entry['left_out']}")
         else:
-            ratios = "".join(f"{entry['ratios'][title]:>9.3f}" for title in titles)
+            ratios = "".join(f"{entry['ratios'][title]:>10.3f}" for title in titles)
             lines.append(f"{entry['title']:32}{entry['modules']:>9}{entry['seconds']['warp']:>9.1f}{ratios}")
     return "\n".join(lines)
 

@@ -333,8 +333,39 @@ MORE: dict[str, Form] = {
             STORE,
         ),
         state="as_warp",
-        reason="alpha is not a constant",
+        reason="alpha is not known before the loop",
         expected=lambda a, b: sum((2 + k) * (a[:, 16 * k : 16 * k + 16] @ b[16 * k : 16 * k + 16]) for k in range(20)),
+        differentiable=False,
+    ),
+    "an alpha that is computed before": Form(
+        kernel(
+            START,
+            "x = float(C.shape[0]) / float(C.shape[1] + C.shape[0])",
+            RANGE.replace("tile_matmul(a, b, c)", "tile_matmul(a, b, c, alpha=x)"),
+            STORE,
+        ),
+        expected=lambda a, b: (a @ b) * (a.shape[0] / (a.shape[0] + b.shape[1])),
+    ),
+    "an alpha that is computed before, with a start value": Form(
+        kernel(
+            ONES,
+            "x = float(C.shape[0]) / float(C.shape[1] + C.shape[0])",
+            RANGE.replace("wp.tile_matmul(a, b, c)", "c -= wp.tile_matmul(a, b, alpha=x)"),
+            STORE,
+        ),
+        state="register_accumulators",
+        reason="C has a start value, so double buffers have no room in it",
+        expected=lambda a, b: 1 - (a @ b) * (a.shape[0] / (a.shape[0] + b.shape[1])),
+    ),
+    "an alpha that is computed in the loop": Form(
+        kernel(
+            START,
+            ranged(product="x = 1.0 + float(k)\n    wp.tile_matmul(a, b, c, alpha=x)"),
+            STORE,
+        ),
+        state="as_warp",
+        reason="alpha is not known before the loop",
+        expected=lambda a, b: sum((1 + k) * (a[:, k : k + 16] @ b[k : k + 16]) for k in range(0, a.shape[1], 16)),
         differentiable=False,
     ),
     "an alpha that is converted": Form(

@@ -55,7 +55,7 @@ def returned(*nodes: Node, target: Tile = D) -> tuple[Node, ...]:
     return (t.load(A), t.load(B), t.fresh_product(A, B, C), t.addition(target, C), *nodes)
 
 
-ALPHA = "alpha is not a constant: write it as a number, or scale C behind the loop"
+ALPHA = "alpha is not known before the loop: compute it there, or scale C behind the loop"
 BETA = "beta is not the constant 1: scale C before the loop"
 SHARED = "C may share memory with A or B: use tiles of their own"
 USES_C = "line 9: tile_sum uses C in the loop: move it behind the loop"

@@ -72,7 +72,14 @@ def alias(result: Tile, operand: Tile, name: str = "tile_transpose", **fields: A
 
 
 def product(
-    a: Tile, b: Tile, c: Tile, site: int = 0, *, alpha: float | None = 1.0, beta: float | None = 1.0, **fields: Any
+    a: Tile,
+    b: Tile,
+    c: Tile,
+    site: int = 0,
+    *,
+    alpha: float | str | None = 1.0,
+    beta: float | None = 1.0,
+    **fields: Any,
 ) -> Operation:
     """``wp.tile_matmul(a, b, c)``."""
     return operation("tile_matmul", a, b, c, **{"hook": number(), "product": Product(site, alpha, beta), **fields})

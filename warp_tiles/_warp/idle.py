@@ -71,7 +71,8 @@ class IdleModules:
         try:
             for module in self._candidates(left_s):
                 self._tried.add(module)
-                if (found := self._generated(module, given)) is not None or now_s() > end:
+                found = _generated(self._reloads, module, _threads_of(module), given)
+                if found is not None or now_s() > end:
                     return found
         except Exception as error:  # another thread defines kernels meanwhile
             raise_if_signalled(error)
@@ -86,37 +87,51 @@ class IdleModules:
         running = _running(sys._getframe())
         return sorted((m for m in modules if _home(m) in running), key=lambda m: running.index(_home(m)))
 
-    def _generated(self, module: Any, given: Mapping[str, Any]) -> IdleModule | None:
-        if not reusable(module):
+
+def generated_for(reloads: Reloads, module: Any, device: Any, threads: int) -> IdleModule | None:
+    """Generate a module for a GPU and a block size, as a launch on it would.
+
+    Returns:
+        None for a module that is loaded, known or generated elsewhere now, or that only a launch may build.
+    """
+    with find("codegen._codegen_lock"):
+        if module.execs or (module.hashers and not hash_again(module)):
             return None
-        started, threads = now_s(), _threads_of(module)
-        try:
-            with self._reloads.generating_idle():
-                module.get_module_hash(threads)
-            hasher = module.hashers[threads]
-            if hasher.warp_tiles_waits or not hasher.unique_kernels:
-                return None
-            name = module._get_compile_output_name(
-                given.get("device"), given.get("output_arch"), use_ptx=given["output_name"].endswith(".ptx"),
-                block_dim=threads,
-            )  # fmt: skip
-            folder = Path(warp.config.kernel_cache_dir, module.get_module_identifier(threads))
-            with self._reloads.generating_idle():
-                module._compile(
-                    given.get("device"),
-                    folder,
-                    name,
-                    given.get("output_arch"),
-                    options=module.resolved_options[threads],
-                )
-        except NotCompiled as end:
-            return end.found and replace(end.found, generation_s=now_s() - started)
-        except Exception as error:  # the launch meets the same error, and reports it
-            raise_if_signalled(error)
-            log.debug("module %s was not generated ahead: %r", module.name, error)
-        finally:
-            hash_again(module)
+        arch, output = (
+            module._get_compile_arch(device),
+            device.get_cuda_output_format(module.options.get("cuda_output")),
+        )
+        given = {"device": device, "output_arch": arch, "output_name": f".{output}"}
+        return _generated(reloads, module, threads, given)
+
+
+def _generated(reloads: Reloads, module: Any, threads: int, given: Mapping[str, Any]) -> IdleModule | None:
+    """Generate a module that has no hash, for the device, architecture and output of a compilation.
+
+    The caller holds Warp's generator lock.
+    """
+    if not reusable(module):
         return None
+    started, device, arch = now_s(), given.get("device"), given.get("output_arch")
+    try:
+        with reloads.generating_idle():
+            module.get_module_hash(threads)
+        hasher = module.hashers[threads]
+        if hasher.warp_tiles_waits or not hasher.unique_kernels:
+            return None
+        is_ptx = given["output_name"].endswith(".ptx")
+        name = module._get_compile_output_name(device, arch, use_ptx=is_ptx, block_dim=threads)
+        folder = Path(warp.config.kernel_cache_dir, module.get_module_identifier(threads))
+        with reloads.generating_idle():
+            module._compile(device, folder, name, arch, options=module.resolved_options[threads])
+    except NotCompiled as end:
+        return end.found and replace(end.found, generation_s=now_s() - started)
+    except Exception as error:  # the launch meets the same error, and reports it
+        raise_if_signalled(error)
+        log.debug("module %s was not generated ahead: %r", module.name, error)
+    finally:
+        hash_again(module)
+    return None
 
 
 def end_of_generation(

@@ -282,7 +282,7 @@ class Prefetches:
         with self._lock:
             fresh = {key: target for key, target in targets.items() if key not in self.pending}
             if fresh and self._threads is None:
-                self._threads = DaemonThreads((current().jobs or available_cores()) + 2, "warp_tiles_prefetch")
+                self._threads = DaemonThreads(current().jobs or available_cores(), "warp_tiles_prefetch")
             for key, target in fresh.items():
                 assert self._threads is not None
                 future = self._threads.submit(self._run, *target)

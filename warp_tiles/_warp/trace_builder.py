@@ -281,12 +281,19 @@ class TraceBuilder:
             node.hook,
             node.wait,
             callee,
-            None if node.site is None else Product(node.site[0], *map(self._scalars.constant, node.site[1:])),
+            None if node.site is None else self._product(*node.site),
             node.reverses,
             node.zeroes,
             node.changed,
             node.solver,
         )
+
+    def _product(self, site: int, alpha: Any, beta: Any) -> Product:
+        factor: float | str | None = self._scalars.constant(alpha)
+        kind = getattr(getattr(alpha, "type", None), "__name__", "")
+        if factor is None and kind.startswith("float") and not self._scalars.is_assigned(alpha.emit()):
+            factor = str(alpha.emit())
+        return Product(site, factor, self._scalars.constant(beta))
 
     def _value(self, var: Any, constants: Mapping[int, Any], memory: frozenset[str] = frozenset()) -> Value:
         name = var.emit() if hasattr(var, "emit") else str(getattr(var, "key", var))

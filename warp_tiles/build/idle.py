@@ -70,6 +70,22 @@ def generated(
     return IdleModule(module, content_key(build.context, request, wanted.target), build.start, build.context)
 
 
+def compiled(one: IdleModule) -> bool:
+    """Compile a generated module into the cache.
+
+    Returns:
+        False if it was there already, if no key covers it, or if another thread or process compiles it now.
+
+    Raises:
+        WarpTilesError, OSError: See :func:`.start_record.compile_ahead`.
+    """
+    done = compile_ahead(one.context, one.module)
+    # with a remote store, the launch binds the start key, so that only what is launched is pushed
+    if done is not None and one.context.remote is None and (entry := one.context.modules.get(done[0])):
+        one.start.keep(entry.payload, {"module": one.module.name, "content_key": one.key.digest})
+    return done is not None and done[1]
+
+
 def idle_cores() -> float:
     """The cores that this process may use and that were idle in the last minute; 0 if that is not known."""
     try:
@@ -190,17 +206,14 @@ class IdleBuilds:
         try:
             module, choice = one.module, one.context.settings.progress
             with self._progress.module(module.name, module.arch, module.block_dim, choice, awaited=False):
-                done = compile_ahead(one.context, module)
-            if done is not None and done[1]:
+                is_new = compiled(one)
+            if is_new:
                 seconds = now_s() - started
                 with self._lock:
                     self._built_s += seconds
                     self._built_bytes += len(one.module.source)
                     self._unasked[one.key.digest] = seconds + one.generation_s
                     self._compiled += 1
-            # with a remote store, the launch binds the start key, so that only what is launched is pushed
-            if done is not None and one.context.remote is None and (entry := one.context.modules.get(done[0])):
-                one.start.keep(entry.payload, {"module": one.module.name, "content_key": one.key.digest})
         except (WarpTilesError, OSError) as error:  # the launch meets it again, and reports it
             raise_if_signalled(error)
             log.debug("module %s was not compiled ahead: %s", one.module.name, error)

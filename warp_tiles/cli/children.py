@@ -10,18 +10,21 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
 
 from warp_tiles._warp import is_enabled, require_hooks
+from warp_tiles._warp.idle import generated_for
 from warp_tiles._warp.intercept import intercepted
 from warp_tiles.api import enable
+from warp_tiles.build.idle import compiled
 from warp_tiles.compile.search import search_path
 from warp_tiles.compile.worker import end_with
 from warp_tiles.launch.script import Script
 from warp_tiles.settings import COMMAND_LINE, configure, configure_by_option, configured, current, keep_start_record
-from warp_tiles.util.threads import suppressed
+from warp_tiles.util.threads import DaemonThreads, available_cores, suppressed, wait_all
 from warp_tiles.util.warn import warn
 
 # ---- children of a script through multiprocessing (spawn and forkserver)
@@ -186,7 +189,10 @@ def rehearse(parent: int) -> None:
 
 
 def compile_launched(run: Callable[[], None], device: Any = None) -> tuple[int, str]:
-    """Run a program without its launches, and compile what it launches on GPUs into Warp's kernel cache.
+    """Run a program without its launches, and compile what it launches on GPUs.
+
+    A launch generates its module, which is then compiled on a thread, as it is now: the program may add kernels later.
+    Modules with products, solvers or FFTs are built by prefetches.
 
     Args:
         device: Compile for this device, in place of those of the launches.
@@ -196,6 +202,8 @@ def compile_launched(run: Callable[[], None], device: Any = None) -> tuple[int, 
     """
     hooks, stopped = require_hooks("run"), ""
     prefetches = hooks.reloads.prefetches
+    compilers = DaemonThreads(current().jobs or available_cores(), "warp_tiles_rehearsal")
+    compiling: list[Future[bool]] = []
     seen: set[tuple[int, int, str, int]] = set()
     late: list[tuple[Any, Any, int]] = []
 
@@ -205,7 +213,9 @@ def compile_launched(run: Callable[[], None], device: Any = None) -> tuple[int, 
         if known in seen or place.is_cpu:
             return
         seen.add(known)
-        if not hooks.prefetch([module], place, threads):  # it is being compiled for another block size
+        if (one := generated_for(hooks.reloads, module, place, threads)) is not None:
+            compiling.append(compilers.submit(compiled, one))
+        elif not hooks.prefetch([module], place, threads):  # it is being compiled for another block size
             late.append((module, place, threads))
 
     try:
@@ -218,4 +228,7 @@ def compile_launched(run: Callable[[], None], device: Any = None) -> tuple[int, 
     for module, *place in late:
         hooks.prefetch([module], *place)
         prefetches.wait()
-    return sum(not record.found for record in hooks.engine.recorder.records), stopped
+    wait_all(compiling)
+    records = hooks.engine.recorder.records
+    count = sum(not record.found for record in records)
+    return count + sum(one.exception() is None and one.result() for one in compiling), stopped

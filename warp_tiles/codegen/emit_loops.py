@@ -87,7 +87,7 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
         macros.add(Hook.END, home, f"wt_module::zero({c});")
     for product in arrays.values():
         name, answer = _accumulators(product), product.accumulators
-        scale = f"{_each(answer.count, f'{name}[wt_i] *= {answer.ctype}({product.alpha!r});')} "
+        scale = f"{_each(answer.count, f'{name}[wt_i] *= {answer.ctype}({product.alpha});')} "
         finish = f"{scale if product.alpha != 1 else ''}{answer.symbol}_finish({name}, {pointer(product.c)});"
         macros.add(Hook.END, product.home, f"{SYNC} {finish} {SYNC}")
         _emit_addition(macros, product.home, product)
@@ -308,7 +308,7 @@ def _scale(product: Accumulation) -> str:
     if product.alpha == 1:
         return ""
     kind = staged_name(product)
-    return f" {kind}::scale({_accumulators(product)}, {kind}::Sum({product.alpha!r}));"
+    return f" {kind}::scale({_accumulators(product)}, {kind}::Sum({product.alpha}));"
 
 
 def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...], ring: Ring) -> None:

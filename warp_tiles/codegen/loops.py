@@ -7,7 +7,7 @@ its accumulators can stay in registers. C is then read and written once, after t
 too, and C is written and added to s once, after the loop. No other statement may use C then. ``s -= C``, ``s = s + C``
 and ``s = s - C`` are alike.
 
-A constant factor ``alpha`` is applied once, after the loop. The conditions of loading ahead are in
+A factor ``alpha`` that is known before the loop is applied once, after it. The conditions of loading ahead are in
 :mod:`warp_tiles.codegen.pipelines`. All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
 
@@ -40,6 +40,7 @@ from warp_tiles.gemm.problem import DTYPE_BYTES
 
 # the least measured share of a loop's speed, without its stages
 _SPEED_WITHOUT_STAGES = {"tensor cores": 0.09, "fma": 0.73}
+_ALPHA = "alpha is not known before the loop: compute it there, or scale C behind the loop"
 _SHORTEST_COPY = 4  # bytes of an async copy, as shortest_copy() in kernels/module/stage_buffers.cuh
 
 AccumulatorsOf = Callable[[int], LoopAccumulators | str]
@@ -70,7 +71,7 @@ def decide(
     )
 
 
-_Arrays = dict[tuple[LoopAccumulators, int, str, float], int]
+_Arrays = dict[tuple[LoopAccumulators, int, str, float | str], int]
 """The number of the array of each accumulation. Equal products that add to one C share it."""
 
 
@@ -312,6 +313,8 @@ def kept_accumulators(
     if isinstance(functions, str):
         return functions
     inside = list(operations(loop.nodes))
+    if any(value.name == operation.alpha for other in inside for value in other.results):
+        return _ALPHA
     leaving = next((other for other in inside if other.effect is Effect.LEAVES), None)
     if leaving is not None:
         return f"line {leaving.line} returns from within the loop: let it return behind the loop"
@@ -404,8 +407,8 @@ def _functions_of(
 ) -> LoopAccumulators | str:
     product = operation.product
     assert product is not None
-    if product.alpha is None or not math.isfinite(product.alpha):
-        return "alpha is not a constant: write it as a number, or scale C behind the loop"
+    if product.alpha is None or (isinstance(product.alpha, float) and not math.isfinite(product.alpha)):
+        return _ALPHA
     if product.beta != 1.0 and not operation.results:
         return "beta is not the constant 1: scale C before the loop"
     a, b, c = operation.matrices

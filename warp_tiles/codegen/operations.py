@@ -249,12 +249,12 @@ class Product:
 
     Attributes:
         site: Number of the site within its module.
-        alpha: The factor of A B; None if it is not constant.
+        alpha: The factor of A B: a constant, or the C++ variable of one that the function never assigns to; else None.
         beta: The factor of C; None if it is not constant.
     """
 
     site: int
-    alpha: float | None
+    alpha: float | str | None
     beta: float | None
 
 
@@ -320,8 +320,8 @@ class Operation:
         return self.product.site
 
     @property
-    def alpha(self) -> float | None:
-        """The factor of A B of a product; None if it is not constant."""
+    def alpha(self) -> float | str | None:
+        """The factor of A B of a product, see :class:`Product`."""
         assert self.product is not None
         return self.product.alpha
 

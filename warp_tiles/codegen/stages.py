@@ -223,7 +223,9 @@ def _overlapping(module: ModuleTrace, function: FunctionTrace, products: Sequenc
 def _scaled(module: ModuleTrace, function: FunctionTrace, loop: Loop, products: Sequence[Accumulation]) -> set[str]:
     """Returns the names of the Cs whose start value cannot be the first accumulators: it would be divided by alpha."""
     first = {one.c.name: one for one in reversed(products) if one.addition is None}
-    return {n for n, one in first.items() if abs(one.alpha) != 1 and not holds_zeros(module, function, loop, one.c)}
+    return {
+        n for n, one in first.items() if one.alpha not in (1, -1) and not holds_zeros(module, function, loop, one.c)
+    }
 
 
 def _later_tiles(function: FunctionTrace, loop: Loop) -> dict[str, Tile]:
