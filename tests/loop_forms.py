@@ -350,12 +350,12 @@ MORE: dict[str, Form] = {
         kernel(
             ONES,
             "x = float(C.shape[0]) / float(C.shape[1] + C.shape[0])",
-            RANGE.replace("wp.tile_matmul(a, b, c)", "c -= wp.tile_matmul(a, b, alpha=x)"),
+            RANGE.replace("tile_matmul(a, b, c)", "tile_matmul(a, b, c, alpha=x)"),
             STORE,
         ),
         state="register_accumulators",
         reason="C has a start value, so double buffers have no room in it",
-        expected=lambda a, b: 1 - (a @ b) * (a.shape[0] / (a.shape[0] + b.shape[1])),
+        expected=lambda a, b: 1 + (a @ b) * (a.shape[0] / (a.shape[0] + b.shape[1])),
     ),
     "an alpha that is computed in the loop": Form(
         kernel(
