@@ -47,8 +47,7 @@ template <typename Product, bool ALONE, typename C, typename Through, typename F
             check_alignment<typename Layout::Shape>(to);
             store_vectors(place);
         } else {
-            constexpr int PITCH = Layout::Shape::dim(1);
-            Product::visit(accumulators, [&](int row, int column, auto vector) { put<false>(c.data.ptr + row * PITCH + column, vector); });
+            Product::template finish<false>(accumulators, c.data.ptr);
             WP_TILE_SYNC();
             through.copy_elements(to);
         }
