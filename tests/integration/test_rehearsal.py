@@ -14,6 +14,7 @@ import warp_tiles
 from benchmarks.stand_in import StandIn
 from tests.integration.commands import FORWARD_ONLY, command
 from tests.integration.helpers import gemm, load
+from tests.integration.test_idle import SEEN
 from warp_tiles._warp import installed
 from warp_tiles.build.start_record import StartRecord
 from warp_tiles.cli.children import compile_launched
@@ -98,6 +99,20 @@ def test_a_kernel_of_a_module_of_its_own_is_compiled(device: StandIn) -> None:
     out = wp.zeros(1, dtype=float, device="cpu")
     assert kernel.module.hashers, "Warp has hashed it to name it"
     program = lambda: wp.launch(kernel, dim=1, inputs=[out], device="cpu")  # noqa: E731
+    assert rehearsed(program, device) == (1, "")
+
+
+def test_deferred_static_expressions_are_evaluated_at_the_launch(device: StandIn) -> None:
+    other = load(SEEN)
+    module = load(KERNEL.format(name="plain", value="late(7.0)").replace("@wp.kernel", "late = wp.abs\n@wp.kernel"))
+    module.late = other.late  # type: ignore[attr-defined]
+    out = wp.zeros(1, dtype=float, device="cpu")
+
+    def program() -> None:
+        assert not other.seen
+        wp.launch(module.plain, dim=1, inputs=[out], device="cpu")
+        assert other.seen
+
     assert rehearsed(program, device) == (1, "")
 
 

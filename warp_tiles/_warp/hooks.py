@@ -487,7 +487,7 @@ class Hooks:
         ):
             hashed = {name: value for name, value in options.items() if not name.startswith(OPTION_PREFIX)}
         hasher.warp_tiles_names = self._served_builtins(options, module)
-        hasher.warp_tiles_has_calls = hasher.warp_tiles_waits = False
+        hasher.warp_tiles_has_calls = hasher.warp_tiles_links = hasher.warp_tiles_defers = False
         original(hasher, kernels, hashed)
         hasher.warp_tiles_hash = hasher.hash
         if not hasher.warp_tiles_has_calls:
@@ -520,6 +520,6 @@ class Hooks:
         if mentions(adjoint, names, warp, find("context.builtin_functions")):
             hasher.warp_tiles_has_calls = True
         if self.reloads.is_idle:  # such a module is left to its launch
-            waits = mentions(adjoint, self._linking, warp, find("context.builtin_functions"))
-            hasher.warp_tiles_waits |= waits or adjoint.has_unresolved_static_expressions
+            hasher.warp_tiles_links |= mentions(adjoint, self._linking, warp, find("context.builtin_functions"))
+            hasher.warp_tiles_defers |= adjoint.has_unresolved_static_expressions
         return original(hasher, adjoint)

@@ -72,7 +72,7 @@ class IdleModules:
             for module in self._candidates(left_s):
                 self._tried.add(module)
                 found = _generated(self._reloads, module, _threads_of(module), given)
-                if found is not None or now_s() > end:
+                if (found is not None and found.start is not None) or now_s() > end:
                     return found
         except Exception as error:  # another thread defines kernels meanwhile
             raise_if_signalled(error)
@@ -102,13 +102,18 @@ def generated_for(reloads: Reloads, module: Any, device: Any, threads: int) -> I
             device.get_cuda_output_format(module.options.get("cuda_output")),
         )
         given = {"device": device, "output_arch": arch, "output_name": f".{output}"}
-        return _generated(reloads, module, threads, given)
+        return _generated(reloads, module, threads, given, is_launched=True)
 
 
-def _generated(reloads: Reloads, module: Any, threads: int, given: Mapping[str, Any]) -> IdleModule | None:
+def _generated(
+    reloads: Reloads, module: Any, threads: int, given: Mapping[str, Any], *, is_launched: bool = False
+) -> IdleModule | None:
     """Generate a module that has no hash, for the device, architecture and output of a compilation.
 
     The caller holds Warp's generator lock.
+
+    Args:
+        is_launched: True if the program is launching it, so that deferred ``wp.static`` expressions are evaluated now.
     """
     if not reusable(module):
         return None
@@ -117,7 +122,7 @@ def _generated(reloads: Reloads, module: Any, threads: int, given: Mapping[str, 
         with reloads.generating_idle():
             module.get_module_hash(threads)
         hasher = module.hashers[threads]
-        if hasher.warp_tiles_waits or not hasher.unique_kernels:
+        if hasher.warp_tiles_links or (hasher.warp_tiles_defers and not is_launched) or not hasher.unique_kernels:
             return None
         is_ptx = given["output_name"].endswith(".ptx")
         name = module._get_compile_output_name(device, arch, use_ptx=is_ptx, block_dim=threads)

@@ -44,13 +44,13 @@ class IdleModule:
 
     Attributes:
         key: Its content key.
-        start: The lookup of its start key, which has found nothing.
+        start: The lookup of its start key, which has found nothing; None if no start key covers it.
         generation_s: Seconds that its generation took.
     """
 
     module: StartModule
     key: CacheKey
-    start: Start
+    start: Start | None
     context: BuildContext
     generation_s: float = 0.0
 
@@ -59,7 +59,8 @@ def generated(
     build: WarpModuleBuild, source: bytes, output_path: Path, arch: int, native_dir: str, keywords: Mapping[str, Any]
 ) -> IdleModule | None:
     """A module that Warp has generated for no launch. None if it is known, or if only its launch may build it."""
-    if build.start is None or build.start.found is not None or keywords.get("ltoirs") or keywords.get("fatbins"):
+    is_known = build.start is not None and build.start.found is not None
+    if is_known or keywords.get("ltoirs") or keywords.get("fatbins"):
         return None
     if build.context.bundle is not None or not build.plan.settings.rules.builds:
         return None
@@ -81,9 +82,11 @@ def compiled(one: IdleModule) -> bool:
     """
     done = compile_ahead(one.context, one.module)
     # with a remote store, the launch binds the start key, so that only what is launched is pushed
-    if done is not None and one.context.remote is None and (entry := one.context.modules.get(done[0])):
+    if done is None:
+        return False
+    if one.start is not None and one.context.remote is None and (entry := one.context.modules.get(done[0])):
         one.start.keep(entry.payload, {"module": one.module.name, "content_key": one.key.digest})
-    return done is not None and done[1]
+    return done[1]
 
 
 def idle_cores() -> float:
