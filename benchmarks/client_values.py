@@ -22,7 +22,9 @@ def whole_starts() -> dict[str, str]:
         client = at("client_starts", "clients")[name]
         warp_s = next(run["jit_s"] for run in client["runs"] if (run["side"], run["phase"]) == ("warp", "cold"))
         ratios = dict(client["compared"]["jit_to_warp"])
-        if name in (beside := at("client_starts", "rehearsed")):  # measured later, with Warp in the same run
+        if name in (
+            beside := at("client_starts", "rehearsed")
+        ):  # separate runs, each compared with Warp in the same run
             ratios |= beside[name]["compared"]["jit_to_warp"]
         return line(titles[name], warp_s, [ratios.get(side) for side in ("all", "rehearsed", "record", "store")])
 

@@ -27,8 +27,8 @@ template <typename T, int COUNT> inline __device__ Elements<T, COUNT> elements_o
 //
 // This code has many instructions, and each runs once. So it has no branches, with which jumps would miss the instruction cache,
 // and stores whole vectors only. If the array ends within vectors, or a tile that is fetched (is_whole) is not whole, C is
-// written to shared memory, and a short loop stores the elements of `through`, which reads C. That case is rare, so its code is
-// short rather than fast, because it takes a large part of a module's link.
+// written to shared memory, and a short loop stores the elements of `through`, which reads C. This case is rare, so its code is
+// short rather than fast: fast code would take a large part of the module's link time.
 template <typename Product, bool ALONE, typename C, typename Through, typename Fetch, typename Compute> struct ComputedFromAccumulators {
     using Layout = typename Through::Layout;
 

@@ -156,7 +156,7 @@ template <int FETCHED, typename Shape_, typename Fetch, typename Compute> struct
         store_elements(to);
     }
 
-    // The same, one element at a time.
+    // Like copy_to_global(), but stores one element at a time.
     template <typename Global> inline __device__ void copy_elements(const Global& to) const
     {
         check_alignment<Shape_>(to);

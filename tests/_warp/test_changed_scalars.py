@@ -157,5 +157,8 @@ def test_a_variable_of_a_loop_that_a_call_changes(change: str, state: str) -> No
     "change", ["double(factor)", "wp.mesh_query_point(grid, wp.vec3(0.0), 1.0, factor, row, other, other)"]
 )
 def test_a_factor_that_a_call_changes_is_no_constant(change: str) -> None:
-    reason = "alpha is not known before the loop: compute it there, or scale C behind the loop"
+    reason = (
+        "alpha is not known before the loop: compute it there, in a variable that is assigned once, "
+        "or scale C after the loop"
+    )
     assert planned(text(change)) == ("as_warp", reason)

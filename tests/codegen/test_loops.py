@@ -55,7 +55,10 @@ def returned(*nodes: Node, target: Tile = D) -> tuple[Node, ...]:
     return (t.load(A), t.load(B), t.fresh_product(A, B, C), t.addition(target, C), *nodes)
 
 
-ALPHA = "alpha is not known before the loop: compute it there, or scale C behind the loop"
+ALPHA = (
+    "alpha is not known before the loop: compute it there, in a variable that is assigned once, "
+    "or scale C after the loop"
+)
 BETA = "beta is not the constant 1: scale C before the loop"
 SHARED = "C may share memory with A or B: use tiles of their own"
 USES_C = "line 9: tile_sum uses C in the loop: move it behind the loop"
@@ -87,7 +90,10 @@ NEW_TILES: dict[str, tuple[tuple[Node, ...], str]] = {
 }
 ONE_TILE: dict[str, tuple[tuple[Node, ...], str]] = {
     "a variable alpha": ((factors(alpha=None),), ALPHA),
-    "an infinite alpha": ((factors(alpha=float("inf")),), ALPHA),
+    "an infinite alpha": (
+        (factors(alpha=float("inf")),),
+        "alpha is inf, which changes zeros: use a finite number",
+    ),
     "beta is 0": ((factors(beta=0.0),), BETA),
     "a variable beta": ((factors(beta=None),), BETA),
     "C is A": ((t.loop(t.product(C, B, C)),), SHARED),

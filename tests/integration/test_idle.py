@@ -221,7 +221,7 @@ def test_nothing_is_compiled_ahead(
         start.write_text("{}")
     if case == "two cores":
         monkeypatch.setattr(idle, "idle_cores", lambda: 2.0)
-    monkeypatch.setattr(idle, "compile_ahead", lambda *_: pytest.fail("nothing may be compiled ahead"))
+    monkeypatch.setattr(idle, "build_ahead", lambda *_: pytest.fail("nothing may be compiled ahead"))
     modules, jobs = "tiles" if case == "tiles" else "all", 1 if case == "one job" else 2
     settings = {"cache_dir": tmp_path / "tiles", "progress": "off", "jobs": jobs, "modules": modules}
     with warp_tiles.override(**settings), warp_tiles.enabled():
@@ -238,7 +238,7 @@ def test_disabling_meanwhile_leaves_the_launch_to_warp(
 ) -> None:
     first, second = plain(1, SLOW), plain(2)
     only(first, second)
-    monkeypatch.setattr(idle, "compile_ahead", lambda *_: warp_tiles.disable())
+    monkeypatch.setattr(idle, "build_ahead", lambda *_: warp_tiles.disable())
     device.load(first.__name__)
     assert not warp_tiles.is_enabled()
     assert len(device.loaded) == 1
@@ -280,11 +280,12 @@ class Work:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, modules: list[IdleModule]) -> None:
         self.open: dict[str, Future[None]] = {}
         self.has_slot = True
-        self.builds = IdleBuilds(lambda _: modules.pop(0) if modules else None, BuildProgress())
-        monkeypatch.setattr(idle, "compile_ahead", self._compile)
+        engine = SimpleNamespace(progress=BuildProgress())
+        self.builds = IdleBuilds(engine, lambda _: modules.pop(0) if modules else None)  # type: ignore[arg-type]
+        monkeypatch.setattr(idle, "build_ahead", self._compile)
         self.made.append(self)
 
-    def _compile(self, _: object, module: Any) -> None:
+    def _compile(self, _: object, __: object, module: Any) -> None:
         self.open[module.name] = Future()
         self.open[module.name].result(30)
 

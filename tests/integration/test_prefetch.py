@@ -99,6 +99,16 @@ def test_a_launch_finds_the_compiled_file(device: StandIn, compiler: Compiler) -
     assert len(device.loaded) == 1
 
 
+def test_a_module_of_one_kernel_is_compiled_ahead(device: StandIn, compiler: Compiler) -> None:
+    module = load(PLAIN.format(value=1, expression="N").replace("@wp.kernel", '@wp.kernel(module="unique")'))
+    kernel = module.plain
+    assert kernel.module.hashers, "Warp has hashed it to name it"
+    installed().prefetch([kernel.module], ALIAS, None)
+    wait_for_all()
+    kernel.module.load(ALIAS)
+    assert compiler.ahead == [True]
+
+
 def test_products_are_built_ahead(device: StandIn, compiler: Compiler) -> None:
     module = load(gemm(decorator="@wp.kernel(enable_backward=False)"))
     warp_tiles.prefetch(module, device=ALIAS)

@@ -169,7 +169,7 @@ def test_the_script_runs_twice_and_prints_once(folder: Path) -> None:
     waits = "import time\nif not warp_tiles.is_planning():\n    time.sleep(20)\n"
     shown, files = rehearse(folder, SCRIPT + waits)
     assert files == ["False", "True"]
-    assert re.search(r"^warp_tiles: .*the rehearsal compiled 0$", shown, re.M)
+    assert re.search(r"^warp_tiles: .*compiled by the rehearsal: 0$", shown, re.M)
 
 
 def test_an_error_in_the_rehearsal_is_warned_of(folder: Path) -> None:
@@ -177,11 +177,11 @@ def test_an_error_in_the_rehearsal_is_warned_of(folder: Path) -> None:
         folder, SCRIPT + "if warp_tiles.is_planning():\n    raise ValueError('needs a result')\n" + WAITS
     )
     assert "the rehearsal stopped early with ValueError: needs a result" in shown
-    assert re.search(r"^warp_tiles: .*the rehearsal compiled 0$", shown, re.M)
+    assert re.search(r"^warp_tiles: .*compiled by the rehearsal: 0$", shown, re.M)
 
 
 def test_a_rehearsal_that_does_not_end_is_ended(folder: Path) -> None:
-    assert "the rehearsal was not complete" in rehearse(folder, ENDLESS)[0]
+    assert "the rehearsal did not finish" in rehearse(folder, ENDLESS)[0]
 
 
 def test_with_a_start_record_there_is_no_rehearsal(folder: Path) -> None:
@@ -195,4 +195,4 @@ def test_with_a_start_record_there_is_no_rehearsal(folder: Path) -> None:
 def test_without_a_record_there_is_nothing_to_rehearse_for(folder: Path) -> None:
     done = command("run", "--rehearse", "--no-start", folder / "main.py", as_json=False)
     assert done.returncode == 2
-    assert "--rehearse keeps a start record, which --no-start forbids" in done.stderr
+    assert "--rehearse keeps a start record and --no-start keeps none: give only one of them" in done.stderr

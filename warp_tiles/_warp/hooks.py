@@ -395,7 +395,7 @@ class Hooks:
         native_dir = str(Path(find("build.warp_home")) / "native")
         if self.reloads.is_idle:
             build = getattr(inputs, "build", None)
-            raise end_of_generation(build, Path(cu_path), Path(output_path), arch, native_dir, keywords)
+            raise end_of_generation(self.engine, build, Path(cu_path), Path(output_path), arch, native_dir, keywords)
         if not isinstance(inputs, _LinkInputs):
             original(cu_path, arch, output_path, **keywords)
             return
@@ -519,7 +519,7 @@ class Hooks:
         names = getattr(hasher, "warp_tiles_names", {MATMUL})
         if mentions(adjoint, names, warp, find("context.builtin_functions")):
             hasher.warp_tiles_has_calls = True
-        if self.reloads.is_idle:  # such a module is left to its launch
+        if self.reloads.is_idle:  # what its generation would do before the launch
             hasher.warp_tiles_links |= mentions(adjoint, self._linking, warp, find("context.builtin_functions"))
             hasher.warp_tiles_defers |= adjoint.has_unresolved_static_expressions
         return original(hasher, adjoint)

@@ -1,4 +1,4 @@
-"""Generates modules ahead of their launches, on the thread that waits for another module.
+"""Generates modules ahead of their launches: on a thread that waits for another module, or at those of a rehearsal.
 
 Warp's generator lock is held from the hash of a module to its removal, so no other thread sees that the module was
 hashed. The launch hashes and checks it as if nothing had happened.
@@ -21,12 +21,13 @@ import warp
 
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import capturing, hash_again, users_own_modules
-from warp_tiles._warp.reload import reusable
+from warp_tiles._warp.reload import LoadAgain, reusable
 from warp_tiles.build.records import now_s
 from warp_tiles.util.threads import raise_if_signalled
 
 if TYPE_CHECKING:
     from warp_tiles._warp.reload import Reloads
+    from warp_tiles.build.engine import Engine
     from warp_tiles.build.idle import IdleModule
 
 log = logging.getLogger("warp_tiles")
@@ -92,7 +93,8 @@ def generated_for(reloads: Reloads, module: Any, device: Any, threads: int) -> I
     """Generate a module for a GPU and a block size, as a launch on it would.
 
     Returns:
-        None for a module that is loaded, known or generated elsewhere now, or that only a launch may build.
+        None if the module is loaded, if the cache has it, if another thread is loading it, if its generation fails, or
+        if only a launch may build it.
     """
     with find("codegen._codegen_lock"):
         if module.execs or (module.hashers and not hash_again(module)):
@@ -113,7 +115,9 @@ def _generated(
     The caller holds Warp's generator lock.
 
     Args:
-        is_launched: True if the program is launching it, so that deferred ``wp.static`` expressions are evaluated now.
+        given: Arguments of Warp's compilation: device, architecture and name of the output.
+        is_launched: True at a launch, where deferred ``wp.static`` expressions are evaluated. Otherwise a module with
+            such expressions is not generated, nor one with products or solvers.
     """
     if not reusable(module):
         return None
@@ -122,7 +126,10 @@ def _generated(
         with reloads.generating_idle():
             module.get_module_hash(threads)
         hasher = module.hashers[threads]
-        if hasher.warp_tiles_links or (hasher.warp_tiles_defers and not is_launched) or not hasher.unique_kernels:
+        waits = hasher.warp_tiles_links and not hasher.warp_tiles_has_calls  # for the LTO-IR of FFTs
+        if not is_launched:
+            waits = hasher.warp_tiles_links or hasher.warp_tiles_defers
+        if waits or not hasher.unique_kernels:
             return None
         is_ptx = given["output_name"].endswith(".ptx")
         name = module._get_compile_output_name(device, arch, use_ptx=is_ptx, block_dim=threads)
@@ -131,6 +138,8 @@ def _generated(
             module._compile(device, folder, name, arch, options=module.resolved_options[threads])
     except NotCompiled as end:
         return end.found and replace(end.found, generation_s=now_s() - started)
+    except LoadAgain:  # a setting has changed, or the launch tunes first
+        return None
     except Exception as error:  # the launch meets the same error, and reports it
         raise_if_signalled(error)
         log.debug("module %s was not generated ahead: %r", module.name, error)
@@ -140,7 +149,7 @@ def _generated(
 
 
 def end_of_generation(
-    build: object, source: Path, output: Path, arch: int, native_dir: str, keywords: Mapping[str, Any]
+    engine: Engine, build: object, source: Path, output: Path, arch: int, native_dir: str, keywords: Mapping[str, Any]
 ) -> NotCompiled:
     """Returns what ends Warp's compilation of a generated module. What Warp has written for its compiler is removed.
 
@@ -148,11 +157,12 @@ def end_of_generation(
         build: Its build. None if it is left to Warp, as its launch will decide again.
     """
     from warp_tiles.build.idle import generated
+    from warp_tiles.build.module_build import ModuleBuild
     from warp_tiles.build.warp_module import WarpModuleBuild
 
     found = None
-    if isinstance(build, WarpModuleBuild):
-        found = generated(build, source.read_bytes(), output, arch, native_dir, keywords)
+    if isinstance(build, WarpModuleBuild | ModuleBuild):
+        found = generated(engine, build, source, output, arch, native_dir, keywords)
     shutil.rmtree(source.parent, ignore_errors=True)
     return NotCompiled(found)
 

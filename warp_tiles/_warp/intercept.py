@@ -8,7 +8,7 @@ In a block of :func:`intercepted` these functions of Warp have stand-ins:
     capture_begin, capture_end      capture nothing, but the device reports a capture
     capture_launch, capture_save    do nothing
     load_module, force_load         do nothing, like compile_aot_module and load_aot_module
-    get_suggested_block_size        note that the module is loaded, and return its own block size
+    get_suggested_block_size        report the module; return its block size and the device's multiprocessors
     get_device, get_cuda_device     return another device in place of a GPU that this machine lacks
 """
 
@@ -60,7 +60,7 @@ class NotedLaunch:
 
 
 def is_planning() -> bool:
-    """True while ``warp-tiles plan``, ``compile`` or ``tune`` runs a script, which notes launches and computes nothing.
+    """True while a command runs a script, notes its launches and computes nothing: plan, compile, tune, run --rehearse.
 
     A script asks this where it needs results, e.g. before it checks them, or in a loop that ends when they converge.
     """
@@ -87,7 +87,7 @@ def note_product(product: MatmulAnswer) -> None:
 
 
 def _load_nothing(kernel: Any, device: Any, block_dim: int) -> None:
-    """Note no kernel whose module is loaded without a launch."""
+    """Ignore a module that Warp would load without a launch."""
 
 
 @contextmanager
@@ -98,7 +98,8 @@ def intercepted(
 
     Args:
         launched: Called for each launch.
-        loaded: Called with the kernel, device and block size of each module that Warp would load without a launch.
+        loaded: Called with the kernel, device and block size when ``get_suggested_block_size`` would load the kernel's
+            module on a GPU.
 
     Yields:
         The missing GPUs that were referred to so far, each with the device in its place.

@@ -141,7 +141,7 @@ class PlainModules:
         from warp_tiles.build.warp_module import WarpModuleBuild
 
         if self._engine.idle is None and self.uses_idle_cores:
-            self._engine.idle = IdleBuilds(IdleModules(self._reloads).generate, self._engine.progress)
+            self._engine.idle = IdleBuilds(self._engine, IdleModules(self._reloads).generate)
         threads = int(options["block_dim"])
         hasher = module.hashers.get(threads)
         if hasher is None:

@@ -127,7 +127,7 @@ class Reloads:
         return found
 
     def generating_idle(self) -> Any:
-        """Returns a with-block in which this thread generates a module that no launch has asked for."""
+        """Returns a with-block in which this thread generates a module ahead of its launch."""
         return self._mark("idle")
 
     def target_of(self, module: Any, options: Mapping[str, Any]) -> str:
@@ -161,7 +161,7 @@ class Reloads:
     def _compile_ahead(self, module: Any, device: Any, block_dim: int) -> None:
         """Compiles a module into Warp's kernel cache, and leaves it without a hash, as it was."""
         with find("codegen._codegen_lock"):
-            # Warp hashes a module of one kernel where it is defined; another thread may load it
+            # Warp hashes a module of one kernel when the kernel is defined, so a hash does not mean that it was loaded
             if module.execs or not reusable(module) or (module.hashers and not hash_again(module)):
                 return
             module.get_module_hash(block_dim)
@@ -215,7 +215,7 @@ class Reloads:
 
     @property
     def is_idle(self) -> bool:
-        """True while this thread generates a module that no launch has asked for."""
+        """True while this thread generates a module ahead of its launch."""
         return self._marked("idle")
 
     @property
@@ -238,8 +238,8 @@ class Reloads:
         asked = plan.name, plan.block_dim, resolved
         if asked in self._attempted:
             return
-        if self._marked("prefetching"):
-            raise LoadAgain  # ends the prefetch; the launch tunes
+        if self._marked("prefetching") or self.is_idle:
+            raise LoadAgain  # ends the work ahead; the launch tunes
         self._attempted.add(asked)
         raise LoadAgain(lambda: self._engine.tune_launch(resolved))
 
@@ -317,10 +317,6 @@ class Prefetches:
             self._forget(module)
         elif not find("codegen._codegen_lock")._is_owned():
             wait_all([future])
-
-    def wait(self) -> None:
-        """Waits until all that is queued is compiled."""
-        wait_all([future for _, future in tuple(self.pending.values())])
 
     def stop(self) -> None:
         """Cancels what has not begun, and waits for the rest, because a compiler must not run while a process ends."""

@@ -18,15 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext
-from warp_tiles.build.progress import BuildProgress
+from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.build.records import now_s
-from warp_tiles.build.start_record import StartModule, compile_ahead
+from warp_tiles.build.start_record import StartModule, build_ahead, key_of
 from warp_tiles.build.warp_module import Start, WarpModuleBuild, content_key
 from warp_tiles.errors import CacheError, WarpTilesError
 from warp_tiles.store.key import CacheKey
 from warp_tiles.util.threads import DaemonThreads, available_cores, raise_if_signalled, wait_all
 
 if TYPE_CHECKING:
+    from warp_tiles.build.engine import Engine
     from warp_tiles.compile.pool import CompilerPool
 
 log = logging.getLogger("warp_tiles")
@@ -40,11 +41,11 @@ _FIRST_S, _FIRST_BYTES = 1.0, 100_000  # the assumed speed of the compiler befor
 
 @dataclass(frozen=True)
 class IdleModule:
-    """A module that was generated, and that no launch has asked for.
+    """A module that was generated ahead of its launch.
 
     Attributes:
         key: Its content key.
-        start: The lookup of its start key, which has found nothing; None if no start key covers it.
+        start: The lookup of its start key, which has found nothing; None if the module has no start key.
         generation_s: Seconds that its generation took.
     """
 
@@ -56,32 +57,46 @@ class IdleModule:
 
 
 def generated(
-    build: WarpModuleBuild, source: bytes, output_path: Path, arch: int, native_dir: str, keywords: Mapping[str, Any]
+    engine: Engine,
+    build: WarpModuleBuild | ModuleBuild,
+    source: Path,
+    output_path: Path,
+    arch: int,
+    native_dir: str,
+    keywords: Mapping[str, Any],
 ) -> IdleModule | None:
-    """A module that Warp has generated for no launch. None if it is known, or if only its launch may build it."""
+    """A module that Warp has generated ahead. None if it is known, or if only its launch may build it."""
+    if isinstance(build, ModuleBuild):
+        parts = build.ahead(source, output_path, arch, native_dir, keywords)
+        if parts is None:
+            return None
+        context = engine.build_context(build.plan.settings)
+        module = StartModule.of(build.plan.name, build.plan.block_dim, parts[0], {}, parts[1])
+        key = key_of(engine, context, module)
+        return None if key is None else IdleModule(module, key, None, context)
     is_known = build.start is not None and build.start.found is not None
     if is_known or keywords.get("ltoirs") or keywords.get("fatbins"):
         return None
     if build.context.bundle is not None or not build.plan.settings.rules.builds:
         return None
-    request, wanted, reason = build.request(source, output_path, arch, native_dir, (), keywords)
+    request, wanted, reason = build.request(source.read_bytes(), output_path, arch, native_dir, (), keywords)
     if reason:
         return None
     module = StartModule.of(build.plan.name, build.plan.block_dim, request, build.meta, None)
     return IdleModule(module, content_key(build.context, request, wanted.target), build.start, build.context)
 
 
-def compiled(one: IdleModule) -> bool:
-    """Compile a generated module into the cache.
+def compiled(engine: Engine, one: IdleModule) -> bool:
+    """Compile or link a generated module into the cache.
 
     Returns:
-        False if it was there already, if no key covers it, or if another thread or process compiles it now.
+        False if the cache has it, if no key covers it, or if another thread or process compiles it now.
 
     Raises:
-        WarpTilesError, OSError: See :func:`.start_record.compile_ahead`.
+        WarpTilesError, TypeError, OSError: See :func:`.start_record.build_ahead`.
     """
-    done = compile_ahead(one.context, one.module)
-    # with a remote store, the launch binds the start key, so that only what is launched is pushed
+    done = build_ahead(engine, one.context, one.module)
+    # with a remote store, only a launch binds the start key, so that only launched modules are pushed
     if done is None:
         return False
     if one.start is not None and one.context.remote is None and (entry := one.context.modules.get(done[0])):
@@ -103,12 +118,11 @@ class IdleBuilds:
 
     Args:
         generate: Generates a module on this thread, within about so many seconds; None if there is none.
-        progress: Counts the builds.
     """
 
-    def __init__(self, generate: Callable[[float], IdleModule | None], progress: BuildProgress) -> None:
+    def __init__(self, engine: Engine, generate: Callable[[float], IdleModule | None]) -> None:
+        self._engine = engine
         self._generate = generate
-        self._progress = progress
         self._lock = threading.RLock()  # without threads, submit() does the work itself
         self._threads: DaemonThreads | None = None
         self._waiting = 0  # launches
@@ -208,8 +222,8 @@ class IdleBuilds:
         started = now_s()
         try:
             module, choice = one.module, one.context.settings.progress
-            with self._progress.module(module.name, module.arch, module.block_dim, choice, awaited=False):
-                is_new = compiled(one)
+            with self._engine.progress.module(module.name, module.arch, module.block_dim, choice, awaited=False):
+                is_new = compiled(self._engine, one)
             if is_new:
                 seconds = now_s() - started
                 with self._lock:

@@ -145,10 +145,8 @@ class ModuleBuild:
             BuildError: A variant could not be built and may not fall back.
             LinkError: The module could not be compiled or linked, and the settings forbid Warp's link.
         """
-        module = ModuleSource(source_path.name, arch, output_path.suffix[1:], native_dir, keywords)
-        if module.output == "cubin":  # its loops may need the suffix
-            module = replace(module, suffix=self.plan.arch_suffix)
-        foreign = ["a solver or FFT"] if warp_inputs or keywords.get("fatbins") else []
+        module = self._module(source_path, output_path, arch, native_dir, keywords)
+        foreign = _foreign(warp_inputs, keywords)
         linked_here = self.plan.has_own_code and not self._warp_link_reason(module, foreign)
         kept = linked_here and self._settings.keeps_modules
         text = source_path.read_text("utf-8")
@@ -184,17 +182,42 @@ class ModuleBuild:
             )
         return record
 
+    def ahead(
+        self, source_path: Path, output_path: Path, arch: int, native_dir: str, keywords: Mapping[str, Any]
+    ) -> tuple[WarpCompileRequest, Linked] | None:
+        """What :func:`link_ahead` links the module from, before anything is built; None if only its launch may."""
+        module = self._module(source_path, output_path, arch, native_dir, keywords)
+        may_build = self._settings.rules.builds and self._settings.bundle is None
+        if not (may_build and self.plan.has_own_code):
+            return None
+        if self._warp_link_reason(module, _foreign(keywords.get("ltoirs", ()), keywords)):
+            return None
+        return self._parts(module, source_path.read_text("utf-8"))
+
+    def _module(
+        self, source_path: Path, output_path: Path, arch: int, native_dir: str, keywords: Mapping[str, Any]
+    ) -> ModuleSource:
+        module = ModuleSource(source_path.name, arch, output_path.suffix[1:], native_dir, keywords)
+        return (
+            replace(module, suffix=self.plan.arch_suffix) if module.output == "cubin" else module
+        )  # its loops need it
+
     def _note(self, module: ModuleSource, text: str, digest: str) -> None:
-        """Note the module in the start record, whose builds have the settings of the process."""
-        plan, noted, now = self.plan, self._engine.on_loaded, current()
+        """Note the module in the start record."""
+        if self._engine.on_loaded is not None and (parts := self._parts(module, text)) is not None:
+            request, linked = parts
+            self._engine.on_loaded(self.plan.name, self.plan.block_dim, request, {}, digest, linked)
+
+    def _parts(self, module: ModuleSource, text: str) -> tuple[WarpCompileRequest, Linked] | None:
+        """What the module is linked from. None if no key covers it, or if its settings are not those of the process."""
+        plan, now = self.plan, current()
         own = self._settings.affecting_code(), self._settings.providers
-        is_covered = not reason_without_key(module, text)
-        if noted is not None and is_covered and own == (now.affecting_code(), now.providers):
-            functions = tuple(dict.fromkeys(v.variant for v in plan.needed if v.variant and v.provider != "scalar"))
-            linked = Linked(functions, plan.arch_suffix, plan.register_limit, self._prefix)
-            plain = replace(module, suffix="")
-            request = WarpCompileRequest.of(plain, warp_library(), text.encode("utf-8"), ())
-            noted(plan.name, plan.block_dim, request, {}, digest, linked)
+        if reason_without_key(module, text) or own != (now.affecting_code(), now.providers):
+            return None
+        functions = tuple(dict.fromkeys(v.variant for v in plan.needed if v.variant and v.provider != "scalar"))
+        linked = Linked(functions, plan.arch_suffix, plan.register_limit, self._prefix)
+        plain = replace(module, suffix="")
+        return WarpCompileRequest.of(plain, warp_library(), text.encode("utf-8"), ()), linked
 
     def _key(self, module: ModuleSource, text: str) -> CacheKey | None:
         """The key of the linked module, whose source calls the planned functions; None if it cannot be known yet."""
@@ -416,6 +439,11 @@ def _linked_key(
     except (OSError, ToolchainError) as error:
         raise_if_signalled(error)
         return None
+
+
+def _foreign(inputs: Sequence[bytes], keywords: Mapping[str, Any]) -> list[str]:
+    """The names of the inputs that Warp has built itself."""
+    return ["a solver or FFT"] if inputs or keywords.get("fatbins") else []
 
 
 def _request(context: BuildContext, module: ModuleSource, text: str, subject: str, prefix: int) -> CompileRequest:

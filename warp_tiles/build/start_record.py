@@ -324,7 +324,7 @@ def _bare_plan(context: BuildContext, module: StartModule) -> ModulePlan:
     return ModulePlan(module.name, module.arch, module.block_dim, (), (), context.settings)
 
 
-def _key_of(engine: Engine, context: BuildContext, module: StartModule) -> CacheKey | None:
+def key_of(engine: Engine, context: BuildContext, module: StartModule) -> CacheKey | None:
     """The key under which a launch looks a module up; None if nothing covers it."""
     source = module.module_source()
     if module.linked is None:
@@ -425,7 +425,7 @@ class ProgramStart:
                 return
             key = None
             with suppressed(WarpTilesError, TypeError, OSError):  # its build meets it again
-                key = _key_of(self._engine, context, module) if held is not None else None
+                key = key_of(self._engine, context, module) if held is not None else None
             if held is not None and key is not None and key.digest in held:
                 self._queue(self._fetches, self._fetch, context, module, key, threads)
             else:

@@ -1,4 +1,4 @@
-"""Processes that ``warp-tiles run`` starts: the children of the script, and its rehearsal."""
+"""Processes beside that of ``warp-tiles run``: the children that the script starts, and its rehearsal."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from warp_tiles.util.warn import warn
 
 # ---- children of a script through multiprocessing (spawn and forkserver)
 #
-# Such a child begins with data that its parent pickles: search path, arguments, main module. The data here gets one
-# more value, which enables warp_tiles when the child unpickles it, before the main module is imported. A forked child
+# Such a child begins with data that its parent pickles: search path, arguments, main module. One more value is
+# added to this data. Unpickling it enables warp_tiles in the child, before the main module is imported. A forked child
 # inherits warp_tiles anyway.
 
 _NAME = "warp_tiles"
@@ -108,7 +108,7 @@ def _enable_children() -> None:
 
 # ---- the rehearsal
 
-# a module of the working folder must not come before one of Python
+# a module in the working folder must not shadow one of Python's
 _REHEARSE = """
 import sys
 sys.path[:] = [entry for entry in sys.path if entry]
@@ -118,10 +118,10 @@ rehearse(int(sys.argv[1]))
 
 
 class Rehearsal:
-    """A second process of a script, whose launches do nothing, so that it reaches all of them early.
+    """A second process that runs a script without its launches, so that it reaches all of them early.
 
-    It compiles what the script launches on GPUs. A launch of the script finds the module, or waits for its build. The
-    process ends with this one. What it prints goes nowhere.
+    It compiles the modules that they need on GPUs. A launch of the script finds its module, or waits for the build. The
+    rehearsal ends with this process. Its output is discarded.
     """
 
     def __init__(self, script: Script) -> None:
@@ -133,7 +133,7 @@ class Rehearsal:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": path},
-            start_new_session=True,  # the terminal interrupts only the script, which ends this
+            start_new_session=True,  # Ctrl+C reaches only the script, whose end ends the rehearsal
         )
         assert self._process.stdin is not None
         with suppressed(OSError):  # it has ended already
@@ -157,23 +157,23 @@ class Rehearsal:
         return found
 
     def summary(self) -> str:
-        """What it compiled. It is ended, also if it still compiles. A warning names the error that stopped it early."""
+        """End the rehearsal, also if it still compiles, and say what it compiled. Warns of an error that stopped it."""
         if not (answer := self._end()):
-            return "the rehearsal was not complete"
+            return "the rehearsal did not finish"
         found = json.loads(answer)
         if found["stopped"]:
             warn(
-                f"the rehearsal stopped early with {found['stopped']}; what the script launches after that is compiled "
-                "at its launch. Remedy: where the script needs results, let it ask warp_tiles.is_planning()"
+                f"the rehearsal stopped early with {found['stopped']}; modules that it did not reach are compiled at "
+                "their launches. Remedy: where the script needs results, let it ask warp_tiles.is_planning()"
             )
-        return f"the rehearsal compiled {found['compiled']}"
+        return f"compiled by the rehearsal: {found['compiled']}"
 
 
 def rehearse(parent: int) -> None:
-    """Run the script that standard input names, without its launches, and compile what it launches.
+    """Run the script that standard input describes, without its launches, and compile the modules that they need.
 
     Args:
-        parent: The process that this one ends with.
+        parent: Process ID of the parent, with which this process ends.
     """
     script, state = pickle.load(sys.stdin.buffer)
     answer = os.fdopen(os.dup(1), "w")
@@ -185,27 +185,26 @@ def rehearse(parent: int) -> None:
     compiled, stopped = compile_launched(script.run)
     answer.write(json.dumps({"compiled": compiled, "stopped": stopped}))
     answer.flush()
-    os._exit(0)  # the script's exit handlers run in its other process
+    os._exit(0)  # the script's exit handlers run in the other process
 
 
 def compile_launched(run: Callable[[], None], device: Any = None) -> tuple[int, str]:
-    """Run a program without its launches, and compile what it launches on GPUs.
+    """Run a program without its launches, and compile what it launches on GPUs into the cache.
 
-    A launch generates its module, which is then compiled on a thread, as it is now: the program may add kernels later.
-    Modules with products, solvers or FFTs are built by prefetches.
+    At a launch, this thread generates the module with the kernels that it has now, because the program may add others
+    later. Other threads compile or link it. Modules with FFTs are left to their launches.
 
     Args:
-        device: Compile for this device, in place of those of the launches.
+        run: The program.
+        device: Compile for this device instead of those of the launches.
 
     Returns:
-        The number of modules that were compiled, and the error that stopped the program, or an empty text.
+        The number of modules that were compiled, and the error that stopped the program; empty if there was none.
     """
     hooks, stopped = require_hooks("run"), ""
-    prefetches = hooks.reloads.prefetches
     compilers = DaemonThreads(current().jobs or available_cores(), "warp_tiles_rehearsal")
     compiling: list[Future[bool]] = []
     seen: set[tuple[int, int, str, int]] = set()
-    late: list[tuple[Any, Any, int]] = []
 
     def load(kernel: Any, on: Any, threads: int) -> None:
         module, place = kernel.module, device or on
@@ -214,9 +213,7 @@ def compile_launched(run: Callable[[], None], device: Any = None) -> tuple[int, 
             return
         seen.add(known)
         if (one := generated_for(hooks.reloads, module, place, threads)) is not None:
-            compiling.append(compilers.submit(compiled, one))
-        elif not hooks.prefetch([module], place, threads):  # it is being compiled for another block size
-            late.append((module, place, threads))
+            compiling.append(compilers.submit(compiled, hooks.engine, one))
 
     try:
         with intercepted(lambda launch: load(launch.kernel, launch.device, launch.block_dim), load):
@@ -224,11 +221,5 @@ def compile_launched(run: Callable[[], None], device: Any = None) -> tuple[int, 
     except BaseException as error:
         if not isinstance(error, SystemExit) or error.code:
             stopped = f"{type(error).__name__}: {error}"
-    prefetches.wait()
-    for module, *place in late:
-        hooks.prefetch([module], *place)
-        prefetches.wait()
-    wait_all(compiling)
-    records = hooks.engine.recorder.records
-    count = sum(not record.found for record in records)
-    return count + sum(one.exception() is None and one.result() for one in compiling), stopped
+    wait_all(compiling)  # a launch meets the error of a build, and reports it
+    return sum(one.exception() is None and one.result() for one in compiling), stopped

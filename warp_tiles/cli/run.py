@@ -25,6 +25,7 @@ from warp_tiles.cli.output import (
     write_records,
 )
 from warp_tiles.cli.scripts import GRAMMAR, takes_script
+from warp_tiles.errors import SettingError
 from warp_tiles.launch.script import Script
 from warp_tiles.settings import current
 from warp_tiles.store.paths import cache_root
@@ -38,14 +39,14 @@ from warp_tiles.store.paths import cache_root
     "--start",
     type=FILE,
     help="Keep the start record in this file, e.g. for a team. Without it, each script has one in the cache if "
-    "modules=all or a remote store is set.",
+    "modules=all, a remote store or --rehearse is set.",
 )
 @click.option("--no-start", "keeps", is_flag=True, flag_value=False, default=True, help="Keep no start record.")
 @click.option(
     "--rehearse",
     is_flag=True,
-    help="Without a start record, run SCRIPT in a second process too, whose launches do nothing, and compile there "
-    "what it launches. Everything else that SCRIPT does happens twice.",
+    help="If there is no start record yet, also run SCRIPT in a second process. Launches do nothing there; it compiles "
+    "the modules that they need. Everything else in SCRIPT happens twice.",
 )
 @json_option
 @takes_script
@@ -64,7 +65,12 @@ def run(
     script.require()
     require_folders({"the report": report_file, "the trace": trace_file})
     if rehearse and not keeps:
-        raise click.UsageError("--rehearse keeps a start record, which --no-start forbids")
+        raise click.UsageError("--rehearse keeps a start record and --no-start keeps none: give only one of them")
+    if rehearse and current().modules == "tiles":
+        raise SettingError(
+            "--rehearse was given, and modules is 'tiles', so the launches would not find what the rehearsal compiles",
+            current().remedy("modules", "all"),
+        )
     rehearses = False
     try:
         with script_output_to_stderr(as_json):
@@ -76,7 +82,9 @@ def run(
             if keeps and is_enabled() and (start or rehearse or current().all_modules):
                 root = cache_root(current().cache_dir)
                 file = start or default_file(root, script.title, str(script.require().resolve()))
-                rehearses = rehearse and not file.exists() and current().rules.builds and current().bundle is None
+                now = current()
+                may_build = now.rules.builds and now.policy != "off" and now.bundle is None
+                rehearses = rehearse and may_build and not file.exists()
                 require_hooks("run").begin_start(file)
             with enabled_in_children(), Rehearsal(script) if rehearses else nullcontext() as rehearsal:
                 try:

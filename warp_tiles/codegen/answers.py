@@ -56,7 +56,8 @@ class Accumulation:
         accumulators: Its device functions.
         home: Hook of the outermost loop in which nothing else touches C. The accumulators are added to C after it.
         array: Number of the array that holds the accumulators. Products of one C, function and factor share it.
-        alpha: The factor of the product, or its C++ variable. The accumulators are multiplied by it after the loop.
+        alpha: The factor of the product: a number, or the C++ variable that holds it. The accumulators are multiplied
+            by it after the loop.
         addition: What adds C to another tile after the product; None if the product adds to C itself.
     """
 

@@ -7,7 +7,7 @@ its accumulators can stay in registers. C is then read and written once, after t
 too, and C is written and added to s once, after the loop. No other statement may use C then. ``s -= C``, ``s = s + C``
 and ``s = s - C`` are alike.
 
-A factor ``alpha`` that is known before the loop is applied once, after it. The conditions of loading ahead are in
+A factor ``alpha`` that is known before the loop is applied once, after the loop. The conditions of loading ahead are in
 :mod:`warp_tiles.codegen.pipelines`. All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
 
@@ -40,7 +40,10 @@ from warp_tiles.gemm.problem import DTYPE_BYTES
 
 # the least measured share of a loop's speed, without its stages
 _SPEED_WITHOUT_STAGES = {"tensor cores": 0.09, "fma": 0.73}
-_ALPHA = "alpha is not known before the loop: compute it there, or scale C behind the loop"
+_ALPHA = (
+    "alpha is not known before the loop: compute it there, in a variable that is assigned once, "
+    "or scale C after the loop"
+)
 _SHORTEST_COPY = 4  # bytes of an async copy, as shortest_copy() in kernels/module/stage_buffers.cuh
 
 AccumulatorsOf = Callable[[int], LoopAccumulators | str]
@@ -407,8 +410,10 @@ def _functions_of(
 ) -> LoopAccumulators | str:
     product = operation.product
     assert product is not None
-    if product.alpha is None or (isinstance(product.alpha, float) and not math.isfinite(product.alpha)):
+    if product.alpha is None:
         return _ALPHA
+    if isinstance(product.alpha, float) and not math.isfinite(product.alpha):
+        return f"alpha is {product.alpha}, which changes zeros: use a finite number"
     if product.beta != 1.0 and not operation.results:
         return "beta is not the constant 1: scale C before the loop"
     a, b, c = operation.matrices

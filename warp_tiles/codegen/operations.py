@@ -249,7 +249,8 @@ class Product:
 
     Attributes:
         site: Number of the site within its module.
-        alpha: The factor of A B: a constant, or the C++ variable of one that the function never assigns to; else None.
+        alpha: The factor of A B: a number, or the name of a C++ variable that the function never assigns to; None for
+            any other factor.
         beta: The factor of C; None if it is not constant.
     """
 

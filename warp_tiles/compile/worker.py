@@ -72,10 +72,11 @@ def preload() -> None:
 
 
 def end_with(parent: int, folder: str | None = None) -> None:
-    """End this process within a second of its parent, also if a child of the parent still holds the pipe open.
+    """End this process within a second of its parent, even if a child of the parent still holds the pipe open.
 
     Args:
-        folder: Removed then.
+        parent: Its process ID.
+        folder: A folder to remove at that point.
     """
 
     def watch() -> None:

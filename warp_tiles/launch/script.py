@@ -26,7 +26,7 @@ _DRAWN = re.compile(r"\r|\x1b\[[\d;?]*[^\d;?m]")  # moves the cursor, as progres
 
 @dataclass(frozen=True)
 class Target:
-    """A Warp module of a script at one block size, and the names of the kernels that are launched with it."""
+    """A Warp module of a script at one block size, and the names of the kernels that need it."""
 
     module: Any
     block_dim: int
@@ -38,7 +38,7 @@ class Discovery:
     """The launches that a script would make.
 
     Attributes:
-        targets: Modules with the block sizes that they are launched with, or their default.
+        targets: Modules with the block sizes that they are launched or asked about with, or their default.
         stopped: The exception that ended the script early, or empty. Scripts that read results often end this way,
             because nothing was computed. What it would have launched after that is missing.
         substituted: GPUs that the script names and this machine lacks, each with the device in its place.

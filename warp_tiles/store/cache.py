@@ -26,7 +26,7 @@ DEFAULT_MAX_BYTES = 4 * 1024**3
 LOW_WATER = 0.9
 #: The part of the free bytes that a process may store before it measures the cache again.
 UNMEASURED = 1 / 16
-_WRITTEN = f"{OBJECTS}/00"  # where other programs write their files
+_WRITTEN = f"{OBJECTS}/00"  # temporary files that other programs write, e.g. NVRTC
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,8 @@ class Cache:
         """Store a verified entry, e.g. of another machine; see :meth:`put`.
 
         Args:
-            written: Name below the cache's folder of a file with the payload, which is moved; empty if there is none.
+            written: Name, below the cache's folder, of a file with the payload, which is moved unless the payload is
+                stored already; empty to write the payload.
 
         Returns:
             The entry; :attr:`Entry.is_stored` is False if it could not be stored.
@@ -462,7 +463,9 @@ class FileCache(Cache):
         return self.add(Entry(key.digest, payload, Manifest.describe(key, payload, info)), f"{_WRITTEN}/{path.name}")
 
     def temporary_path(self) -> Path:
-        """A path for a file that its writer removes. If the writer is killed, :meth:`gc` removes it after a day.
+        """A path for a file that :meth:`put_file` moves or its writer removes.
+
+        If the writer is killed, :meth:`gc` removes it after a day.
 
         Raises:
             OSError: The folder cannot be created, or is refused.

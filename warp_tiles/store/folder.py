@@ -160,7 +160,8 @@ class Folder:
         """Store an entry durably, the payload first. The caller holds the store lock.
 
         Args:
-            written: A file with the payload, which is moved; empty if there is none.
+            written: Name of a file with the payload, which is moved unless the payload is stored already. Empty to
+                write the payload.
 
         Returns:
             The stored manifest.

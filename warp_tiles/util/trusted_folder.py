@@ -162,7 +162,9 @@ class TrustedFolder:
             os.replace(file, new, src_dir_fd=source, dst_dir_fd=destination)
 
     def adopt(self, written: str, name: str) -> os.stat_result:
-        """Move a file that another program wrote to its place, durably and with the mode of this folder's files.
+        """Move a file to its place that another program wrote elsewhere below the root.
+
+        The move is durable, and the file gets the permissions of this folder's files.
 
         Returns:
             The file's status.
