@@ -357,6 +357,17 @@ MORE: dict[str, Form] = {
         reason="C has a start value, so double buffers have no room in it",
         expected=lambda a, b: 1 + (a @ b) * (a.shape[0] / (a.shape[0] + b.shape[1])),
     ),
+    "an infinite alpha, and no iteration": Form(
+        kernel(
+            START,
+            "x = 1.0 / float(A.shape[1] // 100000)",
+            "for k in range(0, A.shape[1] // 100000, 16):"
+            + RANGE.partition(":")[2].replace("tile_matmul(a, b, c)", "tile_matmul(a, b, c, alpha=x)"),
+            STORE,
+        ),
+        expected=lambda a, b: np.zeros((a.shape[0], b.shape[1])),
+        differentiable=False,
+    ),
     "an alpha that is computed in the loop": Form(
         kernel(
             START,

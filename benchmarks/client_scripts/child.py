@@ -3,12 +3,12 @@
     python -m benchmarks.client_scripts.child CLIENT SIDE FOLDER [RECORD]
 
 The sides are `warp`, `tiles`, `warp_threads`, `all`, `warp_start`, `start`, `rehearsed` and `rehearsal`. The folder
-receives the cubins. The environment names the caches. `tiles` and `all` enable warp_tiles before the client is
-imported, as a user does, and the others do not. `warp_threads` and `all` compile on a thread for each core; `all`
-sets modules="all", so that workers compile. `start` sets it too, loads modules at their launches, for a fake GPU, and
-begins with the start record RECORD, if it exists, and writes it. `warp_start` loads them so with Warp alone.
-`rehearsed` is `start` beside a second process, the side `rehearsal`, which does what the one of `warp-tiles run
---rehearse` does.
+receives the cubins. The environment names the caches. All sides but `warp`, `warp_threads` and `warp_start` enable
+warp_tiles before the client is imported, as a user does. `warp_threads` and `all` compile on a thread for each core.
+`all`, `start`, `rehearsed` and `rehearsal` set modules="all", so that workers compile. `start` loads modules at their
+launches, for a fake GPU. It begins with the start record RECORD, if it exists, and writes it. `warp_start` loads
+modules in the same way with Warp alone. `rehearsed` is `start` while a second process, the side `rehearsal`, compiles
+ahead as in `warp-tiles run --rehearse`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import warp_tiles
 from benchmarks.client_scripts.steps import STEPS
 from benchmarks.stand_in import stand_in
 from warp_tiles._warp.intercept import NotedLaunch, intercepted
-from warp_tiles.cli.children import compile_launched
+from warp_tiles.cli.rehearsal import compile_launched
 from warp_tiles.util.threads import available_cores, side_by_side
 
 ARCH = 90
@@ -230,12 +230,15 @@ def measure(step: Callable[[], None], side: str, folder: Path, record: Path | No
 
 
 def beside_rehearsal(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The result of a start while a second process of this client compiles what it launches."""
+    """Run a start while a second process of this client compiles what it launches, and return its result."""
     client, _, folder, *_ = sys.argv[1:]
     command = [sys.executable, "-m", "benchmarks.client_scripts.child", client, "rehearsal", folder]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as rehearsal:
         try:
-            return run()
+            result = run()
+            if rehearsal.poll():
+                raise SystemExit(f"the rehearsal ended with exit status {rehearsal.returncode}")
+            return result
         finally:
             rehearsal.kill()
 

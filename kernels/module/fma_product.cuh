@@ -133,7 +133,7 @@ template <class P> struct FmaProduct {
             multiply(accumulators, UNROLLED - 1);
     }
 
-    static inline __device__ void scale(Accumulators& accumulators, float factor) { scale_all(accumulators.values, factor); }
+    template <class Factor> static inline __device__ void scale(Accumulators& accumulators, Factor factor) { scale_all(accumulators.values, factor); }
 
     template <bool ADD> static __forceinline__ __device__ void finish(const Accumulators& accumulators, float* c)
     {

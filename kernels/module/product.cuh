@@ -13,7 +13,7 @@
 //     add(accumulators, a, b)     adds the product of two stage buffers, given by their shared addresses. It may leave work to the next
 //                                 add() or to complete(); in the loop, Ring::wait() keeps its buffers until GROUPS groups are done
 //     complete(accumulators)      after the last add(): does what is left, and waits for it
-//     scale(accumulators, factor) before the loop or after complete(): multiplies the accumulators
+//     scale(accumulators, factor) before the loop or after complete(): multiplies the accumulators by a Sum or RuntimeFactor
 //     finish<ADD>(accumulators, c) writes the accumulators to a row-major C in shared memory, or adds them to it
 //     visit(accumulators, act)    calls act(row, column, vector) for neighbouring accumulators of a row of C
 //     visit<COUNT, WORDS>(accumulators, memory, make, fetch, act)

@@ -67,6 +67,20 @@ inline __device__ void permute(wt::f32 (&x)[4], wt::f32 (&y)[4], int order)
     exchange<2>(y, order);
 }
 
+// A factor that only the running program knows. It leaves zeros as they are, because it may be infinite, and a loop without
+// iterations must not change C.
+template <class Sum> struct RuntimeFactor {
+    Sum value;
+};
+
+template <class T, class Sum> inline __device__ void scale_all(T& accumulators, RuntimeFactor<Sum> factor)
+{
+    for_each(accumulators, [factor](Sum& element) {
+        if (element != Sum(0))
+            element *= factor.value;
+    });
+}
+
 // Writes N neighbouring accumulators to C, or adds them to it.
 template <bool ADD, class T, int N> inline __device__ void put(T* to, wt::Vector<T, N> accumulators)
 {

@@ -73,7 +73,7 @@ template <class P> struct WarpProduct {
             multiply_step(accumulators, STEPS - 1);
     }
 
-    static inline __device__ void scale(Accumulators& accumulators, Sum factor) { scale_all(accumulators.values, factor); }
+    template <class Factor> static inline __device__ void scale(Accumulators& accumulators, Factor factor) { scale_all(accumulators.values, factor); }
 
     template <bool ADD> static __forceinline__ __device__ void finish(const Accumulators& accumulators, Sum* c)
     {

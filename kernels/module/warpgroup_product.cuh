@@ -100,7 +100,7 @@ template <class P> struct WarpgroupProduct {
 
     static inline __device__ void complete(Accumulators& s) { complete_products(s.accumulators); }
 
-    static inline __device__ void scale(Accumulators& s, wt::f32 factor) { scale_all(s.accumulators, factor); }
+    template <class Factor> static inline __device__ void scale(Accumulators& s, Factor factor) { scale_all(s.accumulators, factor); }
 
     template <bool ADD> static __forceinline__ __device__ void finish(const Accumulators& s, float* c)
     {
@@ -214,7 +214,7 @@ template <class P> struct WarpgroupRegisterProduct {
 
     static inline __device__ void complete(Accumulators& s) { complete_products(s.accumulators); }
 
-    static inline __device__ void scale(Accumulators& s, wt::f32 factor) { scale_all(s.accumulators, factor); }
+    template <class Factor> static inline __device__ void scale(Accumulators& s, Factor factor) { scale_all(s.accumulators, factor); }
 
     template <bool ADD> static __forceinline__ __device__ void finish(const Accumulators& s, float* c)
     {

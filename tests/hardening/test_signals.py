@@ -262,6 +262,10 @@ BROAD = {
         ("cli/output.py", "output_errors"),
         ("cli/output.py", "written"),
         ("cli/children.py", "enable_here"),
+        ("cli/rehearsal.py", "build"),
+        ("cli/rehearsal.py", "load"),
+        ("cli/rehearsal.py", "compile_launched"),
+        ("cli/rehearsal.py", "rehearse"),
         ("launch/script.py", "discover"),
     },
     "in a process or on a thread of this package": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -15,14 +16,26 @@ from benchmarks.stand_in import StandIn
 from tests.integration.commands import FORWARD_ONLY, command
 from tests.integration.helpers import gemm, load
 from tests.integration.test_idle import SEEN
+from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles.build.start_record import StartRecord
-from warp_tiles.cli.children import compile_launched
+from warp_tiles.cli import rehearsal
+from warp_tiles.cli.rehearsal import compile_launched
+from warp_tiles.errors import CacheError
+from warp_tiles.launch.script import Script
 
 KERNEL = """
 @wp.kernel(enable_backward=False)
 def {name}(out: wp.array(dtype=float)):
     out[wp.tid()] = {value}
+"""
+
+
+OWN_STATIC = """
+@wp.kernel(enable_backward=False)
+def plain(out: wp.array(dtype=float)):
+    for i in range(3):
+        out[i] = wp.static(evaluate(i))
 """
 
 
@@ -116,6 +129,54 @@ def test_deferred_static_expressions_are_evaluated_at_the_launch(device: StandIn
     assert rehearsed(program, device) == (1, "")
 
 
+def test_deferred_static_expressions_of_the_kernel_itself_are_evaluated(device: StandIn) -> None:
+    module = load("seen = []\ndef evaluate(i): return seen.append(i) or float(i)\n" + OWN_STATIC)
+    out = wp.zeros(1, dtype=float, device="cpu")
+    assert wp.get_module(module.__name__).has_unresolved_static_expressions
+    assert rehearsed(lambda: wp.launch(module.plain, dim=1, inputs=[out], device="cpu"), device) == (1, "")
+
+
+def test_another_instance_of_a_generic_kernel_is_compiled(device: StandIn) -> None:
+    module = load(
+        "from typing import Any\n" + KERNEL.format(name="plain", value="out[0]").replace("dtype=float", "dtype=Any")
+    )
+    arrays = [wp.zeros(1, dtype=kind, device="cpu") for kind in (float, int)]
+
+    def program() -> None:
+        for array in arrays:
+            wp.launch(module.plain, dim=1, inputs=[array], device="cpu")
+
+    assert rehearsed(program, device) == (2, "")
+
+
+def test_a_program_that_launches_nothing_new_is_ended(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load(KERNEL.format(name="plain", value=8.0))
+    out = wp.zeros(1, dtype=float, device="cpu")
+
+    def program() -> None:
+        while True:
+            with contextlib.suppress(Exception):
+                wp.launch(module.plain, dim=1, inputs=[out], device="cpu")
+
+    monkeypatch.setattr(rehearsal, "QUIET_S", 0.2)
+    assert rehearsed(program, device) == (1, "")
+
+
+def test_a_cache_that_keeps_nothing_ends_the_compilations(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bool:
+        raise CacheError("it cannot be kept", "")
+
+    monkeypatch.setattr(rehearsal, "compiled", fail)
+    modules = [load(KERNEL.format(name="plain", value=f"{number}.5")) for number in range(3)]
+    out = wp.zeros(1, dtype=float, device="cpu")
+
+    def program() -> None:
+        for module in modules:
+            wp.launch(module.plain, dim=1, inputs=[out], device="cpu")
+
+    assert rehearsed(program, device) == (0, "")
+
+
 def test_nothing_is_compiled_for_the_cpu(device: StandIn) -> None:
     plain = load(KERNEL.format(name="plain", value=3.0))
     out = wp.zeros(1, dtype=float, device="cpu")
@@ -166,8 +227,7 @@ def rehearse(folder: Path, text: str, *options: object) -> tuple[str, list[str]]
 
 
 def test_the_script_runs_twice_and_prints_once(folder: Path) -> None:
-    waits = "import time\nif not warp_tiles.is_planning():\n    time.sleep(20)\n"
-    shown, files = rehearse(folder, SCRIPT + waits)
+    shown, files = rehearse(folder, SCRIPT + WAITS)
     assert files == ["False", "True"]
     assert re.search(r"^warp_tiles: .*compiled by the rehearsal: 0$", shown, re.M)
 
@@ -180,8 +240,11 @@ def test_an_error_in_the_rehearsal_is_warned_of(folder: Path) -> None:
     assert re.search(r"^warp_tiles: .*compiled by the rehearsal: 0$", shown, re.M)
 
 
-def test_a_rehearsal_that_does_not_end_is_ended(folder: Path) -> None:
+def test_a_rehearsal_that_does_not_end_is_ended_with_its_children(folder: Path) -> None:
     assert "the rehearsal did not finish" in rehearse(folder, ENDLESS)[0]
+    for path in (folder / "files").iterdir():
+        pid = int(path.name.split()[1])
+        until(lambda pid=pid: not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text())  # type: ignore[misc]
 
 
 def test_with_a_start_record_there_is_no_rehearsal(folder: Path) -> None:
@@ -196,3 +259,15 @@ def test_without_a_record_there_is_nothing_to_rehearse_for(folder: Path) -> None
     done = command("run", "--rehearse", "--no-start", folder / "main.py", as_json=False)
     assert done.returncode == 2
     assert "--rehearse keeps a start record and --no-start keeps none: give only one of them" in done.stderr
+
+
+def test_modules_tiles_is_refused(folder: Path) -> None:
+    done = command("run", "--rehearse", folder / "main.py", as_json=False, WARP_TILES_MODULES="tiles")
+    assert done.returncode == 2
+    assert "--rehearse was given, and modules is 'tiles'" in done.stderr
+
+
+def test_a_process_that_cannot_be_started_costs_only_the_rehearsal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/missing/python")
+    with pytest.warns(RuntimeWarning, match="there is no rehearsal"), rehearsal.Rehearsal(Script("script.py")) as other:
+        assert other.summary() == "the rehearsal did not finish"

@@ -73,8 +73,10 @@ class IdleModules:
             for module in self._candidates(left_s):
                 self._tried.add(module)
                 found = _generated(self._reloads, module, _threads_of(module), given)
-                if (found is not None and found.start is not None) or now_s() > end:
+                if found is not None and found.start is not None:
                     return found
+                if now_s() > end:
+                    return None
         except Exception as error:  # another thread defines kernels meanwhile
             raise_if_signalled(error)
             log.debug("no module was generated ahead: %r", error)
@@ -119,7 +121,7 @@ def _generated(
         is_launched: True at a launch, where deferred ``wp.static`` expressions are evaluated. Otherwise a module with
             such expressions is not generated, nor one with products or solvers.
     """
-    if not reusable(module):
+    if not reusable(module, is_launched=is_launched):
         return None
     started, device, arch = now_s(), given.get("device"), given.get("output_arch")
     try:

@@ -86,13 +86,9 @@ def note_product(product: MatmulAnswer) -> None:
         noted.setdefault(product)
 
 
-def _load_nothing(kernel: Any, device: Any, block_dim: int) -> None:
-    """Ignore a module that Warp would load without a launch."""
-
-
 @contextmanager
 def intercepted(
-    launched: Callable[[NotedLaunch], None], loaded: Callable[[Any, Any, int], None] = _load_nothing
+    launched: Callable[[NotedLaunch], None], loaded: Callable[[Any, Any, int], None] | None = None
 ) -> Iterator[dict[str, str]]:
     """Intercept launches, graph captures, builds and references to missing GPUs in the block.
 
@@ -188,14 +184,15 @@ def _launches(launched: Callable[[NotedLaunch], None], original: Callable[..., A
     return {"launch": functools.partial(note, False), "launch_tiled": functools.partial(note, True)}
 
 
-def _suggestions(loaded: Callable[[Any, Any, int], None]) -> Callable[..., tuple[int, int]]:
+def _suggestions(loaded: Callable[[Any, Any, int], None] | None) -> Callable[..., tuple[int, int]]:
     import warp
 
     def suggest(kernel: Any, device: Any = None) -> tuple[int, int]:
         target, threads = warp.get_device(device), int(kernel.module.options["block_dim"])
         if target.is_cpu:
             return 1, 1
-        loaded(kernel, target, threads)
+        if loaded is not None:
+            loaded(kernel, target, threads)
         return threads, int(getattr(target, "sm_count", 1))
 
     return suggest

@@ -335,15 +335,16 @@ class Prefetches:
         self.pending.clear()
 
 
-def reusable(module: Any) -> bool:
+def reusable(module: Any, *, is_launched: bool = False) -> bool:
     """True if a launch finds the file of an earlier compilation exactly if nothing changed in between.
 
-    Warp evaluates deferred ``wp.static`` expressions when it first hashes a module, so it must not be hashed earlier.
+    Warp evaluates deferred ``wp.static`` expressions when it first hashes a module, so it must not be hashed before its
+    launch.
     """
     return bool(
         warp.config.cache_kernels
         and not module.options.get("strip_hash")
         and not module.options.get("verify_autograd_array_access")
         and not warp.config.verify_autograd_array_access
-        and not module.has_unresolved_static_expressions
+        and (is_launched or not module.has_unresolved_static_expressions)
     )

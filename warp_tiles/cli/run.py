@@ -11,7 +11,7 @@ import click
 from warp_tiles._warp import is_enabled, require_hooks
 from warp_tiles.api import enable, report, require_place
 from warp_tiles.build.start_record import default_file
-from warp_tiles.cli.children import Rehearsal, enabled_in_children
+from warp_tiles.cli.children import enabled_in_children
 from warp_tiles.cli.output import (
     FILE,
     bundle_option,
@@ -24,6 +24,7 @@ from warp_tiles.cli.output import (
     script_output_to_stderr,
     write_records,
 )
+from warp_tiles.cli.rehearsal import Rehearsal
 from warp_tiles.cli.scripts import GRAMMAR, takes_script
 from warp_tiles.errors import SettingError
 from warp_tiles.launch.script import Script

@@ -87,7 +87,9 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
         macros.add(Hook.END, home, f"wt_module::zero({c});")
     for product in arrays.values():
         name, answer = _accumulators(product), product.accumulators
-        scale = f"{_each(answer.count, f'{name}[wt_i] *= {answer.ctype}({product.alpha});')} "
+        # a variable may be infinite, and a loop without iterations must not change C
+        unless_zero = f"if ({name}[wt_i] != {answer.ctype}(0)) " if isinstance(product.alpha, str) else ""
+        scale = f"{_each(answer.count, f'{unless_zero}{name}[wt_i] *= {answer.ctype}({product.alpha});')} "
         finish = f"{scale if product.alpha != 1 else ''}{answer.symbol}_finish({name}, {pointer(product.c)});"
         macros.add(Hook.END, product.home, f"{SYNC} {finish} {SYNC}")
         _emit_addition(macros, product.home, product)
@@ -308,7 +310,10 @@ def _scale(product: Accumulation) -> str:
     if product.alpha == 1:
         return ""
     kind = staged_name(product)
-    return f" {kind}::scale({_accumulators(product)}, {kind}::Sum({product.alpha}));"
+    factor = f"{kind}::Sum({product.alpha})"
+    if isinstance(product.alpha, str):
+        factor = f"wt_module::RuntimeFactor<{kind}::Sum> {{{factor}}}"
+    return f" {kind}::scale({_accumulators(product)}, {factor});"
 
 
 def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...], ring: Ring) -> None:

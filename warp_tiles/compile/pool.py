@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
-from warp_tiles.compile.search import search_path
+from warp_tiles.compile.search import import_path
 from warp_tiles.compile.slots import WorkerSlots
 from warp_tiles.errors import WarpTilesError, WorkerError
 from warp_tiles.util.processes import free_memory_bytes
@@ -72,9 +72,7 @@ class _Process:
             self._end_process()
         if self._process is not None:
             return
-        # the search path of this process without the current folder, whose files may belong to anyone
         package = Path(__file__).resolve().parents[1]
-        path = os.pathsep.join(dict.fromkeys([*search_path(), str(package.parent)]))
         try:
             with self._lock:
                 if self._closed:
@@ -87,7 +85,7 @@ class _Process:
                     [sys.executable, "-c", _BOOTSTRAP, str(package), str(os.getpid()), *folder],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    env={**os.environ, "PYTHONPATH": path},
+                    env={**os.environ, "PYTHONPATH": import_path()},
                     start_new_session=True,  # the terminal interrupts only the script; its end closes the pipe
                 )
         except OSError as error:

@@ -258,6 +258,12 @@ def search_path() -> list[str]:
     return [entry for entry in sys.path if isinstance(entry, str) and entry]
 
 
+def import_path() -> str:
+    """The value of ``PYTHONPATH`` with which another Python finds what this one does, and this package."""
+    package = Path(__file__).resolve().parents[2]
+    return os.pathsep.join(dict.fromkeys([*search_path(), str(package)]))
+
+
 @dataclass(frozen=True)
 class _Wheel:
     """A wheel, the names that one of its files may have, and the folders of that file below ``nvidia``.
