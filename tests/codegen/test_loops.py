@@ -90,6 +90,7 @@ NEW_TILES: dict[str, tuple[tuple[Node, ...], str]] = {
 }
 ONE_TILE: dict[str, tuple[tuple[Node, ...], str]] = {
     "a variable alpha": ((factors(alpha=None),), ALPHA),
+    "an alpha that the loop computes": ((t.loop(FIRST, SECOND, t.arithmetic(), t.product(A, B, C, alpha="n")),), ALPHA),
     "an infinite alpha": (
         (factors(alpha=float("inf")),),
         "alpha is inf, which changes zeros: use a finite number",
@@ -175,6 +176,24 @@ def test_a_sum_that_is_assigned_keeps_sums(name: str, operands: tuple[Tile, Tile
 def test_other_operators_keep_no_sums(nodes: tuple[Node, ...]) -> None:
     decision = decide_loop(t.load(D), t.loop(FIRST, SECOND, FRESH, *nodes))
     assert outcome(decision) == ("as_warp", NOT_ADDED)
+
+
+def test_an_alpha_that_is_computed_before_the_loop_keeps_accumulators_in_registers() -> None:
+    loop = t.loop(FIRST, SECOND, t.product(A, B, C, alpha="n"))
+    decision = decide_loop(t.zeros(C), t.arithmetic(), loop)
+    assert outcome(decision) == ("pipelined", BUFFERS_IN_C)
+    assert decision.accumulations[0].alpha == "n"
+
+
+def test_an_alpha_of_an_outer_loop_keeps_accumulators_over_the_inner_one() -> None:
+    inner = t.loop(FIRST, SECOND, t.product(A, B, C, alpha="n"))
+    outer = t.loop(t.arithmetic(), inner)
+    (decision,) = decide_loops(t.zeros(C), outer)
+    assert decision.accumulations[0].home == inner.hook
+    inner = t.loop(FIRST, SECOND, t.product(A, B, C, alpha="n"))
+    outer = t.loop(inner)
+    (decision,) = decide_loops(t.zeros(C), t.arithmetic(), outer)
+    assert decision.accumulations[0].home == outer.hook
 
 
 def test_the_home_of_a_fresh_product_is_the_outermost_loop_that_does_not_use_the_sum() -> None:
