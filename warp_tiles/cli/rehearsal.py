@@ -17,7 +17,6 @@ from concurrent.futures import Future
 from typing import Any
 
 from warp_tiles._warp import require_hooks
-from warp_tiles._warp.idle import generated_for
 from warp_tiles._warp.intercept import intercepted
 from warp_tiles.build.idle import IdleModule, compiled
 from warp_tiles.cli.children import enable_here, enabling
@@ -156,6 +155,8 @@ def compile_launched(run: Callable[[], None], device: Any = None) -> tuple[int, 
     Returns:
         The number of modules that were compiled, and the error that stopped the program; empty if there was none.
     """
+    from warp_tiles._warp.idle import generated_for
+
     engine, reloads = require_hooks("run").engine, require_hooks("run").reloads
     compilers = DaemonThreads(current().jobs or available_cores(), "warp_tiles_rehearsal")
     compiling: list[Future[bool]] = []
