@@ -11,6 +11,7 @@ import contextlib
 import os
 import pickle
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -57,7 +58,7 @@ class _Process:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: str | None = None  # of its temporary files, which may be 80 MB of precompiled headers each
-        self._folder_identity = (0, 0)
+        self._folder_identity = (0, 0, 0)
         self._lock = threading.Lock()  # start() and close() exclude each other
         self._closed = False
         self._requests = 0
@@ -157,9 +158,9 @@ class _Process:
         self._end_process(kill=True)  # no caller waits for its build any more
 
 
-def _identity(folder: str) -> tuple[int, int]:
-    status = os.lstat(folder)
-    return status.st_dev, status.st_ino
+def _identity(folder: str) -> tuple[int, int, int]:
+    status = os.lstat(folder)  # a link in its place may have its number
+    return status.st_dev, status.st_ino, stat.S_IFMT(status.st_mode)
 
 
 def _default_jobs() -> int:
