@@ -10,6 +10,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
+from benchmarks.stand_in import StandIn
 from tests.integration.commands import MAIN, WITHOUT_GUARD, command, json_of
 from warp_tiles._warp.internals import find
 
@@ -39,6 +40,15 @@ def cold(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "lto"
     with warp_tiles.override(cache_dir=folder, jobs=2):
         yield folder
+
+
+@pytest.fixture
+def device(stand_in: StandIn, tmp_path: Path) -> Iterator[StandIn]:
+    """A fake GPU, whose modules all pass through an empty cache."""
+    warp_tiles.disable()
+    settings = {"cache_dir": tmp_path / "tiles", "progress": "off", "jobs": 2, "modules": "all"}
+    with warp_tiles.override(**settings), warp_tiles.enabled():
+        yield stand_in
 
 
 @pytest.fixture

@@ -66,14 +66,6 @@ def _idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle, "idle_cores", lambda: 8.0)
 
 
-@pytest.fixture
-def device(stand_in: StandIn, tmp_path: Path) -> Iterator[StandIn]:
-    warp_tiles.disable()
-    settings = {"cache_dir": tmp_path / "tiles", "progress": "off", "jobs": 2, "modules": "all"}
-    with warp_tiles.override(**settings), warp_tiles.enabled():
-        yield stand_in
-
-
 def builds() -> IdleBuilds:
     found = installed().engine.idle
     assert isinstance(found, IdleBuilds)

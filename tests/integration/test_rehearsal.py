@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import warp as wp
 
-import warp_tiles
 from benchmarks.stand_in import StandIn
 from tests.integration.commands import FORWARD_ONLY, command
 from tests.integration.helpers import gemm, load
@@ -37,14 +36,6 @@ def plain(out: wp.array(dtype=float)):
     for i in range(3):
         out[i] = wp.static(evaluate(i))
 """
-
-
-@pytest.fixture
-def device(stand_in: StandIn, tmp_path: Path) -> Iterator[StandIn]:
-    warp_tiles.disable()
-    settings = {"cache_dir": tmp_path / "tiles", "progress": "off", "jobs": 2, "modules": "all"}
-    with warp_tiles.override(**settings), warp_tiles.enabled():
-        yield stand_in
 
 
 def rehearsed(program: Callable[[], object], device: StandIn | None = None) -> tuple[int, str]:
@@ -271,3 +262,10 @@ def test_a_process_that_cannot_be_started_costs_only_the_rehearsal(monkeypatch: 
     monkeypatch.setattr(sys, "executable", "/missing/python")
     with pytest.warns(RuntimeWarning, match="there is no rehearsal"), rehearsal.Rehearsal(Script("script.py")) as other:
         assert other.summary() == "the rehearsal did not finish"
+
+
+def test_a_policy_that_builds_nothing_is_said(folder: Path) -> None:
+    (folder / "script.py").write_text("print('said')\n")
+    done = command("run", "--rehearse", "--policy", "locked", folder / "script.py", as_json=False, cache=folder / "lto")
+    assert done.returncode == 0, done.stderr
+    assert "nothing is rehearsed, because the policy is 'locked'" in done.stderr

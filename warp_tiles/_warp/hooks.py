@@ -519,7 +519,7 @@ class Hooks:
         names = getattr(hasher, "warp_tiles_names", {MATMUL})
         if mentions(adjoint, names, warp, find("context.builtin_functions")):
             hasher.warp_tiles_has_calls = True
-        if self.reloads.is_idle:  # what its generation would do before the launch
+        if self.reloads.is_idle:  # _generated() decides whether such a module is left to its launch
             hasher.warp_tiles_links |= mentions(adjoint, self._linking, warp, find("context.builtin_functions"))
             hasher.warp_tiles_defers |= adjoint.has_unresolved_static_expressions
         return original(hasher, adjoint)

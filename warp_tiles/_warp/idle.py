@@ -101,11 +101,7 @@ def generated_for(reloads: Reloads, module: Any, device: Any, threads: int) -> I
     with find("codegen._codegen_lock"):
         if module.execs or (module.hashers and not hash_again(module)):
             return None
-        arch, output = (
-            module._get_compile_arch(device),
-            device.get_cuda_output_format(module.options.get("cuda_output")),
-        )
-        given = {"device": device, "output_arch": arch, "output_name": f".{output}"}
+        given = {"device": device, "output_arch": module._get_compile_arch(device)}
         return _generated(reloads, module, threads, given, is_launched=True)
 
 
@@ -117,7 +113,7 @@ def _generated(
     The caller holds Warp's generator lock.
 
     Args:
-        given: Arguments of Warp's compilation: device, architecture and name of the output.
+        given: Arguments of Warp's compilation: device, architecture and, if it is known, name of the output.
         is_launched: True at a launch, where deferred ``wp.static`` expressions are evaluated. Otherwise a module with
             such expressions is not generated, nor one with products or solvers.
     """
@@ -128,12 +124,11 @@ def _generated(
         with reloads.generating_idle():
             module.get_module_hash(threads)
         hasher = module.hashers[threads]
-        waits = hasher.warp_tiles_links and not hasher.warp_tiles_has_calls  # for the LTO-IR of FFTs
-        if not is_launched:
-            waits = hasher.warp_tiles_links or hasher.warp_tiles_defers
-        if waits or not hasher.unique_kernels:
+        links, defers = hasher.warp_tiles_links, hasher.warp_tiles_defers
+        only_ffts = links and not hasher.warp_tiles_has_calls  # whose LTO-IR Warp builds during the generation
+        if (only_ffts if is_launched else links or defers) or not hasher.unique_kernels:
             return None
-        is_ptx = given["output_name"].endswith(".ptx")
+        is_ptx = given["output_name"].endswith(".ptx") if "output_name" in given else None  # as the device prefers
         name = module._get_compile_output_name(device, arch, use_ptx=is_ptx, block_dim=threads)
         folder = Path(warp.config.kernel_cache_dir, module.get_module_identifier(threads))
         with reloads.generating_idle():

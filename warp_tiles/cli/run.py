@@ -17,6 +17,7 @@ from warp_tiles.cli.output import (
     bundle_option,
     facts_of,
     json_option,
+    note,
     policy_option,
     print_json,
     record_options,
@@ -80,12 +81,14 @@ def run(
             enable()
             if is_enabled():
                 require_hooks("run").takes_start = keeps and start is None
-            if keeps and is_enabled() and (start or rehearse or current().all_modules):
-                root = cache_root(current().cache_dir)
-                file = start or default_file(root, script.title, str(script.require().resolve()))
-                now = current()
+            now = current()
+            if keeps and is_enabled() and (start or rehearse or now.all_modules):
+                file = start or default_file(cache_root(now.cache_dir), script.title, str(script.require().resolve()))
                 may_build = now.rules.builds and now.policy != "off" and now.bundle is None
                 rehearses = rehearse and may_build and not file.exists()
+                if rehearse and not may_build:
+                    reason = f"the policy is {now.policy!r}" if now.bundle is None else "modules come from a bundle"
+                    note(f"warp-tiles: nothing is rehearsed, because {reason}")
                 require_hooks("run").begin_start(file)
             with enabled_in_children(), Rehearsal(script) if rehearses else nullcontext() as rehearsal:
                 try:
