@@ -9,10 +9,11 @@
 replayed as a graph.
 
 Cold runs start with empty caches. `own` sets `mathdx_opt_out=own`. `all`, `rehearsed`, `record` and `store` set
-`modules=all`: a first start, which writes a start record; a first start with `--rehearse`; a start with that record;
-and a start with a store, a folder behind Python's HTTP server, which a run that is not counted has filled. The first
-run of each side is not counted, because it also reads the machine's libraries from disk; warm runs use its caches.
-The sides alternate. Medians are compared: of the cold runs, and of the steps a second of warm runs.
+`modules=all`. `all` is a first start, which writes a start record; `rehearsed` a first start with `--rehearse`;
+`record` a start with the record of `all`, which has to come before it; `store` a start with a store, a folder behind
+Python's HTTP server, which a run that is not counted has filled. The first run of each side is not counted, because
+it also reads the machine's libraries from disk; warm runs use its caches. The sides alternate. Medians are compared:
+of the cold runs, and of the steps a second of warm runs.
 
 The file is written after each measurement. Runs of the same sources, machine and sizes are added to those in the file.
 """

@@ -16,8 +16,8 @@ without functions. Python's hashes of strings are fixed, because Warp orders var
 `--starts` measures whole starts with that setting, in which launches load their modules for a fake GPU: Warp; a first
 start, which writes a start record; a first start beside its rehearsal; a start with that record; a start with a store,
 which a run that does not count has filled, behind Python's HTTP server. All caches are empty. Compilations ahead of a
-launch also run while the client is imported and its model is built, so what that takes longer than with Warp is added
-to the seconds of a side.
+launch also run while the client is imported and its model is built, so if that phase takes longer than with Warp, the
+difference is added to the seconds of the side.
 
 The clients' packages are pinned and unmodified. `--install` puts them into a virtual environment, with this project.
 Without it nothing is installed, and a client whose packages `--python` lacks is left out, with the reason.
