@@ -3,7 +3,8 @@
     python benchmarks/solvers.py --json benchmarks/results/solvers.json
 
 A cell is a kernel whose blocks each load a matrix, factor it or solve with it, and store the result; 4,096 blocks run.
-The matrices of cells "blocked" have up to 512 rows, and 1,024 blocks each work on one of them, part by part.
+The matrices of cells "blocked" have up to 512 rows, and 1,024 blocks each work on one of them, part by part. Cells
+"*_product" are loops over 64 rows of A. `--only "*_product*" "*_inplace*"` are what clients opt out of MathDx.
 Backward cells launch the adjoint, which replays the forward function. All sides are built ahead of time in separate
 processes (`--build-only` needs no GPU), launches of the sides alternate, and times are medians by CUDA events. Results
 are compared first. `--only` takes patterns of names such as "cholesky fp32 n32*". Where torch is installed, forward
@@ -129,6 +130,23 @@ _BLOCKED = {
         wp.tile_store(X[i], backward, offset=(r, 0))
 """,
 }
+PRODUCT_ROWS = 64  # of A, of products
+# products of clients that opt out of MathDx: A^T B, and J^T D J as MuJoCo Warp writes it
+_PRODUCTS = {
+    "transposed_product": """    x = wp.tile_zeros(shape=({n}, {n}), dtype=A.dtype, storage="shared")
+    for k in range(0, A.shape[1], 16):
+        left = wp.tile_load(A[i], shape=(16, {n}), offset=(k, 0))
+        right = wp.tile_load(A[i], shape=(16, {n}), offset=(k, 0))
+        x += wp.tile_matmul(wp.tile_transpose(left), right)
+    wp.tile_store(X[i], x)""",
+    "weighted_product": """    x = wp.tile_zeros(shape=({n}, {n}), dtype=A.dtype, storage="shared")
+    for k in range(0, A.shape[1], 16):
+        rows = wp.tile_load(A[i], shape=(16, {n}), offset=(k, 0))
+        weights = wp.tile_load(B[i], shape=16, offset=k)
+        weighted = wp.tile_map(wp.mul, wp.tile_transpose(rows), wp.tile_broadcast(weights, shape=({n}, 16)))
+        x += wp.tile_matmul(weighted, rows)
+    wp.tile_store(X[i], x)""",
+}
 
 
 @dataclass(frozen=True)
@@ -138,7 +156,7 @@ class Cell:
     Attributes:
         function: The solver function.
         types: ``fp32`` or ``fp64``.
-        n: Rows of the matrix.
+        n: Rows of the matrix, or of the result of a product.
         columns: Columns of the right-hand side; 0 for a vector.
         threads: Threads of a block.
         backward: True if the adjoint is launched.
@@ -157,6 +175,11 @@ class Cell:
     def batch(self) -> int:
         """The number of matrices."""
         return 1024 if self.block else BATCH
+
+    @property
+    def is_product(self) -> bool:
+        """True if X is a product of A with itself."""
+        return self.function in _PRODUCTS
 
     @property
     def is_factor(self) -> bool:
@@ -190,12 +213,17 @@ class Cell:
             options["warp_tiles_solver_gradients"] = "own"
         shape = f"({self.n}, {self.columns})" if self.columns else f"{self.n}"
         rhs_rank = 3 if self.columns else 2
-        body = _BLOCKED[self.function] if self.block else _MATRIX + (_BODIES | _IN_PLACE_BODIES)[self.function]
+        if self.is_product:
+            body = _PRODUCTS[self.function]
+        elif self.block:
+            body = _BLOCKED[self.function]
+        else:
+            body = _MATRIX + (_BODIES | _IN_PLACE_BODIES)[self.function]
         return _TEXT.format(
             options=options,
             dtype=DTYPES[self.types],
             rhs_rank=rhs_rank,
-            rank=3 if self.is_factor else rhs_rank,
+            rank=3 if self.is_factor or self.is_product else rhs_rank,
             body=body.format(shape=shape, n=self.n, block=self.block),
         )
 
@@ -208,6 +236,10 @@ def cells() -> list[Cell]:
         if threads in (64, 128):
             found.append(Cell("lower_solve", types, n, n, threads))
             found += [Cell(function, types, n, 0, threads, True) for function in ("cholesky", "lower_solve")]
+    for function, n, threads in itertools.product(
+        (*_PRODUCTS, "cholesky_inplace", "lower_solve_inplace", "cholesky_solve_inplace"), SIZES[4:], THREADS[:3]
+    ):
+        found.append(Cell(function, "fp32", n, 0, threads))
     for function, types, n, block in itertools.product(_BLOCKED, DTYPES, BLOCKED_SIZES, BLOCKS):
         columns = int(function == "blocked_solve")
         found.append(Cell(function, types, n, columns, 64 if columns else 128, block=block))
@@ -239,12 +271,14 @@ class Loaded:
         first = lower @ lower.transpose(0, 2, 1) if cell.is_factor else lower
         if cell.function == "upper_solve":
             first = lower.transpose(0, 2, 1)
-        rhs_shape = (64, cell.n, cell.columns) if cell.columns else (64, cell.n)
+        if cell.is_product:
+            first = random.uniform(-1, 1, (64, PRODUCT_ROWS, cell.n))
+        rhs_shape = (64, first.shape[1], cell.columns) if cell.columns else (64, first.shape[1])
         self.a = self._array(first, dtype)
         self.b = self._array(random.uniform(-1, 1, rhs_shape), dtype)
-        result = self.a if cell.is_factor else self.b
-        self.x = wp.zeros_like(result)
-        self.gradient = self._array(random.uniform(-1, 1, (64, *result.shape[1:])), dtype)
+        shape = (cell.n, cell.n) if cell.is_factor or cell.is_product else rhs_shape[1:]
+        self.x = wp.zeros((cell.batch, *shape), dtype=self.a.dtype, device=device)
+        self.gradient = self._array(random.uniform(-1, 1, (64, *shape)), dtype)
         if cell.backward:
             for array in (self.a, self.b, self.x):
                 array.grad = wp.zeros_like(array)

@@ -136,8 +136,33 @@ def test_a_fresh_product_that_is_added_keeps_sums_and_lends_its_memory(target: T
     decision = decide_loop(t.load(target), t.loop(*nodes))
     assert outcome(decision) == ("pipelined", BUFFERS_IN_C)
     (kept,) = decision.accumulations
-    assert (kept.operation, kept.addition, kept.c) == (nodes[2], Addition((nodes[3],), target, "add_inplace"), C)
+    addition = Addition((nodes[3],), target, "add_inplace", is_direct=target is D)
+    assert (kept.operation, kept.addition, kept.c) == (nodes[2], addition, C)
     assert {buffer.c for buffer in decision.buffers} == {C}
+
+
+@pytest.mark.parametrize(
+    ("target", "is_direct"),
+    [
+        (t.view("v", D), True),
+        (t.view("v", D, dense=False), False),  # e.g. its transpose
+        (t.view("v", t.tile("wide", 32)), False),  # it may begin anywhere
+        (t.view("v", D, t.tile("e")), False),
+        (t.tile("d", dtype="float64"), False),
+    ],
+)
+def test_accumulators_are_added_to_memory_that_is_like_c(target: Tile, is_direct: bool) -> None:
+    decision = decide_loop(t.zeros(D), t.zeros(t.tile("wide", 32)), t.load(target), t.loop(*returned(target=target)))
+    (kept,) = decision.accumulations
+    assert kept.destination == (target if is_direct else C)
+
+
+@pytest.mark.parametrize(("alpha", "factor"), [(1.0, -1.0), (-0.5, 0.5), ("alpha", "-alpha")])
+def test_a_direct_subtraction_changes_the_sign_of_the_factor(alpha: float | str, factor: float | str) -> None:
+    fresh = t.fresh_product(A, B, C, alpha=alpha)
+    decision = decide_loop(t.zeros(D), t.loop(FIRST, SECOND, fresh, t.operation("sub_inplace", D, C, hook=t.number())))
+    (kept,) = decision.accumulations
+    assert (kept.destination, kept.alpha, kept.factor) == (D, alpha, factor)
 
 
 def operator(name: str, *operands: Tile) -> Operation:
@@ -155,7 +180,7 @@ def test_a_sum_that_is_assigned_keeps_sums(name: str, operands: tuple[Tile, Tile
     statements = operator(name, *operands), assigned()
     decision = decide_loop(t.load(D), t.loop(FIRST, SECOND, FRESH, *statements))
     assert outcome(decision) == ("pipelined", BUFFERS_IN_C)
-    assert decision.accumulations[0].addition == Addition(statements, D, f"{name}_inplace")
+    assert decision.accumulations[0].addition == Addition(statements, D, f"{name}_inplace", is_direct=True)
 
 
 @pytest.mark.parametrize(

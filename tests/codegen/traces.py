@@ -85,7 +85,7 @@ def product(
     return operation("tile_matmul", a, b, c, **{"hook": number(), "product": Product(site, alpha, beta), **fields})
 
 
-def fresh_product(a: Tile, b: Tile, c: Tile, site: int = 0, *, alpha: float = 1.0) -> Operation:
+def fresh_product(a: Tile, b: Tile, c: Tile, site: int = 0, *, alpha: float | str = 1.0) -> Operation:
     """``c = wp.tile_matmul(a, b)``."""
     return operation("tile_matmul", a, b, results=(c,), hook=number(), product=Product(site, alpha, 0.0))
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from warp_tiles.codegen.hooks import Hook
-from warp_tiles.codegen.operations import Array, Operation, Tile
+from warp_tiles.codegen.operations import SUB_INPLACE, Array, Operation, Tile
 from warp_tiles.gemm.pipeline import MmaPlan, PipelineConfig, PlannedLoop
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.reverse_loop import GradientProduct, ReverseLoop
@@ -41,11 +41,13 @@ class Addition:
     Attributes:
         statements: The operator, and in the second form the assignment of its result to s.
         name: Key of the operator that changes s.
+        is_direct: True if s has the layout of C, so that accumulators are added to it without passing through C.
     """
 
     statements: tuple[Operation, ...]
     target: Tile
     name: str
+    is_direct: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,18 @@ class Accumulation:
     def c(self) -> Tile:
         """The tile that the product adds to, or its new tile."""
         return self.operation.matrices[2]
+
+    @property
+    def destination(self) -> Tile:
+        """The tile to whose memory the accumulators are added after the loop."""
+        return self.addition.target if self.addition is not None and self.addition.is_direct else self.c
+
+    @property
+    def factor(self) -> float | str:
+        """The factor of the accumulators at their destination. See ``alpha``."""
+        if self.destination is self.c or self.addition is None or self.addition.name != SUB_INPLACE:
+            return self.alpha
+        return f"-{self.alpha}" if isinstance(self.alpha, str) else -self.alpha
 
 
 # ---- loops

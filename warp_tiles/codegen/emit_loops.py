@@ -82,15 +82,17 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
     for decision in decisions:
         held = {buffer.c.name for buffer in decision.buffers}
         summed = decision.accumulations
-        zeroed |= {(one.home, one.c.name) for one in summed if one.addition is not None or one.c.name in held}
+        written = [one for one in summed if one.destination is one.c]
+        zeroed |= {(one.home, one.c.name) for one in written if one.addition is not None or one.c.name in held}
     for home, c in sorted(zeroed):
         macros.add(Hook.END, home, f"wt_module::zero({c});")
     for product in arrays.values():
         name, answer = _accumulators(product), product.accumulators
         # a variable may be infinite, and a loop without iterations must not change C
-        unless_zero = f"if ({name}[wt_i] != {answer.ctype}(0)) " if isinstance(product.alpha, str) else ""
-        scale = f"{_each(answer.count, f'{unless_zero}{name}[wt_i] *= {answer.ctype}({product.alpha});')} "
-        finish = f"{scale if product.alpha != 1 else ''}{answer.symbol}_finish({name}, {pointer(product.c)});"
+        factor = product.factor
+        unless_zero = f"if ({name}[wt_i] != {answer.ctype}(0)) " if isinstance(factor, str) else ""
+        scale = f"{_each(answer.count, f'{unless_zero}{name}[wt_i] *= {answer.ctype}({factor});')} "
+        finish = f"{scale if factor != 1 else ''}{answer.symbol}_finish({name}, {pointer(product.destination)});"
         macros.add(Hook.END, product.home, f"{SYNC} {finish} {SYNC}")
         _emit_addition(macros, product.home, product)
 
@@ -306,12 +308,12 @@ def _emit_starts(macros: Macros, loop: int, products: tuple[Accumulation, ...], 
 
 
 def _scale(product: Accumulation) -> str:
-    """Multiplies accumulators by alpha. It also divides a start value by alpha, which is 1 or -1 then."""
-    if product.alpha == 1:
+    """Multiplies accumulators by their factor. It also divides a start value by alpha, which is 1 or -1 then."""
+    if product.factor == 1:
         return ""
     kind = staged_name(product)
-    factor = f"{kind}::Sum({product.alpha})"
-    if isinstance(product.alpha, str):
+    factor = f"{kind}::Sum({product.factor})"
+    if isinstance(product.factor, str):
         factor = f"wt_module::RuntimeFactor<{kind}::Sum> {{{factor}}}"
     return f" {kind}::scale({_accumulators(product)}, {factor});"
 
@@ -320,21 +322,23 @@ def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...],
     """Writes the accumulators to C after the loop, or adds them to its start value or to those of an earlier array."""
     written: set[str] = set()
     for product, has_start in _firsts(products, ring.starts):
-        adds = str((has_start and ring.adds_starts) or product.c.name in written).lower()
-        written.add(product.c.name)
-        finish = f"{staged_name(product)}::finish<{adds}>({_accumulators(product)}, {pointer(product.c)});"
+        to = product.destination
+        adds = str((has_start and ring.adds_starts) or to is not product.c or to.name in written).lower()
+        written.add(to.name)
+        finish = f"{staged_name(product)}::finish<{adds}>({_accumulators(product)}, {pointer(to)});"
         macros.add(Hook.END, loop, f"{finish} {SYNC}")
     for product in products:
         _emit_addition(macros, loop, product)
 
 
 def _emit_addition(macros: Macros, loop: int, product: Accumulation) -> None:
-    """Adds a new tile C to the tile that the program adds it to or subtracts it from, once, after the loop."""
+    """Removes the addition of a new tile C from the loop. After it, C is added, unless its accumulators already are."""
     if product.addition is not None:
         for statement in product.addition.statements:
             macros.replace(Hook.AT, hook_of(statement), "")
         target = product.addition.target.name
-        macros.add(Hook.END, loop, f"wp::tile_{product.addition.name}({target}, {product.c.name});")
+        if product.destination is product.c:
+            macros.add(Hook.END, loop, f"wp::tile_{product.addition.name}({target}, {product.c.name});")
 
 
 def _buffer(ring: Ring, tile: Tile) -> StageBuffer:

@@ -364,21 +364,37 @@ def addition_of(function: FunctionTrace, operation: Operation) -> Addition | Non
             continue
         names = [tile.name for tile in node.tiles]
         if node.name in INPLACE and names[1:] == [c] and names[0] != c:
-            return Addition((node,), node.tiles[0], node.name)
+            return _addition(function, (node,), node.tiles[0], operation, node.name)
         if node.name in INPLACE_OF and c in names:
-            return _assigned_sum(function, straight, node, c)
+            return _assigned_sum(function, straight, node, operation)
     return None
 
 
-def _assigned_sum(function: FunctionTrace, block: Sequence[Node], operation: Operation, c: str) -> Addition | None:
+def _addition(
+    function: FunctionTrace, statements: tuple[Operation, ...], target: Tile, product: Operation, name: str
+) -> Addition:
+    """The addition of a product's new tile C. It is direct if the target is dense and begins where a tile's memory does."""
+    c = product.matrices[2]
+    owners = {tile.name: tile.size_bytes for one in function.operations() for tile in one.tiles if tile.owner}
+    begins = [owners.get(name) for name in target.memory] == [target.size_bytes]
+    alike = (target.storage, target.dtype, target.shape, target.dense) == ("shared", c.dtype, c.shape, c.dense)
+    return Addition(statements, target, name, is_direct=begins and alike and target.dense)
+
+
+def _assigned_sum(
+    function: FunctionTrace, block: Sequence[Node], operation: Operation, product: Operation
+) -> Addition | None:
     """Returns ``s = s + C``, ``s = C + s`` or ``s = s - C`` if nothing else reads the result of the operator."""
+    c = product.matrices[2].name
     *operands, result = (tile.name for tile in operation.tiles)
     readers = [one for one in function.operations() if one is not operation and result in {t.name for t in one.tiles}]
     target = assigned_tile(readers[0]) if len(readers) == 1 and readers[0] in block else None
     if target is None or target.name == c:
         return None
     forms = [[target.name, c], [c, target.name]] if operation.name == "add" else [[target.name, c]]
-    return Addition((operation, readers[0]), target, INPLACE_OF[operation.name]) if operands in forms else None
+    if operands not in forms:
+        return None
+    return _addition(function, (operation, readers[0]), target, product, INPLACE_OF[operation.name])
 
 
 def _problem_of_new_tile(module: ModuleTrace, function: FunctionTrace, loop: Loop, operation: Operation) -> str:
