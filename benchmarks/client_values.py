@@ -21,11 +21,7 @@ def whole_starts() -> dict[str, str]:
     def on_gpu(name: str) -> list[str]:
         client = at("client_starts", "clients")[name]
         warp_s = next(run["jit_s"] for run in client["runs"] if (run["side"], run["phase"]) == ("warp", "cold"))
-        ratios = dict(client["compared"]["jit_to_warp"])
-        if name in (
-            beside := at("client_starts", "rehearsed")
-        ):  # separate runs, each compared with Warp in the same run
-            ratios |= beside[name]["compared"]["jit_to_warp"]
+        ratios = client["compared"]["jit_to_warp"]
         return line(titles[name], warp_s, [ratios.get(side) for side in ("all", "rehearsed", "record", "store")])
 
     def on_two_cores(client: dict[str, Any]) -> list[str]:
