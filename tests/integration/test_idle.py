@@ -1,16 +1,19 @@
-"""modules="all" without a start record: modules that are compiled while the program waits for another one."""
+"""modules="all": modules that are generated, and compiled without a start record, while a program waits for another."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
+from unittest import mock
 
 import pytest
 import warp as wp
@@ -22,13 +25,15 @@ from tests.store.test_start_record import MODULE
 from tests.waiting import until
 from warp_tiles._warp import idle as modules_ahead
 from warp_tiles._warp import installed
+from warp_tiles._warp.internals import find
 from warp_tiles.build import idle
 from warp_tiles.build import warp_module as warp_module_build
 from warp_tiles.build.idle import IdleBuilds, IdleModule
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.errors import CacheError, WorkerError
-from warp_tiles.settings import Settings
+from warp_tiles.settings import Settings, current
 from warp_tiles.store.key import CacheKey
+from warp_tiles.util.threads import wait_all
 
 PLAIN = """
 N = {value}
@@ -379,10 +384,87 @@ def test_a_launch_waits_for_the_build_that_runs_and_takes_back_one_that_does_not
     work = Work(monkeypatch, [first, second])
     work.wait(0.3)
     assert list(work.open) == ["m0"]
-    work.builds.needed(second.key, 1000)
+    work.builds.needed(second.context, second.key, 1000)
     assert not work.builds._ready
     threading.Timer(0.3, work.open["m0"].set_result, (None,)).start()
     began = time.monotonic()
-    work.builds.needed(first.key, 1000)
+    work.builds.needed(first.context, first.key, 1000)
     assert time.monotonic() - began > 0.25
     assert not work.builds._running
+
+
+# ---- with a start record
+
+
+@contextmanager
+def generated() -> Iterator[list[str]]:
+    """The modules whose code is generated in a block, in order."""
+    names: list[str] = []
+    builder = find("context").ModuleBuilder
+    original = builder.codegen
+
+    def codegen(self: Any, *given: Any, **named: Any) -> Any:
+        names.append(self.module.name)
+        return original(self, *given, **named)
+
+    with mock.patch.object(builder, "codegen", codegen):
+        yield names
+
+
+def start_again(record: Path, modules: Sequence[ModuleType]) -> None:
+    """Begin the program again with its start record and empty caches."""
+    warp_tiles.disable()
+    for module in modules:
+        warp_module(module).execs.clear()
+    for folder in (wp.config.kernel_cache_dir, current().cache_dir):
+        shutil.rmtree(folder)
+    warp_tiles.enable(start=record)
+
+
+@pytest.fixture
+def recorded(device: StandIn, tmp_path: Path) -> Callable[..., Path]:
+    """Loads modules with a start record, and returns its path."""
+    record = tmp_path / "start.json"
+
+    def run(*modules: ModuleType) -> Path:
+        warp_tiles.disable()
+        warp_tiles.enable(start=record)
+        for module in modules:
+            device.load(module.__name__)
+        return record
+
+    return run
+
+
+def test_a_record_has_modules_generated_while_a_launch_waits(
+    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path]
+) -> None:
+    first, second, third = plain(1, SLOW), plain(2), plain(3)
+    only(first, second, third, running=[third])
+    record = recorded(first, second)
+    start_again(record, [first, second])
+    with generated() as names:
+        device.load(first.__name__)
+        assert names == [first.__name__, second.__name__], "the record does not name the third"
+        wait_all(installed().program_start._builds.values())
+        device.load(second.__name__)
+    assert names == [first.__name__, second.__name__], "its launch generates nothing"
+    assert found_at_load() == [True, True]
+
+
+def test_what_a_record_names_is_built_where_its_source_has_changed(
+    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path]
+) -> None:
+    first, second = plain(1, SLOW), plain(2)
+    only(first, second)
+    record = recorded(first, second)
+    second.N = 7  # type: ignore[attr-defined]
+    start_again(record, [first, second])
+    with generated() as names:
+        device.load(first.__name__)
+        wait_all(installed().program_start._builds.values())
+        device.load(second.__name__)
+    assert names == [first.__name__, second.__name__]
+    assert found_at_load() == [True, True]
+    ahead = next(Path(wp.config.kernel_cache_dir).glob(f"wp_{second.__name__}*/*.cu")).read_text()
+    assert "7" in ahead

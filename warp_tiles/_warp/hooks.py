@@ -26,7 +26,6 @@ import dataclasses
 import functools
 import hashlib
 import inspect
-import os
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -192,8 +191,8 @@ class Hooks:
             keep_start_record(kept=True)
             self._restore.append(lambda: keep_start_record(kept=False))
         version, before = str(warp.__version__), self.program_start
-        self._plain.uses_idle_cores = not os.path.exists(file)  # false for a folder that cannot be read
         self.program_start = ProgramStart(self.engine, file, version, in_kernel_cache, archs_here())
+        self._plain.program_start = self.program_start
         self.engine.on_loaded = self.program_start.note
         self.program_start.begin(before)
 

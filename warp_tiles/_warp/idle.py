@@ -49,14 +49,19 @@ class NotCompiled(BaseException):
 
 
 class IdleModules:
-    """The modules that no launch has asked for and whose files have a running function, the innermost first.
+    """The modules that no launch has asked for and that a start record names.
 
-    Of the others that exist, most are never launched: 22 of the 29 of MuJoCo Warp at the first launch of n_humanoid,
-    and 89 of the 93 of Newton at that of Featherstone.
+    Without a record, they are those whose files have a running function, the innermost first. Of the others that exist,
+    most are never launched: 22 of the 29 of MuJoCo Warp at the first launch of n_humanoid, and 89 of the 93 of Newton
+    at that of Featherstone.
+
+    Args:
+        recorded: The block size of each module of the record, by name, in order; None without a record.
     """
 
-    def __init__(self, reloads: Reloads) -> None:
+    def __init__(self, reloads: Reloads, recorded: Mapping[str, int] | None = None) -> None:
         self._reloads = reloads
+        self._recorded = recorded
         self._tried: WeakSet[Any] = WeakSet()
 
     def generate(self, left_s: float) -> IdleModule | None:
@@ -72,7 +77,8 @@ class IdleModules:
         try:
             for module in self._candidates(left_s):
                 self._tried.add(module)
-                found = _generated(self._reloads, module, _threads_of(module), given)
+                threads = self._recorded[module.name] if self._recorded is not None else _threads_of(module)
+                found = _generated(self._reloads, module, threads, given)
                 if found is not None and found.start is not None:
                     return found
                 if now_s() > end:
@@ -86,6 +92,9 @@ class IdleModules:
 
     def _candidates(self, left_s: float) -> list[Any]:
         modules = [m for m in users_own_modules() if m not in self._tried and not m.hashers and not m.execs]
+        if self._recorded is not None:
+            order = list(self._recorded)
+            return sorted((m for m in modules if m.name in self._recorded), key=lambda m: order.index(m.name))
         modules = [m for m in modules if len(m.kernels) * _SECONDS_OF_A_KERNEL <= left_s]
         running = _running(sys._getframe())
         return sorted((m for m in modules if _home(m) in running), key=lambda m: running.index(_home(m)))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from warp_tiles._warp.reload import Reloads
     from warp_tiles.build.context import BuildContext
     from warp_tiles.build.engine import Engine
+    from warp_tiles.build.start_record import ProgramStart
     from warp_tiles.build.warp_module import Start, WarpModuleBuild
     from warp_tiles.settings import Settings
 
@@ -34,13 +35,13 @@ class PlainModules:
     """Looks up modules without products and solvers before and after their generation, if all pass through the cache.
 
     Attributes:
-        uses_idle_cores: False if a start record names what is compiled ahead.
+        program_start: The start of the program; None without a start record.
     """
 
     def __init__(self, engine: Engine, reloads: Reloads) -> None:
         self._engine = engine
         self._reloads = reloads
-        self.uses_idle_cores = True
+        self.program_start: ProgramStart | None = None
         self._generator = ""
 
     @staticmethod
@@ -137,11 +138,16 @@ class PlainModules:
     def _build(
         self, module: Any, options: Mapping[str, Any], resolved: Settings, meta: Mapping[str, Any], start: Start | None
     ) -> WarpModuleBuild | None:
-        from warp_tiles.build.idle import IdleBuilds
+        from warp_tiles.build.idle import IdleBuilds, RecordedModules
         from warp_tiles.build.warp_module import WarpModuleBuild
 
-        if self._engine.idle is None and self.uses_idle_cores:
-            self._engine.idle = IdleBuilds(self._engine, IdleModules(self._reloads).generate)
+        if self._engine.idle is None:
+            program = self.program_start
+            if program is None or program.recorded is None:
+                self._engine.idle = IdleBuilds(self._engine, IdleModules(self._reloads).generate)
+            else:
+                generate = IdleModules(self._reloads, program.recorded).generate
+                self._engine.idle = RecordedModules(self._engine, program, generate)
         threads = int(options["block_dim"])
         hasher = module.hashers.get(threads)
         if hasher is None:

@@ -9,8 +9,10 @@ Nothing starts unless more than two cores are idle: two that share one core's un
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ from warp_tiles.util.threads import DaemonThreads, available_cores, raise_if_sig
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
+    from warp_tiles.build.start_record import ProgramStart
     from warp_tiles.compile.pool import CompilerPool
 
 log = logging.getLogger("warp_tiles")
@@ -165,7 +168,7 @@ class IdleBuilds:
                 if not begun and work.done() and not work.cancelled() and work.exception() is None:
                     self._built_s, self._built_bytes = self._built_s + seconds, self._built_bytes + size_bytes
 
-    def needed(self, key: CacheKey, size_bytes: int) -> None:
+    def needed(self, context: BuildContext, key: CacheKey, size_bytes: int) -> None:
         """A launch needs a module. If the module is being compiled, wait for it."""
         with self._lock:
             self._ready = [one for one in self._ready if one.key != key]
@@ -261,3 +264,49 @@ class IdleBuilds:
                 self._threads = None
         if text := self.summary():
             log.info("%s", text)
+
+
+class RecordedModules:
+    """Generates the modules of a start record while a launch waits for another one.
+
+    The record compiles their sources. This binds their start keys, so that their launches need not generate them.
+
+    Args:
+        generate: See :class:`IdleBuilds`.
+    """
+
+    def __init__(self, engine: Engine, start: ProgramStart, generate: Callable[[float], IdleModule | None]) -> None:
+        self._engine = engine
+        self._start = start
+        self._generate = generate
+
+    def wait(self, work: Future[Any], size_bytes: int, pool: CompilerPool) -> None:
+        """Wait for the compiler, and generate modules meanwhile. See :meth:`IdleBuilds.wait`."""
+        while not work.done():
+            self._step(lambda: wait_all([work], _STEP_S))
+
+    def needed(self, context: BuildContext, key: CacheKey, size_bytes: int) -> None:
+        """A launch needs a module. While another thread or process compiles it, generate others."""
+        while context.modules.is_locked(key):
+            self._step(lambda: time.sleep(_STEP_S))
+
+    def _step(self, pause: Callable[[], object]) -> None:
+        one = self._generate(math.inf)  # what it takes, the module's launch saves
+        if one is None:
+            pause()
+        else:
+            self._start.after_build(one.module, lambda: self._bind(one))
+
+    def _bind(self, one: IdleModule) -> None:
+        try:
+            compiled(self._engine, one)
+        except (WarpTilesError, TypeError, OSError) as error:  # the launch meets it again, and reports it
+            raise_if_signalled(error)
+            log.debug("module %s was not compiled ahead: %s", one.module.name, error)
+
+    def summary(self) -> str:
+        """Nothing: the record's summary counts its builds."""
+        return ""
+
+    def close(self) -> None:
+        """Nothing: the record's end stops its builds."""

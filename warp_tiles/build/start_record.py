@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -339,6 +340,9 @@ class ProgramStart:
         warp: Version of the installed Warp.
         in_warps_folder: True for a file below Warp's kernel cache that exists.
         archs: The architectures of this machine's GPUs; empty without a GPU.
+
+    Attributes:
+        recorded: The block size of each module that is compiled ahead here, by name, in order; None without a record.
     """
 
     def __init__(
@@ -357,6 +361,8 @@ class ProgramStart:
         root, shared = cache_root(current().cache_dir), current().cache_shared
         self._root = TrustedFolder(root, shared=shared)
         self._own = TrustedFolder(root, STARTS, shared=shared) if self.file.parent == root / STARTS else None
+        self.recorded: dict[str, int] | None = None
+        self._builds: dict[tuple[object, ...], Future[None]] = {}  # by place
         self._before: StartRecord | None = None
         self._is_unusable = False
         self._noted: dict[tuple[object, ...], StartModule] = {}
@@ -386,7 +392,10 @@ class ProgramStart:
         if record is not None and self._own is not None:
             with suppressed(OSError):
                 self._own.touch(self.file.name)  # the least recently used one is removed first
-        if record is None or context.bundle is not None or now.policy == "off" or not now.rules.builds:
+        if record is None:
+            return
+        self.recorded = {}
+        if context.bundle is not None or now.policy == "off" or not now.rules.builds:
             return
         if record.warp != self._warp:
             log.info("the start record %s is of Warp %s; this run writes it again", self.file, record.warp)
@@ -396,6 +405,7 @@ class ProgramStart:
         modules = [one for one in record.modules if self._may_be_needed(one, is_foreign)]
         if context.remote is None:
             for module in modules:
+                self.recorded.setdefault(module.name, module.block_dim)
                 self._queue(self._threads, self._compile, context, module)
         else:
             self._fetches.submit(self._fetch_or_compile, context, self._threads, modules)
@@ -451,8 +461,17 @@ class ProgramStart:
             except RuntimeError as stopped:
                 raise_if_signalled(stopped)
                 return
+            self._builds[module.place] = future
             waiting = counted.pop_all()
             future.add_done_callback(lambda _: waiting.close())
+
+    def after_build(self, module: StartModule, call: Callable[[], None]) -> None:
+        """Call something once the record's build of a module has ended, or on a thread if the record has none."""
+        if (build := self._builds.get(module.place)) is not None:
+            build.add_done_callback(lambda _: call())
+        elif self._threads is not None:
+            with suppressed(RuntimeError):  # this start was stopped
+                self._threads.submit(call)
 
     def _compile(self, context: BuildContext, module: StartModule, asks: bool = True) -> None:
         if self._is_stopped:

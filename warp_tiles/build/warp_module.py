@@ -178,7 +178,7 @@ class WarpModuleBuild:
         with progress:
             asked_at = now_s()
             if self._engine.idle is not None:
-                self._engine.idle.needed(key, len(source))
+                self._engine.idle.needed(self.context, key, len(source))
             found = self.start.found if self.start is not None else None
             if found is not None and replace(found, binary=b"") == wanted:
                 self._write(output_path, found)

@@ -373,7 +373,7 @@ def addition_of(function: FunctionTrace, operation: Operation) -> Addition | Non
 def _addition(
     function: FunctionTrace, statements: tuple[Operation, ...], target: Tile, product: Operation, name: str
 ) -> Addition:
-    """The addition of a product's new tile C. It is direct if the target is dense and begins where a tile's memory does."""
+    """The addition of a product's new tile C: direct if the target is dense and begins where a tile's memory does."""
     c = product.matrices[2]
     owners = {tile.name: tile.size_bytes for one in function.operations() for tile in one.tiles if tile.owner}
     begins = [owners.get(name) for name in target.memory] == [target.size_bytes]

@@ -242,7 +242,7 @@ _MMA_WEIGHTS = _Weights(
 _DOUBLE_WEIGHTS = _Weights(
     busy=1.5, start=150, wavefront=0.3, select=3, cycle=0.8, registers=1, result=0, idle=0.2, handover=60, addition=5
 )
-_FMA_WEIGHTS = _Weights(busy=1.1, start=270, wavefront=1.1, select=1, cycle=0.35, registers=1.2, handover=25)
+_FMA_WEIGHTS = _Weights(busy=1.1, start=270, wavefront=1.1, select=1, cycle=0.35, registers=1.2, idle=0.5, handover=25)
 
 
 # ---- accesses to shared memory
