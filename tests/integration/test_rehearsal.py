@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import warp as wp
@@ -17,6 +18,7 @@ from tests.integration.helpers import gemm, load
 from tests.integration.test_idle import SEEN
 from tests.waiting import until
 from warp_tiles._warp import installed
+from warp_tiles.build.idle import IdleModule
 from warp_tiles.build.start_record import StartRecord
 from warp_tiles.cli import rehearsal
 from warp_tiles.cli.rehearsal import compile_launched
@@ -84,6 +86,39 @@ def test_a_kernel_that_is_added_after_a_launch_is_compiled_too(device: StandIn) 
     assert rehearsed(program, device) == (2, "")
     device.load(module.__name__)
     assert built() == 0, "the launch found the module with both kernels"
+
+
+def test_modules_of_running_functions_are_compiled_before_their_launches(
+    device: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller = KERNEL.format(name="last", value=2.0) + "def program(first):\n    first()\n    launch(last)\n"
+    first, second, other = (
+        load(KERNEL.format(name="first", value=1.0)),
+        load(caller),
+        load(KERNEL.format(name="never", value=3.0)),
+    )
+    out, order = wp.zeros(1, dtype=float, device="cpu"), []
+    compiled = rehearsal.compiled
+
+    def note(engine: Any, one: IdleModule) -> bool:
+        order.append(one.module.name)
+        return compiled(engine, one)
+
+    def launch(kernel: Any) -> None:
+        order.append("a launch")
+        wp.launch(kernel, dim=1, inputs=[out], device="cpu")
+
+    monkeypatch.setattr(rehearsal, "compiled", note)
+    monkeypatch.setattr(rehearsal, "available_cores", lambda: 1)
+    monkeypatch.setitem(vars(second), "launch", launch)
+    assert rehearsed(lambda: second.program(lambda: launch(first.first)), device) == (2, "")
+    assert [name for name in order if name != "a launch"] == [first.__name__, second.__name__]
+    assert order.count(second.__name__) == 1, "its launch does not generate it again"
+    for module in (first, second):
+        device.load(module.__name__)
+    assert built() == 0
+    device.load(other.__name__)
+    assert built() == 1
 
 
 def test_a_question_about_occupancy_loads_nothing_and_is_answered(device: StandIn) -> None:

@@ -7,10 +7,11 @@ hashed. The launch hashes and checks it as if nothing had happened.
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -63,14 +64,16 @@ class IdleModules:
         self._reloads = reloads
         self._recorded = recorded
         self._tried: WeakSet[Any] = WeakSet()
+        self._generated: set[tuple[object, ...]] = set()
 
-    def generate(self, left_s: float) -> IdleModule | None:
-        """Generate the next module for the device of the module that this thread loads; None if there is none.
+    def generate(self, left_s: float, given: Mapping[str, Any] | None = None) -> IdleModule | None:
+        """Generate the next module; None if there is none.
 
         Args:
             left_s: The time that it may take.
+            given: Device and architecture; None takes those of the module that this thread loads.
         """
-        given, end = self._reloads.loaded_here(), now_s() + left_s
+        given, end = given or self._reloads.loaded_here(), now_s() + left_s
         lock = find("codegen._codegen_lock")
         if given is None or capturing() or not lock.acquire(blocking=False):
             return None
@@ -80,6 +83,7 @@ class IdleModules:
                 threads = self._recorded[module.name] if self._recorded is not None else _threads_of(module)
                 found = _generated(self._reloads, module, threads, given)
                 if found is not None and found.start is not None:
+                    self._generated.add(_state(module, threads, given))
                     return found
                 if now_s() > end:
                     return None
@@ -99,19 +103,31 @@ class IdleModules:
         running = _running(sys._getframe())
         return sorted((m for m in modules if _home(m) in running), key=lambda m: running.index(_home(m)))
 
+    def generate_launched(self, module: Any, device: Any, threads: int) -> Iterator[IdleModule]:
+        """Generate a module for a GPU and a block size, as a launch on it would, and then the others.
 
-def generated_for(reloads: Reloads, module: Any, device: Any, threads: int) -> IdleModule | None:
-    """Generate a module for a GPU and a block size, as a launch on it would.
-
-    Returns:
-        None if the module is loaded, if the cache has it, if another thread is loading it, if its generation fails, or
-        if only a launch may build it.
-    """
-    with find("codegen._codegen_lock"):
-        if module.execs or (module.hashers and not hash_again(module)):
-            return None
+        A module is left out if it is loaded, if the cache has it, if another thread is loading it, if its generation
+        fails, or if only a launch may build it.
+        """
         given = {"device": device, "output_arch": module._get_compile_arch(device)}
-        return _generated(reloads, module, threads, given, is_launched=True)
+        self._tried.add(module)
+        if _state(module, threads, given) not in self._generated:
+            with find("codegen._codegen_lock"):
+                is_free = not module.execs and (not module.hashers or hash_again(module))
+                found = _generated(self._reloads, module, threads, given, is_launched=True) if is_free else None
+            if found is not None:
+                yield found
+        while (found := self.generate(math.inf, given)) is not None:
+            yield found
+
+
+def count_kernels(module: Any) -> int:
+    """The kernels of a module, with the instances of generic ones."""
+    return sum(1 + len(kernel.overloads) for kernel in module.kernels.values())
+
+
+def _state(module: Any, threads: int, given: Mapping[str, Any]) -> tuple[object, ...]:
+    return module, count_kernels(module), threads, given.get("output_arch")
 
 
 def _generated(

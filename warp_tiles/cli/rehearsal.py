@@ -145,8 +145,9 @@ def compile_launched(run: Callable[[], None], device: Any = None) -> tuple[int, 
     """Run a program without its launches, and compile what it launches on GPUs into the cache.
 
     At a launch, this thread generates the module with the kernels that it has now, because the program may add others
-    later. Other threads compile or link it. Modules with FFTs are left to their launches. A program that launches
-    nothing new for :data:`QUIET_S` is ended.
+    later, and then the modules of running functions, which are likely to be launched next. Other threads compile or
+    link them. Modules with FFTs are left to their launches. A program that launches nothing new for :data:`QUIET_S` is
+    ended.
 
     Args:
         run: The program.
@@ -155,9 +156,9 @@ def compile_launched(run: Callable[[], None], device: Any = None) -> tuple[int, 
     Returns:
         The number of modules that were compiled, and the error that stopped the program; empty if there was none.
     """
-    from warp_tiles._warp.idle import generated_for
+    from warp_tiles._warp.idle import IdleModules, count_kernels
 
-    engine, reloads = require_hooks("run").engine, require_hooks("run").reloads
+    engine, modules = require_hooks("run").engine, IdleModules(require_hooks("run").reloads)
     compilers = DaemonThreads(current().jobs or available_cores(), "warp_tiles_rehearsal")
     compiling: list[Future[bool]] = []
     seen: set[tuple[Any, int, str, int]] = set()
@@ -176,15 +177,14 @@ def compile_launched(run: Callable[[], None], device: Any = None) -> tuple[int, 
     def load(kernel: Any, on: Any, threads: int) -> None:
         nonlocal quiet_since
         module, place = kernel.module, device or on
-        kernels = sum(1 + len(other.overloads) for other in module.kernels.values())
-        wanted = module, kernels, str(place), threads
+        wanted = module, count_kernels(module), str(place), threads
         if wanted in seen or place.is_cpu:
             if seen and time.monotonic() - quiet_since > QUIET_S:
                 raise _EnoughError
             return
         seen.add(wanted)
-        if (one := generated_for(reloads, module, place, threads)) is not None:
-            with contextlib.suppress(RuntimeError):  # the cache cannot keep anything
+        with contextlib.suppress(RuntimeError):  # the cache cannot keep anything
+            for one in modules.generate_launched(module, place, threads):
                 compiling.append(compilers.submit(build, one))
         quiet_since = time.monotonic()
 
