@@ -58,13 +58,14 @@ def fastest_cells(rows: Iterable[dict[str, Any]], cells: Iterable[Cell]) -> list
 
     Args:
         rows: Rows of the record; those without a time of ``tiles`` do not count.
-        cells: Cells to choose from. Backward cells, those in blocks, and right-hand sides that are
-            matrices, are left out.
+        cells: Cells to choose from. Backward cells, those in blocks, right-hand sides that are matrices, and functions
+            that torch lacks are left out.
     """
     times = {row["name"]: row["tiles"]["median_us"] for row in rows if "median_us" in row["tiles"]}
     fastest: dict[str, Cell] = {}
     for cell in cells:
-        if cell.backward or cell.columns or cell.block or cell.label not in times:
+        compares = cell.function in OPERATIONS and not (cell.backward or cell.columns or cell.block)
+        if not compares or cell.label not in times:
             continue
         name = name_of(cell)
         if name not in fastest or times[cell.label] < times[fastest[name].label]:
