@@ -60,6 +60,22 @@ def client_kernels() -> dict[str, str]:
     }
 
 
+def opted_out() -> dict[str, str]:
+    """What clients opt out of MathDx, beside Warp's scalar path."""
+    titles = {
+        "transposed_product": "`c += wp.tile_matmul(wp.tile_transpose(a), b)` in a loop",
+        "weighted_product": "the same with `a` times a vector, as JᵀDJ of MuJoCo Warp",
+        "cholesky_inplace": "`tile_cholesky_inplace`",
+        "lower_solve_inplace": "`tile_lower_solve_inplace`",
+        "cholesky_solve_inplace": "`tile_cholesky_solve_inplace`",
+    }
+    found = {name: at("opted_out", "summary")[f"{name} fp32"] for name in titles}
+    lines = [
+        [title, f"{found[name]['geometric_mean']:.2f}", f"{found[name]['least']:.2f}"] for name, title in titles.items()
+    ]
+    return {"opted out": table(["kernel", "speed of Warp's scalar path: geometric mean", "least"], lines)}
+
+
 def clients() -> dict[str, str]:
     def both(form: str, warp: float, tiles: float) -> str:
         return f"{warp:{form}}; {tiles:{form}}"
@@ -95,8 +111,9 @@ def clients() -> dict[str, str]:
     repeated = [
         " and ".join(f"{run['jit_s']:.1f}" for run in again if run["side"] == side) for side in ("warp", "tiles")
     ]
-    warm = [models[name]["warm"] for name in ("humanoid", "n_humanoid")]
-    own = [median(sides["own"]["steps_per_second"]) / median(sides["warp"]["steps_per_second"]) for sides in warm]
+    own = [at("client_own", f"clients.{name}.compared.steps_to_warp") for name in ("humanoid", "n_humanoid")]
+    runs = at("client_own", "clients.humanoid.runs")
+    own_start = {run["side"]: run["jit_s"] for run in runs if run["phase"] == "cold"}
     return {
         "clients": table(
             ["client", "modules; with functions", "LTO-IR builds by Warp: without, with warp_tiles",
@@ -114,5 +131,7 @@ def clients() -> dict[str, str]:
         "README cold start": f"{newton['tiles']:.0f} s in place of {newton['warp']:.0f} s",
         "tile kernels": f"{kernels[0]:.2f} of Warp's time, that of Featherstone {kernels[1]:.2f}",
         "repeated cold starts": f"{repeated[0]} s with Warp, {repeated[1]} s",
-        "own templates": f"{own[0]:.3f} of Warp's steps a second and n_humanoid {own[1]:.3f}",
+        "own templates": f"{own[0]['own']:.2f} of Warp's steps a second and n_humanoid {own[1]['own']:.2f}",
+        "default templates": f"{own[0]['tiles']:.2f} and {own[1]['tiles']:.2f}",
+        "own first start": f"{own_start['own']:.1f} s with it, and {own_start['tiles']:.1f} s",
     }  # fmt: skip

@@ -405,7 +405,7 @@ def cost(view: GemmProblem, config: TileConfig) -> float:
     scheduled: float = tiles
     if warps == 2:  # the first warp is always on the same half of the schedulers, so an odd tile has only that half
         scheduled += tiles % 2
-    elif warps == 4 and blocks <= _FEW_BLOCKS:
+    elif warps == 4 and blocks <= _FEW_BLOCKS and (not on_lanes or _counts_idle_warps(view, config)):
         scheduled += weights.idle * (-tiles % 4)
     busy = max(tiles * wavefronts, scheduled * max(selects / 2, arithmetic / 4))
     serial = weights.start + weights.wavefront * wavefronts + weights.select * selects + weights.cycle * arithmetic
@@ -417,6 +417,11 @@ def cost(view: GemmProblem, config: TileConfig) -> float:
         moved = 0.0 if on_lanes else 2 * warp_tile_count(view, config) * accesses(view, config)[2].wavefronts
         additions = (config.warps_k - 1) * (weights.handover * warps / blocks + weights.addition * moved)
     return float(time * conflicts**0.3 + additions)
+
+
+def _counts_idle_warps(view: GemmProblem, config: TileConfig) -> bool:
+    """True if idle warps count without tensor cores: for float32 as it was measured, see docs/experiments.md."""
+    return not computes_in_double(view) and config.lanes_k == 1 and view.b.arrangement == "row_major"
 
 
 def wavefront_ratio(view: GemmProblem, config: TileConfig) -> float:
