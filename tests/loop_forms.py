@@ -292,6 +292,9 @@ MORE: dict[str, Form] = {
     "a struct's member bounds it": Form(
         kernel(START, "sizes = Sizes()", "sizes.k = A.shape[1]", loop("for k in range(0, sizes.k, 16):", "k"), STORE)
     ),
+    "an offset from an element of an array": Form(
+        kernel(START, loop("for k in range(20):", "k * 16 + int(A[0, 0] * A[0, 0]) * 0"), STORE)
+    ),
     "C is stored in the loop": Form(
         kernel(START, RANGE + f"\n    {STORE}"),
         state="as_warp",

@@ -66,6 +66,8 @@ _ALIASES = frozenset({TRANSPOSE, VIEW, "tile_reshape", "tile_squeeze", "tile_bro
 READERS = frozenset(
     {LOAD, "address", "array", "copy", "extract", "len", "load", "lower_bound", "tile_load_indexed", "view"}
 )
+# Warp passes these the elements that a reference refers to
+_OF_VALUES = OPERATORS | {"abs", "bool", "float", "float32", "floordiv", "int", "int32", "max", "min", "mod", "where"}
 
 
 def effect_of_builtin(name: str, *, tiles: bool, arrays: bool, references: bool) -> Effect:
@@ -77,7 +79,7 @@ def effect_of_builtin(name: str, *, tiles: bool, arrays: bool, references: bool)
         arrays: True if an operand is an array.
         references: True if an operand is a reference to memory.
     """
-    if (arrays or references) and name not in READERS:
+    if (arrays or (references and name not in _OF_VALUES)) and name not in READERS:
         return Effect.WRITES
     if tiles:
         return Effect.ALIAS if name in _ALIASES else Effect.TILES
