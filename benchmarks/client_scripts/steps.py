@@ -110,6 +110,51 @@ def kamino() -> None:
     solver.solve_inplace(x=x)
 
 
+def _blank(kind: Any) -> Any:
+    """An argument of a type, without elements: the launches are noted only."""
+    wp = import_module("warp")
+    if hasattr(kind, "ndim") and hasattr(kind, "dtype"):
+        return wp.zeros((0,) * kind.ndim, dtype=kind.dtype, device=DEVICE)
+    return kind()
+
+
+def newton_kernels() -> None:
+    """The kernels with tile functions of Newton's other solvers, with the sizes that their callers use."""
+    wp = import_module("warp")
+    newton, kamino = "newton._src", "newton._src.solvers.kamino._src"
+    rcm = import_module(f"{kamino}.linalg.factorize.llt_blocked_rcm")
+    sparse = import_module(f"{kamino}.linalg.factorize.llt_blocked_semi_sparse")
+    joints, response = (
+        import_module(f"{kamino}.solvers.dvi.joint_blocks"),
+        import_module(f"{kamino}.solvers.dvi.response"),
+    )
+    condensation = import_module(f"{kamino}.solvers.dvi.effort_limit_condensation")
+    lox = import_module(f"{kamino}.solvers.lox.llt")
+    steel = import_module(f"{newton}.solvers.steel.solver_steel")
+    actuators = import_module(f"{newton}.actuators.joint_space_response")
+    mpm = import_module(f"{newton}.solvers.implicit_mpm.implicit_mpm_solver_kernels")
+    kernels = {  # with the threads of a block
+        rcm.make_llt_blocked_rcm_factorize_kernel(32): 128,
+        **dict.fromkeys(rcm.make_llt_blocked_rcm_parallel_factorize_kernels(32), 128),
+        rcm.make_llt_blocked_rcm_solve_kernel(32): 64,
+        rcm.make_llt_blocked_rcm_solve_inplace_kernel(32): 64,
+        sparse.create_blocked_cholesky_kernel(16): 128,
+        sparse.create_blocked_cholesky_solve_kernel(16): 64,
+        joints._factor: 32,
+        joints.make_response_kernel(True): 32,
+        response.make_response_kernel(): 32,
+        condensation._condense: 32,
+        lox.make_llt_blocked_rcm_traversal_solve_kernel(32): 64,
+        steel._get_hinv_jt_plain_kernel(12, 32, "sm_90"): 64,
+        actuators._build_tile_inverse_kernel(32): 128,
+        mpm.make_rotate_vectors(8): 32,
+        mpm.make_inverse_rotate_vectors(8): 32,
+    }
+    for kernel, threads in kernels.items():
+        inputs = [_blank(argument.type) for argument in kernel.adj.args]
+        wp.launch_tiled(kernel, dim=[1], inputs=inputs, block_dim=threads, device=DEVICE)
+
+
 # ---- warp-nn
 
 
@@ -161,6 +206,7 @@ STEPS: dict[str, Callable[[], None]] = {
     "newton_featherstone": featherstone,
     "newton_ik": inverse_kinematics,
     "newton_kamino": kamino,
+    "newton_kernels": newton_kernels,
     "warp_nn_mlp": warp_nn,
     "tile_mlp": tile_mlp,
     "tile_block_cholesky": tile_block_cholesky,
