@@ -8,11 +8,11 @@ Nothing starts unless more than two cores are idle: two that share one core's un
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -281,21 +281,17 @@ class RecordedModules:
         self._generate = generate
 
     def wait(self, work: Future[Any], size_bytes: int, pool: CompilerPool) -> None:
-        """Wait for the compiler, and generate modules meanwhile. See :meth:`IdleBuilds.wait`."""
-        while not work.done():
-            self._step(lambda: wait_all([work], _STEP_S))
+        """Generate modules until the compiler has ended or there are no more."""
+        self._generate_while(lambda: not work.done())
 
     def needed(self, context: BuildContext, key: CacheKey, size_bytes: int) -> None:
         """A launch needs a module. While another thread or process compiles it, generate others."""
-        while context.modules.is_locked(key):
-            self._step(lambda: time.sleep(_STEP_S))
+        self._generate_while(lambda: context.modules.is_locked(key))
 
-    def _step(self, pause: Callable[[], object]) -> None:
-        one = self._generate(math.inf)  # what it takes, the module's launch saves
-        if one is None:
-            pause()
-        else:
-            self._start.after_build(one.module, lambda: self._bind(one))
+    def _generate_while(self, is_waiting: Callable[[], bool]) -> None:
+        # what a generation takes, the module's launch saves
+        while is_waiting() and (one := self._generate(math.inf)) is not None:
+            self._start.after_build(one.module, functools.partial(self._bind, one))
 
     def _bind(self, one: IdleModule) -> None:
         try:
