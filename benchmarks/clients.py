@@ -69,7 +69,7 @@ CLIENTS = {  # by the names of benchmarks/client_scripts/steps.py
     "newton_featherstone": Client("Newton, Featherstone", ("newton",)),
     "newton_ik": Client("Newton, inverse kinematics (LM)", ("newton",)),
     "newton_kamino": Client("Newton, Kamino's blocked LLT", ("newton",)),
-    "newton_kernels": Client("Newton, kernels of other solvers", ("newton",)),
+    "newton_kernels": Client("Newton, other solvers", ("newton",)),
     "warp_nn_mlp": Client("warp-nn, MLP", ("warp-nn",)),
     "tile_mlp": Client("example_tile_mlp", ("pillow",)),
     "tile_block_cholesky": Client("example_tile_block_cholesky"),

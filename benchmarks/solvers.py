@@ -4,7 +4,8 @@
 
 A cell is a kernel whose blocks each load a matrix, factor it or solve with it, and store the result; 4,096 blocks run.
 The matrices of cells "blocked" have up to 512 rows, and 1,024 blocks each work on one of them, part by part. Cells
-"*_product" are loops over 64 rows of A. `--only "*_product*" "*_inplace*"` are what clients opt out of MathDx.
+"*_product" multiply in a loop: K is 64, in steps of 16. `--only "*_product*" "*_inplace*"` selects the calls for which
+clients turn MathDx off.
 Backward cells launch the adjoint, which replays the forward function. All sides are built ahead of time in separate
 processes (`--build-only` needs no GPU), launches of the sides alternate, and times are medians by CUDA events. Results
 are compared first. `--only` takes patterns of names such as "cholesky fp32 n32*". Where torch is installed, forward
@@ -64,7 +65,7 @@ _BODIES = {
     "lower_solve": _RHS + "    wp.tile_store(X[i], wp.tile_lower_solve(a, b))",
     "upper_solve": _RHS + "    wp.tile_store(X[i], wp.tile_upper_solve(a, b))",
 }
-# for their gradients (solver_errors.py)
+# forward cells, and gradients in solver_errors.py
 _IN_PLACE_BODIES = {
     "cholesky_inplace": "    wp.tile_cholesky_inplace(a)\n    wp.tile_store(X[i], a)",
     **{
@@ -154,7 +155,7 @@ class Cell:
     """One kernel.
 
     Attributes:
-        function: The solver function.
+        function: The solver function, or the product.
         types: ``fp32`` or ``fp64``.
         n: Rows of the matrix, or of the result of a product.
         columns: Columns of the right-hand side; 0 for a vector.

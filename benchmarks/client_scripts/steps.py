@@ -111,7 +111,7 @@ def kamino() -> None:
 
 
 def _blank(kind: Any) -> Any:
-    """An argument of a type, without elements: the launches are noted only."""
+    """An argument of a type, without elements: launches are noted, and not run."""
     wp = import_module("warp")
     if hasattr(kind, "ndim") and hasattr(kind, "dtype"):
         return wp.zeros((0,) * kind.ndim, dtype=kind.dtype, device=DEVICE)

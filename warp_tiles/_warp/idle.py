@@ -50,11 +50,11 @@ class NotCompiled(BaseException):
 
 
 class IdleModules:
-    """The modules that no launch has asked for and that a start record names.
+    """Generates modules that no launch has asked for.
 
-    Without a record, they are those whose files have a running function, the innermost first. Of the others that exist,
-    most are never launched: 22 of the 29 of MuJoCo Warp at the first launch of n_humanoid, and 89 of the 93 of Newton
-    at that of Featherstone.
+    They are those that a start record names. Without a record, they are those of the Python files on the call stack,
+    the innermost first. Of the others that exist, most are never launched: 22 of the 29 of MuJoCo Warp at the first
+    launch of n_humanoid, and 89 of the 93 of Newton at that of Featherstone.
 
     Args:
         recorded: The block size of each module of the record, by name, in order; None without a record.
@@ -67,7 +67,10 @@ class IdleModules:
         self._generated: set[tuple[object, ...]] = set()
 
     def generate(self, left_s: float, given: Mapping[str, Any] | None = None) -> IdleModule | None:
-        """Generate the next module; None if there is none.
+        """Generate the next module without products, solvers and deferred ``wp.static`` expressions.
+
+        Returns:
+            None if there is none, if the time is up, if a graph is captured, or if another thread generates.
 
         Args:
             left_s: The time that it may take.
@@ -104,7 +107,7 @@ class IdleModules:
         return sorted((m for m in modules if _home(m) in running), key=lambda m: running.index(_home(m)))
 
     def generate_launched(self, module: Any, device: Any, threads: int) -> Iterator[IdleModule]:
-        """Generate a module for a GPU and a block size, as a launch on it would, and then the others.
+        """Yield the launched module, as its launch would generate it, and then others (:meth:`generate`).
 
         A module is left out if it is loaded, if the cache has it, if another thread is loading it, if its generation
         fails, or if only a launch may build it.

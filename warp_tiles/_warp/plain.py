@@ -35,7 +35,7 @@ class PlainModules:
     """Looks up modules without products and solvers before and after their generation, if all pass through the cache.
 
     Attributes:
-        program_start: The start of the program; None without a start record.
+        program_start: What compiles ahead from a start record and writes it; None if no record is kept.
     """
 
     def __init__(self, engine: Engine, reloads: Reloads) -> None:

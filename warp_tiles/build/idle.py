@@ -4,6 +4,8 @@ The waiting thread itself generates them (:mod:`warp_tiles._warp.idle`), so the 
 worker is always left for the next launch. A quarter of the time of modules that no launch has asked for, plus the time
 of failed builds, stays below half of the time that launches needed. Only a quarter counts because a launch is likely.
 Nothing starts unless more than two cores are idle: two that share one core's units would make the launch wait longer.
+
+These limits hold without a start record. With one, :class:`RecordedModules` generates what the record names.
 """
 
 from __future__ import annotations
@@ -269,7 +271,8 @@ class IdleBuilds:
 class RecordedModules:
     """Generates the modules of a start record while a launch waits for another one.
 
-    The record compiles their sources. This binds their start keys, so that their launches need not generate them.
+    :class:`.start_record.ProgramStart` compiles the recorded sources. This class generates the modules and binds their
+    start keys, so that their launches generate nothing. A module whose source has changed is compiled, too.
 
     Args:
         generate: See :class:`IdleBuilds`.
@@ -281,7 +284,7 @@ class RecordedModules:
         self._generate = generate
 
     def wait(self, work: Future[Any], size_bytes: int, pool: CompilerPool) -> None:
-        """Generate modules until the compiler has ended or there are no more."""
+        """Generate modules until the compiler ends or no module can be generated. It does not wait for the compiler."""
         self._generate_while(lambda: not work.done())
 
     def needed(self, context: BuildContext, key: CacheKey, size_bytes: int) -> None:
@@ -289,14 +292,14 @@ class RecordedModules:
         self._generate_while(lambda: context.modules.is_locked(key))
 
     def _generate_while(self, is_waiting: Callable[[], bool]) -> None:
-        # what a generation takes, the module's launch saves
+        # the time of a generation is saved at the module's launch
         while is_waiting() and (one := self._generate(math.inf)) is not None:
             self._start.after_build(one.module, functools.partial(self._bind, one))
 
     def _bind(self, one: IdleModule) -> None:
         try:
             compiled(self._engine, one)
-        except (WarpTilesError, TypeError, OSError) as error:  # the launch meets it again, and reports it
+        except (WarpTilesError, TypeError, OSError) as error:  # its launch meets the same error, and reports it
             raise_if_signalled(error)
             log.debug("module %s was not compiled ahead: %s", one.module.name, error)
 

@@ -342,7 +342,8 @@ class ProgramStart:
         archs: The architectures of this machine's GPUs; empty without a GPU.
 
     Attributes:
-        recorded: The block size of each module that is compiled ahead here, by name, in order; None without a record.
+        recorded: The first block size of each module that this process compiles ahead, by name, in their order.
+            Empty if the record is not used, or if a remote store serves it; None if there is no readable record.
     """
 
     def __init__(
@@ -466,7 +467,7 @@ class ProgramStart:
             future.add_done_callback(lambda _: waiting.close())
 
     def after_build(self, module: StartModule, call: Callable[[], None]) -> None:
-        """Call something once the record's build of a module has ended, or on a thread if the record has none."""
+        """Run ``call`` after the record's build of a module; without one, on a thread if this start compiles."""
         if (build := self._builds.get(module.place)) is not None:
             build.add_done_callback(lambda _: call())
         elif self._threads is not None:

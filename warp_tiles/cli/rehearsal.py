@@ -144,10 +144,9 @@ class _EnoughError(BaseException):
 def compile_launched(run: Callable[[], None], device: Any = None) -> tuple[int, str]:
     """Run a program without its launches, and compile what it launches on GPUs into the cache.
 
-    At a launch, this thread generates the module with the kernels that it has now, because the program may add others
-    later, and then the modules of running functions, which are likely to be launched next. Other threads compile or
-    link them. Modules with FFTs are left to their launches. A program that launches nothing new for :data:`QUIET_S` is
-    ended.
+    At each new launch, this thread generates the module as it is now; the program may add kernels later. It then
+    generates modules of files on the call stack, which are likely to be launched next. Other threads compile or link
+    them. Modules with FFTs are left to their launches. A program that launches nothing new for :data:`QUIET_S` ends.
 
     Args:
         run: The program.

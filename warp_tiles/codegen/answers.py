@@ -41,7 +41,8 @@ class Addition:
     Attributes:
         statements: The operator, and in the second form the assignment of its result to s.
         name: Key of the operator that changes s.
-        is_direct: True if s has the layout of C, so that accumulators are added to it without passing through C.
+        is_direct: True if s is a dense shared tile of C's dtype and shape, and begins where a tile's memory does. The
+            accumulators are added to s then, and C is not written.
     """
 
     statements: tuple[Operation, ...]
@@ -87,7 +88,7 @@ class Accumulation:
 
     @property
     def destination(self) -> Tile:
-        """The tile to whose memory the accumulators are added after the loop."""
+        """The tile that gets the accumulators after the loop: the target of a direct addition, or else C."""
         return self.addition.target if self.addition is not None and self.addition.is_direct else self.c
 
     @property

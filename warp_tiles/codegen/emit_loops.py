@@ -319,7 +319,7 @@ def _scale(product: Accumulation) -> str:
 
 
 def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...], ring: Ring) -> None:
-    """Writes the accumulators to C after the loop, or adds them to its start value or to those of an earlier array."""
+    """Writes the accumulators to their destination after the loop, or adds them to what it holds."""
     written: set[str] = set()
     for product, has_start in _firsts(products, ring.starts):
         to = product.destination
@@ -332,7 +332,7 @@ def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...],
 
 
 def _emit_addition(macros: Macros, loop: int, product: Accumulation) -> None:
-    """Removes the addition of a new tile C from the loop. After it, C is added, unless its accumulators already are."""
+    """Moves the addition of a new tile C behind the loop, or removes it if the accumulators are added in its place."""
     if product.addition is not None:
         for statement in product.addition.statements:
             macros.replace(Hook.AT, hook_of(statement), "")

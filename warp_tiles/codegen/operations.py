@@ -66,7 +66,7 @@ _ALIASES = frozenset({TRANSPOSE, VIEW, "tile_reshape", "tile_squeeze", "tile_bro
 READERS = frozenset(
     {LOAD, "address", "array", "copy", "extract", "len", "load", "lower_bound", "tile_load_indexed", "view"}
 )
-# Warp passes these the elements that a reference refers to
+# Warp loads the elements that references refer to before it calls these
 _OF_VALUES = OPERATORS | {"abs", "bool", "float", "float32", "floordiv", "int", "int32", "max", "min", "mod", "where"}
 
 

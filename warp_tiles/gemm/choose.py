@@ -220,6 +220,7 @@ class _Weights:
         registers: Registers in use per estimated register.
         result: Weight of the wavefronts of C. Loops that keep their accumulators in registers have none.
         idle: Weight of the idle arithmetic of warps without a tile, in blocks of four warps with few blocks resident.
+            Without tensor cores it counts for some products only (:func:`_counts_idle_warps`).
         handover, addition: Split-K, for each warp after the first that adds its accumulators to C: latency per warp of
             the block, which waits at a barrier, and weight of the wavefronts of C.
     """
@@ -420,7 +421,7 @@ def cost(view: GemmProblem, config: TileConfig) -> float:
 
 
 def _counts_idle_warps(view: GemmProblem, config: TileConfig) -> bool:
-    """True if idle warps count without tensor cores: for float32 as it was measured, see docs/experiments.md."""
+    """True if idle warps count for a product without tensor cores. Others were slower with it (docs/experiments.md)."""
     return not computes_in_double(view) and config.lanes_k == 1 and view.b.arrangement == "row_major"
 
 
