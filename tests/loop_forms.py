@@ -463,6 +463,27 @@ MORE: dict[str, Form] = {
         kernel(START, RANGE.replace("wp.tile_matmul(a, b, c)", "c += wp.tile_matmul(a, b)"), STORE),
         reason="double buffers of 4096 bytes",
     ),
+    "the return form, added to a view": Form(
+        kernel(
+            START,
+            "v = wp.tile_reshape(c, shape=(32, 32))",
+            RANGE.replace("wp.tile_matmul(a, b, c)", "v += wp.tile_matmul(a, b)"),
+            STORE,
+        ),
+        reason="double buffers of 4096 bytes",
+        differentiable=False,
+    ),
+    "the return form, subtracted with a factor that is computed before the loop": Form(
+        kernel(
+            ONES,
+            "x = 1.0 + float(A.shape[1] - 319)",
+            RANGE.replace("wp.tile_matmul(a, b, c)", "c -= wp.tile_matmul(a, b, alpha=x)"),
+            STORE,
+        ),
+        reason="double buffers of 4096 bytes",
+        expected=lambda a, b: 1 - 2 * (a @ b),
+        has_half=False,
+    ),
     "the return form, with a start value in registers": Form(
         kernel(
             "c = wp.tile_ones(shape=(32, 32), dtype=wp.float32)",

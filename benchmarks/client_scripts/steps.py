@@ -119,7 +119,7 @@ def _blank(kind: Any) -> Any:
 
 
 def newton_kernels() -> None:
-    """The kernels with tile functions of Newton's other solvers, with the sizes that their callers use."""
+    """The kernels with tile functions of Newton's other solvers, in blocks of the sizes that their callers use."""
     wp = import_module("warp")
     newton, kamino = "newton._src", "newton._src.solvers.kamino._src"
     rcm = import_module(f"{kamino}.linalg.factorize.llt_blocked_rcm")
@@ -136,15 +136,15 @@ def newton_kernels() -> None:
     kernels = {  # with the threads of a block
         rcm.make_llt_blocked_rcm_factorize_kernel(32): 128,
         **dict.fromkeys(rcm.make_llt_blocked_rcm_parallel_factorize_kernels(32), 128),
-        rcm.make_llt_blocked_rcm_solve_kernel(32): 64,
-        rcm.make_llt_blocked_rcm_solve_inplace_kernel(32): 64,
+        rcm.make_llt_blocked_rcm_solve_kernel(32): 256,
+        rcm.make_llt_blocked_rcm_solve_inplace_kernel(32): 256,
         sparse.create_blocked_cholesky_kernel(16): 128,
         sparse.create_blocked_cholesky_solve_kernel(16): 64,
         joints._factor: 32,
         joints.make_response_kernel(True): 32,
-        response.make_response_kernel(): 32,
+        response.make_response_kernel(): 128,
         condensation._condense: 32,
-        lox.make_llt_blocked_rcm_traversal_solve_kernel(32): 64,
+        lox.make_llt_blocked_rcm_traversal_solve_kernel(32): 256,
         steel._get_hinv_jt_plain_kernel(12, 32, "sm_90"): 64,
         actuators._build_tile_inverse_kernel(32): 128,
         mpm.make_rotate_vectors(8): 32,

@@ -40,6 +40,23 @@ def test_one_of_four_warps_may_have_the_only_tile() -> None:
     assert warp_tiles_and_warps(16, "float32", 128) == (1, 4)
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k", "b_row_major", "tile", "lanes_k"),
+    [
+        (28, 28, 16, True, (16, 16), 1),  # two tiles of 16x32 took 1.3 times as long on an H100
+        (16, 16, 128, True, (8, 16), 4),  # lanes that share no sums took 1.6 times as long
+        (32, 32, 32, False, (32, 32), 1),  # four tiles took 1.2 times as long
+    ],
+)
+def test_four_warps_without_tensor_cores(
+    m: int, n: int, k: int, b_row_major: bool, tile: tuple[int, int], lanes_k: int
+) -> None:
+    b = operand("float32", b_row_major, n if b_row_major else k, 16)
+    a, c = operand("float32", True, k, 16), operand("float32", True, n, 16)
+    config = choose(GemmProblem(m, n, k, a, b, c, "default", 128, 90))
+    assert ((config.tile_m, config.tile_n), config.lanes_k) == (tile, lanes_k)
+
+
 @pytest.mark.parametrize("threads", [32, 64, 128])
 def test_fp64_tiles_may_be_24_wide(threads: int) -> None:
     assert choose(variant_of(24, "float64", threads)).tile_n == 24

@@ -25,15 +25,17 @@ from tests.store.test_start_record import MODULE
 from tests.waiting import until
 from warp_tiles._warp import idle as modules_ahead
 from warp_tiles._warp import installed
+from warp_tiles._warp.idle import IdleModules
 from warp_tiles._warp.internals import find
+from warp_tiles._warp.modules import hash_again
 from warp_tiles.build import idle
 from warp_tiles.build import warp_module as warp_module_build
-from warp_tiles.build.idle import IdleBuilds, IdleModule
+from warp_tiles.build.idle import IdleBuilds, IdleModule, RecordedModules
 from warp_tiles.build.progress import BuildProgress
+from warp_tiles.build.start_record import ProgramStart
 from warp_tiles.errors import CacheError, WorkerError
 from warp_tiles.settings import Settings, current
 from warp_tiles.store.key import CacheKey
-from warp_tiles.util.threads import wait_all
 
 PLAIN = """
 N = {value}
@@ -218,7 +220,8 @@ def test_nothing_is_compiled_ahead(
         start.write_text("{}")
     if case == "two cores":
         monkeypatch.setattr(idle, "idle_cores", lambda: 2.0)
-    monkeypatch.setattr(idle, "build_ahead", lambda *_: pytest.fail("nothing may be compiled ahead"))
+    ahead = list[Any]()
+    monkeypatch.setattr(idle, "build_ahead", lambda *given: ahead.append(given))
     modules, jobs = "tiles" if case == "tiles" else "all", 1 if case == "one job" else 2
     settings = {"cache_dir": tmp_path / "tiles", "progress": "off", "jobs": jobs, "modules": modules}
     with warp_tiles.override(**settings), warp_tiles.enabled():
@@ -226,8 +229,7 @@ def test_nothing_is_compiled_ahead(
             with pytest.warns(RuntimeWarning, match="start record"):
                 installed().begin_start(start)
         stand_in.load(first.__name__)
-        found = installed().engine.idle
-        assert found is None or not found.summary()
+    assert ahead == []
 
 
 def test_disabling_meanwhile_leaves_the_launch_to_warp(
@@ -249,7 +251,9 @@ def test_launches_teach_the_block_size(
     monkeypatch.setattr(modules_ahead, "_home", lambda module: f"{module is warp_module(modules[3])}.{module.name}")
     for module in modules[:2]:
         device.load(module.__name__, 96)
-    assert [modules_ahead._threads_of(warp_module(module)) for module in modules[2:]] == [96, 64], "by package"
+    assert [IdleModules(installed().reloads)._threads_of(warp_module(module)) for module in modules[2:]] == [96, 64], (
+        "by package"
+    )
 
 
 # ---- decisions
@@ -384,11 +388,11 @@ def test_a_launch_waits_for_the_build_that_runs_and_takes_back_one_that_does_not
     work = Work(monkeypatch, [first, second])
     work.wait(0.3)
     assert list(work.open) == ["m0"]
-    work.builds.needed(second.context, second.key, 1000)
+    work.builds.needed(second.key, 1000)
     assert not work.builds._ready
     threading.Timer(0.3, work.open["m0"].set_result, (None,)).start()
     began = time.monotonic()
-    work.builds.needed(first.context, first.key, 1000)
+    work.builds.needed(first.key, 1000)
     assert time.monotonic() - began > 0.25
     assert not work.builds._running
 
@@ -409,6 +413,21 @@ def generated() -> Iterator[list[str]]:
 
     with mock.patch.object(builder, "codegen", codegen):
         yield names
+
+
+@pytest.fixture
+def bound(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The modules whose start keys were bound ahead of their launches."""
+    names: list[str] = []
+    compiled = idle.compiled
+
+    def bind(engine: Any, one: IdleModule) -> bool:
+        is_new = compiled(engine, one)
+        names.append(one.module.name)
+        return is_new
+
+    monkeypatch.setattr(idle, "compiled", bind)
+    return names
 
 
 def start_again(record: Path, modules: Sequence[ModuleType]) -> None:
@@ -437,7 +456,7 @@ def recorded(device: StandIn, tmp_path: Path) -> Callable[..., Path]:
 
 
 def test_a_record_has_modules_generated_while_a_launch_waits(
-    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path]
+    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], bound: list[str]
 ) -> None:
     first, second, third = plain(1, SLOW), plain(2), plain(3)
     only(first, second, third, running=[third])
@@ -446,14 +465,14 @@ def test_a_record_has_modules_generated_while_a_launch_waits(
     with generated() as names:
         device.load(first.__name__)
         assert names == [first.__name__, second.__name__], "the record does not name the third"
-        wait_all(installed().program_start._builds.values())
+        until(lambda: bound)
         device.load(second.__name__)
     assert names == [first.__name__, second.__name__], "its launch generates nothing"
     assert found_at_load() == [True, True]
 
 
 def test_what_a_record_names_is_built_where_its_source_has_changed(
-    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path]
+    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], bound: list[str]
 ) -> None:
     first, second = plain(1, SLOW), plain(2)
     only(first, second)
@@ -462,9 +481,100 @@ def test_what_a_record_names_is_built_where_its_source_has_changed(
     start_again(record, [first, second])
     with generated() as names:
         device.load(first.__name__)
-        wait_all(installed().program_start._builds.values())
+        until(lambda: bound)
         device.load(second.__name__)
     assert names == [first.__name__, second.__name__]
     assert found_at_load() == [True, True]
     ahead = next(Path(wp.config.kernel_cache_dir).glob(f"wp_{second.__name__}*/*.cu")).read_text()
     assert "7" in ahead
+
+
+class Start:
+    """A start of which one build was begun, and its threads, which run what they are given at :meth:`run`."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.start = ProgramStart(installed().engine, tmp_path / "start.json", "1.0", lambda _: False)
+        self.build: Future[None] = Future()
+        self.start._builds[MODULE.place] = self.build
+        self.start._threads = self
+        self.submitted: list[Callable[[], None]] = []
+        self.called: list[str] = []
+
+    def submit(self, call: Callable[[], None]) -> None:
+        self.submitted.append(call)
+
+    def close(self) -> None:
+        self.build.cancel()
+
+    def after_build(self, module: Any = MODULE) -> None:
+        self.start.after_build(module, lambda: self.called.append("call"))
+
+    def run(self) -> list[str]:
+        for call in self.submitted:
+            call()
+        return self.called
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_what_follows_a_build_runs_on_a_thread(is_done: bool, device: StandIn, tmp_path: Path) -> None:
+    start = Start(tmp_path)
+    if is_done:
+        start.build.set_result(None)
+    start.after_build()
+    if not is_done:
+        assert start.submitted == []
+        start.build.set_exception(WorkerError("it ended"))
+    assert start.called == [], "the launch does not run it"
+    assert start.run() == ["call"]
+
+
+def test_without_a_build_it_runs_at_once(device: StandIn, tmp_path: Path) -> None:
+    start = Start(tmp_path)
+    start.after_build(replace(MODULE, name="another"))
+    assert start.run() == ["call"]
+
+
+def test_a_stopped_start_begins_nothing_more(device: StandIn, tmp_path: Path) -> None:
+    start = Start(tmp_path)
+    start.after_build()
+    start.start.stop()
+    assert start.build.cancelled()
+    start.after_build()
+    start.after_build(replace(MODULE, name="another"))
+    assert start.submitted == []
+
+
+def test_another_start_takes_the_place_of_what_was_begun(
+    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], tmp_path: Path
+) -> None:
+    first, second, third = plain(1, SLOW), plain(2), plain(3)
+    only(first, second, third)
+    record = recorded(first, second)
+    start_again(record, [first, second])
+    device.load(first.__name__)
+    assert isinstance(installed().engine.idle, RecordedModules)
+    installed().begin_start(tmp_path / "other.json")
+    device.load(second.__name__)
+    assert isinstance(installed().engine.idle, IdleBuilds), "the other record does not exist yet"
+
+
+def test_a_forked_child_has_no_start(device: StandIn, tmp_path: Path) -> None:
+    warp_tiles.disable()
+    warp_tiles.enable(start=tmp_path / "start.json")
+    engine = installed().engine
+    assert engine.begun_start is not None
+    engine.after_fork()
+    assert (engine.begun_start, engine.idle, engine.on_loaded) == (None, None, None)
+
+
+def test_generation_ends_with_the_wait(device: StandIn, only: Callable[..., None]) -> None:
+    known, second = plain(1), plain(2)
+    only(known, second)
+    device.load(known.__name__)
+    warp_module(known).execs.clear()
+    hash_again(warp_module(known))
+    reloads = installed().reloads
+    modules = IdleModules(reloads, {known.__name__: 64, second.__name__: 64})
+    given = {"device": device, "output_arch": 90}
+    assert modules.generate(60.0, lambda: False, given) is None, "the first one is known, and the wait has ended"
+    assert modules.generate(60.0, lambda: True, given).module.name == second.__name__

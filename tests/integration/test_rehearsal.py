@@ -121,6 +121,29 @@ def test_modules_of_running_functions_are_compiled_before_their_launches(
     assert built() == 1
 
 
+def test_launches_teach_the_block_size_of_the_others(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    caller = KERNEL.format(name="last", value=2.0) + "def program(first):\n    first()\n    launch(last)\n"
+    first, second = load(KERNEL.format(name="first", value=1.0)), load(caller)
+    out, sizes = wp.zeros(1, dtype=float, device="cpu"), []
+    monkeypatch.setattr("warp_tiles._warp.idle._package", lambda _: "one package")
+    compiled = rehearsal.compiled
+
+    def note(engine: Any, one: IdleModule) -> bool:
+        sizes.append(one.module.block_dim)
+        return compiled(engine, one)
+
+    def launch(kernel: Any, times: int = 1) -> None:
+        for _ in range(times):
+            wp.launch(kernel, dim=1, inputs=[out], block_dim=64, device="cpu")
+
+    monkeypatch.setattr(rehearsal, "compiled", note)
+    monkeypatch.setitem(vars(second), "launch", launch)
+    warp_module = wp.get_module(second.__name__)
+    warp_module.options["block_dim"] = 32
+    assert rehearsed(lambda: second.program(lambda: launch(first.first)), device)[1] == ""
+    assert sizes == [64, 64]
+
+
 def test_a_question_about_occupancy_loads_nothing_and_is_answered(device: StandIn) -> None:
     plain = load(KERNEL.format(name="asked", value=5.0))
     answers = []

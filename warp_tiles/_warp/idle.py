@@ -11,12 +11,12 @@ import math
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import warp
 
@@ -64,16 +64,23 @@ class IdleModules:
         self._reloads = reloads
         self._recorded = recorded
         self._tried: WeakSet[Any] = WeakSet()
-        self._generated: set[tuple[object, ...]] = set()
+        self._generated: WeakKeyDictionary[Any, set[tuple[object, ...]]] = WeakKeyDictionary()
+        self._launched: dict[str, Counter[int]] = {}  # block sizes of launches that loaded nothing, by package
 
-    def generate(self, left_s: float, given: Mapping[str, Any] | None = None) -> IdleModule | None:
+    def generate(
+        self,
+        left_s: float,
+        is_waiting: Callable[[], bool] = lambda: True,
+        given: Mapping[str, Any] | None = None,
+    ) -> IdleModule | None:
         """Generate the next module without products, solvers and deferred ``wp.static`` expressions.
 
         Returns:
-            None if there is none, if the time is up, if a graph is captured, or if another thread generates.
+            None if there is none, if the wait has ended, if a graph is captured, or if another thread generates.
 
         Args:
             left_s: The time that it may take.
+            is_waiting: False once this thread need not wait any longer. It is asked between two modules.
             given: Device and architecture; None takes those of the module that this thread loads.
         """
         given, end = given or self._reloads.loaded_here(), now_s() + left_s
@@ -83,12 +90,12 @@ class IdleModules:
         try:
             for module in self._candidates(left_s):
                 self._tried.add(module)
-                threads = self._recorded[module.name] if self._recorded is not None else _threads_of(module)
+                threads = self._recorded[module.name] if self._recorded is not None else self._threads_of(module)
                 found = _generated(self._reloads, module, threads, given)
                 if found is not None and found.start is not None:
-                    self._generated.add(_state(module, threads, given))
+                    self._generated.setdefault(module, set()).add(_state(module, threads, given))
                     return found
-                if now_s() > end:
+                if now_s() > end or not is_waiting():
                     return None
         except Exception as error:  # another thread defines kernels meanwhile
             raise_if_signalled(error)
@@ -114,23 +121,32 @@ class IdleModules:
         """
         given = {"device": device, "output_arch": module._get_compile_arch(device)}
         self._tried.add(module)
-        if _state(module, threads, given) not in self._generated:
+        self._launched.setdefault(_package(module), Counter())[threads] += 1
+        if _state(module, threads, given) not in self._generated.get(module, ()):
             with find("codegen._codegen_lock"):
                 is_free = not module.execs and (not module.hashers or hash_again(module))
                 found = _generated(self._reloads, module, threads, given, is_launched=True) if is_free else None
             if found is not None:
                 yield found
-        while (found := self.generate(math.inf, given)) is not None:
+        while (found := self.generate(math.inf, given=given)) is not None:
             yield found
 
+    def _threads_of(self, module: Any) -> int:
+        """The block size that launches of a package have given most often, or else the module's option."""
+        package = _package(module)
+        near = [other for other in users_own_modules() if other.hashers and _package(other) == package]
+        sizes = Counter(int(threads) for other in near for threads in other.hashers)
+        sizes += self._launched.get(package, Counter())
+        return sizes.most_common(1)[0][0] if sizes else int(module.options["block_dim"])
 
-def count_kernels(module: Any) -> int:
-    """The kernels of a module, with the instances of generic ones."""
-    return sum(1 + len(kernel.overloads) for kernel in module.kernels.values())
+
+def kernels_of(module: Any) -> tuple[tuple[int, int], ...]:
+    """The kernels of a module, as long as they live, with the number of instances of generic ones."""
+    return tuple((id(kernel), len(kernel.overloads)) for kernel in module.kernels.values())
 
 
 def _state(module: Any, threads: int, given: Mapping[str, Any]) -> tuple[object, ...]:
-    return module, count_kernels(module), threads, given.get("output_arch")
+    return kernels_of(module), threads, given.get("output_arch")
 
 
 def _generated(
@@ -197,13 +213,8 @@ def _home(module: Any) -> str:
     return next((str(kernel.func.__module__) for kernel in module.kernels.values()), str(module.name))
 
 
-def _threads_of(module: Any) -> int:
-    """The block size that launches of a package have given its modules most often, or else the module's option."""
-    option, package = int(module.options["block_dim"]), _home(module).partition(".")[0]
-    near = [other for other in users_own_modules() if other.hashers and _home(other).partition(".")[0] == package]
-    sizes = Counter({option: 1})
-    sizes.update(int(threads) for other in near for threads in other.hashers)
-    return sizes.most_common(1)[0][0]
+def _package(module: Any) -> str:
+    return _home(module).partition(".")[0]
 
 
 def _running(frame: FrameType | None) -> list[str]:

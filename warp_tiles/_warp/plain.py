@@ -26,22 +26,16 @@ if TYPE_CHECKING:
     from warp_tiles._warp.reload import Reloads
     from warp_tiles.build.context import BuildContext
     from warp_tiles.build.engine import Engine
-    from warp_tiles.build.start_record import ProgramStart
     from warp_tiles.build.warp_module import Start, WarpModuleBuild
     from warp_tiles.settings import Settings
 
 
 class PlainModules:
-    """Looks up modules without products and solvers before and after their generation, if all pass through the cache.
-
-    Attributes:
-        program_start: What compiles ahead from a start record and writes it; None if no record is kept.
-    """
+    """Looks modules without products and solvers up, before and after generation, if all pass through the cache."""
 
     def __init__(self, engine: Engine, reloads: Reloads) -> None:
         self._engine = engine
         self._reloads = reloads
-        self.program_start: ProgramStart | None = None
         self._generator = ""
 
     @staticmethod
@@ -142,12 +136,12 @@ class PlainModules:
         from warp_tiles.build.warp_module import WarpModuleBuild
 
         if self._engine.idle is None:
-            program = self.program_start
-            if program is None or program.recorded is None:
+            begun = self._engine.begun_start
+            if begun is None or begun.recorded is None:
                 self._engine.idle = IdleBuilds(self._engine, IdleModules(self._reloads).generate)
             else:
-                generate = IdleModules(self._reloads, program.recorded).generate
-                self._engine.idle = RecordedModules(self._engine, program, generate)
+                generate = IdleModules(self._reloads, begun.recorded).generate
+                self._engine.idle = RecordedModules(self._engine, begun, generate)
         threads = int(options["block_dim"])
         hasher = module.hashers.get(threads)
         if hasher is None:

@@ -80,7 +80,8 @@ class Engine:
         self.progress = BuildProgress()
         self.tuned = tuned
         self.on_loaded: Callable[..., object] | None = None  # ProgramStart.note()
-        self.idle: Any = None  # IdleBuilds, once a module of Warp is built
+        self.begun_start: Any = None  # ProgramStart
+        self.idle: Any = None  # IdleBuilds or, with a start record, RecordedModules, once a module of Warp is built
         self.resources = Resources(warp_toolkit, functools.partial(_pool_of, executor) if executor else None)
         self._libmathdx: Libmathdx | None = None
         self._lock = threading.RLock()  # without threads, submit() does the work itself
@@ -110,7 +111,7 @@ class Engine:
     def after_fork(self) -> None:
         """Reset a forked child, which has neither the parent's threads nor its compiler processes."""
         self._lock, self._running = threading.RLock(), {}
-        self.on_loaded = self.idle = None
+        self.on_loaded = self.begun_start = self.idle = None
         self.progress = BuildProgress()  # a thread of the parent may hold its lock
         self.resources.after_fork()
 

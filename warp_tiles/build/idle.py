@@ -170,7 +170,10 @@ class IdleBuilds:
                 if not begun and work.done() and not work.cancelled() and work.exception() is None:
                     self._built_s, self._built_bytes = self._built_s + seconds, self._built_bytes + size_bytes
 
-    def needed(self, context: BuildContext, key: CacheKey, size_bytes: int) -> None:
+    def wait_for_lock(self, context: BuildContext, key: CacheKey) -> None:
+        """Nothing: what :meth:`needed` has not waited for is built elsewhere."""
+
+    def needed(self, key: CacheKey, size_bytes: int) -> None:
         """A launch needs a module. If the module is being compiled, wait for it."""
         with self._lock:
             self._ready = [one for one in self._ready if one.key != key]
@@ -275,10 +278,15 @@ class RecordedModules:
     start keys, so that their launches generate nothing. A module whose source has changed is compiled, too.
 
     Args:
-        generate: See :class:`IdleBuilds`.
+        generate: Generates a module on this thread, as long as a function returns True; None if there is none.
     """
 
-    def __init__(self, engine: Engine, start: ProgramStart, generate: Callable[[float], IdleModule | None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        start: ProgramStart,
+        generate: Callable[[float, Callable[[], bool]], IdleModule | None],
+    ) -> None:
         self._engine = engine
         self._start = start
         self._generate = generate
@@ -287,13 +295,16 @@ class RecordedModules:
         """Generate modules until the compiler ends or no module can be generated. It does not wait for the compiler."""
         self._generate_while(lambda: not work.done())
 
-    def needed(self, context: BuildContext, key: CacheKey, size_bytes: int) -> None:
-        """A launch needs a module. While another thread or process compiles it, generate others."""
+    def needed(self, key: CacheKey, size_bytes: int) -> None:
+        """Nothing: the record's builds are not counted against a budget."""
+
+    def wait_for_lock(self, context: BuildContext, key: CacheKey) -> None:
+        """Generate modules while another thread or process compiles the one that a launch needs."""
         self._generate_while(lambda: context.modules.is_locked(key))
 
     def _generate_while(self, is_waiting: Callable[[], bool]) -> None:
         # the time of a generation is saved at the module's launch
-        while is_waiting() and (one := self._generate(math.inf)) is not None:
+        while is_waiting() and (one := self._generate(math.inf, is_waiting)) is not None:
             self._start.after_build(one.module, functools.partial(self._bind, one))
 
     def _bind(self, one: IdleModule) -> None:
@@ -304,8 +315,8 @@ class RecordedModules:
             log.debug("module %s was not compiled ahead: %s", one.module.name, error)
 
     def summary(self) -> str:
-        """Nothing: the record's summary counts its builds."""
+        """Nothing: that of the start counts the record's builds."""
         return ""
 
     def close(self) -> None:
-        """Nothing: the record's end stops its builds."""
+        """Nothing: the end of the start stops its builds."""

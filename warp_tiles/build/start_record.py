@@ -387,7 +387,7 @@ class ProgramStart:
         try:
             record = self._before = read_record(self.file, self._own)
         except RecordError as error:
-            self._is_unusable = True
+            self._is_unusable, self.recorded = True, {}
             warn(f"{error.message}. Remedy: {error.remedy}")
             return
         if record is not None and self._own is not None:
@@ -467,12 +467,18 @@ class ProgramStart:
             future.add_done_callback(lambda _: waiting.close())
 
     def after_build(self, module: StartModule, call: Callable[[], None]) -> None:
-        """Run ``call`` after the record's build of a module; without one, on a thread if this start compiles."""
-        if (build := self._builds.get(module.place)) is not None:
-            build.add_done_callback(lambda _: call())
-        elif self._threads is not None:
-            with suppressed(RuntimeError):  # this start was stopped
+        """Run ``call`` on a thread after the record's build of a module, if it has one. Not after this start's end."""
+
+        def run(build: Future[None] | None = None) -> None:
+            if self._threads is None or self._is_stopped or (build is not None and build.cancelled()):
+                return
+            with suppressed(RuntimeError):  # it is stopped now
                 self._threads.submit(call)
+
+        if (build := self._builds.get(module.place)) is None:
+            run()
+        else:
+            build.add_done_callback(run)
 
     def _compile(self, context: BuildContext, module: StartModule, asks: bool = True) -> None:
         if self._is_stopped:

@@ -178,11 +178,13 @@ class WarpModuleBuild:
         with progress:
             asked_at = now_s()
             if self._engine.idle is not None:
-                self._engine.idle.needed(self.context, key, len(source))
+                self._engine.idle.needed(key, len(source))
             found = self.start.found if self.start is not None else None
             if found is not None and replace(found, binary=b"") == wanted:
                 self._write(output_path, found)
             else:
+                if self._engine.idle is not None:
+                    self._engine.idle.wait_for_lock(self.context, key)
                 with self.context.leased_module(key, upstream_of(self.context, key), self._phases, asked_at) as lease:
                     found = WarpOutput.of(lease.found)
                     by_warp = False

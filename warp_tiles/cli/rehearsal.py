@@ -155,12 +155,12 @@ def compile_launched(run: Callable[[], None], device: Any = None) -> tuple[int, 
     Returns:
         The number of modules that were compiled, and the error that stopped the program; empty if there was none.
     """
-    from warp_tiles._warp.idle import IdleModules, count_kernels
+    from warp_tiles._warp.idle import IdleModules, kernels_of
 
     engine, modules = require_hooks("run").engine, IdleModules(require_hooks("run").reloads)
     compilers = DaemonThreads(current().jobs or available_cores(), "warp_tiles_rehearsal")
     compiling: list[Future[bool]] = []
-    seen: set[tuple[Any, int, str, int]] = set()
+    seen: set[tuple[object, ...]] = set()
     quiet_since = time.monotonic()
     stopped = ""
 
@@ -176,14 +176,14 @@ def compile_launched(run: Callable[[], None], device: Any = None) -> tuple[int, 
     def load(kernel: Any, on: Any, threads: int) -> None:
         nonlocal quiet_since
         module, place = kernel.module, device or on
-        wanted = module, count_kernels(module), str(place), threads
+        wanted = module, kernels_of(module), str(place), threads
         if wanted in seen or place.is_cpu:
             if seen and time.monotonic() - quiet_since > QUIET_S:
                 raise _EnoughError
             return
         seen.add(wanted)
-        with contextlib.suppress(RuntimeError):  # the cache cannot keep anything
-            for one in modules.generate_launched(module, place, threads):
+        for one in modules.generate_launched(module, place, threads):
+            with contextlib.suppress(RuntimeError):  # the cache cannot keep anything
                 compiling.append(compilers.submit(build, one))
         quiet_since = time.monotonic()
 

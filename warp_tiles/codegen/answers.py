@@ -57,7 +57,7 @@ class Accumulation:
 
     Attributes:
         accumulators: Its device functions.
-        home: Hook of the outermost loop in which nothing else touches C. The accumulators are added to C after it.
+        home: Hook of the outermost loop in which nothing else touches C. The accumulators are written after it.
         array: Number of the array that holds the accumulators. Products of one C, function and factor share it.
         alpha: The factor of the product: a number, or the C++ variable that holds it. The accumulators are multiplied
             by it after the loop.

@@ -8,7 +8,7 @@ and the program jumps back to them for the tiles that are left::
     loop:
         WT_AT    tile = load           into the next stage
         WT_AT    product               multiply: if a stage is due: wait, multiply it; if draining: goto done
-    WT_END       draining = true; goto multiply; done: accumulators to C
+    WT_END       draining = true; goto multiply; done: accumulators to their destination
 
 =====================  ============================================  ========================================
 pipeline               state (``kernels/module``)                    written by
@@ -77,7 +77,7 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
             _emit_unrolled(macros, decision)
         else:
             _emit_double_buffers(macros, decision)
-    # new tiles, and memory that contained buffers, are set to zeros before accumulators are added to them
+    # new tiles that are written, and memory that contained buffers, are zeroed before accumulators are added to them
     zeroed: set[tuple[int, str]] = set()
     for decision in decisions:
         held = {buffer.c.name for buffer in decision.buffers}

@@ -4,8 +4,8 @@
 its accumulators can stay in registers. C is then read and written once, after the loop.
 
 ``s += wp.tile_matmul(a, b)`` writes a new tile C at each call and adds it to s. The accumulators can stay in registers,
-too, and C is written and added to s once, after the loop. No other statement may use C then. ``s -= C``, ``s = s + C``
-and ``s = s - C`` are alike.
+too. After the loop they are added to s, through C if s is not like C. No other statement may use C then. ``s -= C``,
+``s = s + C`` and ``s = s - C`` are alike.
 
 A factor ``alpha`` that is known before the loop is applied once, after the loop. The conditions of loading ahead are in
 :mod:`warp_tiles.codegen.pipelines`. All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
@@ -375,10 +375,15 @@ def _addition(
 ) -> Addition:
     """The addition of a product's new tile C: direct if the target is dense and begins where a tile's memory does."""
     c = product.matrices[2]
-    owners = {tile.name: tile.size_bytes for one in function.operations() for tile in one.tiles if tile.owner}
-    begins = [owners.get(name) for name in target.memory] == [target.size_bytes]
-    alike = (target.storage, target.dtype, target.shape, target.dense) == ("shared", c.dtype, c.shape, c.dense)
-    return Addition(statements, target, name, is_direct=begins and alike and target.dense)
+    alike = target.storage == "shared" and (target.dtype, target.shape) == (c.dtype, c.shape)
+    sizes = {
+        tile.size_bytes
+        for one in function.operations()
+        for tile in one.tiles
+        if alike and tile.owner and {tile.name} == target.memory
+    }
+    is_direct = sizes == {target.size_bytes} and target.dense and c.dense
+    return Addition(statements, target, name, is_direct)
 
 
 def _assigned_sum(
