@@ -36,6 +36,7 @@ from warp_tiles.build.start_record import ProgramStart
 from warp_tiles.errors import CacheError, WorkerError
 from warp_tiles.settings import Settings, current
 from warp_tiles.store.key import CacheKey
+from warp_tiles.util.threads import DaemonThreads
 
 PLAIN = """
 N = {value}
@@ -251,9 +252,10 @@ def test_launches_teach_the_block_size(
     monkeypatch.setattr(modules_ahead, "_home", lambda module: f"{module is warp_module(modules[3])}.{module.name}")
     for module in modules[:2]:
         device.load(module.__name__, 96)
-    assert [IdleModules(installed().reloads)._threads_of(warp_module(module)) for module in modules[2:]] == [96, 64], (
-        "by package"
-    )
+    assert [IdleModules(installed().reloads)._threads_of(warp_module(module), {}) for module in modules[2:]] == [
+        96,
+        64,
+    ], "by package"
 
 
 # ---- decisions
@@ -282,7 +284,7 @@ class Work:
         self.open: dict[str, Future[None]] = {}
         self.has_slot = True
         engine = SimpleNamespace(progress=BuildProgress())
-        self.builds = IdleBuilds(engine, lambda _: modules.pop(0) if modules else None)  # type: ignore[arg-type]
+        self.builds = IdleBuilds(engine, lambda *_: modules.pop(0) if modules else None)  # type: ignore[arg-type]
         monkeypatch.setattr(idle, "build_ahead", self._compile)
         self.made.append(self)
 
@@ -462,6 +464,7 @@ def test_a_record_has_modules_generated_while_a_launch_waits(
     only(first, second, third, running=[third])
     record = recorded(first, second)
     start_again(record, [first, second])
+    bound.clear()  # the start before had no record, and compiled on idle cores
     with generated() as names:
         device.load(first.__name__)
         assert names == [first.__name__, second.__name__], "the record does not name the third"
@@ -479,6 +482,7 @@ def test_what_a_record_names_is_built_where_its_source_has_changed(
     record = recorded(first, second)
     second.N = 7  # type: ignore[attr-defined]
     start_again(record, [first, second])
+    bound.clear()  # the start before had no record, and compiled on idle cores
     with generated() as names:
         device.load(first.__name__)
         until(lambda: bound)
@@ -496,7 +500,7 @@ class Start:
         self.start = ProgramStart(installed().engine, tmp_path / "start.json", "1.0", lambda _: False)
         self.build: Future[None] = Future()
         self.start._builds[MODULE.place] = self.build
-        self.start._threads = self
+        self.start._threads = self.start._followers = self
         self.submitted: list[Callable[[], None]] = []
         self.called: list[str] = []
 
@@ -562,15 +566,16 @@ def test_a_forked_child_has_no_start(device: StandIn, tmp_path: Path) -> None:
     warp_tiles.disable()
     warp_tiles.enable(start=tmp_path / "start.json")
     engine = installed().engine
-    assert engine.begun_start is not None
     engine.after_fork()
-    assert (engine.begun_start, engine.idle, engine.on_loaded) == (None, None, None)
+    assert (engine.idle, engine.on_loaded) == (None, None)
+    assert engine.idle_builds(lambda begun: begun) is None
 
 
 def test_generation_ends_with_the_wait(device: StandIn, only: Callable[..., None]) -> None:
     known, second = plain(1), plain(2)
-    only(known, second)
+    only(known)
     device.load(known.__name__)
+    only(known, second)
     warp_module(known).execs.clear()
     hash_again(warp_module(known))
     reloads = installed().reloads
@@ -578,3 +583,39 @@ def test_generation_ends_with_the_wait(device: StandIn, only: Callable[..., None
     given = {"device": device, "output_arch": 90}
     assert modules.generate(60.0, lambda: False, given) is None, "the first one is known, and the wait has ended"
     assert modules.generate(60.0, lambda: True, given).module.name == second.__name__
+
+
+def test_waits_that_end_and_starts_that_are_stopped_generate_no_more(device: StandIn, tmp_path: Path) -> None:
+    start, asked = Start(tmp_path).start, list[bool]()
+
+    def generate(_: float, is_waiting: Callable[[], bool]) -> IdleModule:
+        asked.append(is_waiting())
+        work.set_result(None) if not work.done() else start.stop()
+        asked.append(is_waiting())
+        return module_of(len(asked))
+
+    modules = RecordedModules(installed().engine, start, generate)
+    work: Future[None] = Future()
+    modules.wait(work, 1000, installed().engine.build_context(current()).pool)
+    assert asked == [True, False]
+    cache = SimpleNamespace(is_locked=lambda _: True)
+    modules.wait_for_lock(SimpleNamespace(modules=cache), module_of(0).key)  # type: ignore[arg-type]
+    assert asked == [True, False, True, False]
+
+
+def test_what_follows_a_build_does_not_wait_for_those_behind_it(device: StandIn, tmp_path: Path) -> None:
+    start, called = ProgramStart(installed().engine, tmp_path / "start.json", "1.0", lambda _: False), threading.Event()
+    start._threads = DaemonThreads(1, "test")
+    ends = [threading.Event() for _ in range(3)]
+    for number, end in enumerate(ends):
+        module = replace(MODULE, name=f"m{number}")
+        start._queue(
+            start._threads, lambda *_, end=end: end.wait(20), installed().engine.build_context(current()), module
+        )
+    start.after_build(replace(MODULE, name="m0"), called.set)
+    ends[0].set()
+    assert called.wait(20)
+    until(lambda: len(start._builds) == 2)
+    for end in ends:
+        end.set()
+    start.stop()

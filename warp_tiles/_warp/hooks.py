@@ -193,10 +193,10 @@ class Hooks:
         version, before = str(warp.__version__), self.program_start
         self.program_start = ProgramStart(self.engine, file, version, in_kernel_cache, archs_here())
         self.engine.on_loaded = self.program_start.note
-        self.program_start.begin(before)
-        idle, self.engine.idle, self.engine.begun_start = self.engine.idle, None, self.program_start
-        if idle is not None:  # of the start before
-            idle.close()
+        try:
+            self.program_start.begin(before)
+        finally:
+            self.engine.begin_start(self.program_start)
 
     def end_start(self) -> None:
         """Writes the start record, if there is one, as long as modules have their hashes."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import warp
 
@@ -90,7 +90,7 @@ class IdleModules:
         try:
             for module in self._candidates(left_s):
                 self._tried.add(module)
-                threads = self._recorded[module.name] if self._recorded is not None else self._threads_of(module)
+                threads = self._recorded[module.name] if self._recorded is not None else self._threads_of(module, given)
                 found = _generated(self._reloads, module, threads, given)
                 if found is not None and found.start is not None:
                     self._generated.setdefault(module, set()).add(_state(module, threads, given))
@@ -131,18 +131,22 @@ class IdleModules:
         while (found := self.generate(math.inf, given=given)) is not None:
             yield found
 
-    def _threads_of(self, module: Any) -> int:
-        """The block size that launches of a package have given most often, or else the module's option."""
-        package = _package(module)
-        near = [other for other in users_own_modules() if other.hashers and _package(other) == package]
-        sizes = Counter(int(threads) for other in near for threads in other.hashers)
+    def _threads_of(self, module: Any, given: Mapping[str, Any]) -> int:
+        """The block size that launches of a package on GPUs have given most often, or else the module's option."""
+        package, sizes = _package(module), Counter[int]()
+        for other in users_own_modules():
+            if other.execs and _package(other) == package:
+                sizes.update(int(one.block_dim) for one in tuple(other.execs.values()) if not one.device.is_cpu)
         sizes += self._launched.get(package, Counter())
+        loading, options = given.get("self"), given.get("options")  # of the module that this thread loads
+        if loading is not None and options and _package(loading) == package:
+            sizes[int(options["block_dim"])] += 1
         return sizes.most_common(1)[0][0] if sizes else int(module.options["block_dim"])
 
 
-def kernels_of(module: Any) -> tuple[tuple[int, int], ...]:
-    """The kernels of a module, as long as they live, with the number of instances of generic ones."""
-    return tuple((id(kernel), len(kernel.overloads)) for kernel in module.kernels.values())
+def kernels_of(module: Any) -> tuple[object, ...]:
+    """The kernels of a module, with the number of instances of generic ones. It keeps no kernel alive."""
+    return tuple((ref(kernel), len(kernel.overloads)) for kernel in module.kernels.values())
 
 
 def _state(module: Any, threads: int, given: Mapping[str, Any]) -> tuple[object, ...]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from warp_tiles._warp.reload import Reloads
     from warp_tiles.build.context import BuildContext
     from warp_tiles.build.engine import Engine
+    from warp_tiles.build.start_record import ProgramStart
     from warp_tiles.build.warp_module import Start, WarpModuleBuild
     from warp_tiles.settings import Settings
 
@@ -135,13 +136,12 @@ class PlainModules:
         from warp_tiles.build.idle import IdleBuilds, RecordedModules
         from warp_tiles.build.warp_module import WarpModuleBuild
 
-        if self._engine.idle is None:
-            begun = self._engine.begun_start
+        def make(begun: ProgramStart | None) -> IdleBuilds | RecordedModules:
             if begun is None or begun.recorded is None:
-                self._engine.idle = IdleBuilds(self._engine, IdleModules(self._reloads).generate)
-            else:
-                generate = IdleModules(self._reloads, begun.recorded).generate
-                self._engine.idle = RecordedModules(self._engine, begun, generate)
+                return IdleBuilds(self._engine, IdleModules(self._reloads).generate)
+            return RecordedModules(self._engine, begun, IdleModules(self._reloads, begun.recorded).generate)
+
+        self._engine.idle_builds(make)
         threads = int(options["block_dim"])
         hasher = module.hashers.get(threads)
         if hasher is None:

@@ -80,7 +80,7 @@ class Engine:
         self.progress = BuildProgress()
         self.tuned = tuned
         self.on_loaded: Callable[..., object] | None = None  # ProgramStart.note()
-        self.begun_start: Any = None  # ProgramStart
+        self._begun_start: Any = None  # ProgramStart
         self.idle: Any = None  # IdleBuilds or, with a start record, RecordedModules, once a module of Warp is built
         self.resources = Resources(warp_toolkit, functools.partial(_pool_of, executor) if executor else None)
         self._libmathdx: Libmathdx | None = None
@@ -102,6 +102,19 @@ class Engine:
         """The cache under the settings of the process."""
         return self.build_context(current()).cache
 
+    def idle_builds(self, make: Callable[[Any], Any]) -> Any:
+        """What is built ahead while a launch waits; ``make`` makes it for the start, None without a start record."""
+        with self._lock:
+            self.idle = self.idle or make(self._begun_start)
+            return self.idle
+
+    def begin_start(self, start: Any) -> None:
+        """Build ahead what a start names, from now on."""
+        with self._lock:
+            idle, self.idle, self._begun_start = self.idle, None, start
+        if idle is not None:
+            idle.close()
+
     def close(self) -> None:
         """End the compiler processes."""
         if self.idle is not None:
@@ -111,7 +124,7 @@ class Engine:
     def after_fork(self) -> None:
         """Reset a forked child, which has neither the parent's threads nor its compiler processes."""
         self._lock, self._running = threading.RLock(), {}
-        self.on_loaded = self.begun_start = self.idle = None
+        self.on_loaded = self._begun_start = self.idle = None
         self.progress = BuildProgress()  # a thread of the parent may hold its lock
         self.resources.after_fork()
 

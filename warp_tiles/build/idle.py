@@ -44,6 +44,12 @@ _MOST_READY = 3  # generated modules that wait for a worker, of which the first 
 _FIRST_S, _FIRST_BYTES = 1.0, 100_000  # the assumed speed of the compiler before the first build
 
 
+Generate = Callable[[float, Callable[[], bool]], "IdleModule | None"]
+"""Generates a module on this thread, within about so many seconds and while a function is true; None if there is none
+now.
+"""
+
+
 @dataclass(frozen=True)
 class IdleModule:
     """A module that was generated ahead of its launch.
@@ -122,10 +128,10 @@ class IdleBuilds:
     """Compiles modules ahead of their launches while the program waits.
 
     Args:
-        generate: Generates a module on this thread, within about so many seconds; None if there is none.
+        generate: Generates a module on this thread, see :data:`Generate`.
     """
 
-    def __init__(self, engine: Engine, generate: Callable[[float], IdleModule | None]) -> None:
+    def __init__(self, engine: Engine, generate: Generate) -> None:
         self._engine = engine
         self._generate = generate
         self._lock = threading.RLock()  # without threads, submit() does the work itself
@@ -160,7 +166,7 @@ class IdleBuilds:
             while not work.done():
                 elapsed = now_s() - started
                 left = max(self._expected_s(size_bytes) - elapsed, elapsed / 4)
-                if not (may_step and self._waiting == 1 and self._step(elapsed, left)):
+                if not (may_step and self._waiting == 1 and self._step(elapsed, left, lambda: not work.done())):
                     wait_all([work], _STEP_S)
         finally:
             seconds = now_s() - started
@@ -186,13 +192,13 @@ class IdleBuilds:
 
     # ---- decisions
 
-    def _step(self, elapsed_s: float, left_s: float) -> bool:
+    def _step(self, elapsed_s: float, left_s: float, is_waiting: Callable[[], bool]) -> bool:
         """Start a build or generate a module. Returns False if there is nothing to do now."""
         if self._start(elapsed_s):
             return True
         if self._is_stopped or len(self._ready) >= _MOST_READY:
             return False
-        found = self._generate(left_s)
+        found = self._generate(left_s, is_waiting)
         if found is not None:
             self._ready.append(found)
         return found is not None
@@ -263,6 +269,7 @@ class IdleBuilds:
     def close(self) -> None:
         """Start no more builds, and log what was compiled."""
         with self._lock:
+            self._is_stopped = True
             self._ready.clear()
             if self._threads is not None:
                 self._threads.close()
@@ -278,15 +285,10 @@ class RecordedModules:
     start keys, so that their launches generate nothing. A module whose source has changed is compiled, too.
 
     Args:
-        generate: Generates a module on this thread, as long as a function returns True; None if there is none.
+        generate: Generates a module on this thread, see :data:`Generate`.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        start: ProgramStart,
-        generate: Callable[[float, Callable[[], bool]], IdleModule | None],
-    ) -> None:
+    def __init__(self, engine: Engine, start: ProgramStart, generate: Generate) -> None:
         self._engine = engine
         self._start = start
         self._generate = generate
@@ -303,8 +305,11 @@ class RecordedModules:
         self._generate_while(lambda: context.modules.is_locked(key))
 
     def _generate_while(self, is_waiting: Callable[[], bool]) -> None:
+        def goes_on() -> bool:
+            return not self._start.is_stopped and is_waiting()
+
         # the time of a generation is saved at the module's launch
-        while is_waiting() and (one := self._generate(math.inf, is_waiting)) is not None:
+        while goes_on() and (one := self._generate(math.inf, goes_on)) is not None:
             self._start.after_build(one.module, functools.partial(self._bind, one))
 
     def _bind(self, one: IdleModule) -> None:

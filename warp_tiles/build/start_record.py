@@ -343,7 +343,7 @@ class ProgramStart:
 
     Attributes:
         recorded: The first block size of each module that this process compiles ahead, by name, in their order.
-            Empty if the record is not used, or if a remote store serves it; None if there is no readable record.
+            Empty if the record is not used, or if a remote store serves it; None if there is none.
     """
 
     def __init__(
@@ -371,6 +371,7 @@ class ProgramStart:
         self._compiled: dict[str, float] = {}  # seconds, by digest
         self._threads: DaemonThreads | None = None
         self._fetches = DaemonThreads(_FETCHES, "warp_tiles_fetch")  # these wait for no build
+        self._followers = DaemonThreads(_FETCHES, "warp_tiles_follow")  # nor do what follows builds wait for the next
         self._is_stopped = False
 
     def begin(self, instead_of: ProgramStart | None = None) -> None:
@@ -422,10 +423,15 @@ class ProgramStart:
         is_named = module.linked is not None or not is_foreign
         return is_for_here and not (is_named and self._in_warps_folder(module.file))
 
+    @property
+    def is_stopped(self) -> bool:
+        """True if no further fetch or build begins."""
+        return self._is_stopped
+
     def stop(self) -> None:
         """Begin no further fetch or build."""
         self._is_stopped = True
-        for threads in filter(None, (self._fetches, self._threads)):
+        for threads in filter(None, (self._fetches, self._threads, self._followers)):
             threads.close()
 
     def _fetch_or_compile(self, context: BuildContext, threads: DaemonThreads, modules: Sequence[StartModule]) -> None:
@@ -464,16 +470,22 @@ class ProgramStart:
                 return
             self._builds[module.place] = future
             waiting = counted.pop_all()
-            future.add_done_callback(lambda _: waiting.close())
+
+            def end(future: Future[None]) -> None:
+                waiting.close()
+                if self._builds.get(module.place) is future:
+                    del self._builds[module.place]
+
+            future.add_done_callback(end)
 
     def after_build(self, module: StartModule, call: Callable[[], None]) -> None:
-        """Run ``call`` on a thread after the record's build of a module, if it has one. Not after this start's end."""
+        """Run ``call`` on a thread, once the record's build of a module has ended. A stopped start runs none."""
 
         def run(build: Future[None] | None = None) -> None:
-            if self._threads is None or self._is_stopped or (build is not None and build.cancelled()):
+            if self._is_stopped or (build is not None and build.cancelled()):
                 return
             with suppressed(RuntimeError):  # it is stopped now
-                self._threads.submit(call)
+                self._followers.submit(call)
 
         if (build := self._builds.get(module.place)) is None:
             run()

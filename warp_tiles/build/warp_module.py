@@ -176,15 +176,15 @@ class WarpModuleBuild:
         key = content_key(self.context, request, wanted.target)
         progress = self._engine.progress.module(self.plan.name, arch, self.plan.block_dim, self.plan.settings.progress)
         with progress:
-            asked_at = now_s()
-            if self._engine.idle is not None:
-                self._engine.idle.needed(key, len(source))
+            asked_at, idle = now_s(), self._engine.idle
+            if idle is not None:
+                idle.needed(key, len(source))
             found = self.start.found if self.start is not None else None
             if found is not None and replace(found, binary=b"") == wanted:
                 self._write(output_path, found)
             else:
-                if self._engine.idle is not None:
-                    self._engine.idle.wait_for_lock(self.context, key)
+                if idle is not None:
+                    idle.wait_for_lock(self.context, key)
                 with self.context.leased_module(key, upstream_of(self.context, key), self._phases, asked_at) as lease:
                     found = WarpOutput.of(lease.found)
                     by_warp = False
@@ -233,9 +233,9 @@ class WarpModuleBuild:
             True if Warp has compiled.
         """
         try:
-            work = self._phases.of_process(COMPILE, self.context.submit(request))
-            if self._engine.idle is not None:
-                self._engine.idle.wait(work, len(request.source), self.context.pool)
+            work, idle = self._phases.of_process(COMPILE, self.context.submit(request)), self._engine.idle
+            if idle is not None:
+                idle.wait(work, len(request.source), self.context.pool)
             write_output(output_path, result_of(work).payload)
             return False
         except LinkError as error:

@@ -183,8 +183,11 @@ def compile_launched(run: Callable[[], None], device: Any = None) -> tuple[int, 
             return
         seen.add(wanted)
         for one in modules.generate_launched(module, place, threads):
-            with contextlib.suppress(RuntimeError):  # the cache cannot keep anything
+            try:
                 compiling.append(compilers.submit(build, one))
+            except RuntimeError as closed:  # the cache cannot keep anything
+                raise_if_signalled(closed)
+                break
         quiet_since = time.monotonic()
 
     try:
