@@ -263,7 +263,6 @@ BROAD = {
         ("cli/output.py", "written"),
         ("cli/children.py", "enable_here"),
         ("cli/rehearsal.py", "build"),
-        ("cli/rehearsal.py", "load"),
         ("cli/rehearsal.py", "compile_launched"),
         ("cli/rehearsal.py", "rehearse"),
         ("launch/script.py", "discover"),
