@@ -42,7 +42,9 @@ def multiply(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C
 """
 START = """c = wp.tile_zeros(shape=(32, 32), dtype=wp.float32, storage="shared")"""
 ONES = START.replace("zeros", "ones")
+OTHER = START.replace("c =", "d =")
 STORE = "wp.tile_store(C, c, offset=(i * 32, j * 32))"
+STORE_SUM = ("e = c + d", STORE.replace("C, c", "C, e"))
 LOAD_A = "a = wp.tile_load(A, shape=(32, 16), offset=(i * 32, {k}), storage='shared')"
 LOAD_B = "b = wp.tile_load(B, shape=(16, 32), offset=({k}, j * 32), storage='shared')"
 
@@ -206,13 +208,7 @@ MORE: dict[str, Form] = {
         differentiable=False,
     ),
     "two sums": Form(
-        kernel(
-            START,
-            START.replace("c =", "d ="),
-            ranged(product="wp.tile_matmul(a, b, c)\n    wp.tile_matmul(a, b, d)"),
-            "e = c + d",
-            STORE.replace("C, c", "C, e"),
-        ),
+        kernel(START, OTHER, ranged(product="wp.tile_matmul(a, b, c)\n    wp.tile_matmul(a, b, d)"), *STORE_SUM),
         expected=lambda a, b: 2 * (a @ b),
     ),
     "two products of one C": Form(
@@ -222,7 +218,7 @@ MORE: dict[str, Form] = {
     "two products, three tiles": Form(
         kernel(
             START,
-            START.replace("c =", "d ="),
+            OTHER,
             ranged(
                 product="wp.tile_matmul(a, b, c)\n"
                 "    e = wp.tile_load(B, shape=(16, 32), offset=(k, (1 - j) * 32), storage='shared')\n"
@@ -309,21 +305,17 @@ MORE: dict[str, Form] = {
         differentiable=False,
     ),
     "alpha": Form(
-        kernel(START, RANGE.replace("tile_matmul(a, b, c)", "tile_matmul(a, b, c, alpha=2.0)"), STORE),
+        kernel(START, ranged(product="wp.tile_matmul(a, b, c, alpha=2.0)"), STORE),
         expected=lambda a, b: 2 * (a @ b),
     ),
     "alpha of -1, with a start value": Form(
-        kernel(ONES, RANGE.replace("tile_matmul(a, b, c)", "tile_matmul(a, b, c, alpha=-1.0)"), STORE),
+        kernel(ONES, ranged(product="wp.tile_matmul(a, b, c, alpha=-1.0)"), STORE),
         state="register_accumulators",
         reason="C has a start value, so double buffers have no room in it",
         expected=lambda a, b: 1 - a @ b,
     ),
     "alpha of 1 and of -0.5, with a start value": Form(
-        kernel(
-            ONES,
-            ranged(product="wp.tile_matmul(a, b, c)\n    wp.tile_matmul(a, b, c, alpha=-0.5)"),
-            STORE,
-        ),
+        kernel(ONES, ranged(product="wp.tile_matmul(a, b, c)\n    wp.tile_matmul(a, b, c, alpha=-0.5)"), STORE),
         state="as_warp",
         reason="it has another alpha",
         expected=lambda a, b: 1 + 0.5 * (a @ b),
@@ -344,7 +336,7 @@ MORE: dict[str, Form] = {
         kernel(
             START,
             "x = float(C.shape[0]) / float(C.shape[1] + C.shape[0])",
-            RANGE.replace("tile_matmul(a, b, c)", "tile_matmul(a, b, c, alpha=x)"),
+            ranged(product="wp.tile_matmul(a, b, c, alpha=x)"),
             STORE,
         ),
         expected=lambda a, b: (a @ b) * (a.shape[0] / (a.shape[0] + b.shape[1])),
@@ -353,7 +345,7 @@ MORE: dict[str, Form] = {
         kernel(
             ONES,
             "x = float(C.shape[0]) / float(C.shape[1] + C.shape[0])",
-            RANGE.replace("tile_matmul(a, b, c)", "tile_matmul(a, b, c, alpha=x)"),
+            ranged(product="wp.tile_matmul(a, b, c, alpha=x)"),
             STORE,
         ),
         state="register_accumulators",
@@ -372,33 +364,25 @@ MORE: dict[str, Form] = {
         differentiable=False,
     ),
     "an alpha that is computed in the loop": Form(
-        kernel(
-            START,
-            ranged(product="x = 1.0 + float(k)\n    wp.tile_matmul(a, b, c, alpha=x)"),
-            STORE,
-        ),
+        kernel(START, ranged(product="x = 1.0 + float(k)\n    wp.tile_matmul(a, b, c, alpha=x)"), STORE),
         state="as_warp",
         reason="alpha is not known before the loop",
         expected=lambda a, b: sum((1 + k) * (a[:, k : k + 16] @ b[k : k + 16]) for k in range(0, a.shape[1], 16)),
         differentiable=False,
     ),
     "an alpha that is converted": Form(
-        kernel(START, RANGE.replace("tile_matmul(a, b, c)", "tile_matmul(a, b, c, alpha=float(int(2.7)))"), STORE),
+        kernel(START, ranged(product="wp.tile_matmul(a, b, c, alpha=float(int(2.7)))"), STORE),
         expected=lambda a, b: 2 * (a @ b),
     ),
     "a jump before the difference": Form(
-        kernel(
-            START,
-            ranged(product="p = wp.tile_matmul(a, b)\n    if k == 32:\n        continue\n    c -= p"),
-            STORE,
-        ),
+        kernel(START, ranged(product="p = wp.tile_matmul(a, b)\n    if k == 32:\n        continue\n    c -= p"), STORE),
         state="as_warp",
         reason="the product is a new tile",
         expected=lambda a, b: a[:, 32:48] @ b[32:48] - a @ b,
         differentiable=False,
     ),
     "beta": Form(
-        kernel(START, RANGE.replace("tile_matmul(a, b, c)", "tile_matmul(a, b, c, beta=-1.0)"), STORE),
+        kernel(START, ranged(product="wp.tile_matmul(a, b, c, beta=-1.0)"), STORE),
         state="as_warp",
         reason="beta is not the constant 1",
         expected=lambda a, b: sum(
@@ -406,17 +390,17 @@ MORE: dict[str, Form] = {
         ),
     ),
     "a difference": Form(
-        kernel(ONES, RANGE.replace("wp.tile_matmul(a, b, c)", "c -= wp.tile_matmul(a, b)"), STORE),
+        kernel(ONES, ranged(product="c -= wp.tile_matmul(a, b)"), STORE),
         reason="double buffers of 4096 bytes",
         expected=lambda a, b: 1 - a @ b,
     ),
     "a difference, with alpha": Form(
-        kernel(START, RANGE.replace("wp.tile_matmul(a, b, c)", "c -= wp.tile_matmul(a, b, alpha=-2.0)"), STORE),
+        kernel(START, ranged(product="c -= wp.tile_matmul(a, b, alpha=-2.0)"), STORE),
         reason="double buffers of 4096 bytes",
         expected=lambda a, b: 2 * (a @ b),
     ),
     "a difference that is assigned": Form(
-        kernel(ONES, RANGE.replace("wp.tile_matmul(a, b, c)", "c = c - wp.tile_matmul(a, b)"), STORE),
+        kernel(ONES, ranged(product="c = c - wp.tile_matmul(a, b)"), STORE),
         reason="double buffers of 4096 bytes",
         expected=lambda a, b: 1 - a @ b,
         has_half=False,
@@ -431,7 +415,7 @@ MORE: dict[str, Form] = {
         expected=lambda a, b: a @ b + 1,
     ),
     "a difference from the product that is assigned": Form(
-        kernel(ONES, RANGE.replace("wp.tile_matmul(a, b, c)", "c = wp.tile_matmul(a, b) - c"), STORE),
+        kernel(ONES, ranged(product="c = wp.tile_matmul(a, b) - c"), STORE),
         state="as_warp",
         reason="the product is a new tile in each iteration",
         expected=lambda a, b: (
@@ -460,26 +444,16 @@ MORE: dict[str, Form] = {
         has_half=False,
     ),
     "the return form": Form(
-        kernel(START, RANGE.replace("wp.tile_matmul(a, b, c)", "c += wp.tile_matmul(a, b)"), STORE),
+        kernel(START, ranged(product="c += wp.tile_matmul(a, b)"), STORE),
         reason="double buffers of 4096 bytes",
     ),
     "the return form, added to a view": Form(
-        kernel(
-            START,
-            "v = wp.tile_reshape(c, shape=(32, 32))",
-            RANGE.replace("wp.tile_matmul(a, b, c)", "v += wp.tile_matmul(a, b)"),
-            STORE,
-        ),
+        kernel(START, "v = wp.tile_reshape(c, shape=(32, 32))", ranged(product="v += wp.tile_matmul(a, b)"), STORE),
         reason="double buffers of 4096 bytes",
         differentiable=False,
     ),
     "the return form, subtracted with a factor that is computed before the loop": Form(
-        kernel(
-            ONES,
-            "x = 1.0 + float(A.shape[1] - 319)",
-            RANGE.replace("wp.tile_matmul(a, b, c)", "c -= wp.tile_matmul(a, b, alpha=x)"),
-            STORE,
-        ),
+        kernel(ONES, "x = 1.0 + float(A.shape[1] - 319)", ranged(product="c -= wp.tile_matmul(a, b, alpha=x)"), STORE),
         reason="double buffers of 4096 bytes",
         expected=lambda a, b: 1 - 2 * (a @ b),
         has_half=False,
@@ -487,45 +461,33 @@ MORE: dict[str, Form] = {
     "the return form, with a start value in registers": Form(
         kernel(
             "c = wp.tile_ones(shape=(32, 32), dtype=wp.float32)",
-            RANGE.replace("wp.tile_matmul(a, b, c)", "c += wp.tile_matmul(a, b)"),
+            ranged(product="c += wp.tile_matmul(a, b)"),
             STORE,
         ),
         reason="double buffers of 4096 bytes",
         expected=lambda a, b: a @ b + 1,
     ),
     "the return form, in Warp's unrolled loop": Form(
-        kernel(
-            START,
-            loop("for k in range(3):", "k * 16").replace("wp.tile_matmul(a, b, c)", "c += wp.tile_matmul(a, b)"),
-            STORE,
-        ),
+        kernel(START, loop("for k in range(3):", "k * 16", product="c += wp.tile_matmul(a, b)"), STORE),
         state="as_warp",
         reason="Warp unrolls the loop, and each iteration has a new tile",
         expected=lambda a, b: a[:, :48] @ b[:48],
     ),
     "two loops that use the same names": Form(
-        kernel(
-            START,
-            START.replace("c =", "d ="),
-            RANGE,
-            ranged(product="wp.tile_matmul(a, b, d)"),
-            "e = c + d",
-            STORE.replace("C, c", "C, e"),
-        ),
+        kernel(START, OTHER, RANGE, ranged(product="wp.tile_matmul(a, b, d)"), *STORE_SUM),
         expected=lambda a, b: 2 * (a @ b),
         loops=2,
     ),
     "two loops that use the same names, in a loop": Form(
         kernel(
             START,
-            START.replace("c =", "d ="),
+            OTHER,
             "for part in range(A.shape[0] // 32):",
             *(
                 indented(loop("for k in range(A.shape[1] // 32):", f"{k} * 16", product=f"wp.tile_matmul(a, b, {c})"))
                 for c, k in (("c", "(part * 10 + k)"), ("d", "((1 - part) * 10 + k)"))
             ),
-            "e = c + d",
-            STORE.replace("C, c", "C, e"),
+            *STORE_SUM,
         ),
         expected=lambda a, b: 2 * (a @ b),
         loops=2,

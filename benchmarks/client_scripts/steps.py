@@ -124,10 +124,8 @@ def newton_kernels() -> None:
     newton, kamino = "newton._src", "newton._src.solvers.kamino._src"
     rcm = import_module(f"{kamino}.linalg.factorize.llt_blocked_rcm")
     sparse = import_module(f"{kamino}.linalg.factorize.llt_blocked_semi_sparse")
-    joints, response = (
-        import_module(f"{kamino}.solvers.dvi.joint_blocks"),
-        import_module(f"{kamino}.solvers.dvi.response"),
-    )
+    joints = import_module(f"{kamino}.solvers.dvi.joint_blocks")
+    response = import_module(f"{kamino}.solvers.dvi.response")
     condensation = import_module(f"{kamino}.solvers.dvi.effort_limit_condensation")
     lox = import_module(f"{kamino}.solvers.lox.llt")
     steel = import_module(f"{newton}.solvers.steel.solver_steel")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import warp as wp
 import warp_tiles
 from benchmarks.stand_in import StandIn
 from tests.integration.commands import MAIN, WITHOUT_GUARD, command, json_of
+from tests.integration.idle_modules import warp_module
 from warp_tiles._warp.internals import find
 
 
@@ -82,3 +84,21 @@ def warp_warnings() -> Iterator[list[str]]:
     wp.set_logger(Logger())
     yield messages
     wp.set_logger(None)
+
+
+@pytest.fixture
+def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets the modules that exist. Functions of their files are running, unless others are named."""
+
+    def exist(*modules: ModuleType, running: Sequence[ModuleType] | None = None) -> None:
+        monkeypatch.setattr("warp_tiles._warp.idle.users_own_modules", lambda: [*map(warp_module, modules)])
+        names = [module.__name__ for module in (modules if running is None else running)]
+        monkeypatch.setattr("warp_tiles._warp.idle._running", lambda _: names)
+
+    return exist
+
+
+@pytest.fixture
+def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with eight idle cores."""
+    monkeypatch.setattr("warp_tiles.build.idle.idle_cores", lambda: 8.0)

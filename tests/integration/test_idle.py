@@ -1,19 +1,15 @@
-"""modules="all": modules that are generated, and compiled without a start record, while a program waits for another."""
+"""modules="all" without a start record: modules that are compiled while the program waits for another one."""
 
 from __future__ import annotations
 
-import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, ClassVar
-from unittest import mock
 
 import pytest
 import warp as wp
@@ -21,67 +17,24 @@ import warp as wp
 import warp_tiles
 from benchmarks.stand_in import StandIn
 from tests.integration.helpers import gemm, load
-from tests.store.test_start_record import MODULE
+from tests.integration.idle_modules import SLOW, found_at_load, module_of, plain, warp_module
 from tests.waiting import until
 from warp_tiles._warp import idle as modules_ahead
 from warp_tiles._warp import installed
 from warp_tiles._warp.idle import IdleModules
-from warp_tiles._warp.internals import find
-from warp_tiles._warp.modules import hash_again
 from warp_tiles.build import idle
 from warp_tiles.build import warp_module as warp_module_build
-from warp_tiles.build.idle import IdleBuilds, IdleModule, RecordedModules
+from warp_tiles.build.idle import IdleBuilds, IdleModule
 from warp_tiles.build.progress import BuildProgress
-from warp_tiles.build.start_record import ProgramStart
 from warp_tiles.errors import CacheError, WorkerError
-from warp_tiles.settings import Settings, current
-from warp_tiles.store.key import CacheKey
-from warp_tiles.util.threads import DaemonThreads
 
-PLAIN = """
-N = {value}
-{more}
-@wp.kernel(enable_backward={backward})
-def plain(out: wp.array(dtype=float)):
-    i = wp.tid()
-    out[i] = {expression}
-"""
-SLOW = " + ".join(f"wp.sin(out[i] * {i}.0 + float(N))" for i in range(20))
-
-
-def plain(value: int = 1, expression: str = "float(N)", more: str = "", *, backward: bool = False) -> ModuleType:
-    return load(PLAIN.format(value=value, expression=expression, more=more, backward=backward))
-
-
-def warp_module(module: ModuleType) -> Any:
-    return wp.get_module(module.__name__)
-
-
-@pytest.fixture
-def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets the modules that exist. Functions of their files are running, unless others are named."""
-
-    def exist(*modules: ModuleType, running: Sequence[ModuleType] | None = None) -> None:
-        monkeypatch.setattr("warp_tiles._warp.idle.users_own_modules", lambda: [*map(warp_module, modules)])
-        names = [module.__name__ for module in (modules if running is None else running)]
-        monkeypatch.setattr("warp_tiles._warp.idle._running", lambda _: names)
-
-    return exist
-
-
-@pytest.fixture(autouse=True)
-def _idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle, "idle_cores", lambda: 8.0)
+pytestmark = pytest.mark.usefixtures("idle_machine")
 
 
 def builds() -> IdleBuilds:
     found = installed().engine.idle
     assert isinstance(found, IdleBuilds)
     return found
-
-
-def found_at_load() -> list[bool]:
-    return [record["found"] for record in warp_tiles.report()["modules"] if "output" in record]
 
 
 def test_a_module_is_compiled_while_the_program_waits_for_another(device: StandIn, only: Callable[..., None]) -> None:
@@ -261,13 +214,6 @@ def test_launches_teach_the_block_size(
 # ---- decisions
 
 
-def module_of(number: int, kilobytes: int = 100) -> IdleModule:
-    key = CacheKey.of({"number": str(number)})
-    module = replace(MODULE, name=f"m{number}", source="x" * (kilobytes * 1000))
-    context = SimpleNamespace(settings=Settings(), remote=object())
-    return IdleModule(module, key, None, context)  # type: ignore[arg-type]
-
-
 @pytest.fixture(autouse=True)
 def _no_build_begins_in_the_next_test() -> Iterator[None]:
     yield
@@ -397,225 +343,3 @@ def test_a_launch_waits_for_the_build_that_runs_and_takes_back_one_that_does_not
     work.builds.needed(first.key, 1000)
     assert time.monotonic() - began > 0.25
     assert not work.builds._running
-
-
-# ---- with a start record
-
-
-@contextmanager
-def generated() -> Iterator[list[str]]:
-    """The modules whose code is generated in a block, in order."""
-    names: list[str] = []
-    builder = find("context").ModuleBuilder
-    original = builder.codegen
-
-    def codegen(self: Any, *given: Any, **named: Any) -> Any:
-        names.append(self.module.name)
-        return original(self, *given, **named)
-
-    with mock.patch.object(builder, "codegen", codegen):
-        yield names
-
-
-@pytest.fixture
-def bound(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The modules whose start keys were bound ahead of their launches."""
-    names: list[str] = []
-    compiled = idle.compiled
-
-    def bind(engine: Any, one: IdleModule) -> bool:
-        is_new = compiled(engine, one)
-        names.append(one.module.name)
-        return is_new
-
-    monkeypatch.setattr(idle, "compiled", bind)
-    return names
-
-
-def start_again(record: Path, modules: Sequence[ModuleType]) -> None:
-    """Begin the program again with its start record and empty caches."""
-    warp_tiles.disable()
-    for module in modules:
-        warp_module(module).execs.clear()
-    for folder in (wp.config.kernel_cache_dir, current().cache_dir):
-        shutil.rmtree(folder)
-    warp_tiles.enable(start=record)
-
-
-@pytest.fixture
-def recorded(device: StandIn, tmp_path: Path) -> Callable[..., Path]:
-    """Loads modules with a start record, and returns its path."""
-    record = tmp_path / "start.json"
-
-    def run(*modules: ModuleType) -> Path:
-        warp_tiles.disable()
-        warp_tiles.enable(start=record)
-        for module in modules:
-            device.load(module.__name__)
-        return record
-
-    return run
-
-
-def test_a_record_has_modules_generated_while_a_launch_waits(
-    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], bound: list[str]
-) -> None:
-    first, second, third = plain(1, SLOW), plain(2), plain(3)
-    only(first, second, third, running=[third])
-    record = recorded(first, second)
-    start_again(record, [first, second])
-    bound.clear()  # the start before had no record, and compiled on idle cores
-    with generated() as names:
-        device.load(first.__name__)
-        assert names == [first.__name__, second.__name__], "the record does not name the third"
-        until(lambda: bound)
-        device.load(second.__name__)
-    assert names == [first.__name__, second.__name__], "its launch generates nothing"
-    assert found_at_load() == [True, True]
-
-
-def test_what_a_record_names_is_built_where_its_source_has_changed(
-    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], bound: list[str]
-) -> None:
-    first, second = plain(1, SLOW), plain(2)
-    only(first, second)
-    record = recorded(first, second)
-    second.N = 7  # type: ignore[attr-defined]
-    start_again(record, [first, second])
-    bound.clear()  # the start before had no record, and compiled on idle cores
-    with generated() as names:
-        device.load(first.__name__)
-        until(lambda: bound)
-        device.load(second.__name__)
-    assert names == [first.__name__, second.__name__]
-    assert found_at_load() == [True, True]
-    ahead = next(Path(wp.config.kernel_cache_dir).glob(f"wp_{second.__name__}*/*.cu")).read_text()
-    assert "7" in ahead
-
-
-class Start:
-    """A start of which one build was begun, and its threads, which run what they are given at :meth:`run`."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        self.start = ProgramStart(installed().engine, tmp_path / "start.json", "1.0", lambda _: False)
-        self.build: Future[None] = Future()
-        self.start._builds[MODULE.place] = self.build
-        self.start._threads = self.start._followers = self
-        self.submitted: list[Callable[[], None]] = []
-        self.called: list[str] = []
-
-    def submit(self, call: Callable[[], None]) -> None:
-        self.submitted.append(call)
-
-    def close(self) -> None:
-        self.build.cancel()
-
-    def after_build(self, module: Any = MODULE) -> None:
-        self.start.after_build(module, lambda: self.called.append("call"))
-
-    def run(self) -> list[str]:
-        for call in self.submitted:
-            call()
-        return self.called
-
-
-@pytest.mark.parametrize("is_done", [False, True])
-def test_what_follows_a_build_runs_on_a_thread(is_done: bool, device: StandIn, tmp_path: Path) -> None:
-    start = Start(tmp_path)
-    if is_done:
-        start.build.set_result(None)
-    start.after_build()
-    if not is_done:
-        assert start.submitted == []
-        start.build.set_exception(WorkerError("it ended"))
-    assert start.called == [], "the launch does not run it"
-    assert start.run() == ["call"]
-
-
-def test_without_a_build_it_runs_at_once(device: StandIn, tmp_path: Path) -> None:
-    start = Start(tmp_path)
-    start.after_build(replace(MODULE, name="another"))
-    assert start.run() == ["call"]
-
-
-def test_a_stopped_start_begins_nothing_more(device: StandIn, tmp_path: Path) -> None:
-    start = Start(tmp_path)
-    start.after_build()
-    start.start.stop()
-    assert start.build.cancelled()
-    start.after_build()
-    start.after_build(replace(MODULE, name="another"))
-    assert start.submitted == []
-
-
-def test_another_start_takes_the_place_of_what_was_begun(
-    device: StandIn, only: Callable[..., None], recorded: Callable[..., Path], tmp_path: Path
-) -> None:
-    first, second, third = plain(1, SLOW), plain(2), plain(3)
-    only(first, second, third)
-    record = recorded(first, second)
-    start_again(record, [first, second])
-    device.load(first.__name__)
-    assert isinstance(installed().engine.idle, RecordedModules)
-    installed().begin_start(tmp_path / "other.json")
-    device.load(second.__name__)
-    assert isinstance(installed().engine.idle, IdleBuilds), "the other record does not exist yet"
-
-
-def test_a_forked_child_has_no_start(device: StandIn, tmp_path: Path) -> None:
-    warp_tiles.disable()
-    warp_tiles.enable(start=tmp_path / "start.json")
-    engine = installed().engine
-    engine.after_fork()
-    assert (engine.idle, engine.on_loaded) == (None, None)
-    assert engine.idle_builds(lambda begun: begun) is None
-
-
-def test_generation_ends_with_the_wait(device: StandIn, only: Callable[..., None]) -> None:
-    known, second = plain(1), plain(2)
-    only(known)
-    device.load(known.__name__)
-    only(known, second)
-    warp_module(known).execs.clear()
-    hash_again(warp_module(known))
-    reloads = installed().reloads
-    modules = IdleModules(reloads, {known.__name__: 64, second.__name__: 64})
-    given = {"device": device, "output_arch": 90}
-    assert modules.generate(60.0, lambda: False, given) is None, "the first one is known, and the wait has ended"
-    assert modules.generate(60.0, lambda: True, given).module.name == second.__name__
-
-
-def test_waits_that_end_and_starts_that_are_stopped_generate_no_more(device: StandIn, tmp_path: Path) -> None:
-    start, asked = Start(tmp_path).start, list[bool]()
-
-    def generate(_: float, is_waiting: Callable[[], bool]) -> IdleModule:
-        asked.append(is_waiting())
-        work.set_result(None) if not work.done() else start.stop()
-        asked.append(is_waiting())
-        return module_of(len(asked))
-
-    modules = RecordedModules(installed().engine, start, generate)
-    work: Future[None] = Future()
-    modules.wait(work, 1000, installed().engine.build_context(current()).pool)
-    assert asked == [True, False]
-    cache = SimpleNamespace(is_locked=lambda _: True)
-    modules.wait_for_lock(SimpleNamespace(modules=cache), module_of(0).key)  # type: ignore[arg-type]
-    assert asked == [True, False, True, False]
-
-
-def test_what_follows_a_build_does_not_wait_for_those_behind_it(device: StandIn, tmp_path: Path) -> None:
-    start, called = ProgramStart(installed().engine, tmp_path / "start.json", "1.0", lambda _: False), threading.Event()
-    start._threads = DaemonThreads(1, "test")
-    ends = [threading.Event() for _ in range(3)]
-    for number, end in enumerate(ends):
-        module = replace(MODULE, name=f"m{number}")
-        start._queue(
-            start._threads, lambda *_, end=end: end.wait(20), installed().engine.build_context(current()), module
-        )
-    start.after_build(replace(MODULE, name="m0"), called.set)
-    ends[0].set()
-    assert called.wait(20)
-    until(lambda: len(start._builds) == 2)
-    for end in ends:
-        end.set()
-    start.stop()

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -88,59 +89,50 @@ def test_a_kernel_that_is_added_after_a_launch_is_compiled_too(device: StandIn) 
     assert built() == 0, "the launch found the module with both kernels"
 
 
-def test_modules_of_running_functions_are_compiled_before_their_launches(
-    device: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caller = KERNEL.format(name="last", value=2.0) + "def program(first):\n    first()\n    launch(last)\n"
-    first, second, other = (
-        load(KERNEL.format(name="first", value=1.0)),
-        load(caller),
-        load(KERNEL.format(name="never", value=3.0)),
-    )
-    out, order = wp.zeros(1, dtype=float, device="cpu"), []
-    compiled = rehearsal.compiled
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> tuple[list[ModuleType], list[IdleModule]]:
+    """A module whose function ``program()`` launches the kernel of the other one first, and what is compiled of both.
+
+    The modules are in the order of their launches.
+    """
+    caller = KERNEL.format(name="last", value=2.0) + "def program(first):\n    launch(first)\n    launch(last)\n"
+    modules, out = [load(KERNEL.format(name="first", value=1.0)), load(caller)], wp.zeros(1, dtype=float, device="cpu")
+    launch = lambda kernel: wp.launch(kernel, dim=1, inputs=[out], block_dim=64, device="cpu")  # noqa: E731
+    order, compiled = list[IdleModule](), rehearsal.compiled
 
     def note(engine: Any, one: IdleModule) -> bool:
-        order.append(one.module.name)
+        order.append(one)
         return compiled(engine, one)
-
-    def launch(kernel: Any) -> None:
-        order.append("a launch")
-        wp.launch(kernel, dim=1, inputs=[out], device="cpu")
 
     monkeypatch.setattr(rehearsal, "compiled", note)
     monkeypatch.setattr(rehearsal, "available_cores", lambda: 1)
-    monkeypatch.setitem(vars(second), "launch", launch)
-    assert rehearsed(lambda: second.program(lambda: launch(first.first)), device) == (2, "")
-    assert [name for name in order if name != "a launch"] == [first.__name__, second.__name__]
-    assert order.count(second.__name__) == 1, "its launch does not generate it again"
+    monkeypatch.setitem(vars(modules[1]), "launch", launch)
+    return modules, order
+
+
+def test_modules_of_running_functions_are_compiled_before_their_launches(
+    device: StandIn, two: tuple[list[ModuleType], list[IdleModule]]
+) -> None:
+    (first, second), order = two
+    other = load(KERNEL.format(name="never", value=3.0))
+    assert rehearsed(lambda: second.program(first.first), device) == (2, "")
+    names = [one.module.name for one in order]
+    assert names == [first.__name__, second.__name__], "its launch does not generate it again"
     for module in (first, second):
-        device.load(module.__name__)
+        device.load(module.__name__, 64)
     assert built() == 0
     device.load(other.__name__)
     assert built() == 1
 
 
-def test_launches_teach_the_block_size_of_the_others(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    caller = KERNEL.format(name="last", value=2.0) + "def program(first):\n    first()\n    launch(last)\n"
-    first, second = load(KERNEL.format(name="first", value=1.0)), load(caller)
-    out, sizes = wp.zeros(1, dtype=float, device="cpu"), []
+def test_launches_teach_the_block_size_of_the_others(
+    device: StandIn, two: tuple[list[ModuleType], list[IdleModule]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first, second), order = two
     monkeypatch.setattr("warp_tiles._warp.idle._package", lambda _: "one package")
-    compiled = rehearsal.compiled
-
-    def note(engine: Any, one: IdleModule) -> bool:
-        sizes.append(one.module.block_dim)
-        return compiled(engine, one)
-
-    def launch(kernel: Any) -> None:
-        wp.launch(kernel, dim=1, inputs=[out], block_dim=64, device="cpu")
-
-    monkeypatch.setattr(rehearsal, "compiled", note)
-    monkeypatch.setitem(vars(second), "launch", launch)
-    warp_module = wp.get_module(second.__name__)
-    warp_module.options["block_dim"] = 32
-    assert rehearsed(lambda: second.program(lambda: launch(first.first)), device)[1] == ""
-    assert sizes == [64, 64]
+    wp.get_module(second.__name__).options["block_dim"] = 32
+    assert rehearsed(lambda: second.program(first.first), device) == (2, "")
+    assert [one.module.block_dim for one in order] == [64, 64]
 
 
 def test_a_question_about_occupancy_loads_nothing_and_is_answered(device: StandIn) -> None:

@@ -344,6 +344,7 @@ class ProgramStart:
     Attributes:
         recorded: The first block size of each module that this process compiles ahead, by name, in their order.
             Empty if the record is not used, or if a remote store serves it; None if there is none.
+        is_stopped: True if no further fetch or build begins.
     """
 
     def __init__(
@@ -372,7 +373,7 @@ class ProgramStart:
         self._threads: DaemonThreads | None = None
         self._fetches = DaemonThreads(_FETCHES, "warp_tiles_fetch")  # these wait for no build
         self._followers = DaemonThreads(_FETCHES, "warp_tiles_follow")  # nor do what follows builds wait for the next
-        self._is_stopped = False
+        self.is_stopped = False
 
     def begin(self, instead_of: ProgramStart | None = None) -> None:
         """Start compiling what the record names, on threads. A record that cannot be used is warned of, and stays.
@@ -423,14 +424,9 @@ class ProgramStart:
         is_named = module.linked is not None or not is_foreign
         return is_for_here and not (is_named and self._in_warps_folder(module.file))
 
-    @property
-    def is_stopped(self) -> bool:
-        """True if no further fetch or build begins."""
-        return self._is_stopped
-
     def stop(self) -> None:
         """Begin no further fetch or build."""
-        self._is_stopped = True
+        self.is_stopped = True
         for threads in filter(None, (self._fetches, self._threads, self._followers)):
             threads.close()
 
@@ -438,7 +434,7 @@ class ProgramStart:
         """Ask the remote store, once, what it has. Fetch that side by side, and compile the rest, in order."""
         held = context.remote.listed(MODULE) if context.remote is not None else None
         for module in modules:
-            if self._is_stopped:
+            if self.is_stopped:
                 return
             key = None
             with suppressed(WarpTilesError, TypeError, OSError):  # its build meets it again
@@ -482,7 +478,7 @@ class ProgramStart:
         """Run ``call`` on a thread, once the record's build of a module has ended. A stopped start runs none."""
 
         def run(build: Future[None] | None = None) -> None:
-            if self._is_stopped or (build is not None and build.cancelled()):
+            if self.is_stopped or (build is not None and build.cancelled()):
                 return
             with suppressed(RuntimeError):  # it is stopped now
                 self._followers.submit(call)
@@ -493,7 +489,7 @@ class ProgramStart:
             build.add_done_callback(run)
 
     def _compile(self, context: BuildContext, module: StartModule, asks: bool = True) -> None:
-        if self._is_stopped:
+        if self.is_stopped:
             return
         started = now_s()
         try:

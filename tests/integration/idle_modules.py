@@ -1,0 +1,45 @@
+"""Modules that may be generated ahead of their launches, and what became of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import warp as wp
+
+import warp_tiles
+from tests.integration.helpers import load
+from tests.store.test_start_record import MODULE
+from warp_tiles.build.idle import IdleModule
+from warp_tiles.settings import Settings
+from warp_tiles.store.key import CacheKey
+
+PLAIN = """
+N = {value}
+{more}
+@wp.kernel(enable_backward={backward})
+def plain(out: wp.array(dtype=float)):
+    i = wp.tid()
+    out[i] = {expression}
+"""
+SLOW = " + ".join(f"wp.sin(out[i] * {i}.0 + float(N))" for i in range(20))
+
+
+def plain(value: int = 1, expression: str = "float(N)", more: str = "", *, backward: bool = False) -> ModuleType:
+    return load(PLAIN.format(value=value, expression=expression, more=more, backward=backward))
+
+
+def warp_module(module: ModuleType) -> Any:
+    return wp.get_module(module.__name__)
+
+
+def found_at_load() -> list[bool]:
+    return [record["found"] for record in warp_tiles.report()["modules"] if "output" in record]
+
+
+def module_of(number: int, kilobytes: int = 100) -> IdleModule:
+    key = CacheKey.of({"number": str(number)})
+    module = replace(MODULE, name=f"m{number}", source="x" * (kilobytes * 1000))
+    context = SimpleNamespace(settings=Settings(), remote=object())
+    return IdleModule(module, key, None, context)  # type: ignore[arg-type]
