@@ -64,7 +64,7 @@ class IdleModules:
         self._reloads = reloads
         self._recorded = recorded
         self._tried: WeakSet[Any] = WeakSet()
-        self._generated: WeakKeyDictionary[Any, set[tuple[object, ...]]] = WeakKeyDictionary()
+        self._states: WeakKeyDictionary[Any, set[tuple[object, ...]]] = WeakKeyDictionary()  # that were generated
         self._launched: dict[str, Counter[int]] = {}  # block sizes of launches that loaded nothing, by package
 
     def generate(
@@ -93,7 +93,7 @@ class IdleModules:
                 threads = self._recorded[module.name] if self._recorded is not None else self._threads_of(module, given)
                 found = _generated(self._reloads, module, threads, given)
                 if found is not None and found.start is not None:
-                    self._generated.setdefault(module, set()).add(_state(module, threads, given))
+                    self._states.setdefault(module, set()).add(_state(module, threads, given))
                     return found
                 if now_s() > end or not is_waiting():
                     return None
@@ -122,7 +122,7 @@ class IdleModules:
         given = {"device": device, "output_arch": module._get_compile_arch(device)}
         self._tried.add(module)
         self._launched.setdefault(_package(module), Counter())[threads] += 1
-        if _state(module, threads, given) not in self._generated.get(module, ()):
+        if _state(module, threads, given) not in self._states.get(module, ()):
             with find("codegen._codegen_lock"):
                 is_free = not module.execs and (not module.hashers or hash_again(module))
                 found = _generated(self._reloads, module, threads, given, is_launched=True) if is_free else None

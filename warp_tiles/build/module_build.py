@@ -198,9 +198,8 @@ class ModuleBuild:
         self, source_path: Path, output_path: Path, arch: int, native_dir: str, keywords: Mapping[str, Any]
     ) -> ModuleSource:
         module = ModuleSource(source_path.name, arch, output_path.suffix[1:], native_dir, keywords)
-        return (
-            replace(module, suffix=self.plan.arch_suffix) if module.output == "cubin" else module
-        )  # its loops need it
+        is_cubin = module.output == "cubin"  # whose loops may need the suffix
+        return replace(module, suffix=self.plan.arch_suffix) if is_cubin else module
 
     def _note(self, module: ModuleSource, text: str, digest: str) -> None:
         """Note the module in the start record."""

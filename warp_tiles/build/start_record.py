@@ -372,7 +372,7 @@ class ProgramStart:
         self._compiled: dict[str, float] = {}  # seconds, by digest
         self._threads: DaemonThreads | None = None
         self._fetches = DaemonThreads(_FETCHES, "warp_tiles_fetch")  # these wait for no build
-        self._followers = DaemonThreads(_FETCHES, "warp_tiles_follow")  # nor do what follows builds wait for the next
+        self._followers = DaemonThreads(_FETCHES, "warp_tiles_follow")  # what follows a build waits for no other
         self.is_stopped = False
 
     def begin(self, instead_of: ProgramStart | None = None) -> None:
