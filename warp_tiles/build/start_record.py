@@ -325,6 +325,16 @@ def _bare_plan(context: BuildContext, module: StartModule) -> ModulePlan:
     return ModulePlan(module.name, module.arch, module.block_dim, (), (), context.settings)
 
 
+def build_order(modules: Sequence[StartModule], jobs: int) -> list[StartModule]:
+    """Modules that would end last come first, the longest one foremost; the others keep their order.
+
+    They are those whose source is longer than one compiler process's share of all sources: the time to compile a module
+    is about proportional to the length of its source.
+    """
+    share = sum(len(one.source) for one in modules) / jobs
+    return sorted(modules, key=lambda one: -len(one.source) if len(one.source) > share else 0)
+
+
 def key_of(engine: Engine, context: BuildContext, module: StartModule) -> CacheKey | None:
     """The key under which a launch looks a module up; None if nothing covers it."""
     source = module.module_source()
@@ -405,10 +415,12 @@ class ProgramStart:
             return
         self._threads = DaemonThreads(context.pool.jobs, "warp_tiles_start")
         is_foreign = bool(self._engine.foreign_trust(now))
-        modules = [one for one in record.modules if self._may_be_needed(one, is_foreign)]
+        needed = [one for one in record.modules if self._may_be_needed(one, is_foreign)]
+        modules = build_order(needed, context.pool.jobs)
         if context.remote is None:
-            for module in modules:
+            for module in needed:
                 self.recorded.setdefault(module.name, module.block_dim)
+            for module in modules:
                 self._queue(self._threads, self._compile, context, module)
         else:
             self._fetches.submit(self._fetch_or_compile, context, self._threads, modules)

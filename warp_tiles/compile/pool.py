@@ -86,7 +86,8 @@ class _Process:
                     [sys.executable, "-c", _BOOTSTRAP, str(package), str(os.getpid()), *folder],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    env={**os.environ, "PYTHONPATH": import_path()},
+                    # NVRTC's own cache would start the driver, and keeps no log
+                    env={**os.environ, "PYTHONPATH": import_path(), "CUDA_CACHE_DISABLE": "1"},
                     start_new_session=True,  # the terminal interrupts only the script; its end closes the pipe
                 )
         except OSError as error:
