@@ -57,7 +57,7 @@ def process_of(pool: CompilerPool) -> subprocess.Popen[bytes]:
 
 
 def test_a_compiler_process_uses_no_cache_of_the_driver(shared: CompilerPool) -> None:
-    """NVRTC's own cache would start the driver there, and a compilation that it answers has no log."""
+    """NVRTC's own cache would start the driver there."""
     shared.submit(GOOD).result(60)
     variables = Path(f"/proc/{process_of(shared).pid}/environ").read_bytes().split(b"\0")
     assert b"CUDA_CACHE_DISABLE=1" in variables

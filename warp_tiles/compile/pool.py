@@ -86,7 +86,7 @@ class _Process:
                     [sys.executable, "-c", _BOOTSTRAP, str(package), str(os.getpid()), *folder],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    # NVRTC's own cache would start the driver, and keeps no log
+                    # otherwise NVRTC's own cache starts the driver in it
                     env={**os.environ, "PYTHONPATH": import_path(), "CUDA_CACHE_DISABLE": "1"},
                     start_new_session=True,  # the terminal interrupts only the script; its end closes the pipe
                 )
