@@ -172,8 +172,10 @@ class Tuner:
                 configs = list(by_identity(wanted).values())
                 try:
                     with self.devices(placed, configs) as devices:
-                        options = {"jobs": self.jobs * len(devices), "default": configs[0]}
-                        question.search(configs, devices, left_s, finished, what=placed.kernel, **options)
+                        jobs = self.jobs * len(devices)
+                        question.search(
+                            configs, devices, left_s, finished, jobs=jobs, what=placed.kernel, default=configs[0]
+                        )
                 except ToolchainError:
                     raise
                 except WarpTilesError as failure:  # this launch cannot be repeated; others may

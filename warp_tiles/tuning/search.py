@@ -72,57 +72,6 @@ class Counters:
     measure_s: float = 0.0
 
 
-def search(
-    configs: Sequence[Config],
-    devices: Sequence[SearchDevice],
-    *,
-    effort: Effort | None = None,
-    jobs: int = 0,
-    budget_s: float = 0.0,
-    soft: Mapping[str, Any] | None = None,
-    finished: Callable[[Sequence[Timing]], object] = lambda timings: None,
-    what: str = "",
-    default: Config | None = None,
-    counters: Counters | None = None,
-) -> tuple[Timing, ...]:
-    """Build and measure configurations.
-
-    With several devices, or with a default, the fastest configurations are measured once more at the end, alternately
-    and on the first device. So their times are comparable, and none of them is the fastest by chance.
-
-    If one of several devices is lost, there is a warning, and the others continue its work. The configuration that
-    broke it has failed.
-
-    Args:
-        configs: The configurations; they are assigned to the devices in turn.
-        devices: The devices; at least one.
-        effort: Amount of measurement; None for the default.
-        jobs: Number of parallel builds; 0 for one per core.
-        budget_s: Seconds after which the search stops with the results so far; 0 for no limit.
-        soft: The soft part of the environment, stored with each timing.
-        finished: Called with timings as soon as they are final. At an interruption it gets the timings so far as
-            unfinished. It does not get builds that failed for a transient cause (:func:`is_transient`).
-        what: Name of the tuned function, for the progress bar.
-        default: One of the configurations, which the final measurement contains even if it is slow.
-        counters: Receives the builds and measurements.
-
-    Returns:
-        The builds that failed for a transient cause.
-
-    Raises:
-        ToolchainError: The last device was lost.
-    """
-    bar = new_bar(f"tuning {what}")
-    # a terminal has one bar; searches beside each other, on a cluster, have none
-    is_shown = is_enabled() and threading.current_thread() is threading.main_thread()
-    with bar if is_shown else contextlib.nullcontext():
-        deadline = time.monotonic() + budget_s if budget_s else math.inf
-        task = bar.add_task("", total=len(configs))
-        guards, jobs = [_Guard(device) for device in devices], jobs or available_cores()
-        effort, counters = effort or Effort(), counters or Counters()
-        return _Search(guards, effort, jobs, deadline, soft, bar, task, finished, counters).run(configs, default)
-
-
 def by_identity(configs: Iterable[Config]) -> dict[str, Config]:
     """Configurations by their identities, each once."""
     return {identity(config): config for config in configs}
@@ -179,21 +128,39 @@ class Question:
         self,
         configs: Sequence[Config],
         devices: Sequence[SearchDevice],
-        budget_s: float,
-        finished: Callable[[Sequence[Timing], Record], None] = lambda timings, record: None,
-        **options: Any,
+        budget_s: float = 0.0,
+        finished: Callable[[Sequence[Timing], Record], object] = lambda timings, record: None,
+        *,
+        effort: Effort | None = None,
+        jobs: int = 0,
+        what: str = "",
+        default: Config | None = None,
+        counters: Counters | None = None,
     ) -> tuple[Timing, ...]:
-        """Measure configurations, and store each timing when it is final.
+        """Build and measure configurations, and store each timing when it is final.
+
+        With several devices, or with a default, the fastest configurations are measured once more at the end,
+        alternately and on the first device. So their times are comparable, and none of them is the fastest by chance.
+
+        If one of several devices is lost, there is a warning, and the others continue its work. The configuration that
+        broke it has failed. At an interruption, the timings so far are stored as unfinished.
 
         Args:
-            configs: The configurations.
-            devices: See :func:`search`, like the next one.
-            budget_s: See :func:`search`.
-            finished: Called with timings and the record that they were added to.
-            options: More arguments of :func:`search`.
+            configs: The configurations; they are assigned to the devices in turn.
+            devices: The devices; at least one.
+            budget_s: Seconds after which the search stops with the results so far; 0 for no limit.
+            finished: Called with final timings and the record that they were added to.
+            effort: Amount of measurement; None for the default.
+            jobs: Number of parallel builds; 0 for one per core.
+            what: Name of the tuned function, for the progress bar.
+            default: One of the configurations, which the final measurement contains even if it is slow.
+            counters: Receives the builds and measurements.
 
         Returns:
-            See :func:`search`.
+            The builds that failed for a transient cause (:func:`is_transient`), which are not stored.
+
+        Raises:
+            ToolchainError: The last device was lost.
         """
         # without this, a small budget would never be enough
         before = self.record().timings if budget_s else ()
@@ -201,8 +168,15 @@ class Question:
         def store(timings: Sequence[Timing]) -> None:
             finished(timings, self.store.merge(self.key, settled(timings, before)))
 
-        soft = self.key.environment.soft()
-        return search(configs, devices, budget_s=budget_s, soft=soft, finished=store, **options)
+        bar = new_bar(f"tuning {what}")
+        # a terminal has one bar; searches beside each other, on a cluster, have none
+        is_shown = is_enabled() and threading.current_thread() is threading.main_thread()
+        with bar if is_shown else contextlib.nullcontext():
+            deadline = time.monotonic() + budget_s if budget_s else math.inf
+            task = bar.add_task("", total=len(configs))
+            guards, jobs = [_Guard(device) for device in devices], jobs or available_cores()
+            soft, effort, counters = self.key.environment.soft(), effort or Effort(), counters or Counters()
+            return _Search(guards, effort, jobs, deadline, soft, bar, task, store, counters).run(configs, default)
 
 
 # ---- the search
@@ -249,7 +223,7 @@ class _Search:
     effort: Effort
     jobs: int
     deadline: float
-    soft: Mapping[str, Any] | None
+    soft: Mapping[str, Any]
     bar: Progress
     task: TaskID
     finished: Callable[[Sequence[Timing]], object]
