@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("warp_tiles")
 
 _TOLERANCE = 0.03  # of the largest element: answers differ by the order of additions
-_MEASUREMENT = Measurement(reference="first", rtol=0.0, atol=_TOLERANCE, is_scaled=True)
 
 
 @dataclass(frozen=True)
@@ -64,11 +63,7 @@ class PlacedLaunch:
 #: Enters a block with the devices that measure answers of a place; see :func:`local_devices`.
 Devices = Callable[[PlacedLaunch, Sequence[Config]], AbstractContextManager[Sequence[SearchDevice]]]
 #: Called after each batch of answers with the place and its record so far.
-Progress = Callable[[Place, Record], None]
-
-
-def silent(place: Place, record: Record) -> None:
-    """Show no progress."""
+Progress = Callable[[Place, Record], object]
 
 
 @dataclass(frozen=True)
@@ -141,7 +136,9 @@ class Tuner:
         key = place.key(self.source, self.environment)
         return Question(key, self.store, by_identity(place.configs), self.reuse_stale)
 
-    def tune(self, placed: PlacedLaunch, budget_s: float = 0.0, progress: Progress = silent) -> TunedPlace:
+    def tune(
+        self, placed: PlacedLaunch, budget_s: float = 0.0, progress: Progress = lambda place, record: None
+    ) -> TunedPlace:
         """Measure the answers without a usable timing. Each batch is stored as soon as it is measured.
 
         The default and the best answer so far are measured again, so that all run under one clock.
@@ -186,18 +183,9 @@ class Tuner:
         return TunedPlace(place, placed.kernel, question.record(), len(new), error)
 
     def tune_all(
-        self, places: Iterable[PlacedLaunch], budget_s: float = 0.0, progress: Progress = silent
+        self, places: Iterable[PlacedLaunch], budget_s: float = 0.0, progress: Progress = lambda place, record: None
     ) -> list[TunedPlace]:
-        """Tune places one after another. Time that a place leaves goes to the next ones.
-
-        Args:
-            places: The places with their launches.
-            budget_s: Seconds for all of them; 0 for no limit.
-            progress: Called after each batch.
-
-        Raises:
-            ToolchainError: Nothing can be built or measured here.
-        """
+        """Tune places one after another, see :meth:`tune`. Time that a place leaves goes to the next ones."""
         wanted = list(places)
         end = time.monotonic() + budget_s if budget_s else math.inf
         found = []
@@ -215,15 +203,7 @@ class Tuner:
 
 
 def local_tuner(engine: Engine, now: Settings, devices: Sequence[Any]) -> Tuner:
-    """Returns the tuner of a GPU of this machine.
-
-    Args:
-        engine: Builds candidates.
-        devices: Warp's devices: the GPU, then others like it that share the work.
-
-    Raises:
-        ToolchainError: There is no compiler.
-    """
+    """The tuner of a GPU of this machine, see :meth:`Tuner.of`. The devices are the GPU, then others like it."""
     return Tuner.of(engine, now, environment_of(devices[0]), compile_arch(devices[0]), partial(local_devices, devices))
 
 
@@ -231,12 +211,7 @@ def local_tuner(engine: Engine, now: Settings, devices: Sequence[Any]) -> Tuner:
 def local_devices(
     devices: Sequence[Any], placed: PlacedLaunch, configs: Sequence[Config]
 ) -> Iterator[Sequence[SearchDevice]]:
-    """Enter a block with GPUs of this machine that launch the answers of a place.
-
-    Args:
-        devices: Warp's devices: a GPU, then others like it.
-        configs: The answers.
-    """
+    """Enter a block with GPUs of this machine, which are alike and launch the answers of a place."""
     launch, (device, *others) = placed.launch, devices
     names = argument_names(launch.kernel)
     copies: dict[str, TunedLaunch] = {}
@@ -255,7 +230,7 @@ def local_devices(
         launch.values,
         frozenset(names[len(names) - launch.outputs :]),
         lambda config, arguments: launch.dim,
-        replace(_MEASUREMENT, devices=tuple(others)),
+        Measurement(reference="first", rtol=0.0, atol=_TOLERANCE, devices=tuple(others), is_scaled=True),
         device,
         placed.place.configs[:1],
         {"adjoint": placed.place.adjoint, "is_planned": True},
@@ -286,13 +261,7 @@ def _copy(launch: NotedLaunch, answers: str) -> Any:
 
 
 def places_of(engine: Engine, launches: Iterable[NotedLaunch], arch: int) -> list[PlacedLaunch]:
-    """Returns the places of kernels, each once, with its largest launch.
-
-    Args:
-        engine: Plans the kernels.
-        launches: The launches; those on the CPU have no places.
-        arch: The architecture that Warp compiles for.
-    """
+    """Returns the places of kernels, each once, with its largest launch. Launches on the CPU have no places."""
     found: dict[Place, PlacedLaunch] = {}
     for launch in launches:
         if launch.device.is_cpu:

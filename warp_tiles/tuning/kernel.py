@@ -38,7 +38,6 @@ from warp_tiles.tuning.store import RecordStore, open_store
 
 Arguments = Sequence[Any] | Mapping[str, Any] | SimpleNamespace  # in order or by name
 log = logging.getLogger("warp_tiles")
-UNTUNED = ("off", "scalar", "fast")  # policies without look-ups and measurements
 _MOST_KEYS = 4096  # whose choices are kept in the process
 _RETRY_AFTER_S = 1.0  # after a launch of the default because another process searches
 
@@ -140,7 +139,7 @@ class TunedKernel:
         if chosen is None:
             written = frozenset(self._names[len(inputs) : len(inputs) + len(outputs)]) if outputs else None
             chosen = self._launch_for(choice_key, values, device, written, stream)
-        dim = self._dim(chosen.config, SimpleNamespace(**dict(zip(self._names, values))))
+        dim = self._dim(chosen.config, namespace(self._names, values))
         launch = wp.launch_tiled if self._measurement.tiled else wp.launch
         launch(
             chosen.kernel,
@@ -280,7 +279,7 @@ class TunedKernel:
     def _choice_key(self, values: Sequence[Any], device: Any) -> Any:
         """Returns the values that decide the choice within this process. A later launch only hashes them."""
         if callable(self._key):
-            found = self._key(SimpleNamespace(**dict(zip(self._names, values))))
+            found = self._key(namespace(self._names, values))
             return device.alias, is_enabled(), tuple(sorted((name, hashable(value)) for name, value in found.items()))
         parts: list[Any] = [device.alias, is_enabled()]
         for position in self._positions:
@@ -338,7 +337,7 @@ class TunedKernel:
             LockedError: The policy is ``locked``, and there is no record.
         """
         default, now = self._factory.default, current()
-        if now.policy in UNTUNED:
+        if not now.rules.records:
             return default
         question = self._ask(values, device)
         self.counters.lookups += 1
@@ -397,8 +396,7 @@ class TunedKernel:
                 return None
             if question.winner(record) is not None:  # the other search was cut short
                 break
-        winner = question.winner(record)
-        if winner is not None:
+        if (winner := question.winner(record)) is not None:
             return winner.config
         if not question.wanted.keys() <= {timing.identity for timing in record.timings}:
             log.warning("tuning %r: the budget of %g s ended before a measurement", self, current().tune_budget_s)
@@ -420,12 +418,7 @@ class TunedKernel:
         )
 
     def _search(self, question: Question, launches: KernelLaunches, pending: Sequence[Config]) -> Record:
-        """Build and measure configurations.
-
-        Returns:
-            Timings of builds that failed for a transient cause. They are not stored, and the next search tries these
-            builds again.
-        """
+        """Measure configurations. Returns those that failed for a transient cause, which the next search builds again."""
         self.counters.searches += 1
         options, budget_s = self._measurement, current().tune_budget_s
         with launches.devices(pending) as devices:

@@ -91,12 +91,7 @@ class TuningKey:
 
     def to_json(self) -> dict[str, Any]:
         """The fields by name."""
-        return {
-            "subject": self.subject,
-            "values": dict(self.values),
-            "source": self.source,
-            "environment": asdict(self.environment),
-        }
+        return asdict(self) | {"values": dict(self.values)}
 
     @classmethod
     def from_json(cls, data: Any) -> TuningKey:
@@ -124,11 +119,7 @@ class TuningKey:
 
 
 def environment_of(device: Any) -> Environment:
-    """Returns the environment for which a measurement on a Warp device is valid.
-
-    Args:
-        device: Warp's device, or its name.
-    """
+    """Returns the environment for which a measurement on a Warp device is valid, which may be given by name."""
     import warp as wp
 
     found = wp.get_device(device)
@@ -139,13 +130,9 @@ def environment_of(device: Any) -> Environment:
 
 
 def alike(device: Any, others: Iterable[Any]) -> list[Any]:
-    """Returns the GPUs with the same name, architecture and multiprocessor count, whose measurements hold for a device.
+    """Returns the other GPUs of the same name, architecture and multiprocessor count, each once.
 
-    Args:
-        others: Warp's devices; no CUDA context is made on those that differ.
-
-    Returns:
-        The matching GPUs of ``others``, each once and without ``device``.
+    A device's measurements hold for them. No CUDA context is made on those that differ.
     """
     kind = (device.name, device.arch, device.sm_count) if device.is_cuda else None
     found = {
