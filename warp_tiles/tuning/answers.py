@@ -77,9 +77,7 @@ class Answers:
         try:
             return MeasuredPipeline(pipeline_of(found[0]), found[1])
         except ValueError as error:
-            if digest in self.forced:  # the candidate of a search fails
-                raise
-            _warn_of(self.records[digest], question.describe(), str(error))
+            self._ignore(digest, question, error)
             return None
 
     def best(self, variant: GemmProblem, providers: Sequence[str]) -> TunedChoice | None:
@@ -92,24 +90,30 @@ class Answers:
             return None
         try:
             tile_config = tile_config_of(found[0])
-            is_unfit = tile_config is not None and not fits(variant, tile_config)
-            problem = f"its tile configuration does not fit: {tile_config}" if is_unfit else ""
+            if tile_config is not None and not fits(variant, tile_config):
+                raise ValueError(f"its tile configuration does not fit: {tile_config}")
+            return TunedChoice(str(found[0]["provider"]), tile_config, found[1])
         except ValueError as error:
-            tile_config, problem = None, str(error)
-        if problem and digest in self.forced:  # the candidate of a search fails
-            raise ValueError(problem)
-        if problem:
-            _warn_of(self.records[digest], variant.describe(), problem)
+            self._ignore(digest, variant, error)
             return None
-        return TunedChoice(str(found[0]["provider"]), tile_config, found[1])
+
+    def _ignore(self, digest: str, question: LoopQuestion | GemmProblem, error: ValueError) -> None:
+        """Warn that a record is ignored. If a search forces the answer, its candidate fails in place of that."""
+        if digest in self.forced:
+            raise error
+        name = self.records[digest].key.digest[:12]
+        warn_once(
+            f"the tuning record {name} of {question.describe()} is ignored: {error}. "
+            f"Remedy: warp-tiles tune clear {name}, then tune again"
+        )
 
     def _choice(self, digest: str, providers: Sequence[str]) -> tuple[Config, str] | None:
         """The configuration that counts in place of the default, and the reason; None if the default counts."""
         if (forced := self.forced.get(digest)) is not None:
             return (forced, "a search forces it") if forced.get("provider") in (None, *providers) else None
-        record = self.records.get(digest)
-        chosen = self._chosen(record, providers) if record is not None else None
-        return None if record is None or chosen is None else (chosen.config, self._reason(record, chosen))
+        if (record := self.records.get(digest)) is None or (chosen := self._chosen(record, providers)) is None:
+            return None
+        return chosen.config, self._reason(record, chosen)
 
     def _chosen(self, record: Record, providers: Sequence[str]) -> Timing | None:
         """The configuration that a record puts in place of the default; None if the default is faster.
@@ -123,9 +127,9 @@ class Answers:
             if timing.config.get("provider", "auto") in allowed
             and (self.reuse_stale or self.soft is None or dict(timing.soft or {}) == dict(self.soft))
         )
-        usable_record = replace(record, timings=usable)
-        winner = usable_record.winner()
-        return None if winner is None or winner is usable_record.default else winner
+        record = replace(record, timings=usable)
+        winner = record.winner()
+        return None if winner is record.default else winner
 
     def _reason(self, record: Record, chosen: Timing) -> str:
         default = record.default
@@ -139,13 +143,6 @@ class Answers:
         if other:
             text += f", measured with {', '.join(f'{name} {value}' for name, value in other.items())}"
         return text
-
-
-def _warn_of(record: Record, what: str, problem: str) -> None:
-    warn_once(
-        f"the tuning record {record.key.digest[:12]} of {what} is ignored: {problem}. "
-        f"Remedy: warp-tiles tune clear {record.key.digest[:12]}, then tune again"
-    )
 
 
 def source_of(store: ToolchainStore) -> str:
@@ -196,32 +193,26 @@ def _applicable(
 
     # of a GPU that is only named, architecture and size are open
     named = (Environment(now.target_gpu, None, 0, wp.__version__, "", __version__),) if now.target_gpu else ()
-    wanted = present or named
-    ranks = {_hard(environment, named=not present): rank for rank, environment in enumerate(wanted)}
-    stored: dict[str, list[Record]] = {}
-    for item in [item for subject in (LOOP, FUNCTION) for item in records.records(subject)] if ranks else ():
-        stored.setdefault(item.record.key.digest, []).append(item.record)
+    unknown = () if present else ("arch", "multiprocessors")
+
+    def hard(environment: Environment) -> dict[str, Scalar]:
+        return {name: value for name, value in environment.hard().items() if name not in unknown}
+
+    wanted = [hard(environment) for environment in present or named]
+    stored = [record for subject in (LOOP, FUNCTION) for record in records.united(subject)] if wanted else []
     if not stored:
         return {}
     try:
         source = source_of(toolchain)
     except ToolchainError:
         return {}
-    found: dict[str, tuple[int, int, str, Record]] = {}
-    for digest, (first, *others) in sorted(stored.items()):
-        key = first.key
-        rank = ranks.get(_hard(key.environment, named=not present))
-        if key.subject not in (LOOP, FUNCTION) or key.source != source or rank is None:
-            continue
-        record = records.load(key) if others else first
-        if record is not None:  # if a GPU is only named, the record with the most multiprocessors counts
-            question = digest_of(key.subject, key.values)
-            candidate = (rank, -key.environment.multiprocessors, digest, record)
-            found[question] = min(candidate, found.get(question, candidate), key=lambda item: item[:3])
-    return {question: item[-1] for question, item in found.items()}
-
-
-def _hard(environment: Environment, named: bool) -> tuple[tuple[str, Scalar], ...]:
-    """Returns the fields that must be equal. A GPU that is only named has no known architecture and size."""
-    fields = environment.hard()
-    return tuple((name, value) for name, value in fields.items() if not (named and name in ("arch", "multiprocessors")))
+    ranked: list[tuple[int, int, str, Record]] = []
+    for record in stored:
+        key, fields = record.key, hard(record.key.environment)
+        if key.subject in (LOOP, FUNCTION) and key.source == source and fields in wanted:
+            # if a GPU is only named, the record with the most multiprocessors counts
+            ranked.append((wanted.index(fields), -key.environment.multiprocessors, key.digest, record))
+    found: dict[str, Record] = {}
+    for *_, record in sorted(ranked, key=lambda item: item[:3]):
+        found.setdefault(digest_of(record.key.subject, record.key.values), record)
+    return found

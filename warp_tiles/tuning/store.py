@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import hashlib
 import logging
 import os
@@ -18,6 +17,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,19 +56,9 @@ class _Searching(threading.local):
 _searching = _Searching()
 
 
-def _wait(holder: str) -> None:
-    log.warning("waiting for %s, which searches for the same configuration", holder)
-
-
 @dataclass(frozen=True)
 class StoredRecord:
-    """A record and its place.
-
-    Attributes:
-        path: Its file, even if the file could not be written.
-        record: The record of this file alone, without those of other folders.
-        read_only: True if it was shipped, and is never changed.
-    """
+    """The record of one file alone, even if the file could not be written. A shipped one is read-only."""
 
     path: Path
     record: Record
@@ -163,10 +153,9 @@ class RecordStore:
                 except TimeoutError as busy:
                     raise_if_signalled(busy)
                     may_search = False
-                    with (
-                        suppressed(OSError),
-                        files.lock(name, -1.0 if timeout_s is None else timeout_s, _POLL_S, _wait),
-                    ):
+                    wait_s = -1.0 if timeout_s is None else timeout_s
+                    waiting = partial(log.warning, "waiting for %s, which searches for the same configuration")
+                    with suppressed(OSError), files.lock(name, wait_s, _POLL_S, waiting):
                         pass
                 except OSError as error:
                     raise_if_signalled(error)
@@ -197,6 +186,13 @@ class RecordStore:
                 folder.warn_of(error)
         return [stored for stored in found if stored.record.key.subject.startswith(subject_prefix)]
 
+    def united(self, subject_prefix: str = "") -> list[Record]:
+        """The records of :meth:`records`, united over folders as by :meth:`load`, by their keys in order."""
+        found: dict[str, list[Record]] = {}
+        for stored in self.records(subject_prefix):
+            found.setdefault(stored.record.key.digest, []).append(stored.record)
+        return [_united(several[-1].key, several) for _, several in sorted(found.items())]
+
     def find(self, digest_prefix: str) -> StoredRecord:
         """Returns the record whose key begins with these hex digits, from the first folder that has it.
 
@@ -219,13 +215,10 @@ class RecordStore:
         )
 
     def remove(self, digests: Iterable[str] | None = None) -> int:
-        """Remove records from the user's folder.
+        """Remove records from the user's folder, and return the number of their keys.
 
         Args:
             digests: Keys; None for all records, and for damaged files that were set aside.
-
-        Returns:
-            The number of keys that were removed.
 
         Raises:
             RecordError: The folder cannot be changed.
@@ -252,15 +245,12 @@ class RecordStore:
         return len(removed)
 
     def export(self, path: Path, records: Iterable[Record] | None = None, signer: SigningKey | None = None) -> int:
-        """Write records into a bundle, whole or not at all.
+        """Write records into a bundle, whole or not at all, and return their number.
 
         Args:
             path: The file; replaced if it exists.
             records: The records; None for all, united over folders as in :meth:`load`.
             signer: Signs them; None to leave them unsigned.
-
-        Returns:
-            The number of records that were written.
 
         Raises:
             RecordError: The file cannot be written.
@@ -275,18 +265,13 @@ class RecordStore:
             raise RecordError(f"tuning records cannot be exported: {error.message}", remedy=error.remedy) from error
         return count_of(entry)
 
-    def _all(self) -> Iterator[Record]:
-        """All records, united over folders, by their keys in order."""
-        keys = {stored.record.key.digest: stored.record.key for stored in self.records()}
-        return filter(None, (self.load(key) for _, key in sorted(keys.items())))
-
     def entry(self, records: Iterable[Record] | None = None, signer: SigningKey | None = None) -> Entry:
         """Records as the entry of a signer, for a bundle or a remote store. See :meth:`export`.
 
         Raises:
             RecordError: They are more than an import reads.
         """
-        chosen = list(self._all() if records is None else records)
+        chosen = list(self.united() if records is None else records)
         data = encode_records(chosen)
         if len(data) > MAX_EXPORT_BYTES:
             raise RecordError(
@@ -297,7 +282,7 @@ class RecordStore:
         return Entry(key.digest, data, Manifest.describe(key, data, {"records": len(chosen)}))
 
     def import_(self, path: Path, trusted: Mapping[str, PublicKey] | None = None) -> int:
-        """Add the records of an exported file to the user's folder, if all of them are valid.
+        """Add the records of an exported file to the user's folder, if all of them are valid. Returns their number.
 
         Known timings stay. Only timings of configurations that the user's records lack are added. So an import that a
         full disk has cut short can be repeated.
@@ -305,9 +290,6 @@ class RecordStore:
         Args:
             path: A bundle, signed by a trusted key or unsigned.
             trusted: The keys whose signatures count, by key id.
-
-        Returns:
-            The number of records in the file.
 
         Raises:
             RecordError: The file cannot be read, is not an export or has a later schema, or cannot be stored.
@@ -355,11 +337,7 @@ class RecordStore:
         Args:
             remote: The store, with a signing key.
 
-        Returns:
-            The number of records that were written.
-
         Raises:
-            RemoteError: There is no signing key.
             RecordError: The records cannot be read or stored.
         """
         from warp_tiles.store.transfer import Transfer
@@ -370,7 +348,7 @@ class RecordStore:
             found, _ = _objects(remote, signer.public.key_id)
         except RemoteError:  # the store has no lists
             found = {}
-        records = {record.key.digest: record for record in self._all()}
+        records = {record.key.digest: record for record in self.united()}
         replaced = set()
         for key, data in found.items():
             with suppress(ValueError):  # of a later schema, which stays
@@ -391,9 +369,6 @@ class RecordStore:
 
     def pull(self, remote: RemoteStore) -> Transfer:
         """Add the records of all signers that a remote store trusts. Known timings stay.
-
-        Returns:
-            The number of records that were found, and of objects that were skipped or could not be read.
 
         Raises:
             RemoteError: The store does not answer, or cannot be listed.
@@ -440,7 +415,7 @@ def open_store(now: Settings | None = None) -> RecordStore:
     return RecordStore(cache_root(now.cache_dir), now.record_paths, folder="tuning", shared=now.cache_shared)
 
 
-@functools.cache
+@cache
 def _bundled_records(bundle: Path, given: tuple[str, ...]) -> RecordStore:
     """The records of a deployment bundle, which alone count then. They last as long as the process."""
     from warp_tiles.store.bundle import Bundle
