@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from warp_tiles._warp import require_hooks
 from warp_tiles.api import enable
@@ -64,12 +64,9 @@ class SentScript:
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker does with one answer of a place.
+    """What a worker does with one answer of a place: time some launches, or build the answer if ``runs`` is 0.
 
-    Attributes:
-        place: Digest of the place.
-        config: The answer.
-        runs: Launches to time; 0 to build the answer.
+    ``place`` is the digest of the place.
     """
 
     gpu: str
@@ -81,12 +78,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Done:
-    """The answer of a worker.
-
-    Attributes:
-        is_lost: True if the GPU cannot be used any more.
-        failure: The error in place of a result.
-    """
+    """The answer of a worker, or the error in its place. A GPU that is lost cannot be used any more."""
 
     samples_us: tuple[float, ...] = ()
     shared_bytes: int = 0
@@ -201,27 +193,11 @@ class _Candidate(Candidate):
 
 
 class ClusterDevice:
-    """A GPU of a worker as a device of a search.
-
-    Args:
-        client: Dask's client.
-        worker: Address of the worker.
-        perform: Performs a task on the worker.
-    """
+    """A GPU of a worker, which has an address, as a device of a search."""
 
     def __init__(self, client: Any, worker: str, gpu: ClusterGpu, perform: Perform) -> None:
         self._client, self._worker, self._gpu, self._perform = client, worker, gpu, perform
-        self._lost = ""
-
-    @property
-    def is_lost(self) -> bool:
-        """True if the worker or its GPU was lost."""
-        return bool(self._lost)
-
-    @property
-    def name(self) -> str:
-        """The worker and Warp's name of its GPU."""
-        return f"{self._worker} {self._gpu.alias}"
+        self.is_lost = False  # the worker or its GPU
 
     def for_place(self, script: SentScript, place: str) -> SearchDevice:
         """The device of a search for one place of a script."""
@@ -235,15 +211,10 @@ class ClusterDevice:
             def sample_us(candidate: Any, runs: int) -> list[float]:
                 return list(self._run(replace(task, config=candidate.config, runs=runs)).samples_us)
 
-        return SearchDevice(build, Clock(), self.name, lambda: not self.is_lost)
+        return SearchDevice(build, Clock(), f"{self._worker} {self._gpu.alias}", lambda: not self.is_lost)
 
     def _run(self, task: Task) -> Done:
-        """The result of a task.
-
-        Raises:
-            ToolchainError: The worker was lost.
-            WarpTilesError: The answer failed.
-        """
+        """The result of a task. Raises its failure, or ToolchainError if the worker was lost."""
         try:
             sent = self._client.submit(
                 self._perform, task, workers=[self._worker], allow_other_workers=False, pure=False
@@ -253,8 +224,7 @@ class ClusterDevice:
             raise
         except Exception as error:
             raise self._left(f"{type(error).__name__}: {error}") from error
-        if done.is_lost:
-            self._lost = str(done.failure)
+        self.is_lost = self.is_lost or done.is_lost
         if done.failure is not None:
             raise done.failure
         return done
@@ -266,8 +236,7 @@ class ClusterDevice:
         try:
             while True:
                 try:
-                    found: Done = sent.result(timeout=_POLL_S)
-                    return found
+                    return cast("Done", sent.result(timeout=_POLL_S))
                 except DaskTimeoutError:
                     if self._worker not in self._client.nthreads():  # the result may have been lost with it
                         raise self._left("it left the cluster") from None
@@ -276,7 +245,7 @@ class ClusterDevice:
                 sent.cancel()
 
     def _left(self, reason: str) -> ToolchainError:
-        self._lost = reason
+        self.is_lost = True
         return ToolchainError(
             f"the worker {self._worker} was lost while it measured: {reason}",
             remedy="look at its log; the same command continues with what is stored",
@@ -294,7 +263,6 @@ def cluster_tuners(
 
     Args:
         client: Dask's client.
-        script: The script that is tuned.
         gpus: Returns the GPUs of a worker.
         perform: Performs a task on one of them.
 
@@ -326,11 +294,7 @@ def cluster_tuners(
 def _live(
     devices: Sequence[ClusterDevice], script: SentScript, placed: PlacedLaunch, configs: Sequence[Config]
 ) -> Iterator[Sequence[SearchDevice]]:
-    """Enter a block with the devices that are not lost.
-
-    Raises:
-        ToolchainError: All are.
-    """
+    """Enter a block with the devices that are not lost. Raises ToolchainError if all are."""
     found = [device.for_place(script, placed.place.digest) for device in devices if not device.is_lost]
     if not found:
         raise ToolchainError("no worker with such a GPU is left", "start them again, and repeat the command")

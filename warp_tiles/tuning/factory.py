@@ -27,12 +27,7 @@ _KERNEL = re.compile(r"^\s+@[\w.]*kernel\b.*(?:\n\s*@.*)*\n\s*def\s+(\w+)", re.M
 
 @dataclass(frozen=True, eq=False)
 class TunedLaunch:
-    """A configuration's kernel, ready to be launched.
-
-    Attributes:
-        config: The configuration.
-        block_dim: Threads per block; None for Warp's default.
-    """
+    """A configuration's kernel, and its threads per block; None for Warp's default."""
 
     config: Config
     kernel: Any

@@ -79,13 +79,13 @@ class RecordFolder:
 
     def _names(self, folder: str) -> list[str]:
         """The names in a folder. In a shipped folder, package managers may create links, which are followed."""
-        if not self.read_only:
-            return sorted(name.rpartition("/")[2] for name, _ in self.trusted.files(folder)) if folder else (
-                self.trusted.folders()
-            )  # fmt: skip
-        with suppress(FileNotFoundError, NotADirectoryError):
-            return sorted(os.listdir(self.root / folder))
-        return []
+        if self.read_only:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                return sorted(os.listdir(self.root / folder))
+            return []
+        if not folder:
+            return self.trusted.folders()
+        return sorted(name.rpartition("/")[2] for name, _ in self.trusted.files(folder))
 
     def read(self, path: Path) -> Record | None:
         """Returns the record of a file; None if there is no readable record.

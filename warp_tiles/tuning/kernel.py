@@ -330,12 +330,7 @@ class TunedKernel:
         return chosen
 
     def _choose(self, values: Sequence[Any], device: Any, written: frozenset[str] | None) -> Config | None:
-        """Returns the configuration to launch; None for the default one, after which a later launch looks it up again.
-
-        Raises:
-            TuningError: No configuration works, or a search is needed while a graph is captured.
-            LockedError: The policy is ``locked``, and there is no record.
-        """
+        """Returns the configuration to launch; None for the default one, after which a later launch looks again."""
         default, now = self._factory.default, current()
         if not now.rules.records:
             return default
@@ -418,7 +413,7 @@ class TunedKernel:
         )
 
     def _search(self, question: Question, launches: KernelLaunches, pending: Sequence[Config]) -> Record:
-        """Measure configurations. Returns those that failed for a transient cause, which the next search builds again."""
+        """Measure configurations. Returns transient failures, which the next search tries again."""
         self.counters.searches += 1
         options, budget_s = self._measurement, current().tune_budget_s
         with launches.devices(pending) as devices:

@@ -33,8 +33,6 @@ class Environment:
         arch: Compute capability, e.g. ``90``; None on the CPU.
         multiprocessors: Number of multiprocessors of the GPU, or of cores of the CPU.
         driver: CUDA version of the driver, e.g. ``13.0``; empty on the CPU.
-        warp_tiles: Version of this package.
-        measurement: Version of the way of measuring.
     """
 
     device: str

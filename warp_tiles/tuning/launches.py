@@ -138,9 +138,7 @@ class Workspace:
     def find_written(self, run: Callable[[], None]) -> None:
         """Launch once to find arrays that the kernel writes without a declaration. They are restored from then on.
 
-        Args:
-            run: Launches once. It is called at most once, and only if there are undeclared arrays. Later calls of this
-                method only restore their copies.
+        Nothing is launched without undeclared arrays. Later calls only restore their copies.
         """
         undeclared = [
             found for found in self._copies.values() if not found.is_restored and found.copy is not found.source
@@ -168,7 +166,7 @@ class Workspace:
         self.restore()
 
     def results(self) -> dict[str, Any]:
-        """Returns the results of the last launch as NumPy arrays by name; a struct member is ``argument.member``."""
+        """The results of the last launch as NumPy arrays by name; a struct member is ``argument.member``."""
         return {name: array.numpy().copy() for name, array in self._results.items()}
 
     def expected(self, given: Any) -> dict[str, Any]:
@@ -259,11 +257,7 @@ class Reference:
         return {}
 
     def check(self, results: Mapping[str, Any]) -> None:
-        """Compare results with the expected ones.
-
-        Raises:
-            TuningError: A result is outside the tolerances; the message has its name and the largest difference.
-        """
+        """Raise TuningError with the name and the largest difference of a result outside the tolerances."""
         with self._lock:
             if self._expected is None:
                 self._expected = self._first()
@@ -289,14 +283,7 @@ def dimensions(dim: Any) -> tuple[int, ...]:
 
 @dataclass(eq=False)
 class KernelCandidate(Candidate):
-    """A configuration's kernel on a workspace.
-
-    Attributes:
-        tiled: True to launch as ``wp.launch_tiled`` does.
-        workspace: The arguments.
-        reference: Checks the result; None for no check.
-        shared_bytes: Dynamic shared memory of a block, once it is built.
-    """
+    """A configuration's kernel with arguments of its own. ``shared_bytes`` are known once it is built."""
 
     launch: TunedLaunch
     dim: Any
@@ -481,11 +468,7 @@ class KernelLaunches:
         return Reference(sources, options.rtol, options.atol, options.is_scaled)
 
     def _require_arguments(self, configs: Sequence[Config]) -> None:
-        """Raise if no kernel accepts the arguments. A search would record a failure of every configuration.
-
-        Raises:
-            TuningError: The error of the first kernel.
-        """
+        """Raise the first error if no kernel accepts the arguments. A search would record that each one has failed."""
         refused: RecordingError | None = None
         for config in configs:
             with contextlib.suppress(TuningError):  # the search records why
@@ -504,11 +487,7 @@ class KernelLaunches:
 
 
 def _ready_clock(device: Any, flush_l2: bool) -> Clock:
-    """The clock of a device with its memory, so that no candidate is blamed for the lack of it.
-
-    Raises:
-        ToolchainError: The device has not enough memory.
-    """
+    """The clock of a device with its memory, so that no candidate is blamed for the lack of it."""
     try:
         return clock_for(device, flush_l2=flush_l2)
     except Exception as error:  # of any class: no candidate caused it

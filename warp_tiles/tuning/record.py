@@ -249,11 +249,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(data: bytes, digest: str) -> Record:
-    """Returns the record of a file that is named after a key.
-
-    Args:
-        data: The content of the file.
-        digest: The key that the file is named after.
+    """Returns the record of a file that is named after the digest of a key.
 
     Raises:
         FutureSchemaError: The file has a later schema.
@@ -300,11 +296,7 @@ def _with_digest(record: Record) -> dict[str, Any]:
 
 
 def _checked(data: Any) -> Record:
-    """Rebuild a record.
-
-    Raises:
-        ValueError: It is not one, or its digest does not match.
-    """
+    """A record whose digest matches. Raises ValueError if it is none."""
     try:
         record = Record.from_json(data)
         rest = {name: value for name, value in data.items() if name != "sha256"}
@@ -321,11 +313,7 @@ def _encode(data: Any) -> bytes:
 
 
 def _decode(data: bytes) -> Any:
-    """Parse JSON without numbers that no use of them can bear.
-
-    Raises:
-        ValueError: It is not such JSON.
-    """
+    """Parse JSON. Raises ValueError also for numbers that no use of them can bear."""
     try:
         return json.loads(
             data.decode("utf-8"), parse_constant=_refuse_constant, parse_int=_integer, parse_float=_number
