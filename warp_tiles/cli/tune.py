@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,14 +143,15 @@ def _script(
         raise click.UsageError("--devices names GPUs of this machine, and --scheduler uses those of a cluster")
     if scheduler is not None and script.is_module:
         raise click.UsageError("-m names a module of this machine, and --scheduler sends one file to a cluster")
-    with script_output_to_stderr(as_json), _cluster(scheduler, file, script.arguments) as given:
+    with script_output_to_stderr(as_json), ExitStack() as held:
+        client = None if scheduler is None else held.enter_context(connected(scheduler))
         tuned = tune_script(
             script,
             budget_s=budget_s,
             devices=names,
+            tuners=None if client is None else partial(_on_cluster, client, file, script.arguments),
             progress=_print_best,
             stopped=lambda reason: require_complete(script, reason, allow_incomplete),
-            **given,
         )
     _print_tuned(script, tuned, as_json)
     if any(item.error for item in tuned):
@@ -217,22 +219,14 @@ def _tune_all(
     return [tuned for each in found for tuned in each]
 
 
-@contextlib.contextmanager
-def _cluster(scheduler: str | None, script: Path, arguments: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """More arguments of ``tune_script()``: the tuners of a cluster if its scheduler is named."""
-    if scheduler is None:
-        yield {}
-        return
-    with connected(scheduler) as client:
+def _on_cluster(
+    client: Any, script: Path, arguments: tuple[str, ...], engine: Engine, now: Settings
+) -> Sequence[Tuner]:
+    """The tuners of a cluster, one for each kind of GPU."""
+    from warp_tiles.cli.cluster_tuning import SentScript, cluster_tuners
 
-        def tuners(engine: Engine, now: Settings) -> list[Tuner]:
-            from warp_tiles.cli.cluster_tuning import SentScript, cluster_tuners
-
-            require_same_installation(client, engine.build_context(now).store)
-            sent = SentScript(script.name, script.read_bytes(), arguments)
-            return cluster_tuners(client, sent, now)
-
-        yield {"tuners": tuners}
+    require_same_installation(client, engine.build_context(now).store)
+    return cluster_tuners(client, SentScript(script.name, script.read_bytes(), arguments), now)
 
 
 def _names(devices: str | None) -> tuple[str, ...]:
