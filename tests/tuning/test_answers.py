@@ -42,7 +42,6 @@ def loop_answers(us: float, text: str = "stages=3", **fields: Any) -> Answers:
 class TestChoices:
     def test_a_faster_pipeline_is_chosen_with_both_times(self) -> None:
         found = loop_answers(80.0).pipeline(ASKED)
-        assert found is not None
         assert found.overrides == PipelineOverrides(stages=3)
         assert found.reason == "tuned: 80.0 us against 100.0 us of the default"
 
@@ -55,7 +54,6 @@ class TestChoices:
     def test_a_failed_default_is_replaced(self) -> None:
         failed = Timing(DEFAULTS["loop"], "failed", reason="too large")
         found = answers(LOOP, failed, timing({"pipeline": "mma"}, 80.0)).pipeline(ASKED)
-        assert found is not None
         assert found.reason == "tuned: 80.0 us, and the default failed"
 
     def test_a_pipeline_that_is_none_causes_a_warning(self) -> None:
@@ -65,7 +63,6 @@ class TestChoices:
     def test_a_faster_function_is_chosen(self) -> None:
         config = function_config("mma", TILE)
         found = answers(FUNCTION, timing(DEFAULTS["function"], 100.0), timing(config, 80.0)).best(PRODUCT, ALL)
-        assert found is not None
         assert (found.provider, found.tile_config) == ("mma", TILE)
 
     def test_a_named_provider_takes_the_best_of_its_own(self) -> None:
@@ -76,8 +73,6 @@ class TestChoices:
             timing(function_config("mma", TILE), 80.0),
         )
         best, of_mma = found.best(PRODUCT, ALL), found.best(PRODUCT, ("mma",))
-        assert best is not None
-        assert of_mma is not None
         assert (best.provider, of_mma.provider) == ("cublasdx", "mma")
         assert found.best(PRODUCT, ("libmathdx",)) is None
 
@@ -90,7 +85,6 @@ class TestChoices:
     def test_timings_of_another_driver_count_unless_they_are_to_be_renewed(self) -> None:
         present = {"driver": "14.0", "warp": H200.warp}
         found = loop_answers(80.0, soft=present).pipeline(ASKED)
-        assert found is not None
         assert found.reason.endswith("measured with driver 13.0")
         assert loop_answers(80.0, soft=present, reuse_stale=False).pipeline(ASKED) is None
 
@@ -106,8 +100,6 @@ class TestForced:
         forced = {LOOP.digest: {"pipeline": "double_buffered"}, FUNCTION.digest: {"provider": "cublasdx"}}
         found = replace(loop_answers(80.0), forced=forced)
         pipeline, function = found.pipeline(ASKED), found.best(PRODUCT, ALL)
-        assert pipeline is not None
-        assert function is not None
         assert pipeline.overrides.family == "double_buffered"
         assert function.provider == "cublasdx"
         assert found.best(PRODUCT, ("mma",)) is None
@@ -129,7 +121,6 @@ class TestForced:
             loop_answers(80.0), forced={LOOP.digest: DEFAULTS["loop"], FUNCTION.digest: {"provider": "auto"}}
         )
         pipeline = found.pipeline(ASKED)
-        assert pipeline is not None
         assert pipeline.overrides == PipelineOverrides()
         assert found.best(PRODUCT, ALL) is None
 
@@ -164,14 +155,12 @@ class TestSnapshot:
         assert self.take(store) is None
         self.remember(store)
         found = self.take(store)
-        assert found is not None
         assert found.pipeline(ASKED) is not None
 
     def test_without_a_gpu_the_records_of_a_named_one_count(self, store: RecordStore) -> None:
         self.remember(store)
         assert self.take(store, ()) is None
         found = self.take(store, (), target_gpu="NVIDIA H200")
-        assert found is not None
         assert found.pipeline(ASKED) is not None
         assert self.take(store, (), target_gpu="NVIDIA H100") is None
 
@@ -185,9 +174,7 @@ class TestSnapshot:
 
     def test_forced_answers_come_with_the_settings(self, store: RecordStore) -> None:
         found = self.take(store, answers=json.dumps({LOOP.digest: {"pipeline": "mma"}}))
-        assert found is not None
         pipeline = found.pipeline(ASKED)
-        assert pipeline is not None
         assert pipeline.overrides.family == "mma"
         assert self.take(store, answers="{}") is not None, "a plan asks without forcing anything"
 

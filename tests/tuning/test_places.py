@@ -101,7 +101,6 @@ class TestLoops:
 class TestFunctions:
     def test_the_default_comes_first_and_the_library_last(self) -> None:
         place = function_place(variant(64, 64, 64, 128))
-        assert place is not None
         assert place.configs[0] == DEFAULTS["function"]
         assert place.configs[-1] == {"provider": "cublasdx"}
         assert function_config("mma", choose(variant(64, 64, 64, 128))) not in place.configs

@@ -70,7 +70,6 @@ def load(folder: Path, text: str = BASE, helper: str = HELPER) -> types.ModuleTy
         path = folder / f"{name}.py"
         path.write_text(content)
         spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
         assert spec.loader is not None
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)

@@ -6,23 +6,48 @@ import json
 import os
 import pickle
 import stat
+import warnings
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.tuning.store_files import A, B, C, file_of, future, quiet, unwritable, write
-from tests.tuning.tuning_records import ENVIRONMENT, key, timing
+from tests.tuning.tuning_records import ENVIRONMENT, failure, key, timing
 from warp_tiles import settings
 from warp_tiles.errors import RecordError
 from warp_tiles.store import RECORDS, object_name
 from warp_tiles.tuning.folder import RecordFolder, slug
+from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import Record, encode_record
 from warp_tiles.tuning.store import RecordStore, open_store
+
+A, B, C = timing({"x": 1}, 10.0), timing({"x": 2}, 20.0), failure({"x": 3})
+
+
+def file_of(store: RecordStore, record_key: TuningKey) -> Path:
+    return store.root / slug(record_key.subject) / f"{record_key.digest}.json"
+
+
+def future(record_key: TuningKey) -> bytes:
+    return json.dumps({"schema": 2, "key": record_key.to_json(), "measurements": {}}).encode()
+
+
+def write(path: Path, data: bytes) -> bytes:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return data
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def test_nothing_is_created_until_something_is_written(records: RecordStore, tmp_path: Path) -> None:
@@ -36,7 +61,6 @@ def test_another_store_loads_merged_timings(records: RecordStore) -> None:
     merged = records.merge(key(), [A, C])
     loaded = RecordStore(records.root).load(key())
     assert merged == loaded
-    assert loaded is not None
     assert loaded.timing({"x": 1}) == A
     assert [item.status for item in loaded.timings] == ["ok", "failed"]
     assert loaded.timing({"x": 3}).reason == C.reason  # type: ignore[union-attr]
@@ -95,7 +119,6 @@ def test_a_record_of_another_driver_is_loaded_with_its_own_soft_part(records: Re
     records.merge(key(), [A])
     later = key(environment=replace(ENVIRONMENT, driver="13.9"))
     loaded = records.load(later)
-    assert loaded is not None
     assert loaded.key == later
     assert loaded.timings[0].soft == {"driver": "13.0", "warp": "1.19.0"}
 
@@ -121,7 +144,6 @@ class TestFolders:
         RecordStore(shipped[1]).merge(key(), configs(2.0, 1, 2))
         RecordStore(store.root).merge(key(), configs(3.0, 1, 2, 3))
         loaded = store.load(key())
-        assert loaded is not None
         assert {item.config["x"]: item.median_us for item in loaded.timings} == {1: 1.0, 2: 2.0, 3: 3.0}
 
     def test_a_finished_timing_wins_over_an_earlier_unfinished_one(
@@ -130,7 +152,6 @@ class TestFolders:
         RecordStore(shipped[0]).merge(key(), [replace(timing({"x": 1}, 1.0), unfinished=True)])
         RecordStore(store.root).merge(key(), [timing({"x": 1}, 2.0)])
         loaded = store.load(key())
-        assert loaded is not None
         assert [item.median_us for item in loaded.timings] == [2.0]
 
     def test_a_timing_with_the_present_driver_wins_over_an_earlier_one_without(
@@ -141,14 +162,12 @@ class TestFolders:
         retuned = timing({"x": 1}, 2.0, soft=later.environment.soft())
         assert store.merge(later, [retuned]).timing({"x": 1}) == retuned
         now, before = store.load(later), store.load(key())
-        assert now is not None
-        assert before is not None
         assert {item.config["x"]: item.median_us for item in now.timings} == {1: 2.0, 2: 1.0}
         assert before.timing({"x": 1}).median_us == 1.0  # type: ignore[union-attr]
 
     def test_read_only_folders_are_never_written(self, store: RecordStore, shipped: list[Path]) -> None:
         RecordStore(shipped[0]).merge(key(), [A])
-        path = shipped[0] / slug(key().subject) / f"{key().digest}.json"
+        path = file_of(RecordStore(shipped[0]), key())
         damaged = write(path.with_name("0" * 64 + ".json"), b"{")
         before = {item: item.stat().st_mtime_ns for item in shipped[0].rglob("*")}
         with pytest.warns(RuntimeWarning, match="damaged and not used"):
@@ -162,8 +181,7 @@ class TestFolders:
 
     def test_links_are_followed_in_read_only_folders(self, store: RecordStore, shipped: list[Path]) -> None:
         RecordStore(shipped[1]).merge(key(), [A])
-        real = shipped[1] / slug(key().subject) / f"{key().digest}.json"
-        link = shipped[0] / slug(key().subject) / real.name
+        real, link = (file_of(RecordStore(folder), key()) for folder in reversed(shipped))
         link.parent.mkdir(parents=True)
         link.symlink_to(real)
         assert RecordStore(store.root, shipped[:1]).load(key()) == Record(key(), (A,))
@@ -278,7 +296,6 @@ class TestBundle:
         records.merge(key(), [A])
         assert records.import_(tmp_path / "bundle.json") == 1
         loaded = records.load(key())
-        assert loaded is not None
         assert {item.config["x"]: item.median_us for item in loaded.timings} == {1: 10.0, 2: 20.0}
 
     def test_two_records_of_one_key_are_united(self, records: RecordStore, tmp_path: Path) -> None:
@@ -446,9 +463,10 @@ class TestUnusable:
     """If nothing can be written, results last as long as the process."""
 
     @pytest.fixture
-    def stuck(self, tmp_path: Path) -> Iterator[RecordStore]:
-        with unwritable(tmp_path / "tuning"):
-            yield RecordStore(tmp_path / "tuning")
+    def stuck(self, tmp_path: Path) -> RecordStore:
+        """A store that not even root can write, because a file has the name of its folder."""
+        (tmp_path / "tuning").write_text("in the way")
+        return RecordStore(tmp_path / "tuning")
 
     def test_results_last_as_long_as_the_process_with_one_warning(self, stuck: RecordStore) -> None:
         with pytest.warns(RuntimeWarning, match="cannot be written"):
@@ -466,7 +484,6 @@ class TestUnusable:
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda number: stuck.merge(key(), [timing({"y": number})]), range(200)))
         record = stuck.load(key())
-        assert record is not None
         assert len(record.timings) == 201
 
     def test_they_are_written_as_soon_as_that_is_possible(self, stuck: RecordStore) -> None:

@@ -50,7 +50,6 @@ def test_of_sixteen_processes_one_searches_and_all_take_its_winner(records: Reco
     winners = Counter(name.split("-", 2)[2] for name in noted(log, "wins"))
     assert list(winners.values()) == [16]
     record = records.load(key())
-    assert record is not None
     assert sorted(item.identity for item in record.timings) == sorted(timing(config).identity for config in CONFIGS)
 
 
@@ -70,7 +69,6 @@ def test_another_process_takes_over_from_a_killed_search(records: RecordStore, l
     winners = {name.split("-", 2)[2] for name in noted(log, "wins")}
     assert (len(winners), len(noted(log, "wins"))) == (1, 3)
     record = records.load(key())
-    assert record is not None
     assert len(record.timings) == len(CONFIGS)
     assert all(record.timing(item.config) == item for item in known.timings)  # timings of the killed search are kept
 
@@ -79,7 +77,6 @@ def test_sixteen_writers_lose_nothing(records: RecordStore) -> None:
     start_at = time.time() + 1.0
     assert run_all(merge_many, [(str(records.root), str(name), start_at) for name in range(16)]) == [0] * 16
     record = records.load(key())
-    assert record is not None
     assert {(item.config["who"], item.config["step"]) for item in record.timings} == {
         (str(name), step) for name in range(16) for step in range(4)
     }
@@ -94,7 +91,6 @@ def test_many_readers_set_a_damaged_record_aside_and_keep_new_ones(records: Reco
     start_at = time.time() + 1.0
     assert run_all(read_damaged, [(str(records.root), start_at)] * 8) == [0] * 8
     record = records.load(key())
-    assert record is not None
     assert len(record.timings) == 8
     assert path.with_suffix(".damaged").read_bytes() == b"{"
 

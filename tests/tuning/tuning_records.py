@@ -56,9 +56,7 @@ def tune(root: str, log: str, start_at: float, slow_s: float = 0.01) -> None:
                     store.merge(record_key, [timing(config, 5.0 + os.getpid() * config["tile_m"] % 17)])
                 note(log, "ends")
     record = store.load(record_key)
-    assert record is not None
     winner = record.winner()
-    assert winner is not None
     note(log, f"wins {winner.identity} {winner.median_us}")
 
 
