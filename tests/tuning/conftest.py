@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from warp_tiles.tuning import folder, store
+from tests.tuning.fake_stores import MemoryStore
+from warp_tiles.tuning import folder
+from warp_tiles.tuning import store as store_module
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.warn import WarnedTexts
 
@@ -15,7 +17,13 @@ from warp_tiles.util.warn import WarnedTexts
 def no_earlier_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget earlier warnings and unwritten records, so that each test sees only its own."""
     monkeypatch.setattr(folder, "_warned", WarnedTexts())
-    monkeypatch.setattr(store, "_unwritten", {})
+    monkeypatch.setattr(store_module, "_unwritten", {})
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """An empty store in memory."""
+    return MemoryStore()
 
 
 @pytest.fixture

@@ -15,14 +15,12 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
-        self.merges: list[tuple[Timing, ...]] = []
         self.busy, self.waits = threading.Lock(), threading.Event()
 
     def load(self, key: TuningKey) -> Record | None:
         return self.records.get(key.digest)
 
     def merge(self, key: TuningKey, timings: Sequence[Timing]) -> Record:
-        self.merges.append(tuple(timings))
         self.records[key.digest] = (self.load(key) or Record(key)).merged(timings)
         return self.records[key.digest]
 

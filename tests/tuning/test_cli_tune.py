@@ -137,21 +137,25 @@ class TestScript:
         assert json.loads(result.stdout) == {"places": []}
 
     @pytest.mark.parametrize(
-        ("words", "arguments", "budget_s"),
+        ("words", "arguments", "budget_s", "devices"),
         [
-            (["script.py"], (), 0.0),
-            (["script.py", "a", "-x", "--flag=1"], ("a", "-x", "--flag=1"), 0.0),
-            (["--budget", "5", "script.py"], (), 5.0),
-            (["script.py", "--budget", "2.5", "a"], ("--budget", "2.5", "a"), 0.0),
-            (["--budget", "1e-5", "script.py"], (), 1e-5),
-            (["script.py", "--", "--budget", "7", "--json"], ("--budget", "7", "--json"), 0.0),
+            (["script.py"], (), 0.0, ()),
+            (["script.py", "a", "-x", "--flag=1"], ("a", "-x", "--flag=1"), 0.0, ()),
+            (["--budget", "5", "script.py"], (), 5.0, ()),
+            (["script.py", "--budget", "2.5", "a"], ("--budget", "2.5", "a"), 0.0, ()),
+            (["--budget", "1e-5", "script.py"], (), 1e-5, ()),
+            (["script.py", "--", "--budget", "7", "--json"], ("--budget", "7", "--json"), 0.0, ()),
+            (["--devices", "cuda:1", "script.py"], (), 0.0, ("cuda:1",)),
+            (["--devices", "cuda:1, cuda:0,cuda:1", "script.py", "a"], ("a",), 0.0, ("cuda:1", "cuda:0")),
+            (["script.py", "--devices", "cuda:1"], ("--devices", "cuda:1"), 0.0, ()),
         ],
     )
     def test_options_belong_to_the_command_and_the_rest_to_the_script(
-        self, search: Search, words: list[str], arguments: tuple[str, ...], budget_s: float
+        self, search: Search, words: list[str], arguments: tuple[str, ...], budget_s: float, devices: tuple[str, ...]
     ) -> None:
         assert tune(*words).exit_code == 0
         assert search.calls == [(Path("script.py"), arguments, budget_s)]
+        assert search.devices == [devices]
 
     def test_without_an_option_the_setting_gives_the_budget(self, search: Search) -> None:
         with settings.override(tune_budget_s=12):
@@ -160,23 +164,16 @@ class TestScript:
         assert [budget_s for _, _, budget_s in search.calls] == [12.0, 0.0]
 
     @pytest.mark.parametrize(
-        ("words", "devices"),
+        ("option", "value"),
         [
-            (["script.py"], ()),
-            (["--devices", "cuda:1", "script.py"], ("cuda:1",)),
-            (["--devices", "cuda:1, cuda:0,cuda:1", "script.py", "a"], ("cuda:1", "cuda:0")),
-            (["script.py", "--devices", "cuda:1"], ()),
+            *(("--devices", value) for value in ("", "cuda:0,", ",")),
+            *(("--budget", value) for value in ("-1", "soon", "", "nan", "inf", "1e400")),
         ],
     )
-    def test_devices_are_named_in_their_order(self, search: Search, words: list[str], devices: tuple[str, ...]) -> None:
-        assert tune(*words).exit_code == 0
-        assert search.devices == [devices]
-
-    @pytest.mark.parametrize("value", ["", "cuda:0,", ","])
-    def test_a_device_without_a_name_is_refused(self, search: Search, value: str) -> None:
-        result = tune("--devices", value, "script.py")
+    def test_an_invalid_option_is_refused(self, search: Search, option: str, value: str) -> None:
+        result = tune(option, value, "script.py")
         assert (result.exit_code, search.calls) == (2, [])
-        assert "--devices" in result.stderr
+        assert option in result.stderr
 
     def test_a_place_that_failed_is_shown_after_the_others(self, search: Search) -> None:
         search.found = (tuned(DEFAULT, STAGED), tuned(measured=0, error="the argument a cannot be copied"))
@@ -252,12 +249,6 @@ class TestScript:
         assert "list" in result.exception.remedy
         assert ("did you mean `tune list`?" in result.exception.remedy) == (words == ["lst"])
         assert search.calls == []
-
-    @pytest.mark.parametrize("value", ["-1", "soon", "", "nan", "inf", "1e400"])
-    def test_an_invalid_budget_is_refused(self, search: Search, value: str) -> None:
-        result = tune("--budget", value, "script.py")
-        assert (result.exit_code, search.calls) == (2, [])
-        assert "--budget" in result.stderr
 
     def test_a_wrong_setting_is_reported_first(self, search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("WARP_TILES_TUNE_BUDGET_S", "soon")

@@ -60,18 +60,6 @@ def test_options_of_a_module_are_checked_at_once(option: dict[str, Any], text: s
         warp_tiles.autotune([{"step": 1, **option}], **BASE)(add)
 
 
-@pytest.mark.parametrize("jobs", [-1, 1.5, True])
-def test_jobs_must_be_a_whole_number(jobs: Any) -> None:
-    with pytest.raises(TuningError, match="jobs is"):
-        warp_tiles.autotune(CONFIGS, **BASE, jobs=jobs)
-
-
-@pytest.mark.parametrize("effort", [3, {"runs": 2}])
-def test_effort_must_be_an_effort(effort: Any) -> None:
-    with pytest.raises(TuningError, match="effort is"):
-        warp_tiles.autotune(CONFIGS, **{**BASE, "effort": effort})
-
-
 @pytest.mark.parametrize(
     ("option", "value"),
     [
@@ -81,22 +69,21 @@ def test_effort_must_be_an_effort(effort: Any) -> None:
             for name in ("rtol", "atol")
             for value in (-1e-9, math.nan, math.inf, 10**400, "0.1", None, True)
         ),
+        *(("jobs", value) for value in (-1, 1.5, True)),
+        *(("effort", value) for value in (3, {"runs": 2})),
+        *(("restore", value) for value in (3, [3])),
+        ("configs", 5),
         ("space", {"step": [1, 2]}),
-        ("restore", 3),
-        ("restore", [3]),
+        ("search", "some"),
+        ("reference", 3),
     ],
     ids=lambda value: str(value)[:9],
 )
 def test_the_decorator_refuses_invalid_options(option: str, value: Any) -> None:
     configs = None if option == "space" else CONFIGS
     with pytest.raises(TuningError, match=f"{option} is") as caught:
-        warp_tiles.autotune(configs, **{**BASE, option: value})
+        warp_tiles.autotune(**{**BASE, "configs": configs, option: value})
     assert caught.value.remedy
-
-
-def test_configurations_come_in_a_list() -> None:
-    with pytest.raises(TuningError, match="configs is 5"):
-        warp_tiles.autotune(5, **BASE)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,6 @@ from warp_tiles.tuning.record import Record
 from warp_tiles.tuning.store import RecordStore
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
 @pytest.mark.parametrize("policy", ["off", "scalar", "fast"])
 def test_policies_without_tuning_take_the_default(store: MemoryStore, policy: str) -> None:
     add, args = tuned(store, default=1), arguments()
