@@ -72,8 +72,8 @@ class TestChoices:
             timing({"provider": "cublasdx"}, 70.0),
             timing(function_config("mma", TILE), 80.0),
         )
-        best, of_mma = found.best(PRODUCT, ALL), found.best(PRODUCT, ("mma",))
-        assert (best.provider, of_mma.provider) == ("cublasdx", "mma")
+        assert found.best(PRODUCT, ALL).provider == "cublasdx"
+        assert found.best(PRODUCT, ("mma",)).provider == "mma"
         assert found.best(PRODUCT, ("libmathdx",)) is None
 
     def test_a_tile_that_does_not_fit_causes_a_warning(self) -> None:
@@ -99,12 +99,10 @@ class TestForced:
     def test_a_search_forces_one_answer_of_one_place(self) -> None:
         forced = {LOOP.digest: {"pipeline": "double_buffered"}, FUNCTION.digest: {"provider": "cublasdx"}}
         found = replace(loop_answers(80.0), forced=forced)
-        pipeline, function = found.pipeline(ASKED), found.best(PRODUCT, ALL)
-        assert pipeline.overrides.family == "double_buffered"
-        assert function.provider == "cublasdx"
+        assert found.pipeline(ASKED).overrides.family == "double_buffered"
+        assert found.best(PRODUCT, ALL).provider == "cublasdx"
         assert found.best(PRODUCT, ("mma",)) is None
-        other = found.pipeline(replace(ASKED, memory=replace(ASKED.memory, at_end=False)))
-        assert other is None
+        assert found.pipeline(replace(ASKED, memory=replace(ASKED.memory, at_end=False))) is None
 
     def test_a_forced_answer_that_does_not_fit_is_an_error(self) -> None:
         """So that the candidate fails. A warning about a record would leave the default to be timed in its place."""
@@ -120,8 +118,7 @@ class TestForced:
         found = replace(
             loop_answers(80.0), forced={LOOP.digest: DEFAULTS["loop"], FUNCTION.digest: {"provider": "auto"}}
         )
-        pipeline = found.pipeline(ASKED)
-        assert pipeline.overrides == PipelineOverrides()
+        assert found.pipeline(ASKED).overrides == PipelineOverrides()
         assert found.best(PRODUCT, ALL) is None
 
     def test_what_a_plan_asks_is_noted(self) -> None:
@@ -154,14 +151,12 @@ class TestSnapshot:
         self.remember(store, environment=replace(H200, device="NVIDIA H100"))
         assert self.take(store) is None
         self.remember(store)
-        found = self.take(store)
-        assert found.pipeline(ASKED) is not None
+        assert self.take(store).pipeline(ASKED) is not None
 
     def test_without_a_gpu_the_records_of_a_named_one_count(self, store: RecordStore) -> None:
         self.remember(store)
         assert self.take(store, ()) is None
-        found = self.take(store, (), target_gpu="NVIDIA H200")
-        assert found.pipeline(ASKED) is not None
+        assert self.take(store, (), target_gpu="NVIDIA H200").pipeline(ASKED) is not None
         assert self.take(store, (), target_gpu="NVIDIA H100") is None
 
     def test_without_a_compiler_no_record_counts(self, store: RecordStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,8 +169,7 @@ class TestSnapshot:
 
     def test_forced_answers_come_with_the_settings(self, store: RecordStore) -> None:
         found = self.take(store, answers=json.dumps({LOOP.digest: {"pipeline": "mma"}}))
-        pipeline = found.pipeline(ASKED)
-        assert pipeline.overrides.family == "mma"
+        assert found.pipeline(ASKED).overrides.family == "mma"
         assert self.take(store, answers="{}") is not None, "a plan asks without forcing anything"
 
 

@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 import statistics as standard
+import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -163,22 +164,17 @@ def test_a_leader_of_an_earlier_race_keeps_its_samples() -> None:
     assert not any(entry.startswith("prepare") for entry in leader.candidate.log)  # type: ignore[attr-defined]
 
 
-def test_wall_time_covers_the_run_alone() -> None:
-    import time
-
+def test_wall_time_covers_the_run_alone_and_restores_before_each() -> None:
     class Slow(Fake):
         def restore(self) -> None:
+            super().restore()
             time.sleep(0.02)
 
-    samples = WallClock().sample_us(Slow(lambda: 0.0), 3)
+    log: list[str] = []
+    samples = WallClock().sample_us(Slow(lambda: 0.0, log), 3)
     assert len(samples) == 3
     assert max(samples) < 15_000
-
-
-def test_wall_time_restores_before_each_run() -> None:
-    log: list[str] = []
-    WallClock().sample_us(Fake(lambda: 0.0, log), 2)
-    assert [entry.strip() for entry in log] == ["restore", "run"] * 2
+    assert [entry.strip() for entry in log] == ["restore", "run"] * 3
 
 
 class FakeStream:

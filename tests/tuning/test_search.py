@@ -77,12 +77,15 @@ def search(
     return question.search(configs, devices, finished=lambda timings, record: finished(timings), **options)
 
 
+def into(found: dict[Any, Timing]) -> Callable[[Sequence[Timing]], None]:
+    """Adds reported timings to a dictionary, by the number of their configuration."""
+    return lambda timings: found.update({timing.config["x"]: timing for timing in timings})
+
+
 def searched(configs: Sequence[Config], devices: Sequence[SearchDevice], **options: Any) -> dict[Any, Timing]:
     """The final timing of each configuration, by its number."""
     found: dict[Any, Timing] = {}
-    search(
-        configs, devices, finished=lambda timings: found.update({one.config["x"]: one for one in timings}), **options
-    )
+    search(configs, devices, into(found), **options)
     return found
 
 
@@ -116,19 +119,15 @@ def test_builds_run_in_parallel(jobs: int) -> None:
 
 
 def test_timings_are_reported_as_they_come() -> None:
-    parts: list[list[int]] = []
-
-    def finished(timings: Sequence[Timing]) -> None:
-        parts.append([timing.config["x"] for timing in timings])
-
+    parts: list[Sequence[Timing]] = []
     many = [{"x": 100 + number} for number in range(100)]
-    search(many, [SearchDevice(Builder(), Clock())], finished=finished, jobs=1)
+    search(many, [SearchDevice(Builder(), Clock())], parts.append, jobs=1)
     assert len(parts) >= 3
-    assert {number for part in parts for number in part} == {config["x"] for config in many}
+    assert {timing.config["x"] for part in parts for timing in part} == {config["x"] for config in many}
 
 
 def test_an_interruption_keeps_reported_timings() -> None:
-    kept: dict[str, Timing] = {}
+    kept: dict[int, Timing] = {}
 
     def build(config: Config) -> Candidate:
         if config["x"] == 140:
@@ -136,12 +135,7 @@ def test_an_interruption_keeps_reported_timings() -> None:
         return Candidate(config, 100.0)
 
     with pytest.raises(KeyboardInterrupt):
-        search(
-            [{"x": 100 + number} for number in range(100)],
-            [SearchDevice(build, Clock())],
-            jobs=1,
-            finished=lambda timings: kept.update({timing.identity: timing for timing in timings}),
-        )
+        search([{"x": 100 + number} for number in range(100)], [SearchDevice(build, Clock())], into(kept), jobs=1)
     assert 32 <= len(kept) < 100
 
 
@@ -224,13 +218,9 @@ class Interrupting(Clock):
 
 
 def test_an_interruption_reports_the_timings_so_far() -> None:
-    reported: dict[str, Timing] = {}
+    reported: dict[int, Timing] = {}
     with pytest.raises(KeyboardInterrupt):
-        search(
-            CONFIGS,
-            [SearchDevice(Builder(), Interrupting())],
-            finished=lambda timings: reported.update({timing.identity: timing for timing in timings}),
-        )
+        search(CONFIGS, [SearchDevice(Builder(), Interrupting())], into(reported))
     measured = [timing for timing in reported.values() if timing.status == "ok"]
     assert measured
     assert all(timing.unfinished for timing in measured)
@@ -280,13 +270,9 @@ def test_another_device_continues_the_work_of_a_lost_one() -> None:
 
 def test_the_loss_of_the_last_device_is_an_error_and_keeps_the_timings() -> None:
     kept: dict[int, Timing] = {}
-
-    def finished(timings: Sequence[Timing]) -> None:
-        kept.update({timing.config["x"]: timing for timing in timings})
-
     many = [{"x": number} for number in range(100, 140)]
     with pytest.raises(ToolchainError, match=r"cannot be used any more since it ran \{'x': 3\}") as caught:
-        search([*many, {"x": 3}, {"x": 141}], [Breakable().device], finished=finished, jobs=1)
+        search([*many, {"x": 3}, {"x": 141}], [Breakable().device], into(kept), jobs=1)
     assert "run the same command again" in caught.value.remedy
     assert kept[3].status == "failed"
     assert 141 not in kept

@@ -96,15 +96,11 @@ def test_many_readers_set_a_damaged_record_aside_and_keep_new_ones(records: Reco
 
 
 class TestSingleFlight:
-    @pytest.fixture
-    def store(self, records: RecordStore) -> RecordStore:
-        return records
-
-    def test_threads_wait_for_the_one_that_searches(self, store: RecordStore) -> None:
+    def test_threads_wait_for_the_one_that_searches(self, records: RecordStore) -> None:
         active = []
 
         def call() -> bool:
-            with store.single_flight(key()) as may_search:
+            with records.single_flight(key()) as may_search:
                 if may_search:
                     active.append(1)
                     time.sleep(0.2)
@@ -112,15 +108,15 @@ class TestSingleFlight:
 
         assert Counter(in_threads(6, call)) == {True: 1, False: 5}
         assert len(active) == 1
-        with store.single_flight(key()) as may_search:
+        with records.single_flight(key()) as may_search:
             assert may_search
 
-    def test_after_a_search_that_raised_the_next_one_may_search(self, store: RecordStore) -> None:
+    def test_after_a_search_that_raised_the_next_one_may_search(self, records: RecordStore) -> None:
         attempts: list[int] = []
 
         def call() -> object:
             try:
-                with store.single_flight(key()) as may_search:
+                with records.single_flight(key()) as may_search:
                     if may_search:
                         attempts.append(1)
                         time.sleep(0.2)
@@ -134,24 +130,24 @@ class TestSingleFlight:
         assert call() is True
 
     @pytest.mark.parametrize("timeout_s", [0.0, 0.1])
-    def test_a_thread_that_does_not_wait_must_not_search(self, store: RecordStore, timeout_s: float) -> None:
-        with store.single_flight(key()) as may_search:
+    def test_a_thread_that_does_not_wait_must_not_search(self, records: RecordStore, timeout_s: float) -> None:
+        with records.single_flight(key()) as may_search:
             assert may_search
             begin = time.monotonic()
 
             def call() -> bool:
-                with store.single_flight(key(), timeout_s) as may:
+                with records.single_flight(key(), timeout_s) as may:
                     return may
 
             assert in_threads(2, call) == [False, False]
             assert timeout_s <= time.monotonic() - begin < timeout_s + 5
 
-    def test_a_search_within_its_own_search_does_not_wait(self, store: RecordStore) -> None:
-        with store.single_flight(key()) as outer, store.single_flight(key()) as inner:
+    def test_a_search_within_its_own_search_does_not_wait(self, records: RecordStore) -> None:
+        with records.single_flight(key()) as outer, records.single_flight(key()) as inner:
             assert (outer, inner) == (True, False)
 
-    def test_keys_do_not_wait_for_each_other(self, store: RecordStore) -> None:
-        with store.single_flight(key()) as one, store.single_flight(key(m=1)) as other:
+    def test_keys_do_not_wait_for_each_other(self, records: RecordStore) -> None:
+        with records.single_flight(key()) as one, records.single_flight(key(m=1)) as other:
             assert (one, other) == (True, True)
 
 
