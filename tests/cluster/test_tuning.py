@@ -22,8 +22,8 @@ from warp_tiles import settings
 from warp_tiles.cli.cluster_tuning import ClusterDevice, ClusterGpu, SentScript, assigned, cluster_tuners
 from warp_tiles.cli.tune import _tune_all
 from warp_tiles.errors import ToolchainError
+from warp_tiles.tuning.answers import Place, loop_place
 from warp_tiles.tuning.in_place import Tuner
-from warp_tiles.tuning.places import Place, loop_place
 from warp_tiles.tuning.record import DEFAULTS, Record, identity
 from warp_tiles.tuning.store import open_store
 

@@ -26,10 +26,9 @@ from warp_tiles.store.bundle import write_bundle
 from warp_tiles.store.envelope import pack
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.sealed import dump_json
-from warp_tiles.tuning.answers import Answers
+from warp_tiles.tuning.answers import FUNCTION, Answers, digest_of, values_of
 from warp_tiles.tuning.folder import MAX_BYTES
 from warp_tiles.tuning.key import TuningKey
-from warp_tiles.tuning.places import FUNCTION, digest_of, values_of
 from warp_tiles.tuning.record import DEFAULTS, Record, decode_record, encode_record
 from warp_tiles.tuning.store import MAX_EXPORT_BYTES, RecordStore, records_key
 

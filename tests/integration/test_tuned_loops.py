@@ -18,9 +18,8 @@ from warp_tiles._warp import require_hooks, searches
 from warp_tiles._warp.intercept import NotedLaunch, intercepted
 from warp_tiles._warp.modules import hash_all_again
 from warp_tiles.tuning import answers
-from warp_tiles.tuning.answers import source_of
+from warp_tiles.tuning.answers import Place, pipeline_of, source_of
 from warp_tiles.tuning.in_place import PlacedLaunch, copy_of, local_devices, places_of
-from warp_tiles.tuning.places import Place, pipeline_of
 from warp_tiles.tuning.record import DEFAULTS
 from warp_tiles.tuning.store import open_store
 

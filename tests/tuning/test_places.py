@@ -16,7 +16,7 @@ from warp_tiles.gemm.main_loop import LoopAnswer
 from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.tile_config import fits
-from warp_tiles.tuning.places import (
+from warp_tiles.tuning.answers import (
     FUNCTIONS,
     digest_of,
     function_config,

@@ -43,8 +43,8 @@ from warp_tiles.util.threads import side_by_side
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
+    from warp_tiles.tuning.answers import Place
     from warp_tiles.tuning.in_place import PlacedLaunch, Progress, TunedPlace, Tuner
-    from warp_tiles.tuning.places import Place
 
 KEY_DIGITS = 12
 

@@ -1,6 +1,6 @@
 """Tunes the answers of kernels in place: on the launches that a program makes.
 
-A place of a kernel (:mod:`warp_tiles.tuning.places`) is a question, such as the pipeline of a loop. For each answer
+A place of a kernel (:mod:`warp_tiles.tuning.answers`) is a question, such as the pipeline of a loop. For each answer
 the kernel is copied to a module of its own, in which that question has that answer, and launched with copies of the
 launch's arguments. So the time is that of the whole kernel as the program runs it.
 """
@@ -29,11 +29,10 @@ from warp_tiles.gemm.main_loop import LoopQuestion
 from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.settings import Settings
 from warp_tiles.settings.layers import ANSWERS
-from warp_tiles.tuning.answers import Answers, source_of
+from warp_tiles.tuning.answers import Answers, Place, function_place, loop_place, source_of
 from warp_tiles.tuning.factory import TunedLaunch
 from warp_tiles.tuning.key import Environment, environment_of
 from warp_tiles.tuning.launches import KernelLaunches, Measurement
-from warp_tiles.tuning.places import Place, function_place, loop_place
 from warp_tiles.tuning.record import Config, Record, Timing, identity
 from warp_tiles.tuning.search import Question, SearchDevice, by_identity
 from warp_tiles.tuning.store import RecordStore, open_store
