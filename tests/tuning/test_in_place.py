@@ -87,7 +87,7 @@ def test_timings_of_another_driver_are_measured_again_if_they_do_not_count(tuner
     again = strict.question(PLACE)
     assert len(again.pending(again.record())) == len(PLACE.configs)
     strict.tune(placed(PLACE))
-    assert {item.soft["driver"] for item in again.record().timings if item.soft} == {"13.0"}
+    assert {item.soft["driver"] for item in again.record().timings} == {"13.0"}
 
 
 def test_an_interruption_keeps_what_was_measured(tuner: Tuner, machine: Machine) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -328,10 +329,10 @@ def _summary(stored: StoredRecord) -> dict[str, Any]:
     }
 
 
-def _merged(store: RecordStore, prefix: str) -> tuple[StoredRecord, Record]:
-    """A record by the prefix of its key: from the first folder that has it, and merged from all folders."""
+def _merged(store: RecordStore, prefix: str) -> StoredRecord:
+    """A record by the prefix of its key: its place in the first folder that has it, merged from all folders."""
     stored = store.find(prefix)
-    return stored, store.load(stored.record.key) or stored.record
+    return replace(stored, record=store.load(stored.record.key) or stored.record)
 
 
 @tune.command()
@@ -342,10 +343,10 @@ def show(key: str, as_json: bool) -> None:
 
     A KEY may be shortened to its first digits.
     """
-    stored, record = _merged(open_store(), key)
+    stored = _merged(open_store(), key)
+    record = stored.record
     if as_json:
-        summary = _summary(StoredRecord(stored.path, record, stored.read_only))
-        print_json({**summary, "timings": record.to_json()["timings"]})
+        print_json({**_summary(stored), "timings": record.to_json()["timings"]})
         return
     data = record.key.to_json()
     facts = [("subject", data["subject"]), *data["values"].items(), ("source", data["source"])]
@@ -383,7 +384,7 @@ def _row(timing: Timing, wins: bool) -> tuple[object, ...]:
 def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
     """Write records to one bundle FILE: those of KEYS, or all. It is signed if there is a signing key."""
     store = open_store()
-    records = [_merged(store, key)[1] for key in keys] if keys else None
+    records = [_merged(store, key).record for key in keys] if keys else None
     count = store.export(file, records, signer_if_any(current()))
     print_result(as_json, {"records": count, "file": str(file)}, f"{_records(count)} written to {file}")
 

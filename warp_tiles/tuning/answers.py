@@ -272,7 +272,7 @@ class Answers:
             timing
             for timing in record.timings
             if timing.config.get("provider", "auto") in allowed
-            and (self.reuse_stale or self.soft is None or dict(timing.soft or {}) == dict(self.soft))
+            and (self.reuse_stale or self.soft is None or timing.soft == self.soft)
         )
         record = replace(record, timings=usable)
         winner = record.winner()
@@ -286,7 +286,7 @@ class Answers:
         elif default is not None:
             text += ", and the default failed"
         known = self.soft or {}
-        other = {name: value for name, value in (chosen.soft or {}).items() if value != known.get(name, value)}
+        other = {name: value for name, value in chosen.soft.items() if value != known.get(name, value)}
         if other:
             text += f", measured with {', '.join(f'{name} {value}' for name, value in other.items())}"
         return text

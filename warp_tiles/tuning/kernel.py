@@ -359,11 +359,11 @@ class TunedKernel:
         if winner is None:
             raise self._all_failed(question, record)
         soft = question.key.environment.soft()
-        if dict(winner.soft or {}) != soft:
+        if winner.soft != soft:
             log.warning(
                 "tuning: the record of %r was measured with %s, and is used with %s (record_driver_mismatch = reuse)",
                 self,
-                dict(winner.soft or {}),
+                winner.soft,
                 soft,
             )
         return winner.config

@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NoReturn
 
@@ -27,6 +27,7 @@ DEFAULTS: Mapping[str, Config] = {
     "matmul": {"config": "auto"},
 }
 _MOST_DIGITS = 19  # of an integer of 64 bits, with its sign
+_NUMBERS = ("median_us", "low_us", "high_us")  # NaN in a timing and null in JSON without a measurement
 GAIN = 0.99  # of the default's time; a winner needs less
 _as_text = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
@@ -87,7 +88,7 @@ class Timing:
     samples: int = 0
     shared_bytes: int = 0
     reason: str = ""
-    soft: Mapping[str, Any] | None = None
+    soft: Mapping[str, Any] = field(default_factory=dict)
     unfinished: bool = False
 
     @cached_property
@@ -97,7 +98,7 @@ class Timing:
 
     def to_json(self) -> dict[str, Any]:
         """The fields by name; a field without a measurement is null."""
-        numbers = {name: getattr(self, name) for name in ("median_us", "low_us", "high_us")}
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
         return {
             "config": dict(self.config),
             "status": self.status,
@@ -105,7 +106,7 @@ class Timing:
             "samples": self.samples,
             "shared_bytes": self.shared_bytes,
             "reason": self.reason,
-            "soft": dict(self.soft or {}),
+            "soft": dict(self.soft),
             **({"unfinished": True} if self.unfinished else {}),
         }
 
@@ -117,14 +118,11 @@ class Timing:
             ValueError: A field is missing, unknown or of another type, or a configuration has no identity.
         """
         try:
-            numbers = {
-                name: math.nan if data[name] is None else float(data[name])
-                for name in ("median_us", "low_us", "high_us")
-            }
+            numbers = {name: math.nan if data[name] is None else float(data[name]) for name in _NUMBERS}
             timing = cls(**{**data, **numbers})
             valid = (
                 isinstance(timing.config, dict)
-                and isinstance(timing.soft, dict)
+                and isinstance(data["soft"], dict)
                 and timing.status in ("ok", "dropped", "failed")
                 and isinstance(timing.samples, int)
                 and isinstance(timing.shared_bytes, int)

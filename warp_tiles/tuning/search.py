@@ -111,7 +111,7 @@ class Question:
         def is_known(timing: Timing | None) -> bool:
             if timing is None or timing.unfinished:
                 return False
-            if not self.reuse_stale and dict(timing.soft or {}) != soft:
+            if not self.reuse_stale and timing.soft != soft:
                 return False
             if timing.status != "dropped":
                 return True
