@@ -286,17 +286,23 @@ def test_a_maker_that_makes_no_kernel(store: MemoryStore) -> None:
     assert "gives None" in caught.value.log
 
 
-def test_a_build_that_found_no_space_is_tried_again_by_the_next_search(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    build, room = wp._src.build.build_cpu, [True, False, False]
+def limit_space(monkeypatch: pytest.MonkeyPatch, room: list[bool]) -> None:
+    """Let the next builds of kernels find space or none; those after them find space."""
+    build = wp._src.build.build_cpu
 
-    def without_space(*args: Any, **options: Any) -> None:
+    def build_with_space(*args: Any, **options: Any) -> None:
         if not (room.pop(0) if room else True):
             raise OSError(28, "No space left on device")
         build(*args, **options)
 
-    monkeypatch.setattr(wp._src.build, "build_cpu", without_space)
+    monkeypatch.setattr(wp._src.build, "build_cpu", build_with_space)
+
+
+def test_a_build_that_found_no_space_is_tried_again_by_the_next_search(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = [True, False, False]
+    limit_space(monkeypatch, room)
     configs = [{**config, "factor": 7.25} for config in CONFIGS]  # Warp's cache has these from no other test
     add, args = tuned(store, configs=configs, jobs=1), arguments()
     add.launch(**lists(args))
@@ -316,17 +322,11 @@ def test_a_build_that_found_no_space_is_tried_again_by_the_next_search(
 def test_if_nothing_can_be_built_the_next_launch_tries_again(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = wp._src.build.build_cpu
-
-    def without_space(*args: Any, **options: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(wp._src.build, "build_cpu", without_space)
+    limit_space(monkeypatch, [False] * 3)
     add, args = tuned(store, configs=[{**config, "factor": 7.5} for config in CONFIGS]), arguments()
     with pytest.raises(TuningError, match="no configuration") as caught:
         add.launch(**lists(args))
     assert caught.value.log.count("No space left on device") == 3
-    monkeypatch.setattr(wp._src.build, "build_cpu", build)
     add.launch(**lists(args))
     assert len(add.record(args, "cpu").timings) == 3
 

@@ -370,10 +370,7 @@ class Measurement:
     """Options for launching and measuring candidates; see :func:`warp_tiles.autotune`.
 
     Attributes:
-        reference: ``first``, a function of the arguments, or None.
         is_scaled: True if ``atol`` is a share of the largest element of an array.
-        effort: Amount of measurement; None for the default.
-        devices: Further GPUs that share the work; GPUs unlike the launch's own are left out.
     """
 
     tiled: bool = False
@@ -404,9 +401,7 @@ class KernelLaunches:
     Attributes:
         function: The user's function, for messages.
         names: Names of the kernels' arguments.
-        launch_of: Returns the launch of a configuration.
         written: Names of arrays that launches write; None if they are not known.
-        dim: Launch dimensions, from a configuration and the arguments.
         device: Warp's device; those of ``measurement`` that are like it share the work.
         options: Options of :class:`Workspace`.
         first: With ``reference="first"``, the first of these configurations that works gives the expected results.

@@ -230,7 +230,7 @@ class _Search:
     counters: Counters
     config_of: dict[str, Config] = field(default_factory=dict)
     guard_of: dict[str, _Guard] = field(default_factory=dict)
-    timings: dict[str, Timing] = field(default_factory=dict)
+    decided: set[str] = field(default_factory=set)  # names of the candidates that have a timing
     transient: list[Timing] = field(default_factory=list)
     runners: list[Runner] = field(default_factory=list)
     best_us: float = math.inf
@@ -276,7 +276,6 @@ class _Search:
         self.counters.build_s += time.monotonic() - start
         runners: list[Runner] = []
         failed: list[Timing] = []
-        transient: list[Timing] = []
         for name, future in futures.items():
             if future.cancel() or not future.done():
                 continue  # out of time
@@ -288,10 +287,9 @@ class _Search:
                 raise error
             elif not self.guard_of[name].lost_to:
                 timing = Timing(self.config_of[name], "failed", reason=describe_error(error), soft=self.soft)
-                (transient if is_transient(error) else failed).append(timing)
+                (self.transient if is_transient(error) else failed).append(timing)
+                self.decided.add(name)
         self.runners += runners
-        self.transient += transient
-        self.timings |= {timing.identity: timing for timing in transient}
         self._record(failed)
         return runners
 
@@ -314,7 +312,7 @@ class _Search:
             warn(f"{guard.device.name} is no longer used for tuning: {cause.message}")
         if lost:
             self.runners = [runner for runner in self.runners if self.guard_of[runner.name] not in lost]
-        return [name for name in names if name not in self.timings and self.guard_of[name] in lost]
+        return [name for name in names if name not in self.decided and self.guard_of[name] in lost]
 
     def _race(self, runners: Sequence[Runner], effort: Effort) -> None:
         parts = [
@@ -360,7 +358,7 @@ class _Search:
 
     def _finish_interrupted(self) -> None:
         """Report the timings of candidates that are not final."""
-        undecided = [runner for runner in self._here(self.runners) if runner.name not in self.timings]
+        undecided = [runner for runner in self._here(self.runners) if runner.name not in self.decided]
         for runner in undecided:
             if runner.samples_us and runner.status in ("running", "ok"):
                 runner.status, runner.unfinished = "ok", True
@@ -381,7 +379,7 @@ class _Search:
         return [runner for runner in runners if not self.guard_of[runner.name].lost_to]
 
     def _record(self, timings: Sequence[Timing]) -> None:
-        self.timings |= {timing.identity: timing for timing in timings}
+        self.decided.update(timing.identity for timing in timings)
         if timings:
             self.finished(timings)
 

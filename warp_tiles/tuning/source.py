@@ -74,15 +74,14 @@ class _Walk:
     def __init__(self, own: set[str]) -> None:
         self.own = own  # packages whose objects count by source even if they are installed
         self.found: dict[str, str] = {}
-        self._visited: dict[int, str] = {}  # by the id of an object, the path of its first reference
-        self._alive: list[Any] = []  # keeps the objects alive, so that their ids stay unique
+        # by the id of an object, the path of its first reference, and the object, so that its id stays unique
+        self._visited: dict[int, tuple[str, Any]] = {}
 
     def _is_new(self, path: str, value: Any) -> bool:
         if id(value) in self._visited:
-            self.found[path] = f"as {self._visited[id(value)]}"
+            self.found[path] = f"as {self._visited[id(value)][0]}"
             return False
-        self._visited[id(value)] = path
-        self._alive.append(value)
+        self._visited[id(value)] = path, value
         return True
 
     def function(self, path: str, function: types.FunctionType, *, decorators: bool = True) -> None:
