@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,12 @@ import warp as wp
 import warp_tiles
 from tests.tuning.fake_stores import MemoryStore
 from tests.tuning.kernels import CONFIGS, SIZE, arguments, dim, lists, scaled_add, tuned
-from warp_tiles import TuningError
+from warp_tiles import SettingError, TuningError
 from warp_tiles._warp.intercept import intercepted
+from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.store import RecordStore
+
+CPU = wp.get_device("cpu")
 
 
 @pytest.mark.parametrize("by_name", [False, True])
@@ -252,6 +257,53 @@ def test_invalid_options_are_refused_at_once(store: MemoryStore, options: dict[s
         warp_tiles.autotune(**given)(scaled_add)
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("dim", value) for value in (None, 4, (4, 4))),
+        *(
+            (name, value)
+            for name in ("rtol", "atol")
+            for value in (-1e-9, math.nan, math.inf, 10**400, "0.1", None, True)
+        ),
+        *(("jobs", value) for value in (-1, 1.5, True)),
+        *(("effort", value) for value in (3, {"runs": 2})),
+        *(("restore", value) for value in (3, [3])),
+        ("configs", 5),
+        ("space", {"step": [1, 2]}),
+        ("search", "some"),
+        ("reference", 3),
+    ],
+    ids=lambda value: str(value)[:9],
+)
+def test_the_decorator_refuses_invalid_options(option: str, value: Any) -> None:
+    configs = None if option == "space" else CONFIGS
+    with pytest.raises(TuningError, match=f"{option} is") as caught:
+        warp_tiles.autotune(**{"key": ("a",), "dim": dim, "configs": configs, option: value})
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ({"warp_tiles_nothing": 1}, "warp_tiles_nothing is unknown.*warp_tiles_provider"),
+        ({"warp_tiles_provider": "none"}, "warp_tiles_provider is 'none'.*cublasdx"),
+    ],
+)
+def test_options_of_a_module_are_checked_at_once(store: MemoryStore, option: dict[str, Any], text: str) -> None:
+    with pytest.raises(SettingError, match=f"(?s){text}"):
+        tuned(store, [{**CONFIGS[0], **option}])
+
+
+@pytest.mark.parametrize(
+    ("devices", "listed"),
+    [("cuda:0", ("cuda:0",)), (["cuda:1", "cuda:0"], ("cuda:1", "cuda:0")), (CPU, (CPU,)), ((), ()), (None, ())],
+    ids=["text", "list", "device", "empty", "none"],
+)
+def test_one_device_is_a_list_of_one(store: MemoryStore, devices: Any, listed: tuple[Any, ...]) -> None:
+    assert tuned(store, devices=devices)._measurement.devices == listed
+
+
 @pytest.mark.parametrize("option", ["key", "restore"])
 def test_an_unknown_name_lists_the_arguments(store: MemoryStore, option: str) -> None:
     add = tuned(store, **{option: ("a", "m")})
@@ -353,6 +405,38 @@ def test_a_recorded_launch_searches_with_its_outputs(store: MemoryStore) -> None
 
 
 # ---- keys
+
+
+def key_of(store: MemoryStore, **options: Any) -> TuningKey:
+    """The key of the same arguments under options of the decorator."""
+    return tuned(store, **options).key(arguments(), "cpu")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"block_dim": 64},
+        {"tiled": False},
+        {"flush_l2": True},
+        {"reference": "first"},
+        {"reference": lambda args: args.a.numpy() + args.b.numpy()},
+    ],
+    ids=["block_dim", "tiled", "flush_l2", "first", "function"],
+)
+def test_shared_options_are_part_of_the_key(store: MemoryStore, change: dict[str, Any]) -> None:
+    assert key_of(store) == key_of(store)
+    assert key_of(store).digest != key_of(store, **change).digest
+
+
+def test_a_tolerance_is_part_of_the_key_if_results_are_compared(store: MemoryStore) -> None:
+    assert key_of(store, rtol=0.1) == key_of(store)
+    loose, strict = (key_of(store, reference="first", rtol=rtol) for rtol in (0.1, 1e-5))
+    assert loose.digest != strict.digest
+
+
+def test_a_tolerance_does_not_depend_on_its_type(store: MemoryStore) -> None:
+    values = (0.5, np.float32(0.5), Fraction(1, 2))
+    assert len({key_of(store, reference="first", rtol=rtol, atol=0).digest for rtol in values}) == 1
 
 
 def test_another_shape_or_scalar_is_another_key(store: MemoryStore) -> None:
