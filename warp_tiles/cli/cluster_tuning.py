@@ -193,7 +193,7 @@ class _Candidate(Candidate):
 
 
 class ClusterDevice:
-    """A GPU of a worker, which has an address, as a device of a search."""
+    """A GPU of a worker as a device of a search. Dask's client performs its tasks on the worker of that address."""
 
     def __init__(self, client: Any, worker: str, gpu: ClusterGpu, perform: Perform) -> None:
         self._client, self._worker, self._gpu, self._perform = client, worker, gpu, perform
@@ -224,7 +224,8 @@ class ClusterDevice:
             raise
         except Exception as error:
             raise self._left(f"{type(error).__name__}: {error}") from error
-        self.is_lost = self.is_lost or done.is_lost
+        if done.is_lost:  # several builds end at once, and none of them takes this back
+            self.is_lost = True
         if done.failure is not None:
             raise done.failure
         return done
