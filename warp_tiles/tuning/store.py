@@ -58,7 +58,7 @@ _searching = _Searching()
 
 @dataclass(frozen=True)
 class StoredRecord:
-    """The record of one file alone, even if the file could not be written. A shipped one is read-only."""
+    """A record and its file, even if the file could not be written. A shipped one is read-only."""
 
     path: Path
     record: Record
@@ -170,7 +170,7 @@ class RecordStore:
         return self._own.trusted.path(lock_name(key.digest)) in _searching.locks
 
     def records(self, subject_prefix: str = "") -> list[StoredRecord]:
-        """Every stored record whose subject begins with a prefix, folder by folder in lookup order."""
+        """The record of each file whose subject begins with a prefix, folder by folder in lookup order."""
         found = []
         for folder in self._folders:
             if folder is self._own:
