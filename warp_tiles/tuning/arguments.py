@@ -119,7 +119,7 @@ def is_struct(value: Any) -> bool:
 def _described(name: str, value: Any) -> dict[str, Scalar]:
     if value is None or isinstance(value, (bool, int, float, str)):
         return {name: _finite(value)}
-    if is_array(value) and hasattr(value, "ndim") and value.ndim:
+    if is_array(value):
         return {
             f"{name}.shape": "x".join(map(str, value.shape)),
             f"{name}.dtype": getattr(value.dtype, "__name__", None) or str(value.dtype),
