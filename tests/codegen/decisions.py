@@ -9,6 +9,7 @@ from tests.codegen import traces as t
 from warp_tiles.codegen.answers import LoopAccumulators, LoopDecision
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.operations import Operation
+from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import FunctionTrace, Node
 
 A, B = t.tile("a", 16, 8), t.tile("b", 8, 16)  # 512 bytes each
@@ -26,12 +27,8 @@ def decide_loops(
     **fields: Any,
 ) -> tuple[LoopDecision, ...]:
     function = t.function(*nodes, **fields)
-    return decide(
-        t.module(function, *others),
-        function,
-        t.accumulators_of(0, 1, 2) if accumulators is None else t.of_sites(accumulators),
-        ahead=ahead,
-    )
+    found = t.accumulators_of(0, 1, 2) if accumulators is None else t.of_sites(accumulators)
+    return decide(t.context(function, *others), found, LoopTarget(ahead=ahead))
 
 
 def decide_loop(*nodes: Node, **options: Any) -> LoopDecision:

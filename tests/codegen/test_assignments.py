@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.assignments import without_unread_assignments
 from warp_tiles.codegen.operations import UNKNOWN_MEMORY, Effect, Operation, Scalar, Tile
-from warp_tiles.codegen.trace import Node
+from warp_tiles.codegen.trace import Node, without_unread_assignments
 
 A, SECOND, C = t.tile("a"), t.tile("second"), t.tile("c")
 

@@ -11,7 +11,8 @@ from tests.codegen.decisions import BUFFERS_IN_C, START_VALUE, A, B, C, D, body,
 from warp_tiles.codegen.answers import Addition, LoopDecision
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.operations import Array, Effect, Operation, Tile
-from warp_tiles.codegen.trace import ModuleTrace, Node
+from warp_tiles.codegen.stages import LoopTarget
+from warp_tiles.codegen.trace import Node
 
 # ---- loops with a decision
 
@@ -333,8 +334,7 @@ def decide_callee(*calls: Node, c: Any = None, body_of: tuple[Node, ...] | None 
         label="f",
         parameters=("x", "p"),
     )
-    module: ModuleTrace = t.module(inner, t.function(*calls))
-    (found,) = decide(module, inner, t.accumulators_of(0), ahead=True)
+    (found,) = decide(t.context(inner, t.function(*calls)), t.accumulators_of(0), LoopTarget())
     return found
 
 
@@ -377,7 +377,7 @@ def test_a_parameter_is_passed_on() -> None:
     middle = t.function(t.call("f", q), label="g", parameters=("q",))
     for start, state in (("tile_zeros", "pipelined"), ("tile_ones", "register_accumulators")):
         kernel = t.function(t.operation(start, results=(C,)), t.call("g", C))
-        (found,) = decide(t.module(inner, middle, kernel), inner, t.accumulators_of(0), ahead=True)
+        (found,) = decide(t.context(inner, middle, kernel), t.accumulators_of(0), LoopTarget())
         assert found.planned.state == state
 
 

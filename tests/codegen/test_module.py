@@ -160,9 +160,9 @@ def test_a_loop_is_planned_for_each_kernel_that_runs_it() -> None:
 def test_plan_and_source_share_one_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[bool] = []
 
-    def count(*arguments: Any, ahead: bool, target: LoopTarget) -> tuple[LoopDecision, ...]:
-        calls.append(ahead)
-        return decide(*arguments, ahead=ahead, target=target)
+    def count(context: Any, accumulators: Any, target: LoopTarget) -> tuple[LoopDecision, ...]:
+        calls.append(target.ahead)
+        return decide(context, accumulators, target)
 
     monkeypatch.setattr("warp_tiles.codegen.module.decide", count)
     module = module_with_loop()

@@ -268,8 +268,7 @@ HERE = t.loop()
 
 
 def is_zero(*nodes: Node, before: Loop = HERE) -> bool:
-    function = t.function(*nodes)
-    return holds_zeros(t.module(function), function, before, C)
+    return holds_zeros(t.context(t.function(*nodes)), before, C)
 
 
 def test_zeros_before_the_loop() -> None:
@@ -325,8 +324,7 @@ def test_an_unrolled_outer_loop() -> None:
 
 
 def fill_of(*nodes: Node, before: Loop = HERE) -> Operation | None:
-    function = t.function(*nodes)
-    return fill_before(t.module(function), function, before, C)
+    return fill_before(t.context(t.function(*nodes)), before, C)
 
 
 def test_the_fill_right_before_the_loop() -> None:

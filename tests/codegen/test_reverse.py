@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,11 +40,11 @@ def kernel(*nodes: Node, tiles: tuple[Tile, ...] = (C, A, B), **fields: Any) -> 
     return t.function(*nodes, frame=tuple((tile.name, tile.size_bytes) for tile in tiles), **fields)
 
 
-def decided(*nodes: Node, target: LoopTarget = TARGET, ahead: bool = True, **fields: Any) -> LoopDecision:
+def decided(*nodes: Node, target: LoopTarget = TARGET, **fields: Any) -> LoopDecision:
     """The decision about the last loop of a kernel that has an adjoint."""
     found = kernel(*nodes, **fields)
-    module = t.module(found, reversed=frozenset({found.label}))
-    return decide(module, found, t.accumulators_of(0, 1), ahead=ahead, target=target)[-1]
+    context = t.context(found, reversed=frozenset({found.label}))
+    return decide(context, t.accumulators_of(0, 1), target)[-1]
 
 
 def ring_of(*nodes: Node, **fields: Any) -> ReverseRing:
@@ -80,7 +81,7 @@ def test_a_start_value_keeps_its_gradient() -> None:
 
 def test_a_function_without_an_adjoint_has_no_reverse_pass() -> None:
     found = kernel(t.zeros(C), loop(*body()))
-    (decision,) = decide(t.module(found), found, t.accumulators_of(0), ahead=True, target=TARGET)
+    (decision,) = decide(t.context(found), t.accumulators_of(0), TARGET)
     assert decision.planned.reverse == ""
 
 
@@ -160,7 +161,11 @@ def test_settings() -> None:
     nodes = t.zeros(C), loop(*body())
     off = LoopTarget(rejection="main_loop is 'double_buffered'")
     assert decided(*nodes, target=off).planned.reverse == "no stages: main_loop is 'double_buffered'"
-    assert decided(*nodes, ahead=False).planned.reverse == "no stages: the setting async_copies is off: set it to 'on'"
+    moves_off = replace(TARGET, ahead=False)
+    assert (
+        decided(*nodes, target=moves_off).planned.reverse
+        == "no stages: the setting async_copies is off: set it to 'on'"
+    )
     mma = LoopTarget(TARGET.variants, ("mma",), "main_loop is 'mma'", PipelineOverrides("mma"))
     assert ring_of(*nodes, target=mma).answer.instructions == ("mma_m16n8k16",)
 

@@ -36,7 +36,7 @@ def decided(
 ) -> LoopDecision:
     """The decision about the last loop of a kernel."""
     found = t.function(*nodes, frame=frame(*tiles), **fields)
-    return decide(t.module(found), found, t.accumulators_of(0, 1), ahead=True, target=target)[-1]
+    return decide(t.context(found), t.accumulators_of(0, 1), target)[-1]
 
 
 def ring_of(*nodes: Node, tiles: tuple[Tile, ...] = (C, A, B)) -> Ring:
@@ -133,8 +133,7 @@ def test_memory_around_a_function_counts() -> None:
     caller = t.function(t.call("helper"), frame=frame(huge))
 
     def stages(*functions: FunctionTrace, reverse: frozenset[str] = frozenset()) -> int:
-        module = t.module(*functions, reversed=reverse)
-        return decide(module, helper, t.accumulators_of(0), ahead=True, target=TARGET)[-1].planned.stages
+        return decide(t.context(*functions, reversed=reverse), t.accumulators_of(0), TARGET)[-1].planned.stages
 
     assert stages(helper) == 4
     alone, differentiated = stages(helper, caller), stages(helper, caller, reverse=frozenset({"k"}))

@@ -34,8 +34,7 @@ def number(name: str, *operands: Value, result: Scalar = N) -> Operation:
 def found(
     *nodes: Node, callers: tuple[FunctionTrace, ...] = (), parameters: tuple[str, ...] = ()
 ) -> list[ReversedStore]:
-    function = t.function(*nodes, parameters=parameters)
-    return list(reversed_stores(t.module(function, *callers), function))
+    return list(reversed_stores(t.context(t.function(*nodes, parameters=parameters), *callers)))
 
 
 def count(*nodes: Node) -> int:

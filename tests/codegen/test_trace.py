@@ -42,8 +42,7 @@ def test_an_owner_has_its_own_shared_memory(tile: Tile, owner: bool) -> None:
     ],
 )
 def test_overlap_within_a_function(one: Tile, other: Tile, overlap: bool) -> None:
-    function = t.function(parameters=("p",))
-    assert t.module(function).may_overlap(function, one, other) is overlap
+    assert t.context(t.function(parameters=("p",))).may_overlap(one, other) is overlap
 
 
 P, Q = t.parameter("p"), t.parameter("q")
@@ -66,18 +65,18 @@ P, Q = t.parameter("p"), t.parameter("q")
 def test_overlap_of_parameters_is_decided_by_every_call(calls: list[tuple[Tile, ...]], overlap: bool) -> None:
     function = t.function(label="f", parameters=("p", "q"))
     kernels = (t.function(t.loop(t.call("f", *passed)), label=f"k{index}") for index, passed in enumerate(calls))
-    module = t.module(function, *kernels)
-    assert module.may_overlap(function, P, Q) is overlap
-    assert module.may_overlap(function, Q, P) is overlap
-    assert module.may_overlap(function, t.view("v", P), Q) is overlap
-    assert module.may_overlap(function, P, P)
+    context = t.context(function, *kernels)
+    assert context.may_overlap(P, Q) is overlap
+    assert context.may_overlap(Q, P) is overlap
+    assert context.may_overlap(t.view("v", P), Q) is overlap
+    assert context.may_overlap(P, P)
 
 
 def test_overlap_of_parameters_that_are_passed_on() -> None:
     inner = t.function(label="f", parameters=("p", "q"))
     outer = t.function(t.call("f", P, Q), label="g", parameters=("p", "q"))
     for second, overlap in ((B, False), (A, True)):
-        assert t.module(inner, outer, t.function(t.call("g", A, second))).may_overlap(inner, P, Q) is overlap
+        assert t.context(inner, outer, t.function(t.call("g", A, second))).may_overlap(P, Q) is overlap
 
 
 def test_loops_have_their_outer_loops() -> None:

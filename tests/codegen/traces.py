@@ -9,7 +9,7 @@ from typing import Any, Literal
 from warp_tiles.codegen.answers import LoopAccumulators
 from warp_tiles.codegen.loops import AccumulatorsOf
 from warp_tiles.codegen.operations import Effect, Operation, Product, Scalar, Tile, Value
-from warp_tiles.codegen.trace import Branch, FunctionTrace, Loop, ModuleTrace, Node
+from warp_tiles.codegen.trace import Branch, Context, FunctionTrace, Loop, ModuleTrace, Node
 
 _numbers = itertools.count(1)
 SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -126,6 +126,11 @@ def function(*nodes: Node, label: str = "k", parameters: tuple[str, ...] = (), *
 def module(*functions: FunctionTrace, **fields: Any) -> ModuleTrace:
     """The trace of a module."""
     return ModuleTrace({one.label: one for one in functions}, **fields)
+
+
+def context(function: FunctionTrace, *others: FunctionTrace, **fields: Any) -> Context:
+    """A function in a module with some others."""
+    return Context(module(function, *others, **fields), function)
 
 
 def accumulators_of(*sites: int) -> AccumulatorsOf:

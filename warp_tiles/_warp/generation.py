@@ -11,11 +11,10 @@ from warp_tiles._warp.modules import name_of
 from warp_tiles._warp.recorder import Recorder
 from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.codegen.adjoints import lost_results
-from warp_tiles.codegen.assignments import without_unread_assignments
 from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.codegen.operations import INDEXED, Effect
 from warp_tiles.codegen.prelude import PLACEHOLDER
-from warp_tiles.codegen.trace import ModuleTrace
+from warp_tiles.codegen.trace import ModuleTrace, without_unread_assignments
 from warp_tiles.gemm.problem import Role
 from warp_tiles.plan.planning import FunctionUse, KernelMemory, ModulePlan, Session, resolve
 

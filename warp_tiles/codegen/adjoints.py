@@ -23,7 +23,6 @@ from warp_tiles.codegen.answers import Accumulation, ReverseRing, TileGradient
 from warp_tiles.codegen.operations import JUMPS, TRANSPOSE, Effect, Operation, Tile
 from warp_tiles.codegen.pipelines import Body, body_of
 from warp_tiles.codegen.stages import (
-    ASYNC_COPIES_OFF,
     LoopTarget,
     constant_arrays,
     idle_tiles,
@@ -32,7 +31,17 @@ from warp_tiles.codegen.stages import (
     problem_of_order,
     stage_buffers,
 )
-from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Node, loops, operations, own_operations, path_to
+from warp_tiles.codegen.trace import (
+    Context,
+    FunctionTrace,
+    Loop,
+    ModuleTrace,
+    Node,
+    loops,
+    operations,
+    own_operations,
+    path_to,
+)
 from warp_tiles.gemm.reverse_loop import reverse_loop
 
 # for these the reverse pass reads only the gradient of the tile, and none of its elements
@@ -41,57 +50,54 @@ _NO_READS = frozenset({"tile_zeros", "tile_load", "tile_store"})
 
 def waiting_sites(module: ModuleTrace) -> frozenset[int]:
     """Returns the sites of products whose operands may share memory. Their second adjoint waits for the first."""
-    products = ((function, operation) for function, operation in module.operations() if operation.product is not None)
-    return frozenset(one.site for function, one in products if module.may_overlap(function, *one.matrices[:2]))
+    products = ((context, operation) for context, operation in module.operations() if operation.product is not None)
+    return frozenset(one.site for context, one in products if context.may_overlap(*one.matrices[:2]))
 
 
 @functools.lru_cache(maxsize=1)  # all decisions about a module ask
 def sites_without_replay(module: ModuleTrace) -> frozenset[int]:
     """Returns the sites of products in loops that the reverse pass can skip, as nothing reads their result there."""
     sites = set()
-    for function in module.functions.values():
-        for loop, around in loops(function.nodes):
+    for context in module.contexts():
+        for loop, around in loops(context.function.nodes):
             nest = (*around, loop)
             if all(level.kind == "unrolled" for level in nest):
                 continue  # the reverse pass repeats unrolled statements once, before all adjoints
             outermost = nest[0]
             for operation in own_operations(loop):
-                if operation.product is None or operation.results:
-                    continue
-                if _is_unread(module, function, outermost, operation.matrices[2]):
+                adds = operation.product is not None and not operation.results
+                if adds and _is_unread(context, outermost, operation.matrices[2]):
                     sites.add(operation.site)
     return frozenset(sites)
 
 
-def _is_unread(module: ModuleTrace, function: FunctionTrace, last: Node, c: Tile) -> bool:
+def _is_unread(context: Context, last: Node, c: Tile) -> bool:
     """True if neither repeated statements nor adjoints of the reverse pass read C, from a node on.
 
     The reverse pass runs backwards: it reaches the node after everything that follows the node in the program.
     """
     if not c.memory or len(c.memory) > 1:
         return False
-    (_, index), *_ = path_to(function.nodes, last)
-    for operation in operations(function.nodes[: index + 1]):
-        touches_c = any(module.may_overlap(function, c, tile) for tile in operation.tiles)
-        if touches_c and _reads(module, function, operation, c):
+    (_, index), *_ = path_to(context.function.nodes, last)
+    for operation in operations(context.function.nodes[: index + 1]):
+        touches_c = any(context.may_overlap(c, tile) for tile in operation.tiles)
+        if touches_c and _reads(context, operation, c):
             return False
     if not c.parameter:
         return True
-    passed = module.passed(function, c.name)
-    return bool(passed) and all(
-        isinstance(t, Tile) and _is_unread(module, caller, call, t) for caller, call, t in passed
-    )
+    passed = context.passed(c.name)
+    return bool(passed) and all(isinstance(t, Tile) and _is_unread(caller, call, t) for caller, call, t in passed)
 
 
-def _reads(module: ModuleTrace, function: FunctionTrace, operation: Operation, c: Tile) -> bool:
+def _reads(context: Context, operation: Operation, c: Tile) -> bool:
     """True if an operation that touches C may read it in the reverse pass."""
     if operation.product is not None and not operation.results:
         a, b, _ = operation.matrices
-        return module.may_overlap(function, a, c) or module.may_overlap(function, b, c)
+        return context.may_overlap(a, c) or context.may_overlap(b, c)
     if operation.callee:  # C is an argument of the call
-        callee = module.functions.get(operation.callee)
+        callee = context.module.functions.get(operation.callee)
         return callee is None or any(
-            _reads(module, callee, inner, tile)
+            _reads(Context(context.module, callee), inner, tile)
             for inner in callee.operations()
             for tile in inner.tiles
             if tile.parameter
@@ -112,11 +118,11 @@ def lost_results(module: ModuleTrace, sites: Collection[int]) -> dict[int, str]:
         sites: The sites of solvers in place whose adjoints put the operand back.
     """
     lost: dict[int, str] = {}
-    for function in module.functions.values():
+    for context in module.contexts():
         later: list[Operation] = []
-        for operation in reversed(list(function.operations())):
+        for operation in reversed(list(context.function.operations())):
             if operation.solver is not None and operation.solver in sites:
-                if reason := _lost_result(module, function, operation, later):
+                if reason := _lost_result(context, operation, later):
                     lost[operation.solver] = reason
                     later.append(operation)
             elif _changes_tiles(module, operation):
@@ -124,15 +130,16 @@ def lost_results(module: ModuleTrace, sites: Collection[int]) -> dict[int, str]:
     return lost
 
 
-def _lost_result(module: ModuleTrace, function: FunctionTrace, operation: Operation, later: Sequence[Operation]) -> str:
+def _lost_result(context: Context, operation: Operation, later: Sequence[Operation]) -> str:
     """Returns why the reverse pass loses the result of a solver in place; empty if it does not."""
     tile = operation.tiles[-1]
-    makers = [one for one in function.operations() for made in one.results if {made.name} == tile.memory]
+    makers = [one for one in context.function.operations() for made in one.results if {made.name} == tile.memory]
     if not makers:
         return "it changes a parameter of the function: solve into a new tile"
-    if any(_run_time_loop(function, maker) is not _run_time_loop(function, operation) for maker in makers):
+    around = _run_time_loop(context.function, operation)
+    if any(_run_time_loop(context.function, maker) is not around for maker in makers):
         return "it changes a tile from outside its loop: load the tile inside, or solve into a new tile"
-    changed = (one for one in later if any(module.may_overlap(function, tile, other) for other in _given_tiles(one)))
+    changed = (one for one in later if any(context.may_overlap(tile, other) for other in _given_tiles(one)))
     lines = sorted({one.line for one in changed})
     return f"line {lines[0]} changes the result: solve into a new tile" if lines else ""
 
@@ -164,16 +171,12 @@ def _changes_tiles(module: ModuleTrace, operation: Operation) -> bool:
 
 
 def plan_reverse(
-    module: ModuleTrace,
-    function: FunctionTrace,
-    loop: Loop,
-    products: Sequence[Accumulation],
-    target: LoopTarget,
+    context: Context, loop: Loop, products: Sequence[Accumulation], target: LoopTarget
 ) -> ReverseRing | str:
     """Returns the stages of a loop's reverse pass, or the reason why it has none."""
     if not target.families:
-        return target.rejection or ASYNC_COPIES_OFF
-    body = body_of(function, loop, products)
+        return target.rejection
+    body = body_of(context.function, loop, products)
     if isinstance(body, str):
         return body
     if loop.kind != "range" or not loop.reverses:
@@ -182,24 +185,24 @@ def plan_reverse(
     if len(products) != 1:
         return f"the loop has {len(products)} products: give each a loop of its own"
     (product,) = products
-    if problem := _problem_of_product(module, loop, body, product):
+    if problem := _problem_of_product(context, loop, body, product):
         return problem
     variant = target.variants.get(product.operation.site)
     if variant is None:
         return "the product has no function"
-    operands = loaded_operands(function, product, variant, body)
+    operands = loaded_operands(context.function, product, variant, body)
     if isinstance(operands, str):
         return operands
     a, b = operands
     loads = {tile: load for load in body.loads for tile in load.tiles}
     if a.name == b.name or len(loads) != 2:
         return "an operand is used twice, or the loop loads other tiles too: load one tile for A and one for B"
-    buffers, stage_bytes = stage_buffers(body.loads, constant=constant_arrays(function, loop))
+    buffers, stage_bytes = stage_buffers(body.loads, constant=constant_arrays(context.function, loop))
     array_a, array_b = buffers[a.name].array, buffers[b.name].array
     if array_a is None or array_b is None:
         return "the loop changes the arrays that it loads from: choose them before the loop"
-    idle, _ = idle_tiles(module, function, loop, body, products, keeps_starts=True)
-    memory, first = memory_of(module, function, idle, stage_bytes, copies=2)
+    idle, _ = idle_tiles(context, loop, body, products, keeps_starts=True)
+    memory, first = memory_of(context, idle, stage_bytes, copies=2)
     answer = reverse_loop(variant, target.families, memory)
     if isinstance(answer, str):
         return answer
@@ -213,7 +216,7 @@ def plan_reverse(
     return ReverseRing(answer, variant, product.operation, first, buffers, stage_bytes, gradients, views)
 
 
-def _problem_of_product(module: ModuleTrace, loop: Loop, body: Body, product: Accumulation) -> str:
+def _problem_of_product(context: Context, loop: Loop, body: Body, product: Accumulation) -> str:
     """Returns the reason why gradients cannot be computed from stages; empty if they can."""
     operation, c = product.operation, product.c
     if product.addition is not None:
@@ -224,7 +227,7 @@ def _problem_of_product(module: ModuleTrace, loop: Loop, body: Body, product: Ac
         return "the accumulators stay in registers over an outer loop: merge the loops"
     if not c.owner:
         return "C has no memory of its own: use a tile and no view"
-    if operation.site not in sites_without_replay(module):
+    if operation.site not in sites_without_replay(context.module):
         return "the reverse pass reads C: let nothing else in the kernel use it before its store"
     for other in operations(loop.nodes):
         if other.name in JUMPS:  # Warp repeats it before the adjoint of the product

@@ -37,7 +37,7 @@ from warp_tiles.codegen.answers import (
     StageBuffer,
     TileGradient,
 )
-from warp_tiles.codegen.hooks import STATEMENT, Hook, Macros, hook_of, pointer
+from warp_tiles.codegen.hooks import STATEMENT, Hook, Macros
 from warp_tiles.codegen.operations import Tile
 from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.pipeline import MmaPlan
@@ -92,7 +92,7 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
         factor = product.factor
         unless_zero = f"if ({name}[wt_i] != {answer.ctype}(0)) " if isinstance(factor, str) else ""
         scale = f"{_each(answer.count, f'{unless_zero}{name}[wt_i] *= {answer.ctype}({factor});')} "
-        finish = f"{scale if factor != 1 else ''}{answer.symbol}_finish({name}, {pointer(product.destination)});"
+        finish = f"{scale if factor != 1 else ''}{answer.symbol}_finish({name}, {_pointer(product.destination)});"
         macros.add(Hook.END, product.home, f"{SYNC} {finish} {SYNC}")
         _emit_addition(macros, product.home, product)
 
@@ -112,11 +112,11 @@ def _emit_double_buffers(macros: Macros, decision: LoopDecision) -> None:
     ends = []
     for buffer in decision.buffers:
         name, tile = names[buffer.tile.name], buffer.tile.name
-        second = f"wt_module::address({pointer(buffer.c)}) + {buffer.offset_bytes}"
+        second = f"wt_module::address({_pointer(buffer.c)}) + {buffer.offset_bytes}"
         declaration = f"wt_module::DoubleBuffer<decltype({tile})> {name};"
         macros.add(Hook.BEGIN, loop, f"{declaration} {name}.start({tile}, {second});")
         ends.append(f"{name}.end({tile}, {second});")
-        macros.replace(Hook.AT, hook_of(buffer.load), f"{begin}wt_module::Load<false>() << {STATEMENT}")
+        macros.replace(Hook.AT, buffer.load.own_hook, f"{begin}wt_module::Load<false>() << {STATEMENT}")
         begin = ""  # only the first load of an iteration waits for the loads of the iteration before
     # the offset of a view is stored in each iteration, because the last iteration may skip the products
     offsets: dict[str, str] = {}
@@ -142,8 +142,8 @@ def _emit_unrolled(macros: Macros, decision: LoopDecision) -> None:
         _replace_product(macros, product, text)
     group = -1
     for load in decision.loads:
-        number = hook_of(load)
-        own = sum(hook_of(product.operation) < number for product in products)
+        number = load.own_hook
+        own = sum(product.operation.own_hook < number for product in products)
         begin = f"{_WAIT} " if own != group else ""
         group = own
         macros.replace(Hook.AT, number, f"{begin}wt_module::Load<false>() << {STATEMENT}")
@@ -151,7 +151,12 @@ def _emit_unrolled(macros: Macros, decision: LoopDecision) -> None:
 
 
 def _replace_product(macros: Macros, product: Accumulation, text: str) -> None:
-    macros.replace(Hook.AT, hook_of(product.operation), text)
+    macros.replace(Hook.AT, product.operation.own_hook, text)
+
+
+def _pointer(tile: Tile) -> str:
+    """C++ of a pointer to a tile's first element."""
+    return f"{tile.name}.data.ptr"
 
 
 def _accumulators(product: Accumulation) -> str:
@@ -160,7 +165,7 @@ def _accumulators(product: Accumulation) -> str:
 
 def _add(product: Accumulation, a: str = "", b: str = "") -> str:
     """Returns the call that adds a product to its accumulators. ``a`` and ``b`` replace the pointers of its tiles."""
-    operands = f"{a or pointer(product.a)}, {b or pointer(product.b)}"
+    operands = f"{a or _pointer(product.a)}, {b or _pointer(product.b)}"
     return f"{product.accumulators.symbol}_add({_accumulators(product)}, {operands});"
 
 
@@ -174,7 +179,7 @@ def _operand(tile: Tile, names: Mapping[str, str], offsets: dict[str, str]) -> s
     """
     buffer = next((name for root, name in names.items() if root in tile.memory), None)
     if buffer is None:
-        return pointer(tile)
+        return _pointer(tile)
     if tile.name in names:
         return f"{buffer}.ready()"
     (root,) = tile.memory
@@ -199,7 +204,7 @@ def staged_types(decision: LoopDecision) -> Iterator[str]:
 def _firsts(products: Iterable[Accumulation], *facts: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     """Yields the first product of each array of accumulators, with facts about it."""
     found = zip(products, *facts)
-    yield from (each for each in found if each[0].array == hook_of(each[0].operation))
+    yield from (each for each in found if each[0].array == each[0].operation.own_hook)
 
 
 def _product_type(
@@ -264,7 +269,7 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
         after_loads = f"{multiply}:; {due} {{ if (!{name}.more) {wait} {multiplied}"
     else:
         before_loads, after_loads = f"{multiply}:; {due} {{ {wait} {multiplied}", ""
-    last = max(hook_of(buffer.load) for buffer in ring.buffers.values())
+    last = max(buffer.load.own_hook for buffer in ring.buffers.values())
     for tile, buffer in ring.buffers.items():
         to = f"{name}.to + {buffer.offset_bytes}"
         template = f"wt_module::{'TransposingBufferLoader' if buffer.transposed else 'BufferLoader'}"
@@ -273,8 +278,8 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
             kind, loader = f"{template}<decltype({tile})>", f"wt_loader_{loop}_{tile}"
             begin(_begun(kind, loader, buffer.array.name))
             target = f"wt_module::LoadBuffer<{kind}> {{{loader}, {to}}}"
-        commit = _COMMIT if hook_of(buffer.load) == last else ""
-        macros.replace(Hook.AT, hook_of(buffer.load), f"{before_loads}{target} << {STATEMENT}{commit}")
+        commit = _COMMIT if buffer.load.own_hook == last else ""
+        macros.replace(Hook.AT, buffer.load.own_hook, f"{before_loads}{target} << {STATEMENT}{commit}")
         before_loads = ""
     for product in products:
         _replace_product(macros, product, "")
@@ -291,7 +296,7 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
     if decision.accumulator_store is None:
         _emit_results(macros, loop, products, ring)
     for fill in ring.fills:  # the loop overwrites C
-        macros.replace(Hook.AT, hook_of(fill), "")
+        macros.replace(Hook.AT, fill.own_hook, "")
 
 
 def _emit_starts(macros: Macros, loop: int, products: tuple[Accumulation, ...], ring: Ring) -> None:
@@ -301,7 +306,7 @@ def _emit_starts(macros: Macros, loop: int, products: tuple[Accumulation, ...], 
         kind, accumulators, start = staged_name(product), _accumulators(product), ""
         if has_start and not ring.adds_starts and product.c.name not in started:
             macros.add(Hook.BEGIN, loop, SYNC)
-            start = f", {pointer(product.c)}"
+            start = f", {_pointer(product.c)}"
         started.add(product.c.name)
         begin = f"{kind}::Accumulators {accumulators}; {kind}::start({accumulators}{start});"
         macros.add(Hook.BEGIN, loop, f"{begin}{_scale(product)}" if start else begin)
@@ -325,7 +330,7 @@ def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...],
         to = product.destination
         adds = str((has_start and ring.adds_starts) or to is not product.c or to.name in written).lower()
         written.add(to.name)
-        finish = f"{staged_name(product)}::finish<{adds}>({_accumulators(product)}, {pointer(to)});"
+        finish = f"{staged_name(product)}::finish<{adds}>({_accumulators(product)}, {_pointer(to)});"
         macros.add(Hook.END, loop, f"{finish} {SYNC}")
     for product in products:
         _emit_addition(macros, loop, product)
@@ -335,7 +340,7 @@ def _emit_addition(macros: Macros, loop: int, product: Accumulation) -> None:
     """Moves the addition of a new tile C behind the loop, or removes it if the accumulators are added in its place."""
     if product.addition is not None:
         for statement in product.addition.statements:
-            macros.replace(Hook.AT, hook_of(statement), "")
+            macros.replace(Hook.AT, statement.own_hook, "")
         target = product.addition.target.name
         if product.destination is product.c:
             macros.add(Hook.END, loop, f"wp::tile_{product.addition.name}({target}, {product.c.name});")
@@ -368,7 +373,7 @@ def _released(size: int) -> str:
 
 def _first_address(tile: Tile | None, memory: str) -> str:
     """C++ of the address of the stages, in the memory of a tile or in memory that was reserved."""
-    return f"wt_module::address({pointer(tile) if tile is not None else memory})"
+    return f"wt_module::address({_pointer(tile) if tile is not None else memory})"
 
 
 # ---- the reverse pass
@@ -402,9 +407,9 @@ def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
     kind = f"wt_module::ReverseLoop<{dtype}, {forward.m}, {forward.n}, {ring.stage_bytes}>"
     begin(_begun(kind, name, f"{_first_address(ring.first, memory)}, {ring.product.matrices[2].name}.grad.ptr"))
     places = {gradient.tile.name: f"wt_places_{loop}_{gradient.tile.name}" for gradient in ring.gradients}
-    last = max(ring.gradients, key=lambda gradient: hook_of(gradient.load))
+    last = max(ring.gradients, key=lambda gradient: gradient.load.own_hook)
     for gradient in ring.gradients:
-        tile, number = gradient.tile.name, hook_of(gradient.load)
+        tile, number = gradient.tile.name, gradient.load.own_hook
         loader, loaders = f"wt_reverse_loader_{loop}_{tile}", f"wt_module::BufferLoader<decltype({tile})>"
         begin(f"{_begun(loaders, loader, gradient.array.name)} wt_module::Places {places[tile]};")
         target = f"{loader}, {_address(ring, f'{name}.to', tile)}, {places[tile]}"
@@ -413,12 +418,12 @@ def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
         macros.replace(Hook.ADJOINT, number, "")
         macros.replace(Hook.ZERO, number, "")
     for view in ring.views:  # Warp's adjoint reads and writes the tiles
-        macros.replace(Hook.ADJOINT, hook_of(view), "")
-    macros.replace(Hook.REPLAY, hook_of(ring.product), "")
+        macros.replace(Hook.ADJOINT, view.own_hook, "")
+    macros.replace(Hook.REPLAY, ring.product.own_hook, "")
     products = " ".join(_gradients(ring, name, places))
     moved = " ".join(f"{place}.next();" for place in places.values())
     turn = f"{multiply}:; if ({name}.pending) {{ {name}.wait(); {products} }} if (!{name}.more) goto {done};"
-    macros.replace(Hook.ADJOINT, hook_of(ring.product), f"{turn} {name}.next(); {moved}")
+    macros.replace(Hook.ADJOINT, ring.product.own_hook, f"{turn} {name}.next(); {moved}")
     end(f"{name}.more = false; goto {multiply}; {done}:;")
     if extra:
         end(_released(extra))
@@ -449,4 +454,4 @@ def _address(ring: ReverseRing, stage: str, tile: str) -> str:
 
 
 def _gradient_name(ring: ReverseRing, gradient: TileGradient) -> str:
-    return f"wt_gradient_{hook_of(ring.product)}_{gradient.tile.name}"
+    return f"wt_gradient_{ring.product.own_hook}_{gradient.tile.name}"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from warp_tiles.codegen.answers import AccumulatorStore, ComputedStore, ReversedStore
 from warp_tiles.codegen.emit_loops import staged_name
-from warp_tiles.codegen.hooks import STATEMENT, Hook, Macros, hook_of, local_function
+from warp_tiles.codegen.hooks import STATEMENT, Hook, Macros, local_function
 from warp_tiles.codegen.operations import Tile
 
 
@@ -44,13 +44,13 @@ def _emit(macros: Macros, found: ComputedStore, sources: Iterable[Tile], call: s
     for number, (load, tile) in enumerate(zip(found.loads, found.loaded)):
         name = tile.name
         statement = local_function(f"wt_load_{number}", [name], STATEMENT)
-        texts[hook_of(load)] = (
+        texts[load.own_hook] = (
             f"{statement} const auto wt_tile_{number} = wt_module::loaded_tile(wt_load_{number}, {name});"
         )
     calls = []
     for number, operation in enumerate(found.operations):
         tiles = [tile.name for tile in dict.fromkeys(operation.tiles)]
-        texts[hook_of(operation)] = local_function(f"wt_operation_{number}", tiles, STATEMENT)
+        texts[operation.own_hook] = local_function(f"wt_operation_{number}", tiles, STATEMENT)
         calls.append(f"wt_operation_{number}({', '.join(tiles)});")
     names = [tile.name for tile in (found.result, *sources, *found.loaded, *found.intermediates)]
     held = {tile.name: f"wt_tile_{number}" for number, tile in enumerate(found.loaded)}
@@ -60,7 +60,7 @@ def _emit(macros: Macros, found: ComputedStore, sources: Iterable[Tile], call: s
     else:
         compute = local_function("wt_compute", ("wt_result", "wt_accumulators"), "wt_result = wt_accumulators;")
     end = f"{store} {compute} {call}, {', '.join(held.get(name, name) for name in names)}); }}"
-    texts[hook_of(found.store)] = end
+    texts[found.store.own_hook] = end
     for position, (hook, text) in enumerate(sorted(texts.items())):
         macros.replace(Hook.AT, hook, text if position else "{ " + text)
 
@@ -76,7 +76,7 @@ def emit_store_adjoint(macros: Macros, found: ReversedStore) -> None:
     """
     computed, result = found.computed, found.computed.result
     start = f"{{ {local_function('wt_store', [result.name, result.adjoint], STATEMENT)}"
-    macros.replace(Hook.ADJOINT, hook_of(computed.store), start)
+    macros.replace(Hook.ADJOINT, computed.store.own_hook, start)
     forward: list[str] = []
     reverse: list[str] = []
     for number, operation in reversed(list(enumerate(computed.operations))):
@@ -84,11 +84,11 @@ def emit_store_adjoint(macros: Macros, found: ReversedStore) -> None:
         names, both = _names(tiles), [*_names(tiles), *_adjoints(tiles)]
         forward.insert(0, f"wt_operation_{number}({', '.join(names)});")
         reverse.append(f"wt_adjoint_{number}({', '.join(both)});")
-        macros.replace(Hook.REPLAY, hook_of(operation), "")
-        macros.replace(Hook.RECOMPUTE, hook_of(operation), local_function(f"wt_operation_{number}", names, STATEMENT))
+        macros.replace(Hook.REPLAY, operation.own_hook, "")
+        macros.replace(Hook.RECOMPUTE, operation.own_hook, local_function(f"wt_operation_{number}", names, STATEMENT))
         adjoint = local_function(f"wt_adjoint_{number}", both, STATEMENT)
         end = f" {_call(found, forward, reverse)} }}" if number == 0 else ""
-        macros.replace(Hook.ADJOINT, hook_of(operation), adjoint + end)
+        macros.replace(Hook.ADJOINT, operation.own_hook, adjoint + end)
 
 
 def _call(found: ReversedStore, forward: Sequence[str], reverse: Sequence[str]) -> str:

@@ -21,8 +21,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from warp_tiles.codegen.operations import Operation, Tile
-
 STATEMENT = "__VA_ARGS__"  # in the macro of a hook: the statement inside the hook
 
 
@@ -81,17 +79,6 @@ class Macros:
             else:
                 lines.append(f"#define {name} {' '.join(self._texts.get(name, ()))}".rstrip())
         return lines
-
-
-def hook_of(operation: Operation) -> int:
-    """The number of the hook around an operation that has one."""
-    assert operation.hook is not None
-    return operation.hook
-
-
-def pointer(tile: Tile) -> str:
-    """C++ of a pointer to a tile's first element."""
-    return f"{tile.name}.data.ptr"
 
 
 def local_function(name: str, parameters: Iterable[str], body: str) -> str:

@@ -28,13 +28,11 @@ from warp_tiles.codegen.answers import (
     ReverseRing,
     Ring,
 )
-from warp_tiles.codegen.assignments import assigned_tile
-from warp_tiles.codegen.hooks import hook_of
 from warp_tiles.codegen.operations import INPLACE, INPLACE_OF, JUMPS, Effect, Operation, Tile
 from warp_tiles.codegen.pipelines import aligned, body_of, double_buffers, problem_of_unrolled
 from warp_tiles.codegen.stages import ASYNC_COPIES_OFF, LoopTarget, plan_ring
 from warp_tiles.codegen.stores import plan_accumulator_store
-from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Node, loops, operations, own_operations, path_to
+from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, Node, loops, operations, own_operations, path_to
 from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import DTYPE_BYTES
 
@@ -50,26 +48,17 @@ AccumulatorsOf = Callable[[int], LoopAccumulators | str]
 """The device functions that keep the accumulators of a site's product, or the reason why there are none."""
 
 
-def decide(
-    module: ModuleTrace,
-    function: FunctionTrace,
-    accumulators: AccumulatorsOf,
-    *,
-    ahead: bool,
-    target: LoopTarget | None = None,
-) -> tuple[LoopDecision, ...]:
+def decide(context: Context, accumulators: AccumulatorsOf, target: LoopTarget) -> tuple[LoopDecision, ...]:
     """Decides about every loop of a function that contains products.
 
     Args:
-        module: The whole module, for calls of the function.
         accumulators: Finds the functions that keep the accumulators of a site.
-        ahead: True if tiles may be loaded ahead.
-        target: What loops may use; None without stages.
+        target: What loops may use.
     """
-    decider = _Decider(module, function, accumulators, ahead, target or LoopTarget())
+    decider = _Decider(context, accumulators, target)
     return tuple(
         decider.decision(loop, around, products)
-        for loop, around in loops(function.nodes)
+        for loop, around in loops(context.function.nodes)
         if (products := [operation for operation in own_operations(loop) if operation.product is not None])
     )
 
@@ -82,10 +71,8 @@ _Arrays = dict[tuple[LoopAccumulators, int, str, float | str], int]
 class _Decider:
     """Decides about the loops of one function."""
 
-    module: ModuleTrace
-    function: FunctionTrace
+    context: Context
     accumulators: AccumulatorsOf
-    ahead: bool
     target: LoopTarget
     arrays: _Arrays = field(default_factory=dict)
 
@@ -108,12 +95,12 @@ class _Decider:
         else:
             accumulations, loads, ring = staged
             reason = _reason(ring, target.rejection)
-            store = plan_accumulator_store(self.function, loop, accumulations, ring)
+            store = plan_accumulator_store(self.context.function, loop, accumulations, ring)
         reverse = self._reverse(loop, accumulations, len(products), reason)
         reverse_ring = None if isinstance(reverse, str) else reverse
         planned = PlannedLoop(
             "",
-            self.function.file,
+            self.context.function.file,
             loop.line,
             len(products),
             "pipelined" if loads else "register_accumulators" if accumulations else "as_warp",
@@ -137,7 +124,7 @@ class _Decider:
                 resident_blocks=ring.loop.blocks,
             )
         return LoopDecision(
-            self.function.label,
+            self.context.function.label,
             loop.hook,
             planned,
             accumulations,
@@ -153,7 +140,7 @@ class _Decider:
     ) -> tuple[tuple[Accumulation, ...], tuple[Operation, ...], Ring] | str:
         """Returns the products, the loads and the stages of a loop, or the reason why it has none."""
         target = self.target
-        if not target.families or not self.ahead or loop.kind == "unrolled":
+        if not target.families or not target.ahead or loop.kind == "unrolled":
             return target.rejection
 
         def accumulators_of(site: int) -> LoopAccumulators | str:
@@ -165,10 +152,10 @@ class _Decider:
         accumulations, rejections = self._accumulations(loop, around, products, accumulators_of, {})
         if rejections:
             return rejections[0]
-        body = body_of(self.function, loop, accumulations)
+        body = body_of(self.context.function, loop, accumulations)
         if isinstance(body, str):
             return body
-        ring = plan_ring(self.module, self.function, loop, body, accumulations, target)
+        ring = plan_ring(self.context, loop, body, accumulations, target)
         return ring if isinstance(ring, str) else (accumulations, body.loads, ring)
 
     def _accumulations(
@@ -183,19 +170,19 @@ class _Decider:
         accumulations: list[Accumulation] = []
         rejections: list[str] = []
         for product in products:
-            functions = kept_accumulators(self.module, self.function, loop, product, accumulators)
+            functions = kept_accumulators(self.context, loop, product, accumulators)
             if isinstance(functions, str):
                 rejections.append(f"line {product.line}: {functions}" if len(products) > 1 else functions)
                 continue
             home = loop.hook
             for outer in reversed(around):
-                if isinstance(kept_accumulators(self.module, self.function, outer, product, accumulators), str):
+                if isinstance(kept_accumulators(self.context, outer, product, accumulators), str):
                     break
                 home = outer.hook
             alpha = product.alpha
             assert alpha is not None
-            array = arrays.setdefault((functions, home, product.matrices[2].name, alpha), hook_of(product))
-            addition = addition_of(self.function, product)
+            array = arrays.setdefault((functions, home, product.matrices[2].name, alpha), product.own_hook)
+            addition = addition_of(self.context.function, product)
             accumulations.append(Accumulation(product, functions, home, array, alpha, addition))
         return tuple(accumulations), rejections
 
@@ -207,14 +194,14 @@ class _Decider:
             return (), (), [*rejections]
         if rejections:
             return (), (), [*rejections, "the other products keep their accumulators in registers"]
-        body = body_of(self.function, loop, accumulations) if self.ahead else ASYNC_COPIES_OFF
+        body = body_of(self.context.function, loop, accumulations) if self.target.ahead else ASYNC_COPIES_OFF
         if isinstance(body, str):
             return (), (), [body]
         if loop.kind == "unrolled":
             if problem := problem_of_unrolled(body, accumulations):
                 return (), (), [problem]
             return body.loads, (), ["Warp unrolls the loop, so that each iteration has tiles of its own"]
-        buffers = double_buffers(self.module, self.function, body, accumulations)
+        buffers = double_buffers(self.context, body, accumulations)
         if isinstance(buffers, str):
             return (), (), [buffers]
         size = sum(aligned(buffer.tile.size_bytes) for buffer in buffers)
@@ -224,15 +211,15 @@ class _Decider:
         self, loop: Loop, accumulations: tuple[Accumulation, ...], products: int, reason: str
     ) -> ReverseRing | str:
         """The stages of a loop's reverse pass, or the reason why it has none; empty without an adjoint."""
-        if self.function.label not in self.module.reversed:
+        if self.context.function.label not in self.context.module.reversed:
             return ""
-        if not self.ahead:
+        if not self.target.ahead:
             return ASYNC_COPIES_OFF
         if self.target.forbidden:
             return self.target.forbidden
         if len(accumulations) < products:
             return reason
-        return plan_reverse(self.module, self.function, loop, accumulations, self.target)
+        return plan_reverse(self.context, loop, accumulations, self.target)
 
 
 def _cost(instruction: str, forbidden: str) -> str:
@@ -306,13 +293,13 @@ def _load_reason(ring: Ring) -> str:
 
 
 def kept_accumulators(
-    module: ModuleTrace, function: FunctionTrace, loop: Loop, operation: Operation, accumulators: AccumulatorsOf
+    context: Context, loop: Loop, operation: Operation, accumulators: AccumulatorsOf
 ) -> LoopAccumulators | str:
     """The functions that keep a product's accumulators in registers over a loop, or the reason why they cannot stay.
 
     ``accumulators`` finds the device functions of a site.
     """
-    functions = _functions_of(module, function, operation, accumulators)
+    functions = _functions_of(context, operation, accumulators)
     if isinstance(functions, str):
         return functions
     inside = list(operations(loop.nodes))
@@ -322,13 +309,13 @@ def kept_accumulators(
     if leaving is not None:
         return f"line {leaving.line} returns from within the loop: let it return behind the loop"
     if operation.results:
-        return _problem_of_new_tile(module, function, loop, operation) or functions
+        return _problem_of_new_tile(context, loop, operation) or functions
     c = operation.matrices[2]
     totals = {other.matrices[2].name for other in inside if other.product is not None}
     for other in inside:
         adds = other.product is not None and not other.results and other.matrices[2].memory == c.memory
         if adds:
-            found = _functions_of(module, function, other, accumulators)
+            found = _functions_of(context, other, accumulators)
             if isinstance(found, str):
                 return f"line {other.line}: {found}"
             # without accumulators in stages, count is that of a function
@@ -337,18 +324,18 @@ def kept_accumulators(
         if other.effect is Effect.ALIAS and not totals & {tile.name for tile in other.results}:
             continue  # it makes a view, of which only users read and write elements
         accessed = other.matrices[:2] if adds else other.tiles
-        if any(_overlap(module, function, other, c, tile) for tile in accessed):
+        if any(_overlap(context, other, c, tile) for tile in accessed):
             return f"line {other.line}: {other.name} uses C in the loop: move it behind the loop"
     return functions
 
 
-def _overlap(module: ModuleTrace, function: FunctionTrace, at: Operation, c: Tile, tile: Tile) -> bool:
+def _overlap(context: Context, at: Operation, c: Tile, tile: Tile) -> bool:
     """True if C and another tile may share memory when the program runs an operation."""
-    if not module.may_overlap(function, c, tile):
+    if not context.may_overlap(c, tile):
         return False
     from warp_tiles.codegen.windows import are_disjoint  # few loops need it
 
-    return not are_disjoint(function, at, c, tile)
+    return not are_disjoint(context.function, at, c, tile)
 
 
 def addition_of(function: FunctionTrace, operation: Operation) -> Addition | None:
@@ -393,7 +380,7 @@ def _assigned_sum(
     c = product.matrices[2].name
     *operands, result = (tile.name for tile in operation.tiles)
     readers = [one for one in function.operations() if one is not operation and result in {t.name for t in one.tiles}]
-    target = assigned_tile(readers[0]) if len(readers) == 1 and readers[0] in block else None
+    target = readers[0].assigned_tile if len(readers) == 1 and readers[0] in block else None
     if target is None or target.name == c:
         return None
     forms = [[target.name, c], [c, target.name]] if operation.name == "add" else [[target.name, c]]
@@ -402,33 +389,29 @@ def _assigned_sum(
     return _addition(function, (operation, readers[0]), target, product, INPLACE_OF[operation.name])
 
 
-def _problem_of_new_tile(module: ModuleTrace, function: FunctionTrace, loop: Loop, operation: Operation) -> str:
+def _problem_of_new_tile(context: Context, loop: Loop, operation: Operation) -> str:
     """The reason why a product that makes a new tile cannot keep its accumulators in registers; empty if it can."""
     c = operation.matrices[2]
-    addition = addition_of(function, operation)
+    addition = addition_of(context.function, operation)
     if addition is None:
         return "the product is a new tile in each iteration: add to one tile with wp.tile_matmul(a, b, c)"
     if loop.kind == "unrolled":
         return "Warp unrolls the loop, and each iteration has a new tile: use wp.tile_matmul(a, b, c)"
-    for other in function.operations():
-        if other not in (operation, *addition.statements) and any(
-            _touches(module, function, c, tile) for tile in other.tiles
-        ):
+    for other in context.function.operations():
+        if other not in (operation, *addition.statements) and any(_touches(context, c, tile) for tile in other.tiles):
             return f"line {other.line}: {other.name} uses the new tile too: use wp.tile_matmul(a, b, c)"
     target = addition.target
     for other in operations(loop.nodes):
-        if other not in addition.statements and any(_touches(module, function, target, tile) for tile in other.tiles):
+        if other not in addition.statements and any(_touches(context, target, tile) for tile in other.tiles):
             return f"line {other.line}: {other.name} uses the sum in the loop: move it behind the loop"
     return ""
 
 
-def _touches(module: ModuleTrace, function: FunctionTrace, one: Tile, other: Tile) -> bool:
-    return one.name == other.name or module.may_overlap(function, one, other)
+def _touches(context: Context, one: Tile, other: Tile) -> bool:
+    return one.name == other.name or context.may_overlap(one, other)
 
 
-def _functions_of(
-    module: ModuleTrace, function: FunctionTrace, operation: Operation, accumulators: AccumulatorsOf
-) -> LoopAccumulators | str:
+def _functions_of(context: Context, operation: Operation, accumulators: AccumulatorsOf) -> LoopAccumulators | str:
     product = operation.product
     assert product is not None
     if product.alpha is None:
@@ -438,6 +421,6 @@ def _functions_of(
     if product.beta != 1.0 and not operation.results:
         return "beta is not the constant 1: scale C before the loop"
     a, b, c = operation.matrices
-    if any(_overlap(module, function, operation, c, tile) for tile in (a, b)):
+    if any(_overlap(context, operation, c, tile) for tile in (a, b)):
         return "C may share memory with A or B: use tiles of their own"
     return accumulators(product.site)

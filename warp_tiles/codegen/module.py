@@ -8,7 +8,6 @@ from typing import Protocol
 
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
 from warp_tiles.codegen.answers import FunctionCall, LoopAccumulators, LoopDecision, ModuleAnswer
-from warp_tiles.codegen.hooks import hook_of
 from warp_tiles.codegen.loads import plan_loads
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.operations import UNREAD_ASSIGN
@@ -213,6 +212,7 @@ class GeneratedModule:
         called = any(call.variant is not None for call in calls)
         moves = settings.async_copies and bool(called or summed or decision.has_stages)
         moving = traces if moves else ()
+        moved = tuple(self.trace.contexts()) if moves else ()
         stored = {loop.accumulator_store.computed.store for loop in loops if loop.accumulator_store is not None}
         stores = (found for function in moving for found in computed_stores(function))
         return ModuleAnswer(
@@ -224,16 +224,16 @@ class GeneratedModule:
             loads=plan_loads(moving, {loop.hook for loop in loops if loop.loads}),
             replayed=plan_loads(moving, {loop.hook for loop in loops if loop.reverse is not None}),
             stores=tuple(found for found in stores if found.store not in stored),
-            reversed_stores=tuple(found for function in moving for found in reversed_stores(self.trace, function)),
+            reversed_stores=tuple(found for context in moved for found in reversed_stores(context)),
             skipped=self._skipped(decision, functions) if settings.register_accumulators else (),
-            unread=tuple(hook_of(node) for _, node in self.trace.operations() if node.name == UNREAD_ASSIGN),
+            unread=tuple(node.own_hook for _, node in self.trace.operations() if node.name == UNREAD_ASSIGN),
         )
 
     def _skipped(self, decision: ModuleDecision, functions: Functions) -> tuple[int, ...]:
         """The hooks of the products that the reverse pass need not repeat."""
         here = self._with_functions(decision.calls, functions.get) & sites_without_replay(self.trace)
         nodes = (node for _, node in self.trace.operations() if node.product is not None)
-        return tuple(hook_of(node) for node in nodes if node.site in here)
+        return tuple(node.own_hook for node in nodes if node.site in here)
 
     def _calls_of(
         self, site: Site, decision: ModuleDecision, functions: Functions, waiting: Collection[int]
@@ -275,11 +275,7 @@ class GeneratedModule:
 
         def decisions(target: LoopTarget) -> tuple[LoopDecision, ...]:
             return tuple(
-                decision
-                for function in self.trace.functions.values()
-                for decision in decide(
-                    self.trace, function, accumulators_of, ahead=settings.async_copies, target=target
-                )
+                decision for context in self.trace.contexts() for decision in decide(context, accumulators_of, target)
             )
 
         target = self._loop_target(settings, suffix)
@@ -290,17 +286,18 @@ class GeneratedModule:
 
     def _loop_target(self, settings: Settings, suffix: bool) -> LoopTarget:
         """What the loops of the module may use."""
+        ahead = settings.async_copies
         if not settings.register_accumulators:
-            return LoopTarget(rejection=settings.against("register_accumulators", "on"))
+            return LoopTarget(rejection=settings.against("register_accumulators", "on"), ahead=ahead)
         choice = PipelineOverrides.parse(settings.main_loop)
         if choice.family == "double_buffered":
-            return LoopTarget(rejection=settings.against("main_loop", "auto"))
+            return LoopTarget(rejection=settings.against("main_loop", "auto"), ahead=ahead)
         variants = {
             site.index: product
             for site in self._product_sites()
             if isinstance(product := site.variants.get(Role.FORWARD), GemmProblem)
         }
-        target = LoopTarget(variants, choice=choice, records=self.records)
+        target = LoopTarget(variants, choice=choice, ahead=ahead, records=self.records)
         if "mma" not in settings.providers:
             name = "provider" if settings.provider != "auto" else "policy"
             target = replace(target, forbidden=settings.named_value(name))
@@ -311,7 +308,7 @@ class GeneratedModule:
         could_have_wgmma = has_wgmma(self.session.arch or 0)
         if choice.family == "wgmma" and not (suffix and could_have_wgmma):
             problem = _NO_WGMMA if could_have_wgmma else f"sm_{self.session.arch} has no wgmma: set main_loop to 'auto'"
-            return LoopTarget(rejection=f"{asked}, and {problem}")
+            return LoopTarget(rejection=f"{asked}, and {problem}", ahead=ahead)
         if could_have_wgmma and not suffix:
             return replace(target, families=mma, rejection=_NO_WGMMA)
         return replace(target, families=("wgmma",) if choice.family else ("wgmma", *mma), rejection=asked)

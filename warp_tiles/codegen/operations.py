@@ -42,7 +42,7 @@ ZEROS = "tile_zeros"
 TRANSPOSE = "tile_transpose"  # a view of the whole tile
 VIEW = "tile_view"  # of a part of a tile
 ASSIGN = "assign"  # to a variable, to an element, or of a whole tile
-UNREAD_ASSIGN = "unread_assign"  # of a tile that nobody reads (warp_tiles.codegen.assignments)
+UNREAD_ASSIGN = "unread_assign"  # of a tile that nobody reads (warp_tiles.codegen.trace)
 ADD_INPLACE, SUB_INPLACE = "add_inplace", "sub_inplace"  # the operators += and -=
 INPLACE = frozenset({ADD_INPLACE, SUB_INPLACE})  # these change the elements of their first tile
 INPLACE_OF = {"add": ADD_INPLACE, "sub": SUB_INPLACE}  # by the operator that computes a new tile
@@ -315,6 +315,18 @@ class Operation:
         if self.product is not None or self.solver is not None:
             return self.tiles[-1:]
         return self.tiles[:1] if self.name in INPLACE or self.name == ASSIGN else self.tiles
+
+    @property
+    def assigned_tile(self) -> Tile | None:
+        """The tile to which it copies another tile as a whole."""
+        is_copy = self.name == ASSIGN and self.hook is not None and len(self.operands) == len(self.tiles) == 2
+        return self.tiles[0] if is_copy else None
+
+    @property
+    def own_hook(self) -> int:
+        """Number of the hook around an operation that has one."""
+        assert self.hook is not None
+        return self.hook
 
     @property
     def site(self) -> int:

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from warp_tiles.codegen.answers import Accumulation, Buffer
-from warp_tiles.codegen.assignments import assigned_tile
 from warp_tiles.codegen.operations import JUMPS, LOAD, ZEROS, Effect, Operation, Scalar, Tile
-from warp_tiles.codegen.trace import Branch, FunctionTrace, Loop, ModuleTrace, Node, loops, operations, path_to
+from warp_tiles.codegen.trace import Branch, Context, FunctionTrace, Loop, Node, loops, operations, path_to
 
 ALIGNMENT_BYTES = 16  # of a buffer
 
@@ -81,7 +80,7 @@ def _problem_of_operation(operation: Operation, loaded: set[str]) -> str:
             return f"the view that {operation.name} makes moves with the loop: load a tile in its place"
         if all(tile.memory & loaded for tile in operation.tiles):
             return ""
-    if assigned_tile(operation):
+    if operation.assigned_tile:
         return "the loop replaces a tile that is read outside of it: give the tile a name of its own in the loop"
     return {
         Effect.NONE: "",
@@ -126,15 +125,13 @@ def problem_of_unrolled(body: Body, products: Sequence[Accumulation]) -> str:
     return "its iterations do not each load what they multiply: load A and B in each"
 
 
-def double_buffers(
-    module: ModuleTrace, function: FunctionTrace, body: Body, products: Sequence[Accumulation]
-) -> tuple[Buffer, ...] | str:
+def double_buffers(context: Context, body: Body, products: Sequence[Accumulation]) -> tuple[Buffer, ...] | str:
     """Places a second buffer for each loaded tile in the memory of each C that holds zeros before its loop."""
     free: dict[str, tuple[int, Tile]] = {}  # by name of C: bytes in use, and C
-    homes = {loop.hook: loop for loop, _ in loops(function.nodes)}
+    homes = {loop.hook: loop for loop, _ in loops(context.function.nodes)}
     for product in products:
         c = product.c
-        idle = product.addition is not None or holds_zeros(module, function, homes[product.home], c)
+        idle = product.addition is not None or holds_zeros(context, homes[product.home], c)
         if c.dense and c.name not in free and idle:
             free[c.name] = 0, c
     if not free:
@@ -161,43 +158,43 @@ def aligned(size_bytes: int) -> int:
 # ---- tiles that hold zeros
 
 
-def holds_zeros(module: ModuleTrace, function: FunctionTrace, before: Node, tile: Tile) -> bool:
+def holds_zeros(context: Context, before: Node, tile: Tile) -> bool:
     """True if a tile with memory of its own holds zeros when the program reaches a node.
 
     A parameter holds zeros if every call of the function passes zeros.
     """
-    for nodes, index in reversed(path_to(function.nodes, before)):
+    for nodes, index in reversed(path_to(context.function.nodes, before)):
         parent = nodes[index]
         if isinstance(parent, Loop) and parent.kind != "unrolled" and parent is not before:
             return False  # an earlier iteration may have written the tile
         for node in reversed(nodes[:index]):
             inside = [node] if isinstance(node, Operation) else list(operations(node.nodes))
             accesses = (operation for operation in inside if operation.effect is not Effect.ALIAS)
-            if any(module.may_overlap(function, tile, other) for operation in accesses for other in operation.tiles):
+            if any(context.may_overlap(tile, other) for operation in accesses for other in operation.tiles):
                 return isinstance(node, Operation) and node.name == ZEROS and tile in node.results
     if not tile.parameter:
         return False
-    passed = module.passed(function, tile.name)
+    passed = context.passed(tile.name)
     return bool(passed) and all(
         isinstance(value, Tile)
         and (value.dense, value.size_bytes) == (True, tile.size_bytes)
         and (value.owner or value.parameter)
-        and holds_zeros(module, caller, call, value)
+        and holds_zeros(caller, call, value)
         for caller, call, value in passed
     )
 
 
-def fill_before(module: ModuleTrace, function: FunctionTrace, loop: Loop, tile: Tile) -> Operation | None:
+def fill_before(context: Context, loop: Loop, tile: Tile) -> Operation | None:
     """The ``tile_zeros`` that fills a tile right before a loop, which overwrites it: only numbers lie between.
 
     Returns:
         None if there is none, or if the program can leave the block between fill and loop.
     """
-    nodes, index = path_to(function.nodes, loop)[-1]
+    nodes, index = path_to(context.function.nodes, loop)[-1]
     for node in reversed(nodes[:index]):
         if not isinstance(node, Operation) or node.name in JUMPS or node.effect in (Effect.LEAVES, Effect.UNKNOWN):
             return None
-        if any(module.may_overlap(function, tile, other) for other in node.tiles):
+        if any(context.may_overlap(tile, other) for other in node.tiles):
             is_fill = node.name == ZEROS and tile in node.results and node.hook is not None
             return node if is_fill else None
     return None

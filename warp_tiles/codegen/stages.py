@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from warp_tiles.codegen.answers import Accumulation, Ring, StageBuffer
 from warp_tiles.codegen.operations import ASSIGN, JUMPS, TRANSPOSE, UNKNOWN_MEMORY, Array, Operation, Tile
 from warp_tiles.codegen.pipelines import Body, fill_before, holds_zeros
-from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, operations, path_to
+from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, operations, path_to
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
 from warp_tiles.gemm.main_loop import PipelineRecords, loop_question, transpositions
 from warp_tiles.gemm.pipeline import (
@@ -40,6 +40,7 @@ class LoopTarget:
         families: The instructions of staged products; empty if there are none.
         rejection: The reason why an instruction may not be used; empty if all may be.
         choice: What the settings fix of the pipeline.
+        ahead: True if tiles may be loaded ahead.
         registers: Registers of a thread that the link of the module allows.
         forbidden: The setting that forbids stages; empty if none does.
         records: Measured pipelines; None leaves all choices to the heuristics.
@@ -48,19 +49,15 @@ class LoopTarget:
     variants: Mapping[int, GemmProblem] = field(default_factory=dict)
     families: Collection[InstructionFamily] = ()
     rejection: str = ""
-    choice: PipelineOverrides = field(default_factory=PipelineOverrides)
+    choice: PipelineOverrides = AUTO
+    ahead: bool = True
     registers: int = THREAD_REGISTERS
     forbidden: str = ""
     records: PipelineRecords | None = None
 
 
 def plan_ring(
-    module: ModuleTrace,
-    function: FunctionTrace,
-    loop: Loop,
-    body: Body,
-    products: Sequence[Accumulation],
-    target: LoopTarget,
+    context: Context, loop: Loop, body: Body, products: Sequence[Accumulation], target: LoopTarget
 ) -> Ring | str:
     """Returns the stages of a loop that can load ahead, or the reason why it has none."""
     if problem := problem_of_order(body, products):
@@ -70,16 +67,14 @@ def plan_ring(
         variant = target.variants[product.operation.site]
         if product.home != loop.hook:
             return "the accumulators stay in registers over an outer loop: merge the loops"
-        operands = loaded_operands(function, product, variant, body)
+        operands = loaded_operands(context.function, product, variant, body)
         if isinstance(operands, str):
             return operands
         asked.append((variant, (operands[0].name, operands[1].name)))
     _, stage_bytes = stage_buffers(body.loads)
-    overlapping = _overlapping(module, function, products) | _scaled(module, function, loop, products)
-    idle, starts = idle_tiles(
-        module, function, loop, body, products, keeps_starts=bool(overlapping), overlapping=overlapping
-    )
-    memory, first = memory_of(module, function, idle, stage_bytes)
+    overlapping = _overlapping(context, products) | _scaled(context, loop, products)
+    idle, starts = idle_tiles(context, loop, body, products, keeps_starts=bool(overlapping), overlapping=overlapping)
+    memory, first = memory_of(context, idle, stage_bytes)
     arrays = list(dict.fromkeys(product.array for product in products))
     question = loop_question(
         asked,
@@ -93,9 +88,10 @@ def plan_ring(
     answered = question.answer(target.choice if measured is None else measured.overrides)
     if isinstance(answered, str):
         return answered if measured is None else f"{answered}, {measured.reason}"
-    buffers, _ = stage_buffers(body.loads, transpositions(asked)[answered.form], constant_arrays(function, loop))
+    transposed = transpositions(asked)[answered.form]
+    buffers, _ = stage_buffers(body.loads, transposed, constant_arrays(context.function, loop))
     summed = {product.c.name: product.c for product, start in zip(products, starts) if not (start or product.addition)}
-    fills = (fill_before(module, function, loop, c) for c in summed.values() if c.owner)
+    fills = (fill_before(context, loop, c) for c in summed.values() if c.owner)
     filled = tuple(fill for fill in fills if fill is not None)
     variants = question.forms[answered.form]
     rejection = "; ".join(filter(None, (answered.rejection, "" if measured is None else measured.reason)))
@@ -185,8 +181,7 @@ def stage_buffers(
 
 
 def idle_tiles(
-    module: ModuleTrace,
-    function: FunctionTrace,
+    context: Context,
     loop: Loop,
     body: Body,
     products: Sequence[Accumulation],
@@ -197,35 +192,32 @@ def idle_tiles(
     """Returns the tiles whose memory holds nothing in the loop, and for each product whether C has a start value.
 
     Args:
-        module, function, loop: The loop, in its function and module.
-        body, products: Its loads and products.
+        body, products: The loop's loads and products.
         keeps_starts: True if a C with a start value is not idle: the loop adds to it, or its gradient is needed.
         overlapping: The names of Cs that count as Cs with a start value: several products are added to their memory.
     """
     idle = body.tiles
     starts = []
     for product in products:
-        zero = product.addition is not None or holds_zeros(module, function, loop, product.c)
+        zero = product.addition is not None or holds_zeros(context, loop, product.c)
         zero = zero and product.c.name not in overlapping
         starts.append(not zero)
         if product.c.owner and (zero or not keeps_starts):
             idle[product.c.name] = product.c
-    idle |= _later_tiles(function, loop)
+    idle |= _later_tiles(context.function, loop)
     return idle, tuple(starts)
 
 
-def _overlapping(module: ModuleTrace, function: FunctionTrace, products: Sequence[Accumulation]) -> frozenset[str]:
+def _overlapping(context: Context, products: Sequence[Accumulation]) -> frozenset[str]:
     """Returns the names of the Cs whose memory another C of the loop may have, such as a view of it."""
     pairs = itertools.permutations({product.c.name: product.c for product in products}.values(), 2)
-    return frozenset(c.name for c, other in pairs if module.may_overlap(function, c, other))
+    return frozenset(c.name for c, other in pairs if context.may_overlap(c, other))
 
 
-def _scaled(module: ModuleTrace, function: FunctionTrace, loop: Loop, products: Sequence[Accumulation]) -> set[str]:
+def _scaled(context: Context, loop: Loop, products: Sequence[Accumulation]) -> set[str]:
     """Returns the names of the Cs whose start value cannot be the first accumulators: it would be divided by alpha."""
     first = {one.c.name: one for one in reversed(products) if one.addition is None}
-    return {
-        n for n, one in first.items() if one.alpha not in (1, -1) and not holds_zeros(module, function, loop, one.c)
-    }
+    return {n for n, one in first.items() if one.alpha not in (1, -1) and not holds_zeros(context, loop, one.c)}
 
 
 def _later_tiles(function: FunctionTrace, loop: Loop) -> dict[str, Tile]:
@@ -245,18 +237,18 @@ def _later_tiles(function: FunctionTrace, loop: Loop) -> dict[str, Tile]:
 
 
 def memory_of(
-    module: ModuleTrace, function: FunctionTrace, idle: Mapping[str, Tile], stage_bytes: int, copies: int = 1
+    context: Context, idle: Mapping[str, Tile], stage_bytes: int, copies: int = 1
 ) -> tuple[LoopMemory, Tile | None]:
     """Returns the memory of a loop's block, and the first of the idle tiles in which stages may lie.
 
     Args:
         copies: 2 if a gradient lies behind each tile.
     """
-    run, at_end = _longest_run(function, idle)
-    sizes = dict(function.frame)
-    around = module.bytes_around(function.label) * (2 if module.reversed else 1)  # callers' tiles may have gradients
+    run, at_end = _longest_run(context.function, idle)
+    sizes = dict(context.function.frame)
+    around = context.bytes_around() * (2 if context.module.reversed else 1)  # callers' tiles may have gradients
     tile_bytes, idle_bytes = copies * sum(sizes.values()), copies * sum(sizes[name] for name in run)
-    beside_solvers = any(operation.name in SOLVERS for operation in function.operations())
+    beside_solvers = any(operation.name in SOLVERS for operation in context.function.operations())
     memory = LoopMemory(stage_bytes, tile_bytes, idle_bytes, at_end, around, beside_solvers)
     return memory, idle[run[0]] if run else None
 

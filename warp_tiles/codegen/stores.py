@@ -39,7 +39,7 @@ from warp_tiles.codegen.operations import (
     Scalar,
     Tile,
 )
-from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Node, blocks, loops, operations, path_to
+from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, Node, blocks, loops, operations, path_to
 from warp_tiles.gemm.pipeline import MmaPlan
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem
 
@@ -243,13 +243,13 @@ def _are_neighbours(variant: GemmProblem, answer: MmaPlan) -> bool:
 # ---- adjoints
 
 
-def reversed_stores(module: ModuleTrace, function: FunctionTrace) -> Iterator[ReversedStore]:
+def reversed_stores(context: Context) -> Iterator[ReversedStore]:
     """Yields the stores whose adjoints can be computed in bands."""
-    for found in computed_stores(function):
+    for found in computed_stores(context.function):
         hooked = not found.loads and all(operation.reverses for operation in (*found.operations, found.store))
-        if hooked and _has_whole_vectors(found) and _keeps_operands(module, function, found):
+        if hooked and _has_whole_vectors(found) and _keeps_operands(context, found):
             pairs = itertools.combinations(found.sources, 2)
-            yield ReversedStore(found, any(module.may_overlap(function, one, other) for one, other in pairs))
+            yield ReversedStore(found, any(context.may_overlap(one, other) for one, other in pairs))
 
 
 def _has_whole_vectors(found: ComputedStore) -> bool:
@@ -261,21 +261,21 @@ def _has_whole_vectors(found: ComputedStore) -> bool:
     return shape[1] * (found.result.size_bytes // math.prod(shape)) % _VECTOR_BYTES == 0
 
 
-def _keeps_operands(module: ModuleTrace, function: FunctionTrace, found: ComputedStore) -> bool:
+def _keeps_operands(context: Context, found: ComputedStore) -> bool:
     """True if the operands are the same at the repeated operations and at their adjoints."""
     # without the function of a map
     operands = [value for one in found.operations for value in one.operands[1 if one.name == MAP else 0 :]]
     if not all(isinstance(value, (Tile, Scalar)) for value in operands):
         return False
     numbers = {value.name for value in operands if isinstance(value, Scalar) and value.constant is None}
-    numbers -= _constants(function)
-    nodes, end = path_to(function.nodes, found.store)[-1]
+    numbers -= _constants(context.function)
+    nodes, end = path_to(context.function.nodes, found.store)[-1]
     between = operations(nodes[nodes.index(found.operations[0]) : end])
     if any(_needs_order(operation, numbers) for operation in between if operation not in found.operations):
         return False
     return not any(
-        _may_change(module, function, operation, found.sources, numbers)
-        for operation in _following(function, found.store)
+        _may_change(context, operation, found.sources, numbers)
+        for operation in _following(context.function, found.store)
     )
 
 
@@ -311,9 +311,7 @@ def _following(function: FunctionTrace, store: Operation) -> Iterator[Operation]
         yield from operations(nodes[index + 1 :])
 
 
-def _may_change(
-    module: ModuleTrace, function: FunctionTrace, operation: Operation, tiles: Sequence[Tile], numbers: set[str]
-) -> bool:
+def _may_change(context: Context, operation: Operation, tiles: Sequence[Tile], numbers: set[str]) -> bool:
     """True if an operation or its adjoint may change elements of some tiles, or some numbers."""
     if operation.effect is Effect.UNKNOWN:
         return True
@@ -321,7 +319,7 @@ def _may_change(
         operation.callee or not operation.results or _scalar_results(operation) & numbers
     ):
         return True
-    return any(module.may_overlap(function, one, other) for one in _changed(operation) for other in tiles)
+    return any(context.may_overlap(one, other) for one in _changed(operation) for other in tiles)
 
 
 def _changed(operation: Operation) -> tuple[Tile, ...]:

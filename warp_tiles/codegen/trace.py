@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from warp_tiles.codegen.hooks import Hook
-from warp_tiles.codegen.operations import ELEMENTWISE, UNKNOWN_MEMORY, Operation, Tile, Value
+from warp_tiles.codegen.operations import (
+    ELEMENTWISE,
+    UNKNOWN_MEMORY,
+    UNREAD_ASSIGN,
+    Effect,
+    Operation,
+    Tile,
+    Value,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,39 +119,47 @@ class ModuleTrace:
         found = (operation for _, operation in self.operations() if operation.name in names)
         return max((math.prod(tile.shape) for operation in found for tile in operation.tiles), default=0)
 
-    def operations(self) -> Iterator[tuple[FunctionTrace, Operation]]:
-        """Yields every operation, with the function that contains it."""
-        return ((function, operation) for function in self.functions.values() for operation in function.operations())
+    def contexts(self) -> Iterator[Context]:
+        """Yields every function."""
+        return (Context(self, function) for function in self.functions.values())
 
-    def may_overlap(self, function: FunctionTrace, one: Tile, other: Tile) -> bool:
-        """True if two tiles of a function may share memory. Parameters may if a call of the function passes such."""
+    def operations(self) -> Iterator[tuple[Context, Operation]]:
+        """Yields every operation, with the function that contains it."""
+        return ((context, operation) for context in self.contexts() for operation in context.function.operations())
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """A function in its module, because the memory of its parameters depends on its callers."""
+
+    module: ModuleTrace
+    function: FunctionTrace
+
+    def may_overlap(self, one: Tile, other: Tile) -> bool:
+        """True if two tiles may share memory. Parameters may if a call of the function passes such tiles."""
         if UNKNOWN_MEMORY in one.memory | other.memory or one.memory & other.memory:
             return True
-        parameters = set(function.parameters)
+        parameters = set(self.function.parameters)
         return any(
-            not (isinstance(first, Tile) and isinstance(second, Tile)) or self.may_overlap(caller, first, second)
+            not (isinstance(first, Tile) and isinstance(second, Tile)) or caller.may_overlap(first, second)
             for a in one.memory & parameters
             for b in other.memory & parameters
-            for (caller, _, first), (_, _, second) in zip(self.passed(function, a), self.passed(function, b))
+            for (caller, _, first), (_, _, second) in zip(self.passed(a), self.passed(b))
         )
 
-    def passed(self, function: FunctionTrace, parameter: str) -> list[tuple[FunctionTrace, Operation, Value | None]]:
-        """Returns the callers of a function, each with a call and what it passes; None for what is unknown."""
-        at = function.parameters.index(parameter)
-        calls = self.calls_of(function.label)
-        return [(caller, call, call.operands[at] if at < len(call.operands) else None) for caller, call in calls]
+    def passed(self, parameter: str) -> list[tuple[Context, Operation, Value | None]]:
+        """Returns the callers of the function, each with a call and what it passes; None for what is unknown."""
+        at = self.function.parameters.index(parameter)
+        return [(caller, call, call.operands[at] if at < len(call.operands) else None) for caller, call in self.calls()]
 
-    def bytes_around(self, label: str) -> int:
-        """Returns the bytes of shared memory that the callers of a function hold while it runs, at most."""
-        callers = {caller.label: caller for caller, _ in self.calls_of(label)}
-        return max(
-            (sum(size for _, size in caller.frame) + self.bytes_around(name) for name, caller in callers.items()),
-            default=0,
-        )
+    def bytes_around(self) -> int:
+        """Returns the bytes of shared memory that the callers of the function hold while it runs, at most."""
+        callers = {caller.function.label: caller for caller, _ in self.calls()}.values()
+        return max((sum(dict(one.function.frame).values()) + one.bytes_around() for one in callers), default=0)
 
-    def calls_of(self, label: str) -> list[tuple[FunctionTrace, Operation]]:
-        """Returns every call of a function, each with the function that contains it."""
-        return [(caller, call) for caller, call in self.operations() if call.callee == label]
+    def calls(self) -> list[tuple[Context, Operation]]:
+        """Returns every call of the function, each with the function that contains it."""
+        return [(caller, call) for caller, call in self.module.operations() if call.callee == self.function.label]
 
 
 def _hooks(nodes: tuple[Node, ...], end: int | None) -> Iterator[tuple[Hook, int]]:
@@ -216,3 +232,48 @@ def path_to(nodes: tuple[Node, ...], wanted: Node) -> list[tuple[tuple[Node, ...
         if not isinstance(node, Operation) and (inner := path_to(node.nodes, wanted)):
             return [(nodes, index), *inner]
     return []
+
+
+# ---- assignments of tiles that nobody reads
+
+
+def without_unread_assignments(function: FunctionTrace) -> FunctionTrace:
+    """Returns a trace in which assignments that nobody reads have no operands and no effect.
+
+    If a loop makes a tile of a name that the function has used before, Warp copies the new tile to the first one at the
+    end of each iteration. Two loops of one kernel that use the same names do that. Nobody reads the copy if each reader
+    of the first tile follows the statement that makes this tile, in the same block. Warp's adjoint of such a copy
+    cannot run.
+    """
+    targets = {target.name: target for operation in function.operations() if (target := operation.assigned_tile)}
+    unread: set[Operation] = set()
+    # an assignment to a view may be the last reader of the view's tile
+    while found := {one for target in targets.values() for one in _unread(function, target, unread)}:
+        unread |= found
+    return replace(function, nodes=_without(function.nodes, unread)) if unread else function
+
+
+def _unread(function: FunctionTrace, target: Tile, removed: Collection[Operation]) -> list[Operation]:
+    """Returns more assignments to a tile that nobody reads. One to a view changes the view, and not its memory."""
+    makers = [operation for operation in function.operations() if target in operation.results]
+    if len(makers) != 1 or target.parameter:
+        return []
+    block, index = path_to(function.nodes, makers[0])[-1]
+    with_own_value = {makers[0], *operations(block[index + 1 :]), *removed}
+    memory = {target.name, UNKNOWN_MEMORY} if target.memory == {target.name} else set()
+    others = [
+        operation
+        for operation in function.operations()
+        if operation not in with_own_value
+        and any(tile.name == target.name or tile.memory & memory for tile in operation.tiles)
+    ]
+    return others if all(operation.assigned_tile == target for operation in others) else []
+
+
+def _without(nodes: tuple[Node, ...], unread: Collection[Operation]) -> tuple[Node, ...]:
+    return tuple(
+        (replace(node, name=UNREAD_ASSIGN, effect=Effect.NONE, operands=(), results=()) if node in unread else node)
+        if isinstance(node, Operation)
+        else replace(node, nodes=_without(node.nodes, unread))
+        for node in nodes
+    )
