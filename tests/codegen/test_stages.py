@@ -58,7 +58,7 @@ def test_stages_begin_in_idle_tiles_and_continue_after_the_last_one() -> None:
     assert (ring.first, ring.loop.stages, ring.loop.stage_bytes) == (C, 4, STAGE)
     assert ring.loop.extra_bytes == max(0, 4 * STAGE + STAGE_ALIGNMENT - sum(size for _, size in frame(C, A, B)))
     assert {name: buffer.offset_bytes for name, buffer in ring.buffers.items()} == {"a": 0, "b": 2 * M * K}
-    assert ring.starts == (False,)
+    assert not ring.products[0].has_start
 
 
 def test_each_slot_begins_with_a_swizzling_pattern() -> None:
@@ -73,7 +73,7 @@ def test_each_slot_begins_with_a_swizzling_pattern() -> None:
 
 def test_the_stages_lie_in_a_c_with_a_start_value() -> None:
     ring, of_zeros = ring_of(t.load(C), t.loop(*body())), ring_of(t.zeros(C), t.loop(*body()))
-    assert (ring.first, ring.starts, of_zeros.starts) == (C, (True,), (False,))
+    assert (ring.first, ring.products[0].has_start, of_zeros.products[0].has_start) == (C, True, False)
     assert ring.loop == of_zeros.loop
     assert ring.fills == ()
 
@@ -95,7 +95,7 @@ def test_a_tile_of_an_outer_loop_may_hold_a_value_of_its_last_iteration() -> Non
 def test_the_new_tile_of_a_sum_is_idle() -> None:
     nodes = t.load(A), t.load(B), t.fresh_product(A, B, C), t.addition(D, C)
     ring = ring_of(t.zeros(D), t.loop(*nodes), tiles=(C, A, B, D))
-    assert (ring.first, ring.starts) == (C if ring.loop.extra_bytes == 0 else None, (False,))
+    assert (ring.first, ring.products[0].has_start) == (C if ring.loop.extra_bytes == 0 else None, False)
 
 
 def test_products_of_which_wgmma_multiplies_only_one_share_an_instruction() -> None:
@@ -111,7 +111,7 @@ def test_products_of_which_wgmma_multiplies_only_one_share_an_instruction() -> N
 
     found = decision("wgmma", "mma")
     assert found.ring is not None
-    assert {product.instruction for product in found.ring.products} == {"mma_m16n8k16"}
+    assert {product.plan.instruction for product in found.ring.products} == {"mma_m16n8k16"}
     assert found.planned.reason.endswith("; wgmma can multiply only some of its products: use equal tiles for wgmma")
     assert (
         rejection(decision("wgmma"))
@@ -166,7 +166,7 @@ def test_one_conflict_leaves_all_tiles_as_they_are() -> None:
     ring = decided(t.zeros(c), loop, tiles=(c, a, b, d), target=target).ring
     assert ring is not None
     assert not any(buffer.transposed for buffer in ring.buffers.values())
-    assert len(set(ring.variants)) == 1
+    assert len({product.variant for product in ring.products}) == 1
 
 
 def test_a_fixed_field_takes_stages_for_few_sums() -> None:

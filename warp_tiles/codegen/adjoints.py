@@ -139,16 +139,9 @@ def _lost_result(context: Context, operation: Operation, later: Sequence[Operati
     around = _run_time_loop(context.function, operation)
     if any(_run_time_loop(context.function, maker) is not around for maker in makers):
         return "it changes a tile from outside its loop: load the tile inside, or solve into a new tile"
-    changed = (one for one in later if any(context.may_overlap(tile, other) for other in _given_tiles(one)))
+    changed = (one for one in later if any(context.may_overlap(tile, other) for other in one.changed_tiles))
     lines = sorted({one.line for one in changed})
     return f"line {lines[0]} changes the result: solve into a new tile" if lines else ""
-
-
-def _given_tiles(operation: Operation) -> tuple[Tile, ...]:
-    """The tiles that an operation may change, also those of a call of a function that returns something."""
-    if not operation.callee:
-        return operation.changed_tiles
-    return tuple(value for value in operation.operands if isinstance(value, Tile))
 
 
 def _run_time_loop(function: FunctionTrace, operation: Operation) -> Loop | None:
@@ -187,15 +180,12 @@ def plan_reverse(
     (product,) = products
     if problem := _problem_of_product(context, loop, body, product):
         return problem
-    variant = target.variants.get(product.operation.site)
-    if variant is None:
-        return "the product has no function"
+    variant = target.variants[product.operation.site]
     operands = loaded_operands(context.function, product, variant, body)
     if isinstance(operands, str):
         return operands
     a, b = operands
-    loads = {tile: load for load in body.loads for tile in load.tiles}
-    if a.name == b.name or len(loads) != 2:
+    if a.name == b.name or len(body.loads) != 2:
         return "an operand is used twice, or the loop loads other tiles too: load one tile for A and one for B"
     buffers, stage_bytes = stage_buffers(body.loads, constant=constant_arrays(context.function, loop))
     array_a, array_b = buffers[a.name].array, buffers[b.name].array
@@ -206,10 +196,7 @@ def plan_reverse(
     answer = reverse_loop(variant, target.families, memory)
     if isinstance(answer, str):
         return answer
-    gradients = (
-        TileGradient(a, loads[a], array_a, b, answer.of_a),
-        TileGradient(b, loads[b], array_b, a, answer.of_b),
-    )
+    gradients = TileGradient(a, array_a, b, answer.of_a), TileGradient(b, array_b, a, answer.of_b)
     views = tuple(operation for operation in operations(loop.nodes) if _is_view(operation))
     if answer.extra_bytes and not memory.at_end:
         first = None

@@ -56,7 +56,6 @@ class Accumulation:
     """A product whose accumulators stay in registers.
 
     Attributes:
-        accumulators: Its device functions.
         home: Hook of the outermost loop in which nothing else touches C. The accumulators are written after it.
         array: Number of the array that holds the accumulators. Products of one C, function and factor share it.
         alpha: The factor of the product: a number, or the C++ variable that holds it. The accumulators are multiplied
@@ -119,16 +118,28 @@ class StageBuffer:
 
 
 @dataclass(frozen=True)
+class StagedProduct:
+    """A product of tiles in stage buffers.
+
+    Attributes:
+        variant: The product, with its operands as they lie in stage buffers.
+        plan: How a block computes it.
+        has_start: True if C has a start value.
+    """
+
+    accumulation: Accumulation
+    variant: GemmProblem
+    plan: MmaPlan
+    has_start: bool
+
+
+@dataclass(frozen=True)
 class Ring:
     """The stages of a loop.
 
     Attributes:
-        loop: The answer of the chooser.
         first: The tile in whose memory the first stage begins; None if it begins in extra memory.
         buffers: The stage buffers by tile, in the order of the loads.
-        products: How each product of the loop is computed, in order.
-        variants: Their questions, in order, with the operands as they lie in stage buffers.
-        starts: True for each product whose C has a start value.
         adds_starts: True if the accumulators are added to start values after the loop, because Cs share memory; else
             they begin with them.
         fills: The statements that fill a C with zeros right before the loop, which overwrites it.
@@ -139,12 +150,20 @@ class Ring:
     loop: PipelineConfig
     first: Tile | None
     buffers: Mapping[str, StageBuffer]
-    products: tuple[MmaPlan, ...]
-    variants: tuple[GemmProblem, ...]
-    starts: tuple[bool, ...]
+    products: tuple[StagedProduct, ...]
     adds_starts: bool
     fills: tuple[Operation, ...] = ()
     rejection: str = ""
+
+    @property
+    def firsts(self) -> list[StagedProduct]:
+        """The first product of each array of accumulators."""
+        accumulations = ((product, product.accumulation) for product in self.products)
+        return [product for product, one in accumulations if one.array == one.operation.own_hook]
+
+    def buffer_of(self, tile: Tile) -> StageBuffer:
+        """The stage buffer of a loaded tile, or of its transpose."""
+        return next(buffer for root, buffer in self.buffers.items() if root in tile.memory)
 
 
 @dataclass(frozen=True)
@@ -172,7 +191,6 @@ class TileGradient:
     """
 
     tile: Tile
-    load: Operation
     array: Array
     other: Tile
     product: GradientProduct
@@ -207,14 +225,11 @@ class LoopDecision:
         function: Label of the function that contains the loop.
         hook: Number of its hooks.
         planned: The decision as the plan shows it.
-        accumulations: The products whose accumulators stay in registers.
         loads: Its loads, in the order of the program; empty if it does not load ahead. A loop that does computes all
             products at the place of the last one. An unrolled loop computes each at the place of the next one, and the
             last one at its end.
         buffers: The second buffer of each tile; empty with stages, and in an unrolled loop, where each iteration has
             its own tiles.
-        ring: The stages of the loop; None if it has none.
-        reverse: The stages of its reverse pass; None without.
         accumulator_store: The store that takes the accumulators from registers; None if C is written.
     """
 
@@ -314,7 +329,6 @@ class ReversedStore:
     """A store of a computed tile whose adjoint is computed in bands.
 
     Attributes:
-        computed: The store and its operations.
         overlap: True if some operands may share memory.
     """
 
@@ -346,14 +360,10 @@ class ModuleAnswer:
     """Everything that the finished source of a module is written from, beside the source that Warp generated.
 
     Attributes:
-        hooks: Every hook of the source.
-        calls: What each placeholder stands for.
         summed: The forward products that add to accumulators of a loop by functions, with these functions.
-        loops: The decision about each loop that contains products.
         moves: True if loads and stores are written again, by the functions of ``kernels/module``.
         loads, replayed: The loads of the program, and those of its repetition in the reverse pass.
         stores: The stores of computed tiles, without those of ``loops``.
-        reversed_stores: The stores whose adjoints are computed in bands.
         skipped: Hooks of the products that the reverse pass does not repeat.
         unread: Hooks of the assignments that nobody reads.
     """

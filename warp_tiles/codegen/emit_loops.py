@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
 
 from warp_tiles.codegen.answers import (
     Accumulation,
@@ -34,7 +33,6 @@ from warp_tiles.codegen.answers import (
     LoopDecision,
     ReverseRing,
     Ring,
-    StageBuffer,
     TileGradient,
 )
 from warp_tiles.codegen.hooks import STATEMENT, Hook, Macros
@@ -195,16 +193,11 @@ def staged_types(decision: LoopDecision) -> Iterator[str]:
     """Yields the C++ types of the products of a loop with stages."""
     if (ring := decision.ring) is None:
         return
-    for product, variant, answer in _firsts(decision.accumulations, ring.variants, ring.products):
-        a, b = (_buffer(ring, tile).transposed for tile in (product.a, product.b))
+    for staged in ring.firsts:
+        product = staged.accumulation
+        a, b = (ring.buffer_of(tile).transposed for tile in (product.a, product.b))
         flags = {"in_loop": True, "a_transposed": a, "b_transposed": b}
-        yield _product_type(staged_name(product), variant, answer, {}, flags)
-
-
-def _firsts(products: Iterable[Accumulation], *facts: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yields the first product of each array of accumulators, with facts about it."""
-    found = zip(products, *facts)
-    yield from (each for each in found if each[0].array == each[0].operation.own_hook)
+        yield _product_type(staged_name(product), staged.variant, staged.plan, {}, flags)
 
 
 def _product_type(
@@ -249,16 +242,16 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
     begin, products = partial(macros.add, Hook.BEGIN, loop), decision.accumulations
     if found.extra_bytes:
         begin(_reserved(memory, found.extra_bytes))
-    reads_c = any(ring.starts) and not ring.adds_starts
+    reads_c = any(product.has_start for product in ring.products) and not ring.adds_starts
     if reads_c:  # before the barrier in begin(), because the stages may lie in C's memory
-        _emit_starts(macros, loop, products, ring)
+        _emit_starts(macros, loop, ring)
     kind = f"wt_module::Ring<{found.stages}, {found.in_flight}, {found.per_barrier}, {found.stage_bytes}>"
     begin(_begun(kind, name, _first_address(ring.first, memory)))
     if not reads_c:  # zeros come after it: the other order gives loops of wgmma machine code that nobody has timed
-        _emit_starts(macros, loop, products, ring)
+        _emit_starts(macros, loop, ring)
     adds = " ".join(
         f"{staged_name(product)}::add({_accumulators(product)}, "
-        f"{', '.join(f'{name}.from + {_buffer(ring, tile).offset_bytes}' for tile in (product.a, product.b))});"
+        f"{', '.join(f'{name}.from + {ring.buffer_of(tile).offset_bytes}' for tile in (product.a, product.b))});"
         for product in products
     )
     groups = " + ".join(f"{staged_name(product)}::GROUPS" for product in products)
@@ -288,23 +281,24 @@ def _emit_ring(macros: Macros, decision: LoopDecision, ring: Ring) -> None:
     end(f"{name}.more = false; {drain}:; if ({name}.pending) goto {multiply};")
     completions = " ".join(
         f"{staged_name(product)}::complete({_accumulators(product)});{_scale(product)}"
-        for (product,) in _firsts(products)
+        for product in (staged.accumulation for staged in ring.firsts)
     )
     end(f"{completions} {SYNC}")
     if found.extra_bytes:
         end(_released(found.extra_bytes))
     if decision.accumulator_store is None:
-        _emit_results(macros, loop, products, ring)
+        _emit_results(macros, loop, ring)
     for fill in ring.fills:  # the loop overwrites C
         macros.replace(Hook.AT, fill.own_hook, "")
 
 
-def _emit_starts(macros: Macros, loop: int, products: tuple[Accumulation, ...], ring: Ring) -> None:
+def _emit_starts(macros: Macros, loop: int, ring: Ring) -> None:
     """Writes the accumulators before the loop: zeros, or the start value of C in the first array of this C."""
     started: set[str] = set()
-    for product, has_start in _firsts(products, ring.starts):
+    for staged in ring.firsts:
+        product = staged.accumulation
         kind, accumulators, start = staged_name(product), _accumulators(product), ""
-        if has_start and not ring.adds_starts and product.c.name not in started:
+        if staged.has_start and not ring.adds_starts and product.c.name not in started:
             macros.add(Hook.BEGIN, loop, SYNC)
             start = f", {_pointer(product.c)}"
         started.add(product.c.name)
@@ -323,17 +317,18 @@ def _scale(product: Accumulation) -> str:
     return f" {kind}::scale({_accumulators(product)}, {factor});"
 
 
-def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...], ring: Ring) -> None:
+def _emit_results(macros: Macros, loop: int, ring: Ring) -> None:
     """Writes the accumulators to their destination after the loop, or adds them to what it holds."""
     written: set[str] = set()
-    for product, has_start in _firsts(products, ring.starts):
+    for staged in ring.firsts:
+        product = staged.accumulation
         to = product.destination
-        adds = str((has_start and ring.adds_starts) or to is not product.c or to.name in written).lower()
+        adds = str((staged.has_start and ring.adds_starts) or to is not product.c or to.name in written).lower()
         written.add(to.name)
         finish = f"{staged_name(product)}::finish<{adds}>({_accumulators(product)}, {_pointer(to)});"
         macros.add(Hook.END, loop, f"{finish} {SYNC}")
-    for product in products:
-        _emit_addition(macros, loop, product)
+    for staged in ring.products:
+        _emit_addition(macros, loop, staged.accumulation)
 
 
 def _emit_addition(macros: Macros, loop: int, product: Accumulation) -> None:
@@ -344,11 +339,6 @@ def _emit_addition(macros: Macros, loop: int, product: Accumulation) -> None:
         target = product.addition.target.name
         if product.destination is product.c:
             macros.add(Hook.END, loop, f"wp::tile_{product.addition.name}({target}, {product.c.name});")
-
-
-def _buffer(ring: Ring, tile: Tile) -> StageBuffer:
-    """The stage buffer of a loaded tile, or of its transpose."""
-    return next(buffer for root, buffer in ring.buffers.items() if root in tile.memory)
 
 
 def staged_name(product: Accumulation) -> str:
@@ -407,13 +397,14 @@ def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
     kind = f"wt_module::ReverseLoop<{dtype}, {forward.m}, {forward.n}, {ring.stage_bytes}>"
     begin(_begun(kind, name, f"{_first_address(ring.first, memory)}, {ring.product.matrices[2].name}.grad.ptr"))
     places = {gradient.tile.name: f"wt_places_{loop}_{gradient.tile.name}" for gradient in ring.gradients}
-    last = max(ring.gradients, key=lambda gradient: gradient.load.own_hook)
+    last = max(buffer.load.own_hook for buffer in ring.buffers.values())
     for gradient in ring.gradients:
-        tile, number = gradient.tile.name, gradient.load.own_hook
+        tile = gradient.tile.name
+        number = ring.buffers[tile].load.own_hook
         loader, loaders = f"wt_reverse_loader_{loop}_{tile}", f"wt_module::BufferLoader<decltype({tile})>"
         begin(f"{_begun(loaders, loader, gradient.array.name)} wt_module::Places {places[tile]};")
         target = f"{loader}, {_address(ring, f'{name}.to', tile)}, {places[tile]}"
-        commit = _COMMIT if gradient is last else ""
+        commit = _COMMIT if number == last else ""
         macros.replace(Hook.REPLAY, number, f"wt_module::LoadPlaced<{loaders}> {{{target}}} << {STATEMENT}{commit}")
         macros.replace(Hook.ADJOINT, number, "")
         macros.replace(Hook.ZERO, number, "")

@@ -14,7 +14,7 @@ A factor ``alpha`` that is known before the loop is applied once, after the loop
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from warp_tiles.codegen.adjoints import plan_reverse
@@ -95,7 +95,7 @@ class _Decider:
         else:
             accumulations, loads, ring = staged
             reason = _reason(ring, target.rejection)
-            store = plan_accumulator_store(self.context.function, loop, accumulations, ring)
+            store = plan_accumulator_store(self.context.function, loop, ring)
         reverse = self._reverse(loop, accumulations, len(products), reason)
         reverse_ring = None if isinstance(reverse, str) else reverse
         planned = PlannedLoop(
@@ -106,7 +106,7 @@ class _Decider:
             "pipelined" if loads else "register_accumulators" if accumulations else "as_warp",
             2 if loads else 1,
             reason,
-            accumulators=_accumulators(accumulations, ring, reverse_ring),
+            accumulators=_accumulators(ring, reverse_ring),
             reverse=_reverse_reason(reverse),
             reverse_instructions=reverse_ring.answer.instructions if reverse_ring else (),
             store=_store_reason(store),
@@ -117,23 +117,14 @@ class _Decider:
                 planned,
                 stages=ring.loop.stages,
                 instruction=ring.loop.instruction,
-                operands=max(product.operands for product in ring.products),
+                operands=max(product.plan.operands for product in ring.products),
                 loads=_load_reason(ring),
                 shared_bytes=ring.loop.shared_bytes,
                 registers=ring.loop.registers,
                 resident_blocks=ring.loop.blocks,
             )
-        return LoopDecision(
-            self.context.function.label,
-            loop.hook,
-            planned,
-            accumulations,
-            loads,
-            buffers,
-            ring,
-            reverse_ring,
-            None if isinstance(store, str) else store,
-        )
+        label, kept = self.context.function.label, None if isinstance(store, str) else store
+        return LoopDecision(label, loop.hook, planned, accumulations, loads, buffers, ring, reverse_ring, kept)
 
     def _staged(
         self, loop: Loop, around: tuple[Loop, ...], products: Sequence[Operation]
@@ -232,9 +223,9 @@ def _cost(instruction: str, forbidden: str) -> str:
     )
 
 
-def _accumulators(accumulations: Iterable[Accumulation], ring: Ring | None, reverse: ReverseRing | None) -> int:
+def _accumulators(ring: Ring | None, reverse: ReverseRing | None) -> int:
     """Registers of a thread that hold accumulators of staged products, at most."""
-    arrays = {one.array: answer.accumulators for one, answer in zip(accumulations, ring.products)} if ring else {}
+    arrays = {one.accumulation.array: one.plan.accumulators for one in ring.products} if ring else {}
     return max(sum(arrays.values()), reverse.answer.accumulators if reverse else 0)
 
 
@@ -252,7 +243,7 @@ def _reason(ring: Ring, rejection: str) -> str:
     reason = f"{found.instruction} multiplies {stages}, {_where(found.extra_bytes)}"
     memory = f"a block has {found.shared_bytes} of {found.shared_limit} bytes of shared memory"
     reasons = [text for text in (reason, memory, found.rejection, rejection, ring.rejection) if text]
-    if any(product.swapped for product in ring.products):
+    if any(product.plan.swapped for product in ring.products):
         reasons.append("it computes the transpose of C")
     return "; ".join(dict.fromkeys(reasons))
 
@@ -274,7 +265,7 @@ def _store_reason(store: AccumulatorStore | str) -> str:
 
 def _load_reason(ring: Ring) -> str:
     """How tiles reach the stages (``kernels/module/stage_buffers.cuh``)."""
-    size_bytes = DTYPE_BYTES[ring.variants[0].a.dtype]
+    size_bytes = DTYPE_BYTES[ring.products[0].variant.a.dtype]
     word = max(size_bytes, _SHORTEST_COPY)
     odd = " or begins at an odd element" if size_bytes < word else ""
     transposed = {buffer.transposed for buffer in ring.buffers.values()}

@@ -14,7 +14,7 @@ from warp_tiles.codegen.operations import UNREAD_ASSIGN
 from warp_tiles.codegen.prelude import finished_source
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.stores import computed_stores, reversed_stores
-from warp_tiles.codegen.trace import ModuleTrace
+from warp_tiles.codegen.trace import Context, ModuleTrace
 from warp_tiles.codegen.whole import whole_product
 from warp_tiles.gemm.hardware import THREAD_REGISTERS, has_wgmma, limit_of_blocks
 from warp_tiles.gemm.main_loop import PipelineRecords
@@ -54,7 +54,6 @@ class ModuleDecision:
     """What computes each product of a module, in its place.
 
     Attributes:
-        loops: The decision about each loop that contains products.
         calls: For each product site, the roles that are computed by a function. Loops with stages compute the others.
         asked: The functions that decided, by variant.
     """
@@ -202,19 +201,19 @@ class GeneratedModule:
         loops, traces, sites = decision.loops, tuple(self.trace.functions.values()), self.session.sites
         waiting = waiting_sites(self.trace)
         calls = tuple(call for site in sites for call in self._calls_of(site, decision, functions, waiting))
+        products = self._products()
         summed = {
-            one.accumulators.symbol: (product, one.accumulators)
+            one.accumulators.symbol: (products[one.operation.site], one.accumulators)
             for loop in loops
             if not loop.ring
             for one in loop.accumulations
-            if isinstance(product := sites[one.operation.site].variants.get(Role.FORWARD), GemmProblem)
         }
         called = any(call.variant is not None for call in calls)
         moves = settings.async_copies and bool(called or summed or decision.has_stages)
         moving = traces if moves else ()
-        moved = tuple(self.trace.contexts()) if moves else ()
         stored = {loop.accumulator_store.computed.store for loop in loops if loop.accumulator_store is not None}
         stores = (found for function in moving for found in computed_stores(function))
+        reverse = (found for function in moving for found in reversed_stores(Context(self.trace, function)))
         return ModuleAnswer(
             hooks=tuple(hook for function in traces for hook in function.hooks()),
             calls=calls,
@@ -224,7 +223,7 @@ class GeneratedModule:
             loads=plan_loads(moving, {loop.hook for loop in loops if loop.loads}),
             replayed=plan_loads(moving, {loop.hook for loop in loops if loop.reverse is not None}),
             stores=tuple(found for found in stores if found.store not in stored),
-            reversed_stores=tuple(found for context in moved for found in reversed_stores(context)),
+            reversed_stores=tuple(reverse),
             skipped=self._skipped(decision, functions) if settings.register_accumulators else (),
             unread=tuple(node.own_hook for _, node in self.trace.operations() if node.name == UNREAD_ASSIGN),
         )
@@ -261,6 +260,11 @@ class GeneratedModule:
     def _product_sites(self) -> list[Site]:
         return [site for site in self.session.sites if not site.is_solver]
 
+    def _products(self) -> dict[int, GemmProblem]:
+        """The forward products by the numbers of their sites."""
+        forward = {site.index: site.variants.get(Role.FORWARD) for site in self._product_sites()}
+        return {index: product for index, product in forward.items() if isinstance(product, GemmProblem)}
+
     def _decide_loops(
         self, function_of: _FunctionOf, settings: Settings, suffix: bool, without: frozenset[int]
     ) -> tuple[LoopDecision, ...]:
@@ -286,29 +290,21 @@ class GeneratedModule:
 
     def _loop_target(self, settings: Settings, suffix: bool) -> LoopTarget:
         """What the loops of the module may use."""
-        ahead = settings.async_copies
+        without_stages = LoopTarget(ahead=settings.async_copies)
         if not settings.register_accumulators:
-            return LoopTarget(rejection=settings.against("register_accumulators", "on"), ahead=ahead)
+            return replace(without_stages, rejection=settings.against("register_accumulators", "on"))
         choice = PipelineOverrides.parse(settings.main_loop)
         if choice.family == "double_buffered":
-            return LoopTarget(rejection=settings.against("main_loop", "auto"), ahead=ahead)
-        variants = {
-            site.index: product
-            for site in self._product_sites()
-            if isinstance(product := site.variants.get(Role.FORWARD), GemmProblem)
-        }
-        target = LoopTarget(variants, choice=choice, ahead=ahead, records=self.records)
-        if "mma" not in settings.providers:
-            name = "provider" if settings.provider != "auto" else "policy"
-            target = replace(target, forbidden=settings.named_value(name))
-        mma: tuple[InstructionFamily, ...] = ("mma",)
+            return replace(without_stages, rejection=settings.against("main_loop", "auto"))
         asked = "" if choice == AUTO else settings.named_value("main_loop")
-        if choice.family == "mma":
-            return replace(target, families=mma, rejection=asked)
         could_have_wgmma = has_wgmma(self.session.arch or 0)
         if choice.family == "wgmma" and not (suffix and could_have_wgmma):
             problem = _NO_WGMMA if could_have_wgmma else f"sm_{self.session.arch} has no wgmma: set main_loop to 'auto'"
-            return LoopTarget(rejection=f"{asked}, and {problem}", ahead=ahead)
-        if could_have_wgmma and not suffix:
-            return replace(target, families=mma, rejection=_NO_WGMMA)
-        return replace(target, families=("wgmma",) if choice.family else ("wgmma", *mma), rejection=asked)
+            return replace(without_stages, rejection=f"{asked}, and {problem}")
+        families: tuple[InstructionFamily, ...] = (choice.family,) if choice.family else ("wgmma", "mma")
+        if choice.family is None and could_have_wgmma and not suffix:
+            families, asked = ("mma",), _NO_WGMMA
+        target = LoopTarget(self._products(), families, asked, choice, settings.async_copies, records=self.records)
+        if "mma" in settings.providers:
+            return target
+        return replace(target, forbidden=settings.named_value("policy" if settings.provider == "auto" else "provider"))

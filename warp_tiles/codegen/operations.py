@@ -87,11 +87,7 @@ def effect_of_builtin(name: str, *, tiles: bool, arrays: bool, references: bool)
 
 
 def effect_of_function(effects: list[Effect]) -> Effect:
-    """Returns the effect of a function on its caller.
-
-    Args:
-        effects: The effects of its operations, without returns.
-    """
+    """Returns the effect of a function on its caller, from the effects of its operations without returns."""
     for effect in (Effect.UNKNOWN, Effect.WRITES, Effect.TILES):
         if effect in effects:
             return effect
@@ -150,12 +146,7 @@ class Affine:
 
 
 def affine_result(operation: str, operands: tuple[Affine | None, ...]) -> Affine | None:
-    """Returns the result of an arithmetic builtin; None if it is not affine.
-
-    Args:
-        operation: Key of the builtin: ``add``, ``sub``, ``mul``, ``neg``, ``copy``, ``int`` or ``int32``.
-        operands: Its operands; None for one that is not affine.
-    """
+    """Returns the result of an arithmetic builtin, by its key; None for an operand or result that is not affine."""
     known = [operand for operand in operands if operand is not None]
     if len(known) != len(operands):
         return None
@@ -174,21 +165,21 @@ def affine_result(operation: str, operands: tuple[Affine | None, ...]) -> Affine
     return None
 
 
+# ---- values: names, and those of gradients (adjoint), are names of C++ variables
+
+
 @dataclass(frozen=True)
 class Tile:
     """A tile variable of a function.
 
     Attributes:
-        name: The C++ variable.
         dtype: Warp's name of the element type, e.g. ``float16``.
         shape: Elements in each dimension.
         storage: ``shared`` or ``register``. For a parameter it is that of the annotation; the caller decides.
         memory: Names of the variables whose shared memory it may use: its own name if it has memory of its own or is a
             parameter, ``?`` if it is unknown.
         size_bytes: Size of a dense tile of this shape.
-        parameter: True for a parameter of the function.
         dense: True if its elements are stored row by row without gaps.
-        adjoint: The C++ variable of its gradient.
     """
 
     name: str
@@ -217,9 +208,7 @@ class Array:
     """An array variable.
 
     Attributes:
-        name: The C++ variable.
         parameter: True for a parameter of the function, False for a struct's member or a view.
-        adjoint: The C++ variable of its gradient.
     """
 
     name: str
@@ -232,7 +221,6 @@ class Scalar:
     """A value that is neither a tile nor an array.
 
     Attributes:
-        name: The C++ variable.
         constant: Its value if it is constant, else None.
         offset: Its value as an affine expression of loop variables and of values that no loop changes; None if unknown.
     """
@@ -267,7 +255,6 @@ class Operation:
 
     Attributes:
         name: Key of the builtin or function, e.g. ``tile_load``, or the kind of statement.
-        line: Line of the user's source file.
         hook: Number of the hook around it in the generated source; None if it has none.
         wait: Number of the hook before it; None if no load can be in flight there.
         callee: Label of the user's function that it calls, or empty.
@@ -310,6 +297,8 @@ class Operation:
     @property
     def changed_tiles(self) -> tuple[Tile, ...]:
         """The tiles whose elements it may change. A call of a user's function may change all of its tiles."""
+        if self.callee:
+            return tuple(value for value in self.operands if isinstance(value, Tile))
         if self.results or self.name in _READING:
             return ()
         if self.product is not None or self.solver is not None:

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from warp_tiles.codegen.answers import Accumulation, Ring, StageBuffer
+from warp_tiles.codegen.answers import Accumulation, Ring, StageBuffer, StagedProduct
 from warp_tiles.codegen.operations import ASSIGN, JUMPS, TRANSPOSE, UNKNOWN_MEMORY, Array, Operation, Tile
 from warp_tiles.codegen.pipelines import Body, fill_before, holds_zeros
 from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, operations, path_to
@@ -93,13 +93,12 @@ def plan_ring(
     summed = {product.c.name: product.c for product, start in zip(products, starts) if not (start or product.addition)}
     fills = (fill_before(context, loop, c) for c in summed.values() if c.owner)
     filled = tuple(fill for fill in fills if fill is not None)
-    variants = question.forms[answered.form]
+    facts = zip(products, question.forms[answered.form], answered.products, starts)
     rejection = "; ".join(filter(None, (answered.rejection, "" if measured is None else measured.reason)))
     if answered.loop.extra_bytes and not memory.at_end:
         first = None
-    return Ring(
-        answered.loop, first, buffers, answered.products, variants, starts, bool(overlapping), filled, rejection
-    )
+    staged = tuple(StagedProduct(*each) for each in facts)
+    return Ring(answered.loop, first, buffers, staged, bool(overlapping), filled, rejection)
 
 
 def constant_arrays(function: FunctionTrace, loop: Loop) -> frozenset[str]:

@@ -18,7 +18,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from warp_tiles.codegen.answers import Accumulation, AccumulatorStore, ComputedStore, ReversedStore, Ring
+from warp_tiles.codegen.answers import AccumulatorStore, ComputedStore, ReversedStore, Ring
 from warp_tiles.codegen.operations import (
     ASTYPE,
     ELEMENTWISE,
@@ -156,10 +156,9 @@ def _nothing_else_uses(function: FunctionTrace, found: ComputedStore) -> bool:
 # ---- stores of accumulators
 
 
-def plan_accumulator_store(
-    function: FunctionTrace, loop: Loop, products: Sequence[Accumulation], ring: Ring
-) -> AccumulatorStore | str:
+def plan_accumulator_store(function: FunctionTrace, loop: Loop, ring: Ring) -> AccumulatorStore | str:
     """Returns the store that takes the accumulators of a loop with stages, or the reason why C is written."""
+    products, plan = [product.accumulation for product in ring.products], ring.products[0].plan
     first = products[0]
     c = first.c
     if len({product.c.name for product in products}) > 1:
@@ -172,7 +171,7 @@ def plan_accumulator_store(
         return "the accumulators are added to the start value of C: use an alpha of 1 or -1"
     if not c.owner:
         return "C is not a tile of the function: make it there"
-    if not _are_neighbours(ring.variants[0], ring.products[0]):
+    if not _are_neighbours(ring.products[0].variant, plan):
         return "no thread has neighbouring accumulators of a row: use a wider tile of C"
     computed = _store_after(function, loop, c)
     if isinstance(computed, str):
@@ -190,10 +189,10 @@ def plan_accumulator_store(
         return "an operand of the store is not a shared tile of the function: load it there with storage='shared'"
     result = computed.result
     stored_bytes = result.size_bytes // math.prod(result.shape)
-    neighbours = 4 if ring.products[0].instruction == "fma" else 2
+    neighbours = 4 if plan.instruction == "fma" else 2
     if neighbours * stored_bytes not in _STORED_BYTES:
         return f"{neighbours} elements of {stored_bytes} bytes do not fit a vector: store another dtype"
-    if stored_bytes < _WORD_BYTES and (ring.products[0].through_registers or ring.products[0].swapped):
+    if stored_bytes < _WORD_BYTES and (plan.through_registers or plan.swapped):
         return (
             f"a thread has two neighbouring accumulators of a row, which are too few for {result.dtype}: store float32"
         )

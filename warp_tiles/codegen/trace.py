@@ -30,7 +30,6 @@ class Loop:
 
     Attributes:
         kind: ``range``, ``while``, or ``unrolled`` if Warp repeats the body for each iteration.
-        line: Line of the user's source file.
         hook: Number of the hooks before and after it.
         nodes: Its condition and body.
         variable: C++ name of the loop's variable, or empty.
@@ -53,13 +52,7 @@ class Loop:
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """The body of an ``if`` or ``else``.
-
-    Attributes:
-        line: Line of the user's source file.
-        wait: Number of the hook before it; None if no load can be in flight there.
-        end_wait: Number of the hook at its end; None if no load can be in flight there.
-    """
+    """The body of an ``if`` or ``else``. The hooks before it and at its end are like those of a loop."""
 
     line: int
     nodes: tuple[Node, ...]
@@ -76,7 +69,6 @@ class FunctionTrace:
 
     Attributes:
         label: Its name, which is unique within the module.
-        file: The user's source file.
         parameters: C++ names of its parameters, in order.
         end_wait: Number of the hook at its end; None if no load can be in flight there.
         frame: Its tiles with shared memory of their own, in the order in which this memory lies, with their bytes.

@@ -88,7 +88,6 @@ class FunctionUse:
     """The use of a function with sites by one kernel.
 
     Attributes:
-        kernel: Key of the kernel.
         function: Key of the function (the kernel's own key for its own sites).
         backward: True if the adjoint of this kernel can run the adjoint of the function.
         reason: The reason why it can or cannot.
@@ -168,7 +167,6 @@ class KernelMemory:
     """The shared memory that a block of a kernel needs.
 
     Attributes:
-        kernel: Key of the kernel.
         direction: ``forward`` or ``backward``.
         needed_bytes: Tiles, gradients and stages, and the static memory of Warp's headers and of solver functions.
         limit_bytes: What a block of the target may have.

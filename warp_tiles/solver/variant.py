@@ -8,7 +8,7 @@ tiles, and nothing else. Factors are lower triangles L: an upper factor U is the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from warp_tiles.gemm.dispatch import Target, Tile, leading_dimension, operand_of
@@ -176,11 +176,8 @@ class SolverVariant:
     def describe(self) -> str:
         """One line for messages, e.g. ``lower_solve of 32x32 float32 for 4 columns, 64 threads, sm_90``."""
         columns = f" for {self.columns} column{'s' * (self.columns > 1)}" if self.has_right_sides else ""
-        in_place = " in place" * self.in_place
-        return (
-            f"{self.function} of {self.n}x{self.n} {self.dtype}{columns}{in_place}, "
-            f"{self.threads} threads, sm_{self.arch}"
-        )
+        what = f"{self.function} of {self.n}x{self.n} {self.dtype}{columns}{' in place' * self.in_place}"
+        return f"{what}, {self.threads} threads, sm_{self.arch}"
 
     def to_json(self) -> dict[str, Any]:
         """The variant under the names that ``warp-tiles plan --json`` prints."""
@@ -200,7 +197,6 @@ class SolverVariant:
 
 Variant = GemmProblem | SolverVariant
 """Any device function that a kernel may need."""
-
 
 _VALID: dict[str, Any] = {
     "dtype": DTYPES, "arrangement": get_args(Arrangement), "precision": get_args(Precision), "function": OPERANDS,
@@ -266,16 +262,15 @@ def solvers(
         found = [operand.transposed() for operand in found]
     elif upper and function == "cholesky_solve":
         found[0] = found[0].transposed()
-    variants = {Role.FORWARD: SolverVariant(function, n, columns, tuple(found), in_place, target.threads, arch)}
+    forward = SolverVariant(function, n, columns, tuple(found), in_place, target.threads, arch)
     # a gradient lies as its tile does
     if function == "cholesky":
         a, factor = found
-        operands: tuple[Operand, ...] = (factor, factor, a)
+        found = [factor, factor, a]
     else:
         t, y, x = found
-        operands = (t, x, x, y, t)
-    adjoint = SolverVariant(ADJOINTS[function], n, columns, operands, in_place, target.threads, arch)
-    return {**variants, Role.ADJOINT: adjoint}
+        found = [t, x, x, y, t]
+    return {Role.FORWARD: forward, Role.ADJOINT: replace(forward, function=ADJOINTS[function], operands=tuple(found))}
 
 
 # ---- the configuration, and limits
@@ -320,8 +315,7 @@ def register_limit(variant: SolverVariant) -> int:
     blocks = resident_blocks(variant.arch, variant.threads, shared_bytes=size * _shared_elements(variant))
     threads = max(1, blocks) * variant.threads
     words = min(variant.n, LANES) * size // 4  # a lane holds so many words of a factor, at most
-    least = LEAST_ADJOINT_REGISTERS if variant.is_adjoint else LEAST_REGISTERS
-    least += words // 2 // 8 * 8
+    least = (LEAST_ADJOINT_REGISTERS if variant.is_adjoint else LEAST_REGISTERS) + words // 2 // 8 * 8
     if size == 8 or variant.threads < FEW_THREADS:
         least = max(least, LEAST_REGISTERS_OF_FEW_THREADS)
     return max(least, min(THREAD_REGISTERS, REGISTERS // threads // 8 * 8))
@@ -355,9 +349,7 @@ def choose(variant: SolverVariant) -> SolverConfig:
 
     A thread that has a column alone needs the fewest instructions, so several lanes pay only where columns are few.
     """
-    if variant.function == "cholesky":
-        return SolverConfig()
-    if variant.columns > FEW_COLUMNS:
+    if variant.function == "cholesky" or variant.columns > FEW_COLUMNS:
         return SolverConfig()
     lanes = 1
     while lanes < LANES and lanes < variant.n and 2 * lanes * variant.columns <= LANES:
