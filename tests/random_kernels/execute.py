@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import warp as wp
 
-from tests.random_kernels.kernel import ArrayArgument, RandomKernel, ScalarArgument
-from tests.random_kernels.model import ModelResult
+from tests.random_kernels.kernel import ArrayArgument, RandomKernel
 
 PAD_VALUE = 3.0  # of elements outside a view
 
@@ -88,13 +87,8 @@ def execute(kernel: RandomKernel, module: ModuleType, device: str) -> Result:
             )
             bases[argument.name] = base
             inputs.append(_view(base, argument, _pad(kernel)))
-        elif isinstance(argument, ScalarArgument):
-            inputs.append(argument.value)
         else:
-            struct = getattr(module, argument.type_name)()
-            for member, value in argument.members:
-                setattr(struct, member, value)
-            inputs.append(struct)
+            inputs.append(argument.passed(vars(module)))
     tape = wp.Tape()
     with tape:
         wp.launch_tiled(
@@ -115,7 +109,7 @@ def execute(kernel: RandomKernel, module: ModuleType, device: str) -> Result:
 
 def of_model(kernel: RandomKernel) -> Result:
     """The results of the NumPy model, in the same form as those of a run."""
-    result: ModelResult = kernel.expected()
+    result = kernel.expected()
     arrays = {argument.name: argument for argument in kernel.arrays}
     grads = {name for name, a in arrays.items() if a.read and not a.written} if kernel.gradients else set()
     return Result(

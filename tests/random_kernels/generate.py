@@ -19,11 +19,9 @@ from dataclasses import replace
 
 from tests.random_kernels.kernel import ArrayArgument, RandomKernel
 from tests.random_kernels.model import NotExactError
-from tests.random_kernels.outputs import OutputWriter
 from tests.random_kernels.pieces import (
     Loop,
     Operand,
-    Plan,
     Sum,
     conditional,
     k_offset,
@@ -33,7 +31,7 @@ from tests.random_kernels.pieces import (
     product,
     start_sum,
 )
-from tests.random_kernels.writer import TooLargeError, Writer
+from tests.random_kernels.writer import Plan, TooLargeError, Writer
 
 MAX_ATTEMPTS = 60
 MAGNITUDES = (4, 3, 2, 1)
@@ -60,14 +58,14 @@ def draw(seed: int) -> RandomKernel:
     raise RuntimeError(f"no kernel for seed {seed}")
 
 
-class _Drawing(OutputWriter):
+class _Drawing:
     """One attempt at a kernel."""
 
     def __init__(self, seed: int, rng: random.Random, *, small: bool):
         self.seed, self.small = seed, small
         self.w = Writer(rng, backward=rng.random() < 0.75)
         self.grid = (rng.choice([1, 2, 2, 3]), rng.choice([1, 1, 2, 2]))
-        self.plan = self._plan()
+        self.plan = self.w.plan = self._plan()
         self.sums: list[Sum] = []
         self.returned = False
 
@@ -91,8 +89,8 @@ class _Drawing(OutputWriter):
         w, plan = self.w, self.plan
         block_dim = w.one([32, 64, 64, 128, 128, 96, 256])
         w.feature(f"block {block_dim}")
-        self.a = make_operand(w, plan, "A", (plan.m, plan.k), (plan.tm, plan.tk))
-        self.b = make_operand(w, plan, "B", (plan.k, plan.n), (plan.tk, plan.tn))
+        self.a = make_operand(w, "A", (plan.m, plan.k), (plan.tm, plan.tk))
+        self.b = make_operand(w, "B", (plan.k, plan.n), (plan.tk, plan.tn))
         self.shape = shape = w.pick({"loop": 7, "nested": 1.3, "two loops": 1, "no loop": 0.8, "function": 2})
         w.feature(f"shape {shape}")
         {
@@ -126,14 +124,14 @@ class _Drawing(OutputWriter):
 
     def _start(self, *, shared: bool = False) -> Sum:
         plan, at = self.plan, (self.row, self.column)
-        return start_sum(self.w, plan, plan.tm, plan.tn, at, (plan.m, plan.n), shared=shared)
+        return start_sum(self.w, plan.tm, plan.tn, at, (plan.m, plan.n), shared=shared)
 
     def _other_operand(self, operand: str) -> Operand:
         """Another operand with the shape of A or B."""
         plan, name = self.plan, self.w.name(operand)
         if operand == "A":
-            return make_operand(self.w, plan, name, (plan.m, plan.k), (plan.tm, plan.tk))
-        return make_operand(self.w, plan, name, (plan.k, plan.n), (plan.tk, plan.tn))
+            return make_operand(self.w, name, (plan.m, plan.k), (plan.tm, plan.tk))
+        return make_operand(self.w, name, (plan.k, plan.n), (plan.tk, plan.tn))
 
     # shapes of kernels
 
@@ -143,15 +141,15 @@ class _Drawing(OutputWriter):
             self.sums.append(self._start())
         resident = None
         if self.w.chance(0.16, "resident operand"):
-            resident = load(self.w, self.plan, self.a, self.row, "0")
-        with loop(self.w, self.plan, self.a, self.plan.steps) as current:
+            resident = load(self.w, self.a, self.row, "0")
+        with loop(self.w, self.a, self.plan.steps) as current:
             self._body(current, self.sums, resident)
 
     def _two_loops(self) -> None:
         for number in range(2):
             if number == 0 or self.w.chance(0.6, "several sums"):
                 self.sums.append(self._start())
-            with loop(self.w, self.plan, self.a, self.plan.steps, stem="st" if number else "s") as current:
+            with loop(self.w, self.a, self.plan.steps, stem="st" if number else "s") as current:
                 self._body(current, self.sums[-1:])
 
     def _nested(self) -> None:
@@ -161,24 +159,24 @@ class _Drawing(OutputWriter):
             self.sums = [self._start()]
         else:
             w.feature("sum in the outer loop")
-        with loop(w, plan, self.a, w.one([2, 3]), stem="outer", outer=True):
+        with loop(w, self.a, w.one([2, 3]), stem="outer", outer=True):
             sums = self.sums if outside else [self._start()]
-            with loop(w, plan, self.a, plan.steps, stem="inner") as current:
+            with loop(w, self.a, plan.steps, stem="inner") as current:
                 self._body(current, sums)
             if not outside or w.chance(0.3, "sum read in the outer loop"):
                 self.add_to(sums[0], self.output("D", (plan.m, plan.n)), (self.row, self.column))
 
     def _no_loop(self) -> None:
-        w, plan = self.w, self.plan
+        w = self.w
         self.sums = [self._start()]
-        a = load(w, plan, self.a, self.row, "0")
-        b = load(w, plan, self.b, "0", self.column)
+        a = load(w, self.a, self.row, "0")
+        b = load(w, self.b, "0", self.column)
         if w.chance(0.25):
-            conditional(w, plan, None, lambda: product(w, plan, a, b, self.sums[0]), lambda: w.put("pass"))
+            conditional(w, None, lambda: product(w, a, b, self.sums[0]), lambda: w.put("pass"))
         else:
-            product(w, plan, a, b, self.sums[0])
+            product(w, a, b, self.sums[0])
         if w.chance(0.4, "two products"):
-            product(w, plan, a, b, self.sums[0])
+            product(w, a, b, self.sums[0])
 
     def _function(self) -> None:
         """Write the loop in a function, which returns its tile or changes a tile of the caller."""
@@ -193,7 +191,7 @@ class _Drawing(OutputWriter):
         self.returned = returns
         with w.separate_lines() as lines:
             c = self._start() if outside is None else replace(outside, name="total")
-            with loop(w, plan, self.a, plan.steps) as current:
+            with loop(w, self.a, plan.steps) as current:
                 self._body(current, [c])
             if returns:
                 w.put(f"return {c.name}")
@@ -213,7 +211,7 @@ class _Drawing(OutputWriter):
     # the body of a loop
 
     def _body(self, current: Loop, sums: list[Sum], resident: str | None = None) -> None:
-        w, plan = self.w, self.plan
+        w = self.w
         if w.chance(0.06, "break"):
             w.no_gradients = True
             with w.indented(f"if {current.index} == {w.one([1, 2, 3])}:"):
@@ -221,7 +219,7 @@ class _Drawing(OutputWriter):
         elif current.dynamic and w.chance(0.06, "continue"):  # after an unrolled one, Warp reserves too little memory
             with w.indented(f"if {current.index} % 3 == 1:"):
                 w.put("continue")
-        at = k_offset(w, plan, current)
+        at = k_offset(w, current)
         form = w.pick({"plain": 7, "conditional": 1.2, "conditional loads": 1.2})
         if form == "conditional loads" and not current.dynamic and w.backward:
             form = "conditional"  # in an unrolled loop, Warp's gradients of views in if statements are wrong
@@ -229,7 +227,6 @@ class _Drawing(OutputWriter):
             w.feature("conditional loads")
             conditional(
                 w,
-                plan,
                 current,
                 lambda: self._iteration(current, at, sums, resident),
                 lambda: self._iteration(current, at, sums, resident),
@@ -237,25 +234,24 @@ class _Drawing(OutputWriter):
         elif form == "conditional":
             w.feature("conditional product")
             a, b = self._loads(at, resident)
-            conditional(
-                w, plan, current,
-                lambda: product(w, plan, a, b, sums[0]),
-                lambda: product(w, plan, a, b, sums[-1]),
+            conditional(w, current,
+                lambda: product(w, a, b, sums[0]),
+                lambda: product(w, a, b, sums[-1]),
             )  # fmt: skip
         else:
             self._iteration(current, at, sums, resident)
         self._extras(current, sums)
 
     def _loads(self, at: str, resident: str | None) -> tuple[str, str]:
-        w, plan = self.w, self.plan
-        a = resident or load(w, plan, self.a, self.row, at)
-        b = load(w, plan, self.b, at, self.column)
+        w = self.w
+        a = resident or load(w, self.a, self.row, at)
+        b = load(w, self.b, at, self.column)
         return a, b
 
     def _iteration(self, current: Loop, at: str, sums: list[Sum], resident: str | None) -> None:
         w, plan = self.w, self.plan
         if plan.tm == plan.tn and w.chance(0.5, "product of a tile by itself"):
-            a = resident or load(w, plan, self.a, self.row, at)
+            a = resident or load(w, self.a, self.row, at)
             b = w.name("b")
             w.put(f"{b} = wp.tile_transpose({a})")
             if resident is not None:
@@ -271,13 +267,13 @@ class _Drawing(OutputWriter):
         ahead = may_store and w.chance(0.05, "store to the loaded array ahead")
         if ahead:
             self._store_to_a(at, 1)
-        product(w, plan, a, b, sums[0])
+        product(w, a, b, sums[0])
         if len(sums) > 1 or w.chance(0.15, "two products"):
             if w.chance(0.6, "shared operand"):
-                product(w, plan, a, load(w, plan, self._other_operand("B"), at, self.column), sums[-1])
+                product(w, a, load(w, self._other_operand("B"), at, self.column), sums[-1])
             else:
-                x = load(w, plan, self._other_operand("A"), self.row, at)
-                product(w, plan, x, load(w, plan, self._other_operand("B"), at, self.column), sums[-1])
+                x = load(w, self._other_operand("A"), self.row, at)
+                product(w, x, load(w, self._other_operand("B"), at, self.column), sums[-1])
         after = may_store and current.ascending and self.shape in ("loop", "function")
         if not ahead and after and w.chance(0.06, "store to the loaded array"):
             self._store_to_a(at, 0)
@@ -327,3 +323,83 @@ class _Drawing(OutputWriter):
         self.w.feature("view of an outer tile")
         if "loop dynamic" in self.w.features:
             self.w.no_gradients = True
+
+    # uses of the sums, and the output arrays
+
+    @property
+    def row(self) -> str:
+        return f"i * {self.plan.tm}"
+
+    @property
+    def column(self) -> str:
+        return f"j * {self.plan.tn}"
+
+    def output(self, stem: str, shape: tuple[int, ...], dtype: str = "") -> str:
+        return self.w.array(self.w.name(stem), shape, dtype or self.plan.outer, written=True, read=False)
+
+    def add_to(self, c: Sum, array: str, at: tuple[str, str]) -> None:
+        self.w.put(f"wp.tile_atomic_add({array}, {c.name}, offset=({at[0]}, {at[1]}))")
+
+    def use(self, c: Sum) -> None:
+        """Write the use of a sum: an operation on it, and then its output."""
+        w, plan = self.w, self.plan
+        shape, name = f"shape=({c.rows}, {c.columns})", c.name
+        # Warp reserves no shared memory for a returned tile that a view or a product moves there later
+        product = 0.0 if self.returned else 0.7
+        kind = w.pick(
+            {"nothing": 4, "map": 1.5, "sum with a tile": 1, "in place": 1, "scaled": 0.7, "product": product}
+        )
+        w.feature(f"after {kind}")
+        if kind == "map":
+            function, body = w.name("mapped"), w.rng.choice(["x * two + one", "x + x - one", "two * x", "x * x"])
+            body = body.replace("two", f"wp.{c.dtype}(2.0)").replace("one", f"wp.{c.dtype}(1.0)")
+            if "x * x" in body:
+                self._not_linear()
+            w.head.append(f"@wp.func\ndef {function}(x: wp.{c.dtype}):\n    return {body}\n")
+            name = w.name("m")
+            w.put(f"{name} = wp.tile_map({function}, {c.name})")
+        elif kind in ("sum with a tile", "in place"):
+            extra, array = w.name("d"), w.array(w.name("S"), (plan.m, plan.n), c.dtype)
+            w.tile((c.rows, c.columns), c.dtype)
+            w.put(f"{extra} = wp.tile_load({array}, {shape}, offset=({self.row}, {self.column}))")
+            if kind == "in place":
+                w.put(f"{c.name} {w.rng.choice(['+=', '-='])} {extra}")
+            else:
+                name = w.name("m")
+                w.put(f"{name} = {c.name} {w.rng.choice('+-')} {extra}")
+        elif kind == "scaled":
+            name = w.name("m")
+            w.put(f"{name} = {c.name} * wp.{c.dtype}({w.one([-1, 2, 3])}.0)")
+        elif kind == "product":
+            self._not_linear()
+            w.tile((c.rows, c.rows), c.dtype)
+            other, name = w.name("t"), w.name("m")
+            w.put(f"{other} = wp.tile_transpose({c.name})")
+            w.put(f"{name} = wp.tile_matmul({c.name}, {other})")
+            out = self.output("G", (c.rows, c.rows * self.grid[0] * self.grid[1]), c.dtype)
+            w.put(f"wp.tile_store({out}, {name}, offset=(0, (i * {self.grid[1]} + j) * {c.rows}))")
+            return
+        self._write_output(c, name)
+
+    def _not_linear(self) -> None:
+        """Note that a gradient depends on a sum. Warp's backward pass does not repeat the dynamic loop before it."""
+        self.w.feature("not linear")
+        if "loop dynamic" in self.w.features:
+            self.w.no_gradients = True
+
+    def _write_output(self, c: Sum, name: str) -> None:
+        w, plan = self.w, self.plan
+        kind = w.pick({"store": 6, "atomic add": 1.5, "transposed": 0.0 if self.returned else 1.0, "sum": 0.6})
+        w.feature(f"output {kind}")
+        if kind == "sum":
+            out = self.output("T", (2,), c.dtype)
+            w.put(f"wp.tile_atomic_add({out}, wp.tile_sum({name}), offset=(1,))")
+        elif kind == "transposed":
+            w.tile((c.rows, c.columns), c.dtype)
+            out, transposed = self.output("C", (plan.n, plan.m), c.dtype), w.name("t")
+            w.put(f"{transposed} = wp.tile_transpose({name})")
+            w.put(f"wp.tile_store({out}, {transposed}, offset=({self.column}, {self.row}))")
+        else:
+            out = self.output("C", (plan.m, plan.n), c.dtype)
+            call = "tile_store" if kind == "store" else "tile_atomic_add"
+            w.put(f"wp.{call}({out}, {name}, offset=({self.row}, {self.column}))")

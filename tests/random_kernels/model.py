@@ -153,17 +153,10 @@ class Model:
     def kernel(self, function: Any = None, **_: Any) -> Any:
         return function if function is not None else lambda f: f
 
-    def func(self, function: Any) -> Any:
-        return function
-
-    def struct(self, cls: Any) -> Any:
-        return cls
-
     def constant(self, value: Any) -> Any:
         return value
 
-    def static(self, value: Any) -> Any:
-        return value
+    func = struct = static = constant
 
     def array(self, **_: Any) -> Any:
         return None
@@ -313,44 +306,3 @@ class ModelResult:
 
     values: Mapping[str, np.ndarray]
     grads: Mapping[str, np.ndarray]
-
-
-def evaluate(
-    source: str,
-    grid: tuple[int, ...],
-    arrays: Mapping[str, tuple[np.ndarray, str]],
-    other: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-    order: tuple[str, ...],
-    upper: Mapping[str, np.ndarray],
-    *,
-    bounds: bool = False,
-) -> ModelResult:
-    """Run a kernel's source on NumPy arrays.
-
-    Args:
-        source: Text of the module, which defines ``kernel``.
-        grid: Blocks of the launch.
-        arrays: Values and dtype by name.
-        other: Returns all other arguments, from the names of the module.
-        order: Names of all arguments in order.
-        upper: Gradients of outputs.
-        bounds: Check that every number is exact.
-
-    Raises:
-        NotExactError: With ``bounds``, if a number could need rounding.
-    """
-    model = Model(bounds=bounds)
-    names: dict[str, Any] = {"wp": model, "__name__": "random_kernel_model"}
-    exec(compile(source.replace("import warp as wp\n", ""), "<random kernel>", "exec"), names)
-    sign = np.abs if bounds else np.asarray
-    model_arrays = {name: ModelArray(sign(values), dtype, model.run) for name, (values, dtype) in arrays.items()}
-    arguments = {**model_arrays, **other(names)}
-    with np.errstate(all="raise"):
-        for block in np.ndindex(*grid):
-            model.block = tuple(int(index) for index in block)
-            names["kernel"](*(arguments[name] for name in order))
-        for name, values in upper.items():
-            model_arrays[name].grad[...] = sign(values)
-        for reverse in reversed(model.run.tape):
-            reverse()
-    return ModelResult({n: a.values for n, a in model_arrays.items()}, {n: a.grad for n, a in model_arrays.items()})

@@ -4,43 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tests.random_kernels.kernel import ScalarArgument, StructArgument
 from tests.random_kernels.writer import Writer
 
 MAX_UNROLLED = 16  # iterations of the longest constant range that Warp unrolls
-
-
-@dataclass
-class Plan:
-    """Sizes and dtypes of a kernel.
-
-    Attributes:
-        m, n, k: Sizes of the product.
-        tm, tn, tk: Sizes of its tiles.
-        inner: dtype of A and B.
-        outer: dtype of C.
-        precision: Argument of ``tile_matmul``, or empty.
-        closure: Constants of the function around the kernel.
-        in_function: True while the lines of a ``wp.func`` are written.
-    """
-
-    m: int
-    n: int
-    k: int
-    tm: int
-    tn: int
-    tk: int
-    inner: str
-    outer: str
-    precision: str
-    closure: dict[str, int] = field(default_factory=dict)
-    in_function: bool = False
-
-    @property
-    def steps(self) -> int:
-        return -(-self.k // self.tk)
 
 
 @dataclass
@@ -68,16 +37,16 @@ class Operand:
         return f"{self.array}.shape[{1 - axis if self.transposed else axis}]"
 
 
-def make_operand(w: Writer, plan: Plan, array: str, size: tuple[int, int], tile: tuple[int, int]) -> Operand:
+def make_operand(w: Writer, array: str, size: tuple[int, int], tile: tuple[int, int]) -> Operand:
     transposed = w.chance(0.25, "transposed operand")
     storage = w.pick({"": 1, "shared": 1.5, "register": 0.2})
     w.feature(f"storage {storage or 'default'}")
-    w.array(array, size[::-1] if transposed else size, plan.inner)
+    w.array(array, size[::-1] if transposed else size, w.plan.inner)
     view, copied = w.chance(0.12, "operand view"), w.chance(0.1, "operand copied")
     return Operand(array, *tile, transposed, storage, view, copied)
 
 
-def load(w: Writer, plan: Plan, operand: Operand, row: str, column: str) -> str:
+def load(w: Writer, operand: Operand, row: str, column: str) -> str:
     """Write the load of a tile that starts at the given row and column of the matrix. Returns its name."""
     stem = operand.array.lower()
     shape, offset = [operand.rows, operand.columns], [row, column]
@@ -86,7 +55,7 @@ def load(w: Writer, plan: Plan, operand: Operand, row: str, column: str) -> str:
     name = w.name(stem)
     storage = f', storage="{operand.storage}"' if operand.storage else ""
     wide = [count + 4 for count in shape] if operand.view else shape
-    w.tile(tuple(wide), plan.inner)
+    w.tile(tuple(wide), w.plan.inner)
     w.put(f"{name} = wp.tile_load({operand.array}, shape=({wide[0]}, {wide[1]}), "
           f"offset=({offset[0]}, {offset[1]}){storage})")  # fmt: skip
     if operand.view:
@@ -98,7 +67,7 @@ def load(w: Writer, plan: Plan, operand: Operand, row: str, column: str) -> str:
         w.put(f"{name} = wp.tile_transpose({inner})")
     if operand.copied and not operand.transposed and not operand.view:
         inner, name = name, w.name(stem)
-        w.tile(tuple(shape), plan.inner)
+        w.tile(tuple(shape), w.plan.inner)
         w.put(f"{name} = {inner}")
     return name
 
@@ -122,7 +91,7 @@ class Loop:
     ascending: bool = False
 
 
-def _bound(w: Writer, plan: Plan, value: int, kind: str, scale: int = 1) -> str:
+def _bound(w: Writer, value: int, kind: str, scale: int = 1) -> str:
     """An expression of the value. A member of a struct holds ``scale`` times the value."""
     if kind == "scalar":
         name = w.name("count")
@@ -135,7 +104,7 @@ def _bound(w: Writer, plan: Plan, value: int, kind: str, scale: int = 1) -> str:
         return f"{name}.k // {scale}" if scale > 1 else f"{name}.k"
     if kind == "closure":
         name = w.name("closed")
-        plan.closure[name] = value
+        w.plan.closure[name] = value
         return name
     if kind == "constant":
         name = w.name("STEPS")
@@ -145,11 +114,11 @@ def _bound(w: Writer, plan: Plan, value: int, kind: str, scale: int = 1) -> str:
 
 
 @contextmanager
-def loop(w: Writer, plan: Plan, a: Operand, steps: int, *, stem: str = "s", outer: bool = False) -> Iterator[Loop]:
+def loop(w: Writer, a: Operand, steps: int, *, stem: str = "s", outer: bool = False) -> Iterator[Loop]:
     """Write a loop over K, or an outer loop, whose bound does not come from an array."""
     weights = {"elements": 3.0, "ceil": 2.0, "scalar": 2.0, "struct": 1.0, "closure": 1.0, "constant": 1.0,
                "literal": 2.0, "while": 0.8, "backwards": 0.5}  # fmt: skip
-    if plan.in_function:
+    if w.plan.in_function:
         weights.pop("closure")
     if outer:
         weights = {"scalar": 2.0, "struct": 1.0}
@@ -157,7 +126,7 @@ def loop(w: Writer, plan: Plan, a: Operand, steps: int, *, stem: str = "s", oute
             weights |= {"constant": 1.0, "literal": 1.0}
     kind = w.pick(weights)
     w.feature("loop", f"loop {kind}")
-    index, tk, copies = w.name(stem), plan.tk, 1
+    index, tk, copies = w.name(stem), w.plan.tk, 1
     at, dynamic = f"{index} * {tk}", True
     if kind in ("scalar", "struct") and not outer and w.chance(0.15, "other number of iterations"):
         steps = w.one([0, 1, steps + 1])  # none, one, and one more, whose tiles lie outside the arrays
@@ -170,14 +139,14 @@ def loop(w: Writer, plan: Plan, a: Operand, steps: int, *, stem: str = "s", oute
         w.put(f"{index} = int(0)")
         line, at = f"while {index} < {a.extent(1)}:", index
     elif kind == "backwards":
-        bound = _bound(w, plan, steps * tk - tk, "scalar")
+        bound = _bound(w, steps * tk - tk, "scalar")
         line, at = f"for {index} in range({bound}, -1, -{tk}):", index
     else:
         if kind in ("closure", "constant", "literal"):
             dynamic = steps > MAX_UNROLLED
             w.feature("loop unrolled" if not dynamic else "loop long constant")
             copies = steps if not dynamic else 1
-        bound = _bound(w, plan, steps, kind, tk)
+        bound = _bound(w, steps, kind, tk)
         line = f"for {index} in range({'0, ' if w.chance(0.3) else ''}{bound}):"
     if dynamic:
         w.feature("loop dynamic")
@@ -190,10 +159,10 @@ def loop(w: Writer, plan: Plan, a: Operand, steps: int, *, stem: str = "s", oute
         yield current
 
 
-def k_offset(w: Writer, plan: Plan, current: Loop) -> str:
+def k_offset(w: Writer, current: Loop) -> str:
     """Write the computation of the iteration's offset along K, in one of many forms. Returns the expression."""
     kind = w.pick({"plain": 6, "//": 1, "%": 1, "^": 1, "helper": 1.2, "split": 0.8, "variable": 1})
-    tk, iteration = plan.tk, current.index
+    tk, iteration = w.plan.tk, current.index
     w.feature(f"offset {kind}")
     current.ascending = kind not in ("//", "%", "^") and current.kind != "backwards"
     if kind == "//":
@@ -220,7 +189,7 @@ def k_offset(w: Writer, plan: Plan, current: Loop) -> str:
     return current.at
 
 
-def condition(w: Writer, plan: Plan, current: Loop | None) -> str:
+def condition(w: Writer, current: Loop | None) -> str:
     """A condition that is the same for all threads of a block."""
     w.feature("condition")
     iteration = current.index if current is not None else "j"
@@ -244,10 +213,10 @@ class Sum:
 
 
 def start_sum(
-    w: Writer, plan: Plan, rows: int, columns: int, at: tuple[str, str], size: tuple[int, int], *, shared: bool = False
+    w: Writer, rows: int, columns: int, at: tuple[str, str], size: tuple[int, int], *, shared: bool = False
 ) -> Sum:
     """Write a tile with its start value. If ``shared`` is set, it must be in shared memory."""
-    name, dtype = w.name("c"), plan.outer
+    name, dtype = w.name("c"), w.plan.outer
     kind = w.pick({"zeros": 6, "ones": 1, "full": 1, "load": 2})
     storage = w.pick({"": 0 if shared else 1, ', storage="shared"': 1.5})
     w.feature(f"start {kind}")
@@ -264,9 +233,9 @@ def start_sum(
     return Sum(name, rows, columns, dtype)
 
 
-def product(w: Writer, plan: Plan, a: str, b: str, c: Sum) -> None:
+def product(w: Writer, a: str, b: str, c: Sum) -> None:
     """Write one product in one of its three forms."""
-    options = f', precision="{plan.precision}"' if plan.precision else ""
+    options = f', precision="{w.plan.precision}"' if w.plan.precision else ""
     kind = w.pick({"accumulate": 6, "in place": 2, "assigned": 2})
     w.feature(f"product {kind}")
     if w.chance(0.12, "alpha"):
@@ -276,23 +245,21 @@ def product(w: Writer, plan: Plan, a: str, b: str, c: Sum) -> None:
             options += f", beta={w.one([0, -1, 2])}.0"
         w.put(f"wp.tile_matmul({a}, {b}, {c.name}{options})")
         return
-    w.tile((c.rows, c.columns), plan.inner)
+    w.tile((c.rows, c.columns), w.plan.inner)
     call = f"wp.tile_matmul({a}, {b}{options})"
     if kind == "assigned":
         name = w.name("p")
         w.put(f"{name} = {call}")
         call = name
-    if plan.inner != c.dtype:
+    if w.plan.inner != c.dtype:
         w.tile((c.rows, c.columns), c.dtype)
         call = f"wp.tile_astype({call}, dtype=wp.{c.dtype})"
     w.put(f"{c.name} += {call}")
 
 
-def conditional(
-    w: Writer, plan: Plan, current: Loop | None, write: Callable[[], None], otherwise: Callable[[], None]
-) -> None:
+def conditional(w: Writer, current: Loop | None, write: Callable[[], None], otherwise: Callable[[], None]) -> None:
     """Write statements under a condition, sometimes with an else branch."""
-    with w.indented(f"if {condition(w, plan, current)}:"):
+    with w.indented(f"if {condition(w, current)}:"):
         write()
     if w.chance(0.3, "else"):
         with w.indented("else:"):

@@ -18,12 +18,44 @@ class TooLargeError(Exception):
 
 
 @dataclass
+class Plan:
+    """Sizes and dtypes of a kernel.
+
+    Attributes:
+        m, n, k: Sizes of the product.
+        tm, tn, tk: Sizes of its tiles.
+        inner: dtype of A and B.
+        outer: dtype of C.
+        precision: Argument of ``tile_matmul``, or empty.
+        closure: Constants of the function around the kernel.
+        in_function: True while the lines of a ``wp.func`` are written.
+    """
+
+    m: int
+    n: int
+    k: int
+    tm: int
+    tn: int
+    tk: int
+    inner: str
+    outer: str
+    precision: str
+    closure: dict[str, int] = field(default_factory=dict)
+    in_function: bool = False
+
+    @property
+    def steps(self) -> int:
+        return -(-self.k // self.tk)
+
+
+@dataclass
 class Writer:
     """Collects the lines of a kernel or function, and the facts about the whole module.
 
     Attributes:
         rng: The only source of randomness.
         backward: True if the kernel has a backward pass.
+        plan: Its sizes and dtypes.
         arguments: Arguments of the kernel, by name.
         head: Lines of the module before the kernel.
         features: Features drawn so far.
@@ -33,6 +65,7 @@ class Writer:
 
     rng: random.Random
     backward: bool
+    plan: Plan = field(init=False)
     arguments: dict[str, Argument] = field(default_factory=dict)
     head: list[str] = field(default_factory=list)
     features: set[str] = field(default_factory=set)
