@@ -170,10 +170,8 @@ def _add(product: Accumulation, a: str = "", b: str = "") -> str:
 def _operand(tile: Tile, names: Mapping[str, str], offsets: dict[str, str]) -> str:
     """Returns the address of an operand that was loaded in the iteration before, or before the loop.
 
-    Args:
-        tile: The operand.
-        names: The C++ variables of the buffers, by the tiles that are loaded into them.
-        offsets: Receives the variable of a view's offset, with the statement that sets it.
+    ``names`` has the C++ variables of the buffers, by the tiles that are loaded into them. ``offsets`` receives the
+    variable of a view's offset, with the statement that sets it.
     """
     buffer = next((name for root, name in names.items() if root in tile.memory), None)
     if buffer is None:
@@ -205,10 +203,7 @@ def _product_type(
 ) -> str:
     """C++ of the type of a product of tiles in stage buffers.
 
-    Args:
-        variant: The product, with its operands as they lie in stage buffers.
-        answer: How a block computes it.
-        sizes, flags: Further constants of its problem (``kernels/module/staged_accumulators.cuh``).
+    Sizes and flags are further constants of its problem (``kernels/module/staged_accumulators.cuh``).
     """
     template = {"wgmma": "WarpgroupProduct", "fma": "FmaProduct"}.get(answer.instruction, "WarpProduct")
     if answer.through_registers:

@@ -49,12 +49,7 @@ AccumulatorsOf = Callable[[int], LoopAccumulators | str]
 
 
 def decide(context: Context, accumulators: AccumulatorsOf, target: LoopTarget) -> tuple[LoopDecision, ...]:
-    """Decides about every loop of a function that contains products.
-
-    Args:
-        accumulators: Finds the functions that keep the accumulators of a site.
-        target: What loops may use.
-    """
+    """Decides about every loop of a function that contains products."""
     decider = _Decider(context, accumulators, target)
     return tuple(
         decider.decision(loop, around, products)
@@ -286,10 +281,7 @@ def _load_reason(ring: Ring) -> str:
 def kept_accumulators(
     context: Context, loop: Loop, operation: Operation, accumulators: AccumulatorsOf
 ) -> LoopAccumulators | str:
-    """The functions that keep a product's accumulators in registers over a loop, or the reason why they cannot stay.
-
-    ``accumulators`` finds the device functions of a site.
-    """
+    """The functions that keep a product's accumulators in registers over a loop, or the reason why they cannot stay."""
     functions = _functions_of(context, operation, accumulators)
     if isinstance(functions, str):
         return functions

@@ -96,8 +96,6 @@ class GeneratedModule:
         """Returns what computes each product. Only functions that may be called are asked for.
 
         Args:
-            functions: The functions that may be called.
-            settings: The settings of the module.
             suffix: True if the module may be compiled for an architecture-specific target such as ``sm_90a``.
         """
         for asked_settings, asked_suffix, known in self._decisions:
@@ -190,7 +188,6 @@ class GeneratedModule:
         Args:
             functions: The functions that were built. If one that a site calls is missing, all that the site calls take
                 the scalar path, because Warp's templates look only at the forward function.
-            settings: The settings of the module.
             suffix: See :meth:`decide`.
         """
         decision = self.decide(functions, settings, suffix=suffix)

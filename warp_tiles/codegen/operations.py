@@ -74,7 +74,6 @@ def effect_of_builtin(name: str, *, tiles: bool, arrays: bool, references: bool)
     """Returns the effect of a builtin.
 
     Args:
-        name: Its key.
         tiles: True if an operand or the result is a tile.
         arrays: True if an operand is an array.
         references: True if an operand is a reference to memory.

@@ -27,11 +27,7 @@ SOLVER_HEADER = "module/solvers.cuh"
 
 
 def finished_source(source: str, answer: ModuleAnswer) -> str:
-    """Returns the source that is compiled.
-
-    Args:
-        source: The source that Warp generated, with the placeholder of the prelude.
-        answer: Everything that is decided about the module.
+    """Returns the source that is compiled, from the one that Warp generated with the placeholder of the prelude.
 
     Raises:
         ToolchainError: The device sources are missing.
@@ -89,11 +85,7 @@ def _macros(answer: ModuleAnswer) -> Macros:
 
 
 def prefix_of(source: str) -> str:
-    """Returns the part of a source before its prelude.
-
-    Args:
-        source: The source that Warp generated, with the placeholder.
-    """
+    """Returns the part of a source before its prelude. The source is the one that Warp generated."""
     return source.partition(PLACEHOLDER)[0]
 
 

@@ -165,7 +165,6 @@ def stage_buffers(
     """Returns the stage buffers by tile, and the bytes of a stage.
 
     Args:
-        loads: The loads of an iteration.
         transposed: The tiles whose stage buffers are transposed.
         constant: The arrays that do not change in the loop.
     """

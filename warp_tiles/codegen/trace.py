@@ -32,7 +32,6 @@ class Loop:
         kind: ``range``, ``while``, or ``unrolled`` if Warp repeats the body for each iteration.
         hook: Number of the hooks before and after it.
         nodes: Its condition and body.
-        variable: C++ name of the loop's variable, or empty.
         wait: Number of the hook before it; None if no load can be in flight there.
         end_wait: Number of the hook at the end of its body; None if no load can be in flight there.
         steps: Start, end and step of a range of constants, if Warp's code generator knows them, else None.
@@ -95,7 +94,6 @@ class ModuleTrace:
     """The traces of a module.
 
     Attributes:
-        functions: The traced functions by label.
         reversed: Labels of the functions whose adjoint is generated.
         kernels_of: Keys of the kernels that reach a function, by its label.
         kernels: Keys of kernels, by their labels. Instances of a generic kernel have one key.

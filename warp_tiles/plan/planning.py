@@ -377,7 +377,6 @@ def resolve(
 
     Args:
         called: Numbers of the sites in functions whose adjoint was generated.
-        kernels: Keys of the module's kernels.
         uses: The functions that each kernel uses, forward and backward.
 
     Raises:
@@ -398,11 +397,7 @@ def resolve(
 
 
 def with_register_limit(plan: ModulePlan) -> ModulePlan:
-    """The plan with its register limit and the reason.
-
-    Args:
-        plan: A plan whose needed variants have providers.
-    """
+    """The plan, whose needed variants have providers, with its register limit and the reason."""
     if not plan.has_own_code or plan.settings.linker == "warp":
         return replace(plan, register_limit=None, register_limit_reason="")
     limits: dict[int, str] = {}
