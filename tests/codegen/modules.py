@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
 
 from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
 from warp_tiles.codegen.prelude import PLACEHOLDER
@@ -34,7 +36,7 @@ BIG, SMALL = forms(8, 12, 4), forms(4, 4, 16)
 
 def session(*sites: tuple[str, dict[Role, GemmProblem]]) -> Session:
     """A module for compute capability 9.0. Each site is given with the function that contains it."""
-    result = Session("module", 90, 128)
+    result = Session("module", 90, 128, settings=Settings())
     for function, variants in sites:
         result.add("tile_matmul", function, variants)
     return result
@@ -77,9 +79,9 @@ def functions(*variants: Variant) -> dict[Variant, DeviceFunction]:
     return {variant: DeviceFunction(variant.symbol, NO_ACCUMULATORS) for variant in variants}
 
 
-def text_of(module: GeneratedModule, built: Mapping[Variant, DeviceFunction], settings: Settings | None = None) -> str:
-    """The finished source."""
-    return module.text(built, Settings() if settings is None else settings)
+def with_settings(module: GeneratedModule, **settings: Any) -> GeneratedModule:
+    """The same module under other settings."""
+    return replace(module, session=replace(module.session, settings=Settings(**settings)))
 
 
 # ---- reading a finished source

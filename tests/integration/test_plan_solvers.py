@@ -120,7 +120,7 @@ def finished_source(text: str) -> str:
     """The source of a module with its prelude, and all planned functions."""
     module = load(text)
     found = warp_tiles.plan(module, arch=90, block_dim=64)
-    return generate(module).text(planned_functions(found), found.settings)
+    return generate(module).text(planned_functions(found))
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -151,7 +151,7 @@ def test_a_function_that_was_not_built_takes_the_scalar_path_alone() -> None:
     functions = planned_functions(found)
     for missing, present in (("forward", "adjoint"), ("adjoint", "forward")):
         left = {variant: value for variant, value in functions.items() if variant != roles[missing].variant}
-        source = generate(module).text(left, found.settings)
+        source = generate(module).text(left)
         assert macros(source)[f"wt_site0_{missing}"] == "0"
         assert macros(source)[f"wt_site0_{present}"] == f"wt::Solver<{roles[present].symbol}_call>{{}}"
 

@@ -86,7 +86,7 @@ def decided(bare: ModulePlan, generated: GeneratedModule, functions: Functions) 
         generated: The module.
         functions: The functions that may be called; only those that are needed are asked for.
     """
-    decision = generated.decide(functions, bare.settings, suffix=may_have_suffix(bare))
+    decision = generated.decide(functions, suffix=may_have_suffix(bare))
     sites = [site for site in generated.session.sites if site.index in decision.calls]
     called = {(site.variants[role], role) for site in sites for role in decision.calls[site.index]}
     staged = {(variant, role) for site in sites for role, variant in site.variants.items()} - called
@@ -100,7 +100,7 @@ def decided(bare: ModulePlan, generated: GeneratedModule, functions: Functions) 
         else planned
         for planned in bare.variants
     )
-    loops = generated.loops(decision, bare.settings)
+    loops = generated.loops(decision)
     return replace(bare, variants=variants, loops=loops, whole_products=generated.whole_products())
 
 
@@ -113,7 +113,7 @@ def reserved_bytes(plan: ModulePlan, generated: GeneratedModule) -> dict[str, tu
     functions = planned_functions(plan)
     reserved: dict[str, tuple[int, int]] = {}
     for suffix in {may_have_suffix(plan), False}:
-        for loop in generated.decide(functions, plan.settings, suffix=suffix).loops:
+        for loop in generated.decide(functions, suffix=suffix).loops:
             ring, reverse = loop.ring, loop.reverse
             needed = ring.loop.extra_bytes if ring else 0, reverse.answer.extra_bytes if reverse else 0
             if any(needed):

@@ -92,7 +92,7 @@ class ModuleBuild:
         """
         functions = planned_functions(self.plan) if built is None else built_functions(built)
         allowed = may_have_suffix(self.plan) if suffix is None else suffix
-        return self._generated.text(functions, self._settings, suffix=allowed)
+        return self._generated.text(functions, suffix=allowed)
 
     def start(self) -> None:
         """Start the variants without waiting for them, unless the linked module itself may be cached.
@@ -268,7 +268,7 @@ class ModuleBuild:
         payloads = payloads_of(artifacts)
         if any(artifact.provider == "libmathdx" for artifact in artifacts):
             foreign.append("libmathdx")  # from Warp's newer compiler
-        decision = self._generated.decide(built_functions(artifacts), self._settings, suffix=may_have_suffix(self.plan))
+        decision = self._generated.decide(built_functions(artifacts), suffix=may_have_suffix(self.plan))
         has_own_code = payloads or decision.has_stages
         reason = self._warp_link_reason(module, foreign) if has_own_code else "no function was built for it"
         suffix = module.output == "cubin" and not reason and may_have_suffix(self.plan)
@@ -298,7 +298,7 @@ class ModuleBuild:
             output_path.name,
             os.path.getsize(output_path),
             now_s() - self._started,
-            self._generated.loops(self._generated.decide(functions, self._settings, suffix=suffix), self._settings),
+            self._generated.loops(self._generated.decide(functions, suffix=suffix)),
             started_at_s=self._started,
             phases=self._phases.found,
             found=found,

@@ -78,7 +78,7 @@ class _Decider:
         store: AccumulatorStore | str = ""
         staged = self._staged(loop, around, products)
         if not isinstance(staged, str) and target.forbidden:
-            cost, staged = _cost(staged[2].loop.instruction, target.forbidden), target.forbidden
+            cost, staged = _cost(staged.loop.instruction, target.forbidden), target.forbidden
         if isinstance(staged, str):
             accumulations, rejections = self._accumulations(loop, around, products, self.accumulators, self.arrays)
             loads, buffers, reasons = self._without_stages(loop, accumulations, rejections)
@@ -88,7 +88,9 @@ class _Decider:
                 reasons.append(f"{'not more' if loads else 'no'} stages: {staged}")
             reason = "; ".join(dict.fromkeys(reasons))
         else:
-            accumulations, loads, ring = staged
+            ring = staged
+            accumulations = tuple(product.accumulation for product in ring.products)
+            loads = tuple(buffer.load for buffer in ring.buffers.values())
             reason = _reason(ring, target.rejection)
             store = plan_accumulator_store(self.context.function, loop, ring)
         reverse = self._reverse(loop, accumulations, len(products), reason)
@@ -121,10 +123,8 @@ class _Decider:
         label, kept = self.context.function.label, None if isinstance(store, str) else store
         return LoopDecision(label, loop.hook, planned, accumulations, loads, buffers, ring, reverse_ring, kept)
 
-    def _staged(
-        self, loop: Loop, around: tuple[Loop, ...], products: Sequence[Operation]
-    ) -> tuple[tuple[Accumulation, ...], tuple[Operation, ...], Ring] | str:
-        """Returns the products, the loads and the stages of a loop, or the reason why it has none."""
+    def _staged(self, loop: Loop, around: tuple[Loop, ...], products: Sequence[Operation]) -> Ring | str:
+        """Returns the stages of a loop, or the reason why it has none."""
         target = self.target
         if not target.families or not target.ahead or loop.kind == "unrolled":
             return target.rejection
@@ -141,8 +141,7 @@ class _Decider:
         body = body_of(self.context.function, loop, accumulations)
         if isinstance(body, str):
             return body
-        ring = plan_ring(self.context, loop, body, accumulations, target)
-        return ring if isinstance(ring, str) else (accumulations, body.loads, ring)
+        return plan_ring(self.context, loop, body, accumulations, target)
 
     def _accumulations(
         self,

@@ -88,19 +88,23 @@ class GeneratedModule:
     called: frozenset[int]
     records: PipelineRecords | None = field(default=None, repr=False, compare=False)
     # plan, source and build record of a module ask for the same decisions
-    _decisions: list[tuple[Settings, bool, ModuleDecision]] = field(
-        default_factory=list, init=False, repr=False, compare=False
-    )
+    _decisions: list[tuple[bool, ModuleDecision]] = field(default_factory=list, init=False, repr=False, compare=False)
 
-    def decide(self, functions: Functions, settings: Settings, *, suffix: bool = True) -> ModuleDecision:
+    @property
+    def settings(self) -> Settings:
+        """The settings of the module."""
+        return self.session.settings
+
+    def decide(self, functions: Functions, *, suffix: bool = True) -> ModuleDecision:
         """Returns what computes each product. Only functions that may be called are asked for.
 
         Args:
             suffix: True if the module may be compiled for an architecture-specific target such as ``sm_90a``.
         """
-        for asked_settings, asked_suffix, known in self._decisions:
-            same = (asked_settings, asked_suffix) == (settings, suffix)
-            if same and all(functions.get(variant) == function for variant, function in known.asked.items()):
+        for asked_suffix, known in self._decisions:
+            if asked_suffix == suffix and all(
+                functions.get(variant) == function for variant, function in known.asked.items()
+            ):
                 return known
         asked: dict[Variant, DeviceFunction | None] = {}
 
@@ -111,14 +115,14 @@ class GeneratedModule:
 
         without: frozenset[int] = frozenset()  # sites that take the scalar path, because a function is missing
         while True:
-            loops = self._decide_loops(function_of, settings, suffix, without)
+            loops = self._decide_loops(function_of, suffix, without)
             calls = self._calls(loops)
             missing = {site.index for site in self._product_sites()} - self._with_functions(calls, function_of)
             if missing <= without:
                 break
             without |= missing
         found = ModuleDecision(loops, calls, asked)
-        self._decisions.append((settings, suffix, found))
+        self._decisions.append((suffix, found))
         return found
 
     def _calls(self, loops: tuple[LoopDecision, ...]) -> dict[int, tuple[Role, ...]]:
@@ -144,10 +148,10 @@ class GeneratedModule:
             if site.variants and all(function_of(site.variants[role]) is not None for role in calls[site.index])
         }
 
-    def loops(self, decision: ModuleDecision, settings: Settings) -> tuple[PlannedLoop, ...]:
+    def loops(self, decision: ModuleDecision) -> tuple[PlannedLoop, ...]:
         """Returns the decision about each loop that contains products, once for each kernel that runs the loop."""
         return tuple(
-            replace(loop.planned, kernel=kernel, gradients=self._gradients(loop.function, settings))
+            replace(loop.planned, kernel=kernel, gradients=self._gradients(loop.function))
             for loop in decision.loops
             for kernel in self.trace.kernels_of.get(loop.function, ())
         )
@@ -168,21 +172,21 @@ class GeneratedModule:
         found = whole_product(self.trace.functions[label])
         return found if isinstance(found, str) else replace(found, tf32=self.session.sites[found.site].is_tf32)
 
-    def _gradients(self, label: str, settings: Settings) -> str:
+    def _gradients(self, label: str) -> str:
         """How a tape computes the gradients of a loop; empty if the function has no adjoint."""
         if label not in self.trace.reversed:
             return ""
         kernel = "the adjoint kernel"
-        if settings.deterministic:
+        if self.settings.deterministic:
             kernel += ", whose additions to the gradients of loaded arrays have no fixed order"
-        if settings.gemm_gradients == "off":
-            return f"{kernel}: {settings.against('gemm_gradients', 'auto')}"
+        if self.settings.gemm_gradients == "off":
+            return f"{kernel}: {self.settings.against('gemm_gradients', 'auto')}"
         found = self._whole_product(label)
         if isinstance(found, str):
             return f"{kernel}: {found}"
-        return f"{DETERMINISTIC_GRADIENTS}; else {kernel}" if settings.deterministic else WHOLE_GRADIENTS
+        return f"{DETERMINISTIC_GRADIENTS}; else {kernel}" if self.settings.deterministic else WHOLE_GRADIENTS
 
-    def text(self, functions: Functions, settings: Settings, *, suffix: bool = True) -> str:
+    def text(self, functions: Functions, *, suffix: bool = True) -> str:
         """Returns the finished source.
 
         Args:
@@ -190,10 +194,10 @@ class GeneratedModule:
                 the scalar path, because Warp's templates look only at the forward function.
             suffix: See :meth:`decide`.
         """
-        decision = self.decide(functions, settings, suffix=suffix)
-        return finished_source(self.source, self._answer(decision, functions, settings))
+        decision = self.decide(functions, suffix=suffix)
+        return finished_source(self.source, self._answer(decision, functions))
 
-    def _answer(self, decision: ModuleDecision, functions: Functions, settings: Settings) -> ModuleAnswer:
+    def _answer(self, decision: ModuleDecision, functions: Functions) -> ModuleAnswer:
         """Everything that the source is written from."""
         loops, traces, sites = decision.loops, tuple(self.trace.functions.values()), self.session.sites
         waiting = waiting_sites(self.trace)
@@ -206,7 +210,7 @@ class GeneratedModule:
             for one in loop.accumulations
         }
         called = any(call.variant is not None for call in calls)
-        moves = settings.async_copies and bool(called or summed or decision.has_stages)
+        moves = self.settings.async_copies and bool(called or summed or decision.has_stages)
         moving = traces if moves else ()
         stored = {loop.accumulator_store.computed.store for loop in loops if loop.accumulator_store is not None}
         stores = (found for function in moving for found in computed_stores(function))
@@ -221,13 +225,13 @@ class GeneratedModule:
             replayed=plan_loads(moving, {loop.hook for loop in loops if loop.reverse is not None}),
             stores=tuple(found for found in stores if found.store not in stored),
             reversed_stores=tuple(reverse),
-            skipped=self._skipped(decision, functions) if settings.register_accumulators else (),
+            skipped=self._skipped(decision) if self.settings.register_accumulators else (),
             unread=tuple(node.own_hook for _, node in self.trace.operations() if node.name == UNREAD_ASSIGN),
         )
 
-    def _skipped(self, decision: ModuleDecision, functions: Functions) -> tuple[int, ...]:
+    def _skipped(self, decision: ModuleDecision) -> tuple[int, ...]:
         """The hooks of the products that the reverse pass need not repeat."""
-        here = self._with_functions(decision.calls, functions.get) & sites_without_replay(self.trace)
+        here = self._with_functions(decision.calls, decision.asked.get) & sites_without_replay(self.trace)
         nodes = (node for _, node in self.trace.operations() if node.product is not None)
         return tuple(node.own_hook for node in nodes if node.site in here)
 
@@ -263,12 +267,12 @@ class GeneratedModule:
         return {index: product for index, product in forward.items() if isinstance(product, GemmProblem)}
 
     def _decide_loops(
-        self, function_of: _FunctionOf, settings: Settings, suffix: bool, without: frozenset[int]
+        self, function_of: _FunctionOf, suffix: bool, without: frozenset[int]
     ) -> tuple[LoopDecision, ...]:
         def accumulators_of(index: int) -> LoopAccumulators | str:
             site = self.session.sites[index]
-            if not settings.register_accumulators:
-                return settings.against("register_accumulators", "on")
+            if not self.settings.register_accumulators:
+                return self.settings.against("register_accumulators", "on")
             function = function_of(site.variants[Role.FORWARD]) if Role.FORWARD in site.variants else None
             if function is None or index in without:
                 return f"the product takes Warp's scalar path: {site.scalar_reason or 'nothing was built'}"
@@ -279,21 +283,21 @@ class GeneratedModule:
                 decision for context in self.trace.contexts() for decision in decide(context, accumulators_of, target)
             )
 
-        target = self._loop_target(settings, suffix)
+        target = self._loop_target(suffix)
         found = decisions(target)
         limit, _ = limit_of_blocks(self.session.block_dim, large_loop=any(one.planned.is_large for one in found))
-        limit = THREAD_REGISTERS if settings.linker == "warp" or limit is None else limit
+        limit = THREAD_REGISTERS if self.settings.linker == "warp" or limit is None else limit
         return found if limit == target.registers else decisions(replace(target, registers=limit))
 
-    def _loop_target(self, settings: Settings, suffix: bool) -> LoopTarget:
+    def _loop_target(self, suffix: bool) -> LoopTarget:
         """What the loops of the module may use."""
-        without_stages = LoopTarget(ahead=settings.async_copies)
-        if not settings.register_accumulators:
-            return replace(without_stages, rejection=settings.against("register_accumulators", "on"))
-        choice = PipelineOverrides.parse(settings.main_loop)
+        without_stages = LoopTarget(ahead=self.settings.async_copies)
+        if not self.settings.register_accumulators:
+            return replace(without_stages, rejection=self.settings.against("register_accumulators", "on"))
+        choice = PipelineOverrides.parse(self.settings.main_loop)
         if choice.family == "double_buffered":
-            return replace(without_stages, rejection=settings.against("main_loop", "auto"))
-        asked = "" if choice == AUTO else settings.named_value("main_loop")
+            return replace(without_stages, rejection=self.settings.against("main_loop", "auto"))
+        asked = "" if choice == AUTO else self.settings.named_value("main_loop")
         could_have_wgmma = has_wgmma(self.session.arch or 0)
         if choice.family == "wgmma" and not (suffix and could_have_wgmma):
             problem = _NO_WGMMA if could_have_wgmma else f"sm_{self.session.arch} has no wgmma: set main_loop to 'auto'"
@@ -301,7 +305,9 @@ class GeneratedModule:
         families: tuple[InstructionFamily, ...] = (choice.family,) if choice.family else ("wgmma", "mma")
         if choice.family is None and could_have_wgmma and not suffix:
             families, asked = ("mma",), _NO_WGMMA
-        target = LoopTarget(self._products(), families, asked, choice, settings.async_copies, records=self.records)
-        if "mma" in settings.providers:
+        target = LoopTarget(self._products(), families, asked, choice, self.settings.async_copies, records=self.records)
+        if "mma" in self.settings.providers:
             return target
-        return replace(target, forbidden=settings.named_value("policy" if settings.provider == "auto" else "provider"))
+        return replace(
+            target, forbidden=self.settings.named_value("policy" if self.settings.provider == "auto" else "provider")
+        )
