@@ -6,7 +6,6 @@ import pytest
 
 from tests.codegen import traces as t
 from tests.codegen.test_stages import TARGET, A, B, C, body, decided
-from tests.codegen.test_stores import compute, store
 from tests.gemm.test_main_loop import fp64, variant_of
 from warp_tiles.codegen.answers import AccumulatorStore, LoopDecision
 from warp_tiles.codegen.operations import Scalar, Tile
@@ -32,21 +31,21 @@ def outcome(decision: LoopDecision) -> AccumulatorStore | str:
 
 
 def test_a_store_of_c() -> None:
-    found = planned(t.arithmetic(), store(C))
+    found = planned(t.arithmetic(), t.store(C))
     assert isinstance(found, AccumulatorStore)
     assert (found.computed.operations, found.others, found.product.c) == ((), (), C)
 
 
 def test_a_store_of_a_computed_tile() -> None:
-    operation = compute("tile_map", Scalar("f"), C, BIAS, result=E)
-    found = planned(t.load(BIAS), operation, store(E))
+    operation = t.compute("tile_map", Scalar("f"), C, BIAS, result=E)
+    found = planned(t.load(BIAS), operation, t.store(E))
     assert isinstance(found, AccumulatorStore)
     assert (found.computed.operations, found.others) == ((operation,), (BIAS,))
 
 
 def test_a_conditional_store() -> None:
-    assert isinstance(planned(t.branch(store(C))), AccumulatorStore)
-    assert isinstance(planned(t.branch(t.arithmetic()), t.branch(t.branch(store(C)))), AccumulatorStore)
+    assert isinstance(planned(t.branch(t.store(C))), AccumulatorStore)
+    assert isinstance(planned(t.branch(t.arithmetic()), t.branch(t.branch(t.store(C)))), AccumulatorStore)
 
 
 STORE_REASON = "no store behind the loop takes C or a tile computed from it by elementwise operations: store it there"
@@ -56,21 +55,21 @@ STORE_REASON = "no store behind the loop takes C or a tile computed from it by e
     ("after", "reason"),
     [
         ((), STORE_REASON),
-        ((t.operation("tile_sum", C, results=(E,)), store(E)), STORE_REASON),
-        ((store(C), store(C)), "line 1 uses C too: let only the store use it"),
-        ((store(C), t.operation("tile_sum", C)), "line 1 uses C too: let only the store use it"),
-        ((t.alias(t.view("v", C), C), store(C)), "line 1 uses C too: let only the store use it"),
-        ((t.loop(store(C)),), "another loop lies between the loop and the store: move the store before it"),
+        ((t.operation("tile_sum", C, results=(E,)), t.store(E)), STORE_REASON),
+        ((t.store(C), t.store(C)), "line 1 uses C too: let only the store use it"),
+        ((t.store(C), t.operation("tile_sum", C)), "line 1 uses C too: let only the store use it"),
+        ((t.alias(t.view("v", C), C), t.store(C)), "line 1 uses C too: let only the store use it"),
+        ((t.loop(t.store(C)),), "another loop lies between the loop and the store: move the store before it"),
         (
-            (t.loop(t.arithmetic()), store(C)),
+            (t.loop(t.arithmetic()), t.store(C)),
             "another loop lies between the loop and the store: move the store before it",
         ),
         (
-            (t.branch(t.loop(t.arithmetic())), store(C)),
+            (t.branch(t.loop(t.arithmetic())), t.store(C)),
             "another loop lies between the loop and the store: move the store before it",
         ),
         (
-            (compute("tile_map", Scalar("f"), C, t.parameter("p", M, N), result=E), store(E)),
+            (t.compute("tile_map", Scalar("f"), C, t.parameter("p", M, N), result=E), t.store(E)),
             "an operand of the store is not a shared tile of the function: load it there with storage='shared'",
         ),
     ],
@@ -82,34 +81,35 @@ def test_reasons_after_the_loop(after: tuple[Node, ...], reason: str) -> None:
 def test_reasons_of_c() -> None:
     doubles = LoopTarget({0: fp64(M, N, K, 128)}, TARGET.families)
     for target in (TARGET, doubles):
-        assert isinstance(planned(store(C), before=(t.load(C),), target=target), AccumulatorStore)
-    start, nodes = t.load(C), (t.loop(*body()), store(C))
+        assert isinstance(planned(t.store(C), before=(t.load(C),), target=target), AccumulatorStore)
+    start, nodes = t.load(C), (t.loop(*body()), t.store(C))
     assert (
         outcome(decided(t.loop(start, *nodes), tiles=(C, A, B))) == "line 1 uses C too: let only the store use it"
     )  # also after the loop
     outer = t.parameter("c", M, N)
-    found = outcome(decided(t.loop(*body(outer)), store(outer), tiles=(), parameters=("c",)))
+    found = outcome(decided(t.loop(*body(outer)), t.store(outer), tiles=(), parameters=("c",)))
     assert found == "C is not a tile of the function: make it there"
 
 
 @pytest.mark.parametrize("start", [ZEROS, t.load(C)], ids=["zeros", "a start value"])
 def test_a_store_that_reads_a_view_of_c(start: Node) -> None:
     view = t.tile("v", M, N, memory=frozenset({"c"}))
-    operation = compute("tile_map", Scalar("f"), C, view, result=E)
+    operation = t.compute("tile_map", Scalar("f"), C, view, result=E)
     assert (
-        planned(operation, store(E), before=(start, t.alias(view, C))) == "the store reads a view of C: store C itself"
+        planned(operation, t.store(E), before=(start, t.alias(view, C)))
+        == "the store reads a view of C: store C itself"
     )
 
 
 def test_a_loop_with_several_sums() -> None:
     other = t.tile("other", M, N)
-    nodes = ZEROS, t.zeros(other), t.loop(*body(), t.product(A, B, other, 1)), store(C), store(other)
+    nodes = ZEROS, t.zeros(other), t.loop(*body(), t.product(A, B, other, 1)), t.store(C), t.store(other)
     assert outcome(decided(*nodes, tiles=(C, other, A, B))) == "the loop has several Cs: give each a loop of its own"
 
 
 def test_an_addition_after_each_product() -> None:
     s = t.tile("s", M, N)
-    nodes = t.zeros(s), t.loop(t.load(A), t.load(B), t.fresh_product(A, B, C), t.addition(s, C)), store(s)
+    nodes = t.zeros(s), t.loop(t.load(A), t.load(B), t.fresh_product(A, B, C), t.addition(s, C)), t.store(s)
     assert (
         outcome(decided(*nodes, tiles=(s, C, A, B)))
         == "the accumulators are added to another tile: use wp.tile_matmul(a, b, c)"
@@ -130,7 +130,7 @@ def of_variant(variant: GemmProblem, stored: Tile | None = None) -> AccumulatorS
         b = t.tile("b", variant.n, variant.k, dtype)
         right = t.tile("right", variant.k, variant.n, dtype, memory=b.memory, dense=False)
         views.append(t.alias(right, b))
-    end = [store(c)] if stored is None else [compute("tile_astype", c, result=stored), store(stored)]
+    end = [t.store(c)] if stored is None else [t.compute("tile_astype", c, result=stored), t.store(stored)]
     nodes = t.zeros(c, hook=t.number()), t.loop(t.load(a), t.load(b), *views, t.product(left, right, c)), *end
     found = decided(*nodes, tiles=(c, a, b), target=LoopTarget({0: variant}, ("wgmma", "mma")))
     assert found.ring is not None, found.planned.reason

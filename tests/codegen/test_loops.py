@@ -39,12 +39,6 @@ def test_loops_without_products_have_no_decision() -> None:
     assert decide_loops(t.zeros(C), t.loop(t.load(A)), *body()) == ()
 
 
-def test_a_product_belongs_to_its_innermost_loop() -> None:
-    inner = t.loop(*body())
-    (decision,) = decide_loops(t.zeros(C), t.loop(inner))
-    assert decision.hook == inner.hook
-
-
 # ---- accumulators in registers
 
 
@@ -211,26 +205,6 @@ def test_an_alpha_that_is_computed_before_the_loop_keeps_accumulators_in_registe
     assert decision.accumulations[0].alpha == "n"
 
 
-def test_an_alpha_of_an_outer_loop_keeps_accumulators_over_the_inner_one() -> None:
-    inner = t.loop(FIRST, SECOND, t.product(A, B, C, alpha="n"))
-    outer = t.loop(t.arithmetic(), inner)
-    (decision,) = decide_loops(t.zeros(C), outer)
-    assert decision.accumulations[0].home == inner.hook
-    inner = t.loop(FIRST, SECOND, t.product(A, B, C, alpha="n"))
-    outer = t.loop(inner)
-    (decision,) = decide_loops(t.zeros(C), t.arithmetic(), outer)
-    assert decision.accumulations[0].home == outer.hook
-
-
-def test_the_home_of_a_fresh_product_is_the_outermost_loop_that_does_not_use_the_sum() -> None:
-    inner = t.loop(*returned())
-    outer = t.loop(inner)
-    (decision,) = decide_loops(t.zeros(D), outer)
-    assert decision.accumulations[0].home == outer.hook
-    (decision,) = decide_loops(t.loop(t.zeros(D), inner))
-    assert decision.accumulations[0].home == inner.hook
-
-
 def test_another_use_of_a_sum_in_registers_keeps_no_sums() -> None:
     r = t.register("r", memory=frozenset())
     other = t.operation("tile_sum", r, line=9)
@@ -282,16 +256,19 @@ def test_products_of_different_c_are_independent() -> None:
 # ---- the loop over which accumulators live
 
 
+def home(*nodes: Node) -> int:
+    """The hook of the loop over which the accumulators of the only loop with products live."""
+    (decision,) = decide_loops(*nodes)
+    return decision.accumulations[0].home
+
+
 def test_sums_live_over_the_outermost_loop_without_a_use_of_c() -> None:
     inner = t.loop(*body())
     middle = t.loop(inner, t.operation("tile_sum", D))
-    outer = t.loop(middle, t.operation("tile_store", C))
-    (decision,) = decide_loops(t.zeros(C), outer)
-    (kept,) = decision.accumulations
-    assert kept.home == middle.hook
+    assert home(t.zeros(C), t.loop(middle, t.operation("tile_store", C))) == middle.hook
     around = t.loop(inner)
     (free,) = decide_loops(t.zeros(C), around)
-    assert free.accumulations[0].home == around.hook
+    assert (free.hook, free.accumulations[0].home) == (inner.hook, around.hook)
     assert free.planned.state == "pipelined"
 
 
@@ -300,6 +277,20 @@ def test_sums_live_over_the_innermost_loop_if_the_next_one_uses_c() -> None:
     (decision,) = decide_loops(t.loop(t.loop(t.zeros(C), inner, t.operation("tile_store", C))))
     assert decision.accumulations[0].home == inner.hook
     assert decision.planned.state == "pipelined"
+
+
+def test_sums_of_a_fresh_product_live_over_the_outermost_loop_that_does_not_use_the_sum() -> None:
+    inner = t.loop(*returned())
+    outer = t.loop(inner)
+    assert home(t.zeros(D), outer) == outer.hook
+    assert home(t.loop(t.zeros(D), inner)) == inner.hook
+
+
+def test_sums_live_over_the_inner_loop_of_the_one_that_computes_alpha() -> None:
+    inner = t.loop(FIRST, SECOND, t.product(A, B, C, alpha="n"))
+    outer = t.loop(inner)
+    assert home(t.zeros(C), t.loop(t.arithmetic(), inner)) == inner.hook
+    assert home(t.zeros(C), t.arithmetic(), outer) == outer.hook
 
 
 def test_an_earlier_iteration_of_the_outer_loop_may_have_written_c() -> None:

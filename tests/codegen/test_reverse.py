@@ -15,7 +15,7 @@ from warp_tiles.codegen.hooks import Macros
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.operations import Array, Effect, Operation, Tile
 from warp_tiles.codegen.stages import LoopTarget
-from warp_tiles.codegen.trace import FunctionTrace, Node
+from warp_tiles.codegen.trace import Node
 from warp_tiles.gemm.pipeline import PipelineOverrides
 
 M, N, K = 64, 64, 64
@@ -36,13 +36,11 @@ def loop(*nodes: Node, **fields: Any) -> Any:
     return t.loop(*nodes, **{"reverses": True, **fields})
 
 
-def kernel(*nodes: Node, tiles: tuple[Tile, ...] = (C, A, B), **fields: Any) -> FunctionTrace:
-    return t.function(*nodes, frame=tuple((tile.name, tile.size_bytes) for tile in tiles), **fields)
-
-
-def decided(*nodes: Node, target: LoopTarget = TARGET, **fields: Any) -> LoopDecision:
+def decided(
+    *nodes: Node, tiles: tuple[Tile, ...] = (C, A, B), target: LoopTarget = TARGET, **fields: Any
+) -> LoopDecision:
     """The decision about the last loop of a kernel that has an adjoint."""
-    found = kernel(*nodes, **fields)
+    found = t.function(*nodes, tiles=tiles, **fields)
     context = t.context(found, reversed=frozenset({found.label}))
     return decide(context, t.accumulators_of(0, 1), target)[-1]
 
@@ -80,7 +78,7 @@ def test_a_start_value_keeps_its_gradient() -> None:
 
 
 def test_a_function_without_an_adjoint_has_no_reverse_pass() -> None:
-    found = kernel(t.zeros(C), loop(*body()))
+    found = t.function(t.zeros(C), loop(*body()), tiles=(C, A, B))
     (decision,) = decide(t.context(found), t.accumulators_of(0), TARGET)
     assert decision.planned.reverse == ""
 
@@ -177,7 +175,7 @@ def test_extra_memory_is_returned() -> None:
     start = t.load(C)
     nodes = start, loop(*body())
     decision = decided(*nodes)
-    macros, function = Macros(), kernel(*nodes)
+    macros, function = Macros(), t.function(*nodes)
     emit_reverse(macros, decision)
     found = dict(line.removeprefix("#define ").partition(" ")[::2] for line in macros.definitions(function.hooks()))
     assert decision.reverse is not None

@@ -27,16 +27,11 @@ def body(c: Tile = C, site: int = 0) -> tuple[Operation, Operation, Operation]:
     return t.load(A), t.load(B), t.product(A, B, c, site)
 
 
-def frame(*tiles: Tile) -> tuple[tuple[str, int], ...]:
-    return tuple((tile.name, tile.size_bytes) for tile in tiles)
-
-
 def decided(
     *nodes: Node, tiles: tuple[Tile, ...] = (C, A, B), target: LoopTarget = TARGET, **fields: Any
 ) -> LoopDecision:
     """The decision about the last loop of a kernel."""
-    found = t.function(*nodes, frame=frame(*tiles), **fields)
-    return decide(t.context(found), t.accumulators_of(0, 1), target)[-1]
+    return decide(t.context(t.function(*nodes, tiles=tiles, **fields)), t.accumulators_of(0, 1), target)[-1]
 
 
 def ring_of(*nodes: Node, tiles: tuple[Tile, ...] = (C, A, B)) -> Ring:
@@ -56,7 +51,7 @@ def rejection(decision: LoopDecision) -> str:
 def test_stages_begin_in_idle_tiles_and_continue_after_the_last_one() -> None:
     ring = ring_of(t.zeros(C), t.loop(*body()))
     assert (ring.first, ring.loop.stages, ring.loop.stage_bytes) == (C, 4, STAGE)
-    assert ring.loop.extra_bytes == max(0, 4 * STAGE + STAGE_ALIGNMENT - sum(size for _, size in frame(C, A, B)))
+    assert ring.loop.extra_bytes == max(0, 4 * STAGE + STAGE_ALIGNMENT - sum(tile.size_bytes for tile in (C, A, B)))
     assert {name: buffer.offset_bytes for name, buffer in ring.buffers.items()} == {"a": 0, "b": 2 * M * K}
     assert not ring.products[0].has_start
 
@@ -129,8 +124,8 @@ def test_the_plan_names_a_product_that_is_the_transpose_of_c() -> None:
 
 def test_memory_around_a_function_counts() -> None:
     huge = t.tile("huge", 1024, 50)
-    helper = t.function(t.zeros(C), t.loop(*body()), label="helper", frame=frame(C, A, B))
-    caller = t.function(t.call("helper"), frame=frame(huge))
+    helper = t.function(t.zeros(C), t.loop(*body()), label="helper", tiles=(C, A, B))
+    caller = t.function(t.call("helper"), tiles=(huge,))
 
     def stages(*functions: FunctionTrace, reverse: frozenset[str] = frozenset()) -> int:
         return decide(t.context(*functions, reversed=reverse), t.accumulators_of(0), TARGET)[-1].planned.stages

@@ -16,7 +16,7 @@ N = Scalar("n")
 
 
 def compute(name: str, *operands: Value, result: Tile = D, reverses: bool = True) -> Operation:
-    return t.operation(name, *operands, results=(result,), hook=t.number(), reverses=reverses)
+    return t.compute(name, *operands, result=result, reverses=reverses)
 
 
 def convert(source: Tile = C, result: Tile = D, *, reverses: bool = True) -> Operation:
@@ -24,7 +24,7 @@ def convert(source: Tile = C, result: Tile = D, *, reverses: bool = True) -> Ope
 
 
 def store(tile: Tile = D, *, reverses: bool = True) -> Operation:
-    return t.operation("tile_store", tile, effect=Effect.WRITES, hook=t.number(), reverses=reverses)
+    return t.store(tile, reverses=reverses)
 
 
 def number(name: str, *operands: Value, result: Scalar = N) -> Operation:

@@ -18,7 +18,7 @@ def convert(source: Tile = C, result: Tile = D) -> Operation:
 
 
 def compute(name: str, *operands: Value, result: Tile = D) -> Operation:
-    return t.operation(name, *operands, results=(result,), hook=t.number())
+    return t.compute(name, *operands, result=result)
 
 
 def in_place(target: Tile, added: Tile, name: str = "add_inplace") -> Operation:
@@ -26,7 +26,7 @@ def in_place(target: Tile, added: Tile, name: str = "add_inplace") -> Operation:
 
 
 def store(tile: Tile = D) -> Operation:
-    return t.operation("tile_store", Array("stored"), tile, effect=Effect.WRITES, hook=t.number())
+    return t.store(tile, Array("stored"))
 
 
 def found(*nodes: Node) -> list[ComputedStore]:
@@ -188,7 +188,7 @@ def test_a_load_of_the_stored_array() -> None:
     """The store may write to elements before it loads others, so both must be at the same place."""
     i, j, two = Scalar("i"), Scalar("j"), Scalar("n", constant=2)
     same, other = (Scalar(name, offset=Affine.of(0, {"t": 64})) for name in ("p", "q"))
-    end = t.operation("tile_store", *at(i, two), D, effect=Effect.WRITES, hook=t.number())
+    end = t.store(D, *at(i, two))
 
     def loads(*offsets: Scalar, stored: Operation = end) -> int:
         return count(t.load(R, *at(*offsets)), OF_R, stored)
@@ -196,8 +196,7 @@ def test_a_load_of_the_stored_array() -> None:
     assert loads(i, two) == 1
     assert loads(i, Scalar("m", constant=2)) == 1
     assert loads(j, two) == loads(two, i) == loads(i, Scalar("m", constant=3)) == loads(i) == 0
-    affine = t.operation("tile_store", *at(same, two), D, effect=Effect.WRITES, hook=t.number())
-    assert loads(other, two, stored=affine) == 1
+    assert loads(other, two, stored=t.store(D, *at(same, two))) == 1
     assert count(t.load(R, Array("B"), j, two), OF_R, end) == 1, "another array"
     narrow = t.register("r", shape=(16, 8))
     assert count(t.load(narrow, *at(i, two)), compute("add", C, narrow), end) == 0

@@ -61,6 +61,16 @@ def load(result: Tile, *operands: Value, **fields: Any) -> Operation:
     return operation("tile_load", *operands, **{"results": (result,), "hook": number(), **fields})
 
 
+def compute(name: str, *operands: Value, result: Tile, **fields: Any) -> Operation:
+    """An elementwise operation."""
+    return operation(name, *operands, results=(result,), hook=number(), **fields)
+
+
+def store(stored: Tile, *place: Value, **fields: Any) -> Operation:
+    """``wp.tile_store(array, stored)``, with the array and the offsets in ``place``."""
+    return operation("tile_store", *place, stored, effect=Effect.WRITES, hook=number(), **fields)
+
+
 def addition(target: Tile, added: Tile, **fields: Any) -> Operation:
     """``s += c``."""
     return operation("add_inplace", target, added, **{"hook": number(), **fields})
@@ -116,11 +126,10 @@ def branch(*nodes: Node, **fields: Any) -> Branch:
     return Branch(**{"line": 1, "nodes": nodes, "wait": number(), "end_wait": number(), **fields})
 
 
-def function(*nodes: Node, label: str = "k", parameters: tuple[str, ...] = (), **fields: Any) -> FunctionTrace:
-    """The trace of a kernel or function."""
-    return FunctionTrace(
-        label, **{"file": "file.py", "nodes": nodes, "parameters": parameters, "end_wait": number(), **fields}
-    )
+def function(*nodes: Node, label: str = "k", tiles: tuple[Tile, ...] = (), **fields: Any) -> FunctionTrace:
+    """The trace of a kernel or function, with its tiles in the order of their memory."""
+    frame = tuple((one.name, one.size_bytes) for one in tiles)
+    return FunctionTrace(label, **{"file": "file.py", "nodes": nodes, "frame": frame, "end_wait": number(), **fields})
 
 
 def module(*functions: FunctionTrace, **fields: Any) -> ModuleTrace:

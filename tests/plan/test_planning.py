@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -174,9 +175,7 @@ def test_a_scalar_plan_prints_null_sizes() -> None:
     made.add("tile_matmul", "k", {}, scalar_reason="the target is the CPU")
     for item in resolve(made, (), ["k"], []).to_json()["variants"]:
         assert set(item) >= PLAN_FIELDS
-        assert item["m"] is None
-        assert item["arrangement"] is None
-        assert item["symbol"] == ""
+        assert (item["m"], item["arrangement"], item["symbol"]) == (None, None, "")
 
 
 def test_only_sites_with_a_generated_adjoint_need_it() -> None:
@@ -218,10 +217,9 @@ def planned(variant: Variant, kernel: str = "k", provider: str = "mma", needed: 
 
 
 def limit(
-    *variants: PlannedVariant, threads: int = 64, kernels: tuple[str, ...] = ("k",), indexed: int = 0
+    *variants: PlannedVariant, threads: int = 64, kernels: tuple[str, ...] = ("k",), **fields: Any
 ) -> tuple[int | None, str]:
-    plan = ModulePlan("module", 90, threads, kernels, variants, settings.current(), indexed_elements=indexed)
-    found = with_register_limit(plan)
+    found = with_register_limit(ModulePlan("module", 90, threads, kernels, variants, settings.current(), **fields))
     assert (found.to_json()["register_limit"], found.to_json()["register_limit_reason"]) == (
         found.register_limit, found.register_limit_reason
     )  # fmt: skip
@@ -243,16 +241,10 @@ def test_products_have_the_limit_of_their_block(threads: int, provider: str, exp
     assert limit(planned(PRODUCT, provider=provider), threads=threads) == expected
 
 
-@pytest.mark.parametrize(
-    ("instruction", "accumulators", "expected"),
-    [("wgmma", 64, 128), ("wgmma", 128, None)],
-)
-def test_many_sums_of_a_loop_leave_room_for_one_block(
-    instruction: str, accumulators: int, expected: int | None
-) -> None:
-    loop = PlannedLoop("k", "file.py", 1, 1, "pipelined", 4, "", instruction, accumulators)
-    plan = ModulePlan("module", 90, 256, ("k",), (planned(PRODUCT),), settings.current(), loops=(loop,))
-    assert with_register_limit(plan).register_limit == expected
+@pytest.mark.parametrize(("accumulators", "expected"), [(64, 128), (128, None)])
+def test_many_sums_of_a_loop_leave_room_for_one_block(accumulators: int, expected: int | None) -> None:
+    loop = PlannedLoop("k", "file.py", 1, 1, "pipelined", 4, "", "wgmma", accumulators)
+    assert limit(planned(PRODUCT), threads=256, loops=(loop,))[0] == expected
 
 
 def test_solvers_have_the_limit_of_the_one_that_needs_most() -> None:
@@ -287,19 +279,19 @@ def test_a_module_that_warp_links_has_no_limit() -> None:
 @pytest.mark.parametrize(("elements", "registers"), [(23, 128), (40, 192), (500, 255)])
 def test_large_indexed_loads_raise_the_limit_of_solvers(elements: int, registers: int) -> None:
     reason = f"an indexed load or store has {elements} elements for each thread"
-    assert limit(planned(WIDE), threads=32, indexed=elements) == (registers, reason)
+    assert limit(planned(WIDE), threads=32, indexed_elements=elements) == (registers, reason)
 
 
 def test_small_indexed_loads_do_not_lower_the_limit_of_solvers() -> None:
     assert registers_of_indexed(0) == 0
     assert registers_of_indexed(1) < register_limit(WIDE)
-    assert limit(planned(WIDE), indexed=1) == (register_limit(WIDE), SOLVERS)
+    assert limit(planned(WIDE), indexed_elements=1) == (register_limit(WIDE), SOLVERS)
 
 
 def test_large_indexed_loads_do_not_raise_the_limit_of_the_block() -> None:
     alone = "a block of 1024 threads cannot launch with more"
-    assert limit(planned(WIDE), threads=1024, indexed=60) == (64, alone)
-    assert limit(planned(PRODUCT), indexed=60) == (None, "")
+    assert limit(planned(WIDE), threads=1024, indexed_elements=60) == (64, alone)
+    assert limit(planned(PRODUCT), indexed_elements=60) == (None, "")
 
 
 def test_products_beside_a_solver_have_the_registers_that_their_instruction_needs() -> None:
@@ -320,17 +312,13 @@ def test_factors_beside_a_loop_have_registers_for_a_row(n: int, dtype: DType, re
     matrix = Operand(dtype, "row_major", n, 16)
     factor = planned(SolverVariant("cholesky", n, n, (matrix, matrix), False, 128, 90))
     loop = PlannedLoop("k", "file.py", 7, 1, "kept", 0, "")
-    plan = ModulePlan("module", 90, 128, ("k",), (factor,), settings.current(), loops=(loop,))
-    found = with_register_limit(plan)
-    assert found.register_limit == registers
+    assert limit(factor, threads=128, loops=(loop,))[0] == registers
 
 
 def test_loops_beside_a_solver_keep_their_accumulators_in_registers() -> None:
     loop = PlannedLoop("k", "file.py", 7, 1, "pipelined", 4, "", "wgmma", 64)
-    plan = ModulePlan("module", 90, 64, ("k",), (planned(WIDE),), settings.current(), loops=(loop,))
-    found = with_register_limit(plan)
-    assert register_limit(WIDE) < found.register_limit == 120
-    assert found.register_limit_reason == "the loop of file.py:7 needs as many"
+    assert register_limit(WIDE) < 120
+    assert limit(planned(WIDE), loops=(loop,)) == (120, "the loop of file.py:7 needs as many")
 
 
 def test_the_memory_of_a_kernel_counts_static_memory_and_names_a_remedy() -> None:

@@ -316,18 +316,11 @@ def test_a_rejection_names_the_field_and_its_value(function: Function, changes: 
 
 
 @given(usual_variants)
-def test_lanes_are_a_power_of_two_within_a_warp(variant: SolverVariant) -> None:
-    assert choose(variant).lanes in (1, 2, 4, 8, 16, 32)
-
-
-@given(usual_variants)
-def test_no_lane_is_without_a_row(variant: SolverVariant) -> None:
+def test_lanes_are_a_power_of_two_within_a_warp_and_none_is_without_a_row(variant: SolverVariant) -> None:
     lanes = choose(variant).lanes
+    assert lanes in (1, 2, 4, 8, 16, 32)
     assert lanes == 1 or lanes // 2 < variant.n
-
-
-def test_a_factor_has_one_lane_per_column() -> None:
-    assert {choose(variant("cholesky", n=n)).lanes for n in (1, 8, 32, 64, 256)} == {1}
+    assert lanes == 1 or variant.function != "cholesky", "a factor has one lane per column"
 
 
 def test_few_columns_get_several_lanes_and_many_one() -> None:
