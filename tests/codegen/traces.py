@@ -123,7 +123,7 @@ def loop(*nodes: Node, kind: Literal["range", "while", "unrolled"] = "range", **
 
 def branch(*nodes: Node, **fields: Any) -> Branch:
     """The body of an ``if``."""
-    return Branch(**{"line": 1, "nodes": nodes, "wait": number(), "end_wait": number(), **fields})
+    return Branch(nodes, **{"wait": number(), "end_wait": number(), **fields})
 
 
 def function(*nodes: Node, label: str = "k", tiles: tuple[Tile, ...] = (), **fields: Any) -> FunctionTrace:

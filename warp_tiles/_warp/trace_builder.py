@@ -260,7 +260,7 @@ class TraceBuilder:
         if isinstance(node, RecordedBlock):
             inside = self.nodes(node.nodes)
             if node.kind == "branch":
-                return Branch(node.line, inside, node.wait, node.end_wait)
+                return Branch(inside, node.wait, node.end_wait)
             kind = cast("Literal['range', 'while', 'unrolled']", node.kind)
             return Loop(
                 kind, node.line, node.hook, inside, node.variable, node.wait, node.end_wait, node.steps, node.reverses

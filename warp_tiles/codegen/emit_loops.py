@@ -24,7 +24,7 @@ docs/templates.md shows the text of one loop with stages, whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from warp_tiles.codegen.answers import (
@@ -55,19 +55,18 @@ def emit_loads(macros: Macros, forward: Loads, replayed: Loads) -> None:
             macros.add(wait, number, _WAIT)
 
 
-def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
+def emit_loops(macros: Macros, decisions: Sequence[LoopDecision]) -> None:
     """Writes the loops of a module that keep accumulators in registers, and those that also load ahead."""
-    decisions = tuple(decisions)
     for decision in decisions:
         if decision.ring is not None:
             _emit_ring(macros, decision, decision.ring)
-    decisions = tuple(decision for decision in decisions if decision.ring is None)
-    arrays = {product.array: product for decision in decisions for product in decision.accumulations}
+    without_stages = [decision for decision in decisions if decision.ring is None]
+    arrays = {product.array: product for decision in without_stages for product in decision.accumulations}
     for product in arrays.values():
         name, count, ctype = _accumulators(product), product.accumulators.count, product.accumulators.ctype
         # declared without an initializer, because a goto may not jump over one
         macros.add(Hook.BEGIN, product.home, f"{ctype} {name}[{count}]; {_each(count, f'{name}[wt_i] = {ctype}(0);')}")
-    for decision in decisions:
+    for decision in without_stages:
         if not decision.loads:
             for product in decision.accumulations:
                 _replace_product(macros, product, f"{_add(product)} {SYNC}")
@@ -77,7 +76,7 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
             _emit_double_buffers(macros, decision)
     # new tiles that are written, and memory that contained buffers, are zeroed before accumulators are added to them
     zeroed: set[tuple[int, str]] = set()
-    for decision in decisions:
+    for decision in without_stages:
         held = {buffer.c.name for buffer in decision.buffers}
         summed = decision.accumulations
         written = [one for one in summed if one.destination is one.c]

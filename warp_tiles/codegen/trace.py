@@ -53,7 +53,6 @@ class Loop:
 class Branch:
     """The body of an ``if`` or ``else``. The hooks before it and at its end are like those of a loop."""
 
-    line: int
     nodes: tuple[Node, ...]
     wait: int | None = None
     end_wait: int | None = None
