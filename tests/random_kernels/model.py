@@ -48,7 +48,7 @@ class ModelArray:
 
     def window(self, offset: Any, shape: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
         """The part of the array under a tile, and the part of the tile over the array."""
-        offset = offset if isinstance(offset, tuple) else (offset,)
+        offset = offset if isinstance(offset, tuple) else (offset,) * len(shape)
         inner, outer = [], []
         for start, count, size in zip(offset, shape, self.shape):
             low, high = max(start, 0), min(start + count, size)
@@ -190,7 +190,7 @@ class Model:
 
     def tile_load(self, array: ModelArray, shape: Any, offset: Any = 0, storage: str = "register", **_: Any) -> Tile:
         shape = shape if isinstance(shape, tuple) else (shape,)
-        outer, inner = array.window(offset if offset != 0 else (0,) * len(shape), shape)
+        outer, inner = array.window(offset, shape)
         result = self._filled(shape, array.dtype, 0.0)
         result.value[inner] = array.values[outer]
         result.check()
@@ -204,7 +204,7 @@ class Model:
         return result
 
     def tile_store(self, array: ModelArray, tile: Tile, offset: Any = 0, **_: Any) -> None:
-        outer, inner = array.window(offset if offset != 0 else (0,) * tile.value.ndim, tile.value.shape)
+        outer, inner = array.window(offset, tile.value.shape)
         array.values[outer] = tile.value[inner]
 
         def reverse() -> None:
@@ -215,7 +215,7 @@ class Model:
         self.run.tape.append(reverse)
 
     def tile_atomic_add(self, array: ModelArray, tile: Tile, offset: Any = 0, **_: Any) -> None:
-        outer, inner = array.window(offset if offset != 0 else (0,) * tile.value.ndim, tile.value.shape)
+        outer, inner = array.window(offset, tile.value.shape)
         array.values[outer] += tile.value[inner]
         _check(array.values[outer], LIMITS[array.dtype], f"an array of {array.dtype}")
 
