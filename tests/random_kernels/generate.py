@@ -86,11 +86,10 @@ class _Drawing:
         return Plan(m, n, k, tm, tn, tk, inner, outer, precision)
 
     def kernel(self) -> RandomKernel:
-        w, plan = self.w, self.plan
+        w = self.w
         block_dim = w.one([32, 64, 64, 128, 128, 96, 256])
         w.feature(f"block {block_dim}")
-        self.a = make_operand(w, "A", (plan.m, plan.k), (plan.tm, plan.tk))
-        self.b = make_operand(w, "B", (plan.k, plan.n), (plan.tk, plan.tn))
+        self.a, self.b = self._operand("A", "A"), self._operand("B", "B")
         self.shape = shape = w.pick({"loop": 7, "nested": 1.3, "two loops": 1, "no loop": 0.8, "function": 2})
         w.feature(f"shape {shape}")
         {
@@ -126,10 +125,10 @@ class _Drawing:
         plan, at = self.plan, (self.row, self.column)
         return start_sum(self.w, plan.tm, plan.tn, at, (plan.m, plan.n), shared=shared)
 
-    def _other_operand(self, operand: str) -> Operand:
-        """Another operand with the shape of A or B."""
-        plan, name = self.plan, self.w.name(operand)
-        if operand == "A":
+    def _operand(self, shape: str, name: str) -> Operand:
+        """An operand with the shape of A or B."""
+        plan = self.plan
+        if shape == "A":
             return make_operand(self.w, name, (plan.m, plan.k), (plan.tm, plan.tk))
         return make_operand(self.w, name, (plan.k, plan.n), (plan.tk, plan.tn))
 
@@ -270,10 +269,10 @@ class _Drawing:
         product(w, a, b, sums[0])
         if len(sums) > 1 or w.chance(0.15, "two products"):
             if w.chance(0.6, "shared operand"):
-                product(w, a, load(w, self._other_operand("B"), at, self.column), sums[-1])
+                product(w, a, load(w, self._operand("B", w.name("B")), at, self.column), sums[-1])
             else:
-                x = load(w, self._other_operand("A"), self.row, at)
-                product(w, x, load(w, self._other_operand("B"), at, self.column), sums[-1])
+                x = load(w, self._operand("A", w.name("A")), self.row, at)
+                product(w, x, load(w, self._operand("B", w.name("B")), at, self.column), sums[-1])
         after = may_store and current.ascending and self.shape in ("loop", "function")
         if not ahead and after and w.chance(0.06, "store to the loaded array"):
             self._store_to_a(at, 0)
