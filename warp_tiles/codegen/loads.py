@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from warp_tiles.codegen.answers import Loads
-from warp_tiles.codegen.operations import JUMPS, LOAD, Effect, Operation, Tile
+from warp_tiles.codegen.operations import JUMPS, LOAD, Effect, Operation
 from warp_tiles.codegen.trace import FunctionTrace, Loop, Node
 
 
 def is_asynchronous(load: Operation) -> bool:
     """True for a load into a two-dimensional tile with shared memory of its own."""
-    return load.name == LOAD and any(
-        tile.owner and len(tile.shape) == 2 for tile in load.results if isinstance(tile, Tile)
-    )
+    return load.name == LOAD and any(tile.owner and len(tile.shape) == 2 for tile in load.tiles)
 
 
 def plan_loads(functions: Iterable[FunctionTrace], pipelined: Collection[int] = ()) -> Loads:

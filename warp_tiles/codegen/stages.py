@@ -91,14 +91,13 @@ def plan_ring(
     transposed = transpositions(asked)[answered.form]
     buffers, _ = stage_buffers(body.loads, transposed, constant_arrays(context.function, loop))
     summed = {product.c.name: product.c for product, start in zip(products, starts) if not (start or product.addition)}
-    fills = (fill_before(context, loop, c) for c in summed.values() if c.owner)
-    filled = tuple(fill for fill in fills if fill is not None)
+    fills = tuple(filter(None, (fill_before(context, loop, c) for c in summed.values() if c.owner)))
     facts = zip(products, question.forms[answered.form], answered.products, starts)
     rejection = "; ".join(filter(None, (answered.rejection, "" if measured is None else measured.reason)))
     if answered.loop.extra_bytes and not memory.at_end:
         first = None
     staged = tuple(StagedProduct(*each) for each in facts)
-    return Ring(answered.loop, first, buffers, staged, bool(overlapping), filled, rejection)
+    return Ring(answered.loop, first, buffers, staged, bool(overlapping), fills, rejection)
 
 
 def constant_arrays(function: FunctionTrace, loop: Loop) -> frozenset[str]:
@@ -221,12 +220,10 @@ def _scaled(context: Context, loop: Loop, products: Sequence[Accumulation]) -> s
 def _later_tiles(function: FunctionTrace, loop: Loop) -> dict[str, Tile]:
     """Returns the tiles with memory of their own that the program touches only after a loop."""
     path = path_to(function.nodes, loop)
-    nodes, index = path[0]
-    outer = nodes[index]
-    around = [nodes[at] for nodes, at in path]
-    if any(isinstance(node, Loop) and node is not loop for node in around):
+    if any(isinstance(block[at], Loop) for block, at in path[:-1]):
         return {}  # an earlier iteration of the outer loop may have written them
-    before = [*operations(nodes[:index]), *operations((outer,))]
+    nodes, index = path[0]
+    before = operations(nodes[: index + 1])
     touched = {name for operation in before for tile in operation.tiles for name in tile.memory}
     if UNKNOWN_MEMORY in touched:
         return {}

@@ -20,13 +20,11 @@ from collections.abc import Iterator, Sequence
 
 from warp_tiles.codegen.answers import AccumulatorStore, ComputedStore, ReversedStore, Ring
 from warp_tiles.codegen.operations import (
-    ASTYPE,
     ELEMENTWISE,
     INPLACE,
     JUMPS,
     LOAD,
     MAP,
-    OPERATORS,
     RANDOM,
     SHAPE,
     STORE,
@@ -137,12 +135,10 @@ def _are_equal(one: Scalar, other: Scalar) -> bool:
 
 def _computed_tile(operation: Operation) -> Tile | None:
     """The tile that an elementwise operation computes or changes; None for other operations."""
-    if operation.hook is None:
+    if operation.hook is None or operation.name not in ELEMENTWISE:
         return None
     if operation.name in INPLACE:
         return operation.tiles[0]
-    if operation.name not in (ASTYPE, MAP, *OPERATORS):
-        return None
     return next((value for value in operation.results if isinstance(value, Tile)), None)
 
 
