@@ -49,6 +49,9 @@ def test_a_conditional_store() -> None:
 
 
 STORE_REASON = "no store behind the loop takes C or a tile computed from it by elementwise operations: store it there"
+USES_C = "line 1 uses C too: let only the store use it"
+LOOP_BETWEEN = "another loop lies between the loop and the store: move the store before it"
+TOO_FEW = "a thread has two neighbouring accumulators of a row, which are too few for float16: store float32"
 
 
 @pytest.mark.parametrize(
@@ -56,18 +59,12 @@ STORE_REASON = "no store behind the loop takes C or a tile computed from it by e
     [
         ((), STORE_REASON),
         ((t.operation("tile_sum", C, results=(E,)), t.store(E)), STORE_REASON),
-        ((t.store(C), t.store(C)), "line 1 uses C too: let only the store use it"),
-        ((t.store(C), t.operation("tile_sum", C)), "line 1 uses C too: let only the store use it"),
-        ((t.alias(t.view("v", C), C), t.store(C)), "line 1 uses C too: let only the store use it"),
-        ((t.loop(t.store(C)),), "another loop lies between the loop and the store: move the store before it"),
-        (
-            (t.loop(t.arithmetic()), t.store(C)),
-            "another loop lies between the loop and the store: move the store before it",
-        ),
-        (
-            (t.branch(t.loop(t.arithmetic())), t.store(C)),
-            "another loop lies between the loop and the store: move the store before it",
-        ),
+        ((t.store(C), t.store(C)), USES_C),
+        ((t.store(C), t.operation("tile_sum", C)), USES_C),
+        ((t.alias(t.view("v", C), C), t.store(C)), USES_C),
+        ((t.loop(t.store(C)),), LOOP_BETWEEN),
+        ((t.loop(t.arithmetic()), t.store(C)), LOOP_BETWEEN),
+        ((t.branch(t.loop(t.arithmetic())), t.store(C)), LOOP_BETWEEN),
         (
             (t.compute("tile_map", Scalar("f"), C, t.parameter("p", M, N), result=E), t.store(E)),
             "an operand of the store is not a shared tile of the function: load it there with storage='shared'",
@@ -83,9 +80,7 @@ def test_reasons_of_c() -> None:
     for target in (TARGET, doubles):
         assert isinstance(planned(t.store(C), before=(t.load(C),), target=target), AccumulatorStore)
     start, nodes = t.load(C), (t.loop(*body()), t.store(C))
-    assert (
-        outcome(decided(t.loop(start, *nodes), tiles=(C, A, B))) == "line 1 uses C too: let only the store use it"
-    )  # also after the loop
+    assert outcome(decided(t.loop(start, *nodes), tiles=(C, A, B))) == USES_C  # also after the loop
     outer = t.parameter("c", M, N)
     found = outcome(decided(t.loop(*body(outer)), t.store(outer), tiles=(), parameters=("c",)))
     assert found == "C is not a tile of the function: make it there"
@@ -167,9 +162,7 @@ def test_wide_elements() -> None:
 def test_narrow_results_of_products_through_registers() -> None:
     rounded = t.register("rounded", rows=128, cols=64, dtype="float16")
     assert isinstance(of("float32", "rr", "tf32"), AccumulatorStore)
-    assert of("float32", "rr", "tf32", rounded) == (
-        "a thread has two neighbouring accumulators of a row, which are too few for float16: store float32"
-    )
+    assert of("float32", "rr", "tf32", rounded) == TOO_FEW
     assert isinstance(of("float16", "rr", stored=rounded), AccumulatorStore)
 
 
@@ -177,7 +170,4 @@ def test_narrow_results_of_the_transpose_of_c() -> None:
     variant = variant_of(32, 64, 32, 128)
     rounded = t.register("rounded", rows=32, cols=64, dtype="float16")
     assert isinstance(of_variant(variant), AccumulatorStore)
-    assert (
-        of_variant(variant, rounded)
-        == "a thread has two neighbouring accumulators of a row, which are too few for float16: store float32"
-    )
+    assert of_variant(variant, rounded) == TOO_FEW

@@ -353,9 +353,8 @@ def test_a_parameter_holds_buffers_if_every_call_passes_zeros() -> None:
 )
 def test_the_argument_must_be_the_zeroed_memory(passed: Any) -> None:
     results = (passed,) if not isinstance(passed, Array) else (C,)
-    assert (
-        decide_callee(t.operation("tile_zeros", results=results), t.call("f", X, passed)).planned.reason == START_VALUE
-    )
+    made = t.operation("tile_zeros", results=results)
+    assert decide_callee(made, t.call("f", X, passed)).planned.reason == START_VALUE
 
 
 def test_a_call_with_too_few_operands_passes_nothing() -> None:
@@ -377,7 +376,4 @@ def test_parameters_share_memory_if_one_call_passes_equal_tiles() -> None:
     loop = t.loop(t.load(B), t.product(x, B, p))
     distinct, equal = t.call("f", A, C), t.call("f", C, C)
     assert decide_callee(t.zeros(C), distinct, body_of=(loop,)).planned.state == "pipelined"
-    assert (
-        decide_callee(t.zeros(C), distinct, equal, body_of=(loop,)).planned.reason
-        == "C may share memory with A or B: use tiles of their own"
-    )
+    assert decide_callee(t.zeros(C), distinct, equal, body_of=(loop,)).planned.reason == SHARED

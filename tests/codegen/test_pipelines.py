@@ -37,6 +37,7 @@ FIRST, SECOND, PRODUCT = body()
 LOADS_NOTHING = "the loop loads no operand of its products: load one in the loop"
 IN_REGISTERS = "line 9: the tile lies in registers: load it with storage='shared'"
 OTHER_LOADS = "its iterations do not each load what they multiply: load A and B in each"
+USED_TOO = "line 5: line 9 uses the loaded tile too: load a second tile for that"
 REASONS: dict[str, tuple[Node, str]] = {
     "products in different branches": (
         t.loop(FIRST, SECOND, t.branch(PRODUCT), t.branch(t.product(A, B, C))),
@@ -52,7 +53,7 @@ REASONS: dict[str, tuple[Node, str]] = {
     "a view": (t.loop(FIRST, SECOND, t.load(t.view("r", D), line=9), PRODUCT), IN_REGISTERS),
     "a tile that is loaded twice": (
         t.loop(t.load(A, line=5), t.load(A, line=9), SECOND, PRODUCT),
-        "line 5: line 9 uses the loaded tile too: load a second tile for that",
+        USED_TOO,
     ),
     "a loaded tile that nothing multiplies": (
         t.loop(FIRST, SECOND, PRODUCT, t.load(D, line=9)),
@@ -132,23 +133,17 @@ def test_a_view_that_moves_prevents_a_pipeline() -> None:
 def test_a_loaded_tile_that_is_used_elsewhere(before: bool) -> None:
     use, loop = t.operation("tile_sum", A, line=9), t.loop(t.load(A, line=5), t.load(B), t.product(A, B, C))
     nodes = (use, t.zeros(C), loop) if before else (t.zeros(C), loop, use)
-    reason = "line 5: line 9 uses the loaded tile too: load a second tile for that"
-    assert outcome(decide_loop(*nodes)) == ("register_accumulators", reason)
+    assert outcome(decide_loop(*nodes)) == ("register_accumulators", USED_TOO)
 
 
 def test_a_view_of_a_loaded_tile_that_is_used_elsewhere() -> None:
     transposed = t.view("v", A)
     loop = t.loop(t.load(A, line=5), t.load(B), t.alias(transposed, A), t.product(A, B, C))
-    assert outcome(decide_loop(t.zeros(C), loop, t.operation("tile_sum", transposed, line=9))) == (
-        "register_accumulators",
-        "line 5: line 9 uses the loaded tile too: load a second tile for that",
-    )
+    use = t.operation("tile_sum", transposed, line=9)
+    assert outcome(decide_loop(t.zeros(C), loop, use)) == ("register_accumulators", USED_TOO)
     after = t.alias(transposed, A, line=9)
     plain = t.loop(t.load(A, line=5), t.load(B), t.product(A, B, C))
-    assert (
-        decide_loop(t.zeros(C), plain, after).planned.reason
-        == "line 5: line 9 uses the loaded tile too: load a second tile for that"
-    )
+    assert decide_loop(t.zeros(C), plain, after).planned.reason == USED_TOO
 
 
 # ---- unrolled loops
@@ -185,6 +180,9 @@ def test_an_unrolled_iteration_without_loads() -> None:
 # ---- double buffers
 
 
+TOO_SMALL = "double buffers need 1536 bytes, and C's memory has 1024: use a smaller K step"
+
+
 def decide_buffers(a: Any, b: Any, *cs: Any) -> LoopDecision:
     products = (t.product(a, b, c, site) for site, c in enumerate(cs))
     return decide_loop(*map(t.zeros, cs), t.loop(t.load(a), t.load(b), *products))
@@ -205,10 +203,7 @@ def test_too_little_memory() -> None:
 
 def test_buffers_may_lie_in_several_c() -> None:
     a, b = t.tile("a", 16, 12), t.tile("b", 12, 16)  # 768 bytes each
-    assert outcome(decide_buffers(a, b, C)) == (
-        "register_accumulators",
-        "double buffers need 1536 bytes, and C's memory has 1024: use a smaller K step",
-    )
+    assert outcome(decide_buffers(a, b, C)) == ("register_accumulators", TOO_SMALL)
     decision = decide_buffers(a, b, C, D)
     assert decision.planned.state == "pipelined"
     assert {(one.tile.name, one.c.name, one.offset_bytes) for one in decision.buffers} == {
@@ -229,10 +224,7 @@ def test_buffers_lie_only_in_a_c_that_holds_zeros() -> None:
 def test_the_memory_of_one_c_counts_once() -> None:
     a, b = t.tile("a", 16, 12), t.tile("b", 12, 16)
     loop = t.loop(t.load(a), t.load(b), t.product(a, b, C), t.product(a, b, C))
-    assert (
-        decide_loop(t.zeros(C), loop).planned.reason
-        == "double buffers need 1536 bytes, and C's memory has 1024: use a smaller K step"
-    )
+    assert decide_loop(t.zeros(C), loop).planned.reason == TOO_SMALL
 
 
 def test_a_c_with_gaps_holds_no_buffers() -> None:

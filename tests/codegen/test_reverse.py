@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.codegen import traces as t
+from tests.codegen.decisions import MOVES_OFF
 from tests.gemm.test_main_loop import variant_of
 from warp_tiles.codegen.answers import LoopDecision, ReverseRing
 from warp_tiles.codegen.emit_loops import emit_reverse
@@ -139,31 +140,25 @@ def test_reasons(name: str) -> None:
     assert reason in decision.planned.reverse
 
 
+def rejection(*nodes: Node, **fields: Any) -> str:
+    return decided(*nodes, **fields).planned.reverse.removeprefix("no stages: ")
+
+
 def test_c_of_the_caller_has_no_memory_of_its_own() -> None:
-    c = t.parameter("c", M, N)
-    assert (
-        decided(loop(*body(c)), parameters=("c",)).planned.reverse
-        == "no stages: C has no memory of its own: use a tile and no view"
-    )
+    found = rejection(loop(*body(t.parameter("c", M, N))), parameters=("c",))
+    assert found == "C has no memory of its own: use a tile and no view"
 
 
 def test_an_adjoint_before_the_loop_reads_c() -> None:
-    reads = t.operation("tile_map", C, results=(D,))
-    assert (
-        decided(t.zeros(C), reads, loop(*body()), tiles=(C, A, B, D)).planned.reverse
-        == "no stages: the reverse pass reads C: let nothing else in the kernel use it before its store"
-    )
+    found = rejection(t.zeros(C), t.operation("tile_map", C, results=(D,)), loop(*body()), tiles=(C, A, B, D))
+    assert found == "the reverse pass reads C: let nothing else in the kernel use it before its store"
 
 
 def test_settings() -> None:
     nodes = t.zeros(C), loop(*body())
     off = LoopTarget(rejection="main_loop is 'double_buffered'")
     assert decided(*nodes, target=off).planned.reverse == "no stages: main_loop is 'double_buffered'"
-    moves_off = replace(TARGET, ahead=False)
-    assert (
-        decided(*nodes, target=moves_off).planned.reverse
-        == "no stages: the setting async_copies is off: set it to 'on'"
-    )
+    assert rejection(*nodes, target=replace(TARGET, ahead=False)) == MOVES_OFF
     mma = LoopTarget(TARGET.variants, ("mma",), "main_loop is 'mma'", PipelineOverrides("mma"))
     assert ring_of(*nodes, target=mma).answer.instructions == ("mma_m16n8k16",)
 
