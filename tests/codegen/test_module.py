@@ -13,27 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.codegen import traces as t
-from tests.codegen.modules import (
-    BIG,
-    declared,
-    forms,
-    functions,
-    generated,
-    macros,
-    names_of,
-    session,
-    with_settings,
-)
+from tests.codegen.modules import BIG, declared, forms, functions, generated, macros, names_of, session, with_settings
 from warp_tiles.codegen.answers import LoopAccumulators, LoopDecision
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
-from warp_tiles.codegen.prelude import (
-    PLACEHOLDER,
-    SCALAR_FUNCTION,
-    declaration,
-    loop_declarations,
-    waiting_function,
-)
+from warp_tiles.codegen.prelude import PLACEHOLDER, SCALAR_FUNCTION, declaration, loop_declarations, waiting_function
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.gemm.pipeline import PlannedLoop

@@ -31,17 +31,7 @@ from warp_tiles.codegen.stages import (
     problem_of_order,
     stage_buffers,
 )
-from warp_tiles.codegen.trace import (
-    Context,
-    FunctionTrace,
-    Loop,
-    ModuleTrace,
-    Node,
-    loops,
-    operations,
-    own_operations,
-    path_to,
-)
+from warp_tiles.codegen.trace import Context, Loop, ModuleTrace, Node, loops, operations, own_operations, path_to
 from warp_tiles.gemm.reverse_loop import reverse_loop
 
 # for these the reverse pass reads only the gradient of the tile, and none of its elements
@@ -136,17 +126,17 @@ def _lost_result(context: Context, operation: Operation, later: Sequence[Operati
     makers = [one for one in context.function.operations() for made in one.results if {made.name} == tile.memory]
     if not makers:
         return "it changes a parameter of the function: solve into a new tile"
-    around = _run_time_loop(context.function, operation)
-    if any(_run_time_loop(context.function, maker) is not around for maker in makers):
+    around = _run_time_loop(context, operation)
+    if any(_run_time_loop(context, maker) is not around for maker in makers):
         return "it changes a tile from outside its loop: load the tile inside, or solve into a new tile"
     changed = (one for one in later if any(context.may_overlap(tile, other) for other in one.changed_tiles))
     lines = sorted({one.line for one in changed})
     return f"line {lines[0]} changes the result: solve into a new tile" if lines else ""
 
 
-def _run_time_loop(function: FunctionTrace, operation: Operation) -> Loop | None:
+def _run_time_loop(context: Context, operation: Operation) -> Loop | None:
     """The innermost loop around an operation that Warp does not unroll."""
-    around = [block[index] for block, index in path_to(function.nodes, operation)]
+    around = [block[index] for block, index in path_to(context.function.nodes, operation)]
     return next((one for one in reversed(around) if isinstance(one, Loop) and one.kind != "unrolled"), None)
 
 

@@ -27,14 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from warp_tiles.codegen.answers import (
-    Accumulation,
-    Loads,
-    LoopDecision,
-    ReverseRing,
-    Ring,
-    TileGradient,
-)
+from warp_tiles.codegen.answers import Accumulation, Loads, LoopDecision, ReverseRing, Ring, TileGradient
 from warp_tiles.codegen.hooks import STATEMENT, Hook, Macros
 from warp_tiles.codegen.operations import Tile
 from warp_tiles.gemm.hardware import LANES

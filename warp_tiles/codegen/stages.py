@@ -18,13 +18,7 @@ from warp_tiles.codegen.pipelines import Body, fill_before, holds_zeros
 from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, operations, path_to
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
 from warp_tiles.gemm.main_loop import PipelineRecords, loop_question, transpositions
-from warp_tiles.gemm.pipeline import (
-    AUTO,
-    STAGE_ALIGNMENT,
-    InstructionFamily,
-    LoopMemory,
-    PipelineOverrides,
-)
+from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, InstructionFamily, LoopMemory, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.solver.variant import SOLVERS
 

@@ -13,15 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from warp_tiles.codegen.hooks import Hook
-from warp_tiles.codegen.operations import (
-    ELEMENTWISE,
-    UNKNOWN_MEMORY,
-    UNREAD_ASSIGN,
-    Effect,
-    Operation,
-    Tile,
-    Value,
-)
+from warp_tiles.codegen.operations import ELEMENTWISE, UNKNOWN_MEMORY, UNREAD_ASSIGN, Effect, Operation, Tile, Value
 
 
 @dataclass(frozen=True, eq=False)

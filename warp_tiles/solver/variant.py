@@ -12,24 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from warp_tiles.gemm.dispatch import Target, Tile, leading_dimension, operand_of
-from warp_tiles.gemm.hardware import (
-    BLOCK_THREADS,
-    LANES,
-    MIN_ARCH,
-    REGISTERS,
-    THREAD_REGISTERS,
-    resident_blocks,
-)
-from warp_tiles.gemm.problem import (
-    DTYPE_BYTES,
-    DTYPES,
-    Arrangement,
-    DType,
-    GemmProblem,
-    Operand,
-    Precision,
-    Role,
-)
+from warp_tiles.gemm.hardware import BLOCK_THREADS, LANES, MIN_ARCH, REGISTERS, THREAD_REGISTERS, resident_blocks
+from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, Arrangement, DType, GemmProblem, Operand, Precision, Role
 from warp_tiles.gemm.tile_config import TileConfig
 
 
