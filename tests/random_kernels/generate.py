@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
 
 from tests.random_kernels.kernel import ArrayArgument, RandomKernel
 from tests.random_kernels.model import NotExactError
@@ -224,19 +225,12 @@ class _Drawing:
             form = "conditional"  # in an unrolled loop, Warp's gradients of views in if statements are wrong
         if form == "conditional loads":
             w.feature("conditional loads")
-            conditional(
-                w,
-                current,
-                lambda: self._iteration(current, at, sums, resident),
-                lambda: self._iteration(current, at, sums, resident),
-            )
+            iteration = partial(self._iteration, current, at, sums, resident)
+            conditional(w, current, iteration, iteration)
         elif form == "conditional":
             w.feature("conditional product")
             a, b = self._loads(at, resident)
-            conditional(w, current,
-                lambda: product(w, a, b, sums[0]),
-                lambda: product(w, a, b, sums[-1]),
-            )  # fmt: skip
+            conditional(w, current, partial(product, w, a, b, sums[0]), partial(product, w, a, b, sums[-1]))
         else:
             self._iteration(current, at, sums, resident)
         self._extras(current, sums)

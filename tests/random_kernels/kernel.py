@@ -16,7 +16,6 @@ class ArrayArgument:
     """An array argument of a kernel.
 
     Attributes:
-        name: Name of the parameter.
         shape: Shape of the view that the kernel gets.
         dtype: ``"float16"``, ``"float32"`` or ``"float64"``.
         view: ``"whole"``; ``"inner"``, the middle of a larger array; ``"rows"``, every second row of one;
@@ -69,11 +68,9 @@ class RandomKernel:
     """A kernel with integer-valued arguments. Its result is exact in any order of summation.
 
     Attributes:
-        seed: Seed of the drawing.
         name: Name of the module, an identifier.
         source: Text of the module, which defines ``kernel``.
         grid: Blocks of the launch.
-        block_dim: Threads per block.
         arguments: Arguments in the order of the parameters.
         features: Names of the constructs that it contains.
         gradients: True if it has a backward pass whose gradients are compared.

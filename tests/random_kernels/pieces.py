@@ -17,7 +17,6 @@ class Operand:
     """One operand of products: its array and the form of its tiles.
 
     Attributes:
-        array: Name of the array.
         rows, columns: Size of its tiles.
         transposed: True if the array holds the transposed matrix.
         storage: Argument of ``tile_load``, or empty.

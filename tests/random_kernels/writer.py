@@ -56,9 +56,7 @@ class Writer:
         rng: The only source of randomness.
         backward: True if the kernel has a backward pass.
         plan: Its sizes and dtypes.
-        arguments: Arguments of the kernel, by name.
         head: Lines of the module before the kernel.
-        features: Features drawn so far.
         lines: Lines of the current body.
         copies: The number of copies of the current line after loops are unrolled.
     """
