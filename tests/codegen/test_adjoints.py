@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
+from warp_tiles.codegen.adjoints import lost_results, sites_without_replay, waiting_sites
 from warp_tiles.codegen.operations import Effect, Scalar
 from warp_tiles.codegen.trace import Node
 
@@ -149,3 +149,19 @@ def test_a_call_of_another_function() -> None:
         assert sites_without_replay(t.module(inner, other, kernel)) == expected
     unknown = t.function(t.call("native", C, effect=Effect.UNKNOWN), t.call("f", C))
     assert sites_without_replay(t.module(inner, unknown)) == set()
+
+
+# ---- solvers in place
+
+
+def test_a_call_that_returns_a_number_may_change_the_result_of_a_solver() -> None:
+    """Also if the function that changes the tile is called by another one."""
+    solve, number = t.operation("tile_lower_solve_inplace", A, C, solver=0), Scalar("n")
+    outer = t.function(t.call("f", P, results=(number,)), label="g", parameters=("p",))
+    kernel = t.function(t.load(C), solve, t.call("g", C, results=(number,)))
+    for use, lost in (
+        (t.addition(P, D), {0: "line 1 changes the result: solve into a new tile"}),
+        (t.arithmetic(), {}),
+    ):
+        inner = t.function(use, label="f", parameters=("p",))
+        assert lost_results(t.module(inner, outer, kernel), {0}) == lost
