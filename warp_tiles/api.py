@@ -70,20 +70,18 @@ def enable(*, executor: Executor | None = None, start: str | os.PathLike[str] | 
                     "warp_tiles is enabled already, so it takes no executor and no start record", "call disable() first"
                 )
             return
+        import warp
+
         from warp_tiles._warp.hooks import Hooks
-        from warp_tiles._warp.internals import toolkit_version, untested
-        from warp_tiles._warp.tapes import Tapes
+        from warp_tiles._warp.internals import untested
         from warp_tiles.build.engine import Engine
         from warp_tiles.tuning.snapshots import TunedSnapshots
 
         resolved = current()
         try:
-            engine = Engine(warp_toolkit=toolkit_version(), executor=executor, tuned=TunedSnapshots())
+            engine = Engine(warp_toolkit=warp.get_cuda_toolkit_version(), executor=executor, tuned=TunedSnapshots())
             engine.connect(resolved)
-            tapes = Tapes(
-                lambda *target: hooks.plan_module(*target), lambda *asked: hooks.mentions(*asked), _gemm_gradients
-            )
-            hooks = Hooks(engine, tapes)
+            hooks = Hooks(engine, _gemm_gradients)
             hooks.install()
         except UnsupportedWarpError as error:
             if not untested():

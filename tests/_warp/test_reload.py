@@ -57,14 +57,17 @@ def test_a_module_with_a_stale_hash_is_loaded_again(hooks: Hooks) -> None:
 
 def test_a_plan_with_a_stale_hash_is_an_error(hooks: Hooks) -> None:
     stale = FakeModule(hooks.engine.choices(Settings(provider="scalar")))
-    with hooks.reloads.planning(), pytest.raises(PlanError, match="settings changed while module module was being"):
+    with (
+        hooks.reloads.marked("planning"),
+        pytest.raises(PlanError, match="settings changed while module module was being"),
+    ):
         hooks._refuse_stale_hash(stale.builder)
     assert stale.modified
 
 
 def test_a_hash_that_was_discarded_during_a_load_is_computed_again(hooks: Hooks) -> None:
     hooks._refuse_stale_hash(FakeModule(None).builder)
-    with hooks.reloads._mark("loading"), pytest.raises(LoadAgain):
+    with hooks.reloads.marked("loading"), pytest.raises(LoadAgain):
         hooks._refuse_stale_hash(FakeModule(None).builder)
 
 

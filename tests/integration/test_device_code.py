@@ -19,7 +19,6 @@ from tests.integration.helpers import WARP_VERSION, variant_of
 from tests.nightly import some
 from tests.products import Case, make_kernel
 from warp_tiles import enabled, plan
-from warp_tiles._warp.internals import toolkit_version
 from warp_tiles.build.engine import Engine
 from warp_tiles.compile.compiler import LinkRequest, compile_to_ltoir, link_module
 from warp_tiles.gemm.problem import GemmProblem
@@ -79,7 +78,7 @@ PROVIDERS: dict[str, type[NvrtcProvider]] = {"mma": MmaProvider, "cublasdx": Cub
 
 @functools.cache
 def provider(name: str) -> NvrtcProvider:
-    return PROVIDERS[name](Engine(warp_toolkit=toolkit_version()).build_context(current()).store)
+    return PROVIDERS[name](Engine(warp_toolkit=wp.get_cuda_toolkit_version()).build_context(current()).store)
 
 
 def forward_variant(case: Case, arch: int) -> GemmProblem:

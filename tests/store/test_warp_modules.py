@@ -257,7 +257,7 @@ def start_key(module: ModuleType, **options: Any) -> CacheKey | None:
     hooks, warp = installed(), wp.get_module(module.__name__)
     warp.get_module_hash(64)
     given = {**warp.resolved_options[64], "output_arch": 90, **options}
-    with hooks.reloads._mark("compiling", {"output_name": options.pop("named", "a.sm90.cubin")}):
+    with hooks.reloads.marked("compiling", {"output_name": options.pop("named", "a.sm90.cubin")}):
         return hooks._plain.start_key(warp, given, hooks.engine.build_context(current()))
 
 

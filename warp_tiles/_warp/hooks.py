@@ -26,6 +26,7 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import shutil
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -33,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import warp
 
-from warp_tiles._warp.idle import NotCompiled, end_of_generation
+from warp_tiles._warp.idle import NotCompiled
 from warp_tiles._warp.internals import (
     GEMM_OPTION,
     LTO_DOT,
@@ -54,10 +55,16 @@ from warp_tiles._warp.modules import (
 )
 from warp_tiles._warp.plain import PlainModules, archs_here, in_kernel_cache, loaded_programs
 from warp_tiles._warp.reload import LoadAgain, Reloads
-from warp_tiles._warp.sites import CallSites, dispatch_lto_dot, dispatch_matmul, dispatch_solver
-from warp_tiles._warp.tapes import Tapes
+from warp_tiles._warp.sites import (
+    CallSites,
+    dispatch_lto_dot,
+    dispatch_matmul,
+    dispatch_solver,
+    libmathdx_build,
+    mentions,
+)
+from warp_tiles._warp.tapes import Gradients, Tapes
 from warp_tiles._warp.tracing import Tracer
-from warp_tiles._warp.translate import libmathdx_build, mentions
 from warp_tiles.build.engine import Engine
 from warp_tiles.errors import PlanError
 from warp_tiles.settings import OPTION_PREFIX, SETTINGS, Settings, current, from_options, keep_start_record
@@ -84,6 +91,13 @@ def _code_settings() -> tuple[object, ...]:
     return now.start_record, *named
 
 
+def _served_builtins(options: Any, resolved: Settings) -> set[str]:
+    """Builtins that get code from here. Modules that mention no other keep Warp's hash and Warp's cached builds."""
+    names = {GEMM_OPTION: {MATMUL}, SOLVER_OPTION: set(SOLVERS)}
+    is_own = resolved.mathdx_opt_out == "own"
+    return set().union(*(found for option, found in names.items() if is_own or options.get(option) is not False))
+
+
 def _module_builder(module: Any, options: Any, hasher: Any, target: str = "cuda") -> Any:
     made = find("context.ModuleBuilder")
     extra = {"target": target} if "target" in inspect.signature(made).parameters else {}
@@ -101,19 +115,22 @@ class _LinkInputs(list):  # type: ignore[type-arg]
 class Hooks:
     """The hooks of warp_tiles in Warp. At most one instance is installed at a time.
 
+    Args:
+        gradients: See :class:`warp_tiles._warp.tapes.Tapes`.
+
     Attributes:
         program_start: The program's start with its record; None without one.
         takes_start: For a script that ``warp-tiles run`` runs, True if it may name a start record, and False if the one
             that it names is left out. None elsewhere: there it is an error to name one again.
     """
 
-    def __init__(self, engine: Engine, tapes: Tapes | None = None) -> None:
+    def __init__(self, engine: Engine, gradients: Gradients) -> None:
         self.engine = engine
         self.program_start: ProgramStart | None = None
         self.takes_start: bool | None = None
         self.reloads = Reloads(engine)
         self._tracer = Tracer()
-        self._tapes = tapes
+        self._tapes = Tapes(self.plan_module, self.mentions, gradients)
         self.sites = CallSites(self.reloads, self._tracer)
         self._plain = PlainModules(engine, self.reloads)
         self._linking: set[str] = set()  # builtins whose generation builds LTO-IR
@@ -155,8 +172,7 @@ class Hooks:
             self._wrap(codegen.Adjoint, "build", self._adjoint_build)
             self._wrap(codegen, "codegen_func_reverse", self._codegen_func_reverse)
             self._tracer.install(self._wrap)
-            if self._tapes is not None:
-                self._tapes.install(self._wrap)
+            self._tapes.install(self._wrap)
             for module in (codegen, find("builtins")):
                 if hasattr(module, "log_warning"):  # Warp 1.19
                     self._wrap(module, "log_warning", self._log_warning)
@@ -316,7 +332,7 @@ class Hooks:
         from warp_tiles._warp.generation import finish_module
 
         hasher.warp_tiles_settings, hasher.warp_tiles_has_calls = Settings(), True
-        with self.reloads.planning():
+        with self.reloads.marked("planning"):
             builder = _module_builder(module, options, hasher)
             state = self.sites.state(builder)
             original = find("context.ModuleBuilder").codegen.__wrapped__
@@ -393,10 +409,16 @@ class Hooks:
         self, original: Callable[..., None], cu_path: str, arch: int, output_path: str, **keywords: Any
     ) -> None:
         inputs = keywords.get("ltoirs")
+        source, output = Path(cu_path), Path(output_path)
         native_dir = str(Path(find("build.warp_home")) / "native")
         if self.reloads.is_idle:
-            build = getattr(inputs, "build", None)
-            raise end_of_generation(self.engine, build, Path(cu_path), Path(output_path), arch, native_dir, keywords)
+            from warp_tiles.build.idle import generated
+
+            found = None  # it is left to Warp, so its launch decides again
+            if isinstance(inputs, _LinkInputs):
+                found = generated(self.engine, inputs.build, source, output, arch, native_dir, keywords)
+            shutil.rmtree(source.parent, ignore_errors=True)  # what Warp has written for its compiler
+            raise NotCompiled(found)
         if not isinstance(inputs, _LinkInputs):
             original(cu_path, arch, output_path, **keywords)
             return
@@ -405,8 +427,8 @@ class Hooks:
             original(cu_path, arch, output_path, **{**keywords, "ltoirs": ltoirs})
 
         inputs.build.finish(
-            Path(cu_path),
-            Path(output_path),
+            source,
+            output,
             arch,
             native_dir=native_dir,
             warp_inputs=list(inputs),
@@ -432,7 +454,7 @@ class Hooks:
             threads = block_dim if block_dim is not None else module.options["block_dim"]
             if not self.reloads.settings_of({**module.options, "block_dim": threads}, module).providers:
                 return None
-            with self.reloads.planning():
+            with self.reloads.marked("planning"):
                 module.get_module_hash(threads)  # evaluates deferred wp.static() expressions
             hasher = module.hashers[threads]
             # if an option of the module leaves one kind of call to Warp, only the generated code shows the others
@@ -440,7 +462,7 @@ class Hooks:
                 return None
             options = module.resolve_options(warp.config, block_dim=threads) | {"output_arch": arch}
             target = "cpu" if arch is None else "cuda"
-            with self.reloads.planning():
+            with self.reloads.marked("planning"):
                 # with the module's own hasher the kernels have the same names as in the loaded module
                 builder = _module_builder(module, options, hasher, target)
                 builder.codegen(target)
@@ -449,11 +471,12 @@ class Hooks:
 
     def uninstantiated(self, module: Any) -> tuple[str, ...]:
         """Keys of the generic kernels that contain products or solvers, and that have no instance yet."""
-        found, served = [], self._served_builtins(module.options, module)
-        for kernel in module.kernels.values():  # a module's hash leaves such kernels out
-            if kernel.is_generic and not kernel.overloads and self.mentions(kernel, served):
-                found.append(kernel.key)
-        return tuple(found)
+        served = _served_builtins(module.options, self.reloads.settings_of(module.options, module))
+        return tuple(
+            kernel.key
+            for kernel in module.kernels.values()  # a module's hash leaves such kernels out
+            if kernel.is_generic and not kernel.overloads and self.mentions(kernel, served)
+        )
 
     def mentions(self, kernel: Any, names: set[str]) -> bool:
         """True if a kernel, or a function that it calls, mentions one of some builtins."""
@@ -482,23 +505,20 @@ class Hooks:
         The names of kernels stay Warp's, so only the module's hash distinguishes builds.
         """
         module = next((kernel.module for kernel in kernels), None)
-        hashed = options
-        if from_options(options, module.name if module else "") and (
-            self.reloads.settings_of(options, module).policy != "off"
-        ):
+        resolved, hashed = self.reloads.settings_of(options, module), options
+        if from_options(options, module.name if module else "") and resolved.policy != "off":
             hashed = {name: value for name, value in options.items() if not name.startswith(OPTION_PREFIX)}
-        hasher.warp_tiles_names = self._served_builtins(options, module)
+        hasher.warp_tiles_names = _served_builtins(options, resolved)
         hasher.warp_tiles_has_calls = hasher.warp_tiles_links = hasher.warp_tiles_defers = False
         original(hasher, kernels, hashed)
         hasher.warp_tiles_hash = hasher.hash
         if not hasher.warp_tiles_has_calls:
-            resolved = self.reloads.settings_of(options, module)
             if PlainModules.serves(resolved) and (trust := self.engine.foreign_trust(resolved)):
                 hasher.hash = hashlib.sha256(hasher.hash + trust.encode("utf-8")).digest()
             return
-        if self.reloads.settings_of(options, module).providers:
+        if resolved.providers:
             self._probe()
-        resolved = self.reloads.settings_of(options, module)
+            resolved = self.reloads.settings_of(options, module)
         if not resolved.providers:  # Warp builds the module alone
             hasher.warp_tiles_has_calls = False
             return
@@ -508,19 +528,11 @@ class Hooks:
         hasher.warp_tiles_choices = self.engine.choices(resolved)
         hasher.hash = hashlib.sha256(hasher.hash + self.engine.fingerprint(resolved).encode("utf-8")).digest()
 
-    def _served_builtins(self, options: Any, module: Any) -> set[str]:
-        """Builtins that get code from here. Modules that mention no other keep Warp's hash and Warp's cached builds."""
-        names = {GEMM_OPTION: {MATMUL}, SOLVER_OPTION: set(SOLVERS)}
-        off = [option for option in names if options.get(option) is False]
-        if off and self.reloads.settings_of(options, module).mathdx_opt_out == "own":
-            off = []
-        return set().union(*(found for option, found in names.items() if option not in off))
-
     def _hash_adjoint(self, original: Callable[..., bytes], hasher: Any, adjoint: Any) -> bytes:
         names = getattr(hasher, "warp_tiles_names", {MATMUL})
-        if mentions(adjoint, names, warp, find("context.builtin_functions")):
+        if mentions(adjoint, names):
             hasher.warp_tiles_has_calls = True
         if self.reloads.is_idle:  # _generated() decides whether such a module is left to its launch
-            hasher.warp_tiles_links |= mentions(adjoint, self._linking, warp, find("context.builtin_functions"))
+            hasher.warp_tiles_links |= mentions(adjoint, self._linking)
             hasher.warp_tiles_defers |= adjoint.has_unresolved_static_expressions
         return original(hasher, adjoint)

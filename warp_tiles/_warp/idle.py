@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +27,6 @@ from warp_tiles.util.threads import raise_if_signalled
 
 if TYPE_CHECKING:
     from warp_tiles._warp.reload import Reloads
-    from warp_tiles.build.engine import Engine
     from warp_tiles.build.idle import IdleModule
 
 log = logging.getLogger("warp_tiles")
@@ -169,7 +167,7 @@ def _generated(
         return None
     started, device, arch = now_s(), given.get("device"), given.get("output_arch")
     try:
-        with reloads.generating_idle():
+        with reloads.marked("idle"):
             module.get_module_hash(threads)
         hasher = module.hashers[threads]
         links, defers = hasher.warp_tiles_links, hasher.warp_tiles_defers
@@ -179,7 +177,7 @@ def _generated(
         is_ptx = given["output_name"].endswith(".ptx") if "output_name" in given else None  # as the device prefers
         name = module._get_compile_output_name(device, arch, use_ptx=is_ptx, block_dim=threads)
         folder = Path(warp.config.kernel_cache_dir, module.get_module_identifier(threads))
-        with reloads.generating_idle():
+        with reloads.marked("idle"):
             module._compile(device, folder, name, arch, options=module.resolved_options[threads])
     except NotCompiled as end:
         return end.found and replace(end.found, generation_s=now_s() - started)
@@ -191,25 +189,6 @@ def _generated(
     finally:
         hash_again(module)
     return None
-
-
-def end_of_generation(
-    engine: Engine, build: object, source: Path, output: Path, arch: int, native_dir: str, keywords: Mapping[str, Any]
-) -> NotCompiled:
-    """Returns what ends Warp's compilation of a generated module. What Warp has written for its compiler is removed.
-
-    Args:
-        build: Its build. None if it is left to Warp, as its launch will decide again.
-    """
-    from warp_tiles.build.idle import generated
-    from warp_tiles.build.module_build import ModuleBuild
-    from warp_tiles.build.warp_module import WarpModuleBuild
-
-    found = None
-    if isinstance(build, WarpModuleBuild | ModuleBuild):
-        found = generated(engine, build, source, output, arch, native_dir, keywords)
-    shutil.rmtree(source.parent, ignore_errors=True)
-    return NotCompiled(found)
 
 
 def _home(module: Any) -> str:

@@ -149,21 +149,6 @@ def runtime(*names: str) -> Any:
     return found
 
 
-def _version(name: str) -> tuple[int, int] | None:
-    version = getattr(runtime(), name, None)
-    return (int(version[0]), int(version[1])) if version else None
-
-
-def toolkit_version() -> tuple[int, int] | None:
-    """The CUDA version of Warp's compiler and linker; None if Warp was built without CUDA."""
-    return _version("toolkit_version")
-
-
-def driver_version() -> tuple[int, int] | None:
-    """The CUDA version of the driver; None without a driver."""
-    return _version("driver_version")
-
-
 def mathdx_enabled() -> bool:
     """True if this Warp was built with MathDx. Without it Warp cannot link the functions of products and solvers."""
     return bool(runtime().core.wp_is_mathdx_enabled())

@@ -109,11 +109,11 @@ class Reloads:
         """Hook of ``Module._compile``. A call without ``output_name`` compiles ahead of time and never builds later."""
         arguments = inspect.signature(original).bind(module, *args, **kwargs).arguments
         if arguments.get("output_name") is not None:
-            with self._mark("loading"), self._mark("compiling", arguments):
+            with self.marked("loading"), self.marked("compiling", arguments):
                 return original(module, *args, **kwargs)
         self.prefetches.join(module)
         try:
-            with self._mark("compiling", arguments):
+            with self.marked("compiling", arguments):
                 return bool(loads_a_module(original)(module, *args, **kwargs))
         except LoadAgain as caught:
             again = caught
@@ -121,14 +121,10 @@ class Reloads:
 
     def loaded_here(self) -> Mapping[str, Any] | None:
         """The arguments of Warp's compilation if this thread compiles for a load; None in other compilations."""
-        if not self.is_loading or any(map(self._marked, ("planning", "prefetching", "idle"))):
+        if not self.is_loading or any(map(self._is, ("planning", "prefetching", "idle"))):
             return None
         found: Mapping[str, Any] = self._this_thread.compiling
         return found
-
-    def generating_idle(self) -> Any:
-        """Returns a with-block in which this thread generates a module ahead of its launch."""
-        return self._mark("idle")
 
     def target_of(self, module: Any, options: Mapping[str, Any]) -> str:
         """What this thread compiles a module to: architecture, suffix, cubin or PTX; empty if it compiles none."""
@@ -142,12 +138,9 @@ class Reloads:
         suffix = getattr(warp.config, "cuda_arch_suffix", None)  # an output without a name has it too
         return f"{arch} {named.removeprefix(module.get_module_identifier(threads))} {suffix}"
 
-    def planning(self) -> Any:
-        """Returns a with-block in which this thread generates code only to plan it."""
-        return self._mark("planning")
-
     @contextmanager
-    def _mark(self, name: str, value: object = True) -> Iterator[None]:
+    def marked(self, name: str, value: object = True) -> Iterator[None]:
+        """Enters a block in which this thread plans, compiles, or does what else the properties tell."""
         before = getattr(self._this_thread, name, False)
         setattr(self._this_thread, name, value)
         try:
@@ -155,7 +148,7 @@ class Reloads:
         finally:
             setattr(self._this_thread, name, before)
 
-    def _marked(self, name: str) -> bool:
+    def _is(self, name: str) -> bool:
         return bool(getattr(self._this_thread, name, False))
 
     def _compile_ahead(self, module: Any, device: Any, block_dim: int) -> None:
@@ -167,7 +160,7 @@ class Reloads:
             module.get_module_hash(block_dim)
             self._this_thread.hasher = module.hashers[block_dim]
         try:
-            with self._mark("prefetching"):
+            with self.marked("prefetching"):
                 compile_into_cache(module, device, block_dim)
         finally:
             self._this_thread.hasher = None
@@ -211,17 +204,17 @@ class Reloads:
     @property
     def is_loading(self) -> bool:
         """True while this thread compiles a module for a load or a prefetch, under the name of its hash."""
-        return self._marked("loading")
+        return self._is("loading")
 
     @property
     def is_idle(self) -> bool:
         """True while this thread generates a module ahead of its launch."""
-        return self._marked("idle")
+        return self._is("idle")
 
     @property
     def is_planning(self) -> bool:
         """True while this thread generates code only to plan it."""
-        return self._marked("planning")
+        return self._is("planning")
 
     def before_build(self, plan: ModulePlan) -> None:
         """Has the launch tuned that loads a planned module, before it is built, if the policy asks for that.
@@ -238,7 +231,7 @@ class Reloads:
         asked = plan.name, plan.block_dim, resolved
         if asked in self._attempted:
             return
-        if self._marked("prefetching") or self.is_idle:
+        if self._is("prefetching") or self.is_idle:
             raise LoadAgain  # ends the work ahead; the launch tunes
         self._attempted.add(asked)
         raise LoadAgain(lambda: self._engine.tune_launch(resolved))

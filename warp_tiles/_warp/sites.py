@@ -1,29 +1,47 @@
 """The call sites in the modules that Warp is generating, and the hooks that register those of products and solvers.
 
-Each call gets placeholders in place of function names.
+Each call gets placeholders in place of function names. Warp's objects are converted to plain values here, and variants
+to calls of Warp's libmathdx.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import warp
 
 from warp_tiles._warp.internals import CHOLESKY, GEMM_OPTION, MATMUL, SOLVER_OPTION, find, mathdx_enabled
 from warp_tiles._warp.reload import Reloads
 from warp_tiles._warp.tracing import Tracer
-from warp_tiles._warp.translate import precision_of, put_in_shared_memory, tile_of, variant_of_call
 from warp_tiles.build.engine import Engine
-from warp_tiles.errors import LockedError, ToolchainError, UnsupportedVariant
-from warp_tiles.gemm.dispatch import Target, products
-from warp_tiles.gemm.problem import PRODUCT_ROLES, Role
+from warp_tiles.errors import BuildError, LockedError, ToolchainError, UnsupportedVariant
+from warp_tiles.gemm.dispatch import Target, Tile, products
+from warp_tiles.gemm.problem import (
+    DTYPE_BYTES,
+    PRODUCT_ROLES,
+    Arrangement,
+    DType,
+    GemmProblem,
+    Operand,
+    Precision,
+    Role,
+)
 from warp_tiles.plan.planning import Session
 from warp_tiles.settings import Settings, current
 from warp_tiles.solver.variant import SOLVERS, SolverVariant, Variant, reason_unsupported, solvers
+from warp_tiles.util.threads import raise_if_signalled
 
 if TYPE_CHECKING:
     from warp_tiles._warp.generation import BuilderState
+
+WARP_LAYOUTS: dict[str, Arrangement] = {"rowmajor": "row_major", "colmajor": "col_major"}
+_libmathdx_lock = threading.Lock()
 
 
 class CallSites:
@@ -90,6 +108,86 @@ class CallSites:
         return tuple(var(site.placeholder(role), str, False, True, False) for role in roles)
 
 
+# ---- Warp's objects
+
+
+def mentions(adjoint: Any, names: set[str]) -> bool:
+    """True if a function's source refers to one of these builtins of Warp, under any alias."""
+    function, builtins = find("context.Function"), find("context.builtin_functions")
+    local = adjoint.assigned_name_ids() if hasattr(adjoint, "assigned_name_ids") else ()
+    for node in adjoint.reference_nodes():
+        if isinstance(node, ast.Name) and node.id in local:
+            continue
+        if not isinstance(node, (ast.Name, ast.Attribute)):
+            continue
+        if isinstance(node, ast.Attribute) and node.attr in names:
+            return True
+        try:
+            value, path = adjoint.resolve_static_expression(node, eval_types=False)
+        except Exception as error:  # Warp reports the unresolvable name later
+            raise_if_signalled(error)
+            continue
+        if value is warp and path:
+            value = builtins.get(path[-1])
+        if isinstance(value, function) and value.key in names:
+            return True
+    resolved = getattr(adjoint, "resolved_static_expressions", {})
+    return any(isinstance(value, function) and value.key in names for value in resolved.values())
+
+
+def precision_of(value: object) -> Precision:
+    """Returns the ``precision`` argument of a call.
+
+    Raises:
+        ValueError: It is not one of the two literals.
+    """
+    # Warp passes an argument that is not a literal as its Var
+    if value not in ("default", "tf32") or not isinstance(value, str):
+        got = repr(value) if isinstance(value, str) else "a non-literal argument"
+        raise ValueError(f"tile_matmul() precision must be the string literal 'default' or 'tf32', got {got}")
+    return value
+
+
+def tile_of(var: Any) -> Tile:
+    """Converts a tile variable of one or two dimensions. A vector becomes a matrix of one column.
+
+    Only the base of a tile that owns its shared storage is known to be 16-byte aligned, because Warp's allocator aligns
+    it. A view can begin at any offset. The type of a function's parameter does not tell whether it is a view.
+    """
+    kind = var.type
+    shape, strides, layout = tuple(map(int, kind.shape)), tuple(map(int, kind.strides)), WARP_LAYOUTS[kind.layout]
+    if len(shape) == 1:
+        (rows,), (stride,) = shape, strides
+        shape = (rows, 1)
+        strides, layout = ((1, rows), "col_major") if stride == 1 else ((stride, 1), "row_major")
+    parameter = getattr(var, "is_parameter", True)  # Warp 1.17 lacks the attribute; then no alignment is promised
+    aligned = bool(kind.owner) and not parameter
+    return Tile(cast(DType, kind.dtype.__name__), (shape[0], shape[1]), (strides[0], strides[1]), layout, aligned)
+
+
+def put_in_shared_memory(var: Any) -> None:
+    """Makes a tile use shared memory. Warp reads the storage after it has generated the whole function."""
+    var.type.storage = "shared"
+
+
+def variant_of_call(arguments: Mapping[str, Any]) -> GemmProblem:
+    """Returns the variant that a call of Warp's ``build_lto_dot()`` requests.
+
+    The call does not say how its operands are aligned. The variant promises only the alignment of an element.
+    """
+    m, n, k = (int(arguments[name]) for name in "MNK")
+    shapes = {"a": (m, k), "b": (k, n), "c": (m, n)}
+    operands: dict[str, Operand] = {}
+    for name, (rows, cols) in shapes.items():
+        dtype = cast(DType, arguments[f"{name}dtype"].__name__)
+        arrangement = WARP_LAYOUTS[arguments[f"{name}layout"]]
+        ld = arguments[f"ld{name}"] or (cols if arrangement == "row_major" else rows)
+        operands[name] = Operand(dtype, arrangement, int(ld), DTYPE_BYTES[dtype])
+    precision: Precision = "tf32" if arguments.get("precision") == "tf32" else "default"
+    a, b, c = operands["a"], operands["b"], operands["c"]
+    return GemmProblem(m, n, k, a, b, c, precision, int(arguments["num_threads"]), int(arguments["arch"]))
+
+
 # ---- products
 
 
@@ -153,17 +251,52 @@ def dispatch_lto_dot(
     return str(name.label), b""
 
 
+def libmathdx_build(original: Callable[..., tuple[str, bytes]], variant: GemmProblem) -> tuple[str, bytes]:
+    """Builds a variant with libmathdx inside warp.so, as Warp does.
+
+    Raises:
+        BuildError: libmathdx rejects the variant.
+    """
+    builder = SimpleNamespace(ltoirs={}, ltoirs_decl={})  # what build_lto_dot() uses of a ModuleBuilder
+    layouts = {value: key for key, value in WARP_LAYOUTS.items()}
+    operands = (variant.a, variant.b, variant.c)
+    arguments: list[Any] = [variant.m, variant.n, variant.k]
+    arguments += [getattr(warp, operand.dtype) for operand in operands]
+    arguments += [layouts[operand.arrangement] for operand in operands]
+    extra: dict[str, Any] = dict(zip(("lda", "ldb", "ldc"), variant.leading_dimensions))
+    known = inspect.signature(original).parameters
+    if "aligned_bases" in known:
+        promised = zip(variant.alignments, variant.element_alignments)
+        extra["aligned_bases"] = tuple(alignment > element for alignment, element in promised)
+    if variant.precision == "tf32":
+        if "precision" not in known:
+            raise BuildError(f"Warp {warp.__version__} cannot build {variant.describe()}")
+        extra["precision"] = "tf32"
+    try:
+        with _libmathdx_lock:  # Warp always calls it under a lock
+            symbol, payload = original(*arguments, variant.arch, variant.threads, builder, **extra)
+    except RuntimeError as error:
+        raise_if_signalled(error)
+        raise BuildError(f"Warp's libmathdx could not build {variant.describe()}", log=str(error)) from error
+    return str(symbol), bytes(payload)
+
+
+def _without_functions(options: Mapping[str, Any], resolved: Settings, option: str, kind: str) -> str:
+    """Why a module cannot call functions of a kind, for which Warp has an option; empty if it can."""
+    if not mathdx_enabled():
+        return f"kernels of a Warp without MathDx cannot call {kind} functions: install a warp-lang with it"
+    if not options.get(option, True) and resolved.mathdx_opt_out == "warp":
+        return f"the option {option} is off: remove it, or set mathdx_opt_out to 'own'"
+    return ""
+
+
 def _target(options: Mapping[str, Any], resolved: Settings) -> Target:
     reason = ""
     if options["output_arch"] is not None:
-        if not mathdx_enabled():
-            reason = "kernels of a Warp without MathDx cannot call GEMM functions: install a warp-lang with it"
-        elif not options.get(GEMM_OPTION, True) and resolved.mathdx_opt_out == "warp":
-            reason = f"the option {GEMM_OPTION} is off: remove it, or set mathdx_opt_out to 'own'"
-        elif resolved.policy == "scalar":
-            reason = resolved.against("policy", "auto")
-        elif resolved.provider == "scalar":
-            reason = resolved.against("provider", "auto")
+        reason = _without_functions(options, resolved, GEMM_OPTION, "GEMM")
+        for name in ("policy", "provider"):
+            if not reason and getattr(resolved, name) == "scalar":
+                reason = resolved.against(name, "auto")
     return Target(options["output_arch"], int(options["block_dim"]), reason)
 
 
@@ -210,7 +343,9 @@ def dispatch_solver(
         in_place=not return_values,
     )
     allowed = bool(options.get(SOLVER_OPTION, True))
-    provider, reason = _without_functions(options, resolved) or _provider(sites, engine, found, resolved, allowed)
+    provider, reason = "scalar", _without_functions(options, resolved, SOLVER_OPTION, "solver")
+    if not reason:
+        provider, reason = _provider(sites, engine, found, resolved, allowed)
     if provider == "mma" and isinstance(found, str):
         raise UnsupportedVariant(
             f"In '{sites.function(builder)}': mma cannot serve {name}, {found}",
@@ -298,15 +433,3 @@ def _provider(
         if not sites.reloads.is_planning:
             engine.warn_of_toolchain(match.reason_unsupported, other)
     return other, match.reason_unsupported.message
-
-
-def _without_functions(options: Mapping[str, Any], resolved: Settings) -> tuple[str, str] | None:
-    """The scalar path and the reason for it, if a module cannot call solver functions."""
-    if not options.get(SOLVER_OPTION, True) and resolved.mathdx_opt_out == "warp":
-        return "scalar", f"the option {SOLVER_OPTION} is off: remove it, or set mathdx_opt_out to 'own'"
-    if not mathdx_enabled():
-        return (
-            "scalar",
-            "kernels of a Warp without MathDx cannot call solver functions: install a warp-lang with it",
-        )
-    return None

@@ -29,6 +29,7 @@ log = logging.getLogger("warp_tiles")
 # required members of warp._src, each with its required parameters
 REQUIRED = {"tape.Tape.record_launch": "kernel dim max_blocks inputs outputs device block_dim"}
 
+Gradients = Callable[[WholeProduct, Sequence[Any], Sequence[Argument | None], Sequence[int], int], Any]
 Key = tuple[int, int, bytes]  # compute capability, threads per block, and the module's hash
 
 
@@ -47,7 +48,7 @@ class Tapes:
         self,
         plan: Callable[[Any, int, int], ModulePlan | None],
         mentions: Callable[[Any, set[str]], bool],
-        gradients: Callable[[WholeProduct, Sequence[Any], Sequence[Argument | None], Sequence[int], int], Any],
+        gradients: Gradients,
     ) -> None:
         self._plan = plan
         self._mentions = mentions

@@ -502,7 +502,6 @@ def warm(record: Path, archs: tuple[int, ...], push: bool, as_json: bool) -> Non
     """
     import warp
 
-    from warp_tiles._warp.internals import toolkit_version
     from warp_tiles._warp.modules import require_target
     from warp_tiles.build.engine import Engine
     from warp_tiles.tuning.snapshots import TunedSnapshots
@@ -522,7 +521,7 @@ def warm(record: Path, archs: tuple[int, ...], push: bool, as_json: bool) -> Non
         for module in kept.modules
         for arch in (archs if archs and module.output == "cubin" else (module.arch,))
     ]
-    began, engine = time.perf_counter(), Engine(warp_toolkit=toolkit_version(), tuned=TunedSnapshots())
+    began, engine = time.perf_counter(), Engine(warp_toolkit=warp.get_cuda_toolkit_version(), tuned=TunedSnapshots())
     context = engine.build_context(now)
 
     def build(job: tuple[StartModule, int]) -> dict[str, Any]:

@@ -63,9 +63,9 @@ def _platform() -> Finding:
 def _warp() -> Finding:
     import warp
 
-    from warp_tiles._warp.internals import mathdx_enabled, toolkit_version
+    from warp_tiles._warp.internals import mathdx_enabled
 
-    toolkit = toolkit_version()
+    toolkit = warp.get_cuda_toolkit_version()
     mathdx = "with" if mathdx_enabled() else "without"
     detail = f"warp-lang {warp.__version__}, CUDA {dotted(toolkit)}, {mathdx} MathDx"
     if toolkit is None:
@@ -80,7 +80,7 @@ def _internals() -> Finding:
 
 
 def _toolchain() -> Finding:
-    from warp_tiles._warp.internals import toolkit_version
+    import warp
 
     try:
         toolchain = find_toolchain()
@@ -88,7 +88,7 @@ def _toolchain() -> Finding:
         if (bundle := current().bundle) is None:
             raise
         return Finding("toolchain", "note", f"none, and none is needed: modules come from {bundle} ({error.message})")
-    require_linkable(toolchain, toolkit_version())
+    require_linkable(toolchain, warp.get_cuda_toolkit_version())
     detail = (
         f"NVRTC {dotted(toolchain.nvrtc_version)} ({toolchain.nvrtc}), "
         f"nvJitLink {dotted(toolchain.nvjitlink_version)} ({toolchain.nvjitlink})"
@@ -111,13 +111,10 @@ def _headers() -> Finding:
 def _gpus() -> Finding:
     import warp
 
-    from warp_tiles._warp.internals import driver_version, toolkit_version
-
-    toolkit_version()
     devices = warp.get_cuda_devices()
     if not devices:
         return Finding("gpu", "note", "none: kernels run on the CPU, and can be compiled for any GPU", "")
-    driver = driver_version()
+    driver = warp.get_cuda_driver_version()
     names = ", ".join(f"{device.name} (sm_{device.arch})" for device in devices)
     return Finding("gpu", "ok", f"{names}; driver for CUDA {dotted(driver)}")
 

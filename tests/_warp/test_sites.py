@@ -10,7 +10,7 @@ import pytest
 import warp as wp
 
 from tests.emulator.gemm import operand
-from warp_tiles._warp.translate import WARP_LAYOUTS, libmathdx_build
+from warp_tiles._warp.sites import WARP_LAYOUTS, libmathdx_build
 from warp_tiles.errors import BuildError
 from warp_tiles.gemm.problem import GemmProblem
 
