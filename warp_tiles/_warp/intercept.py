@@ -105,12 +105,12 @@ def intercepted(
 
     from warp_tiles._warp.internals import find
 
-    find("context.init")()
     context = find("context")
+    context.init()
     devices = _Devices(context.runtime)
     captured: list[Any] = []
     stand_ins = (
-        _launches(launched, context.launch)
+        _launches(launched, context)
         | _captures(captured)
         | dict.fromkeys(("force_load", "load_module", "load_aot_module"), _nothing)
         | {"compile_aot_module": lambda *args, **kwargs: [], "get_suggested_block_size": _suggestions(loaded)}
@@ -156,12 +156,10 @@ def _disguised(stand_in: Callable[..., Any], original: Callable[..., Any]) -> Ca
 # ---- launches
 
 
-def _launches(launched: Callable[[NotedLaunch], None], original: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+def _launches(launched: Callable[[NotedLaunch], None], context: Any) -> dict[str, Callable[..., Any]]:
     import warp
 
-    from warp_tiles._warp.internals import find
-
-    signature = inspect.signature(original)
+    signature = inspect.signature(context.launch)
 
     def note(tiled: bool, *args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs)
@@ -174,7 +172,7 @@ def _launches(launched: Callable[[NotedLaunch], None], original: Callable[..., A
         dim = (call["dim"],) if isinstance(call["dim"], int) else tuple(call["dim"])
         stream = call["stream"]
         device = stream.device if stream is not None else warp.get_device(call["device"])
-        taped = call["record_tape"] and find("context.runtime").tape is not None
+        taped = call["record_tape"] and context.runtime.tape is not None
         launch = NotedLaunch(
             kernel, (*dim, threads) if tiled else dim, values, len(call["outputs"]), device, threads, taped
         )

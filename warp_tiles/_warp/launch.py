@@ -382,13 +382,8 @@ def pack_launch(
 ) -> PackedLaunch:
     """Packs a launch: of the adjoint if gradients are given. Builds and loads the kernel's module. No tape records it.
 
-    Args:
-        kernel: The kernel, or an overload of a generic one.
-        dim: Launch dimensions, without the threads of a block if ``tiled``.
-        block_dim: Threads per block; None for Warp's default.
-        tiled: True to launch as ``wp.launch_tiled`` does.
-        max_blocks: Blocks at most, which go on with other tiles; 0 for no limit.
-        stream: The stream of every run; None uses the device's current stream at each run.
+    The arguments are those of ``wp.launch``, or of ``wp.launch_tiled`` if ``tiled``. A generic kernel is given as its
+    overload. With no stream, each run uses the device's current one.
 
     Raises:
         Exception: Any error of ``wp.launch``, e.g. for a bad dimension or a module that does not build.
@@ -520,12 +515,7 @@ def is_saving_capture() -> bool:
 class NativeKernel:
     """A kernel from a cubin, which is loaded into a device's context and stays there. Thread-safe.
 
-    Args:
-        device: A CUDA device of Warp.
-        code: The cubin.
-        name: Name of the kernel's function, which has C linkage.
-        threads: Threads of a block.
-        shared_bytes: Dynamic shared memory of a block.
+    The kernel's function has C linkage. ``shared_bytes`` is the dynamic shared memory of a block.
 
     Raises:
         LinkError: The driver refuses the cubin or the shared memory.

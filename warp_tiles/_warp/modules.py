@@ -156,12 +156,7 @@ def users_own_modules() -> list[Any]:
 
 
 def require_target(arch: Any, block_dim: Any, *, compiled: bool = True) -> None:
-    """Refuses a target that no module can have.
-
-    Args:
-        arch: Compute capability, e.g. ``90``; None for the CPU.
-        block_dim: Threads per block; None for a module's option.
-        compiled: True if Warp's compiler has to know the architecture. A plan can be made for others.
+    """Refuses a target that no module can have. Only a compiled one needs an architecture that Warp's compiler knows.
 
     Raises:
         PlanError: Warp's compiler does not know the architecture, or a block cannot have so many threads.
@@ -186,12 +181,7 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
     """Compiles a module ahead of time.
 
     An output of an earlier call is kept if it matches the digest beside it. Otherwise it is built again, with a
-    warning if it has changed since it was written.
-
-    Args:
-        arch: Compute capability, e.g. ``90``.
-        block_dim: Threads per block.
-        folder: Receives the cubin, its metadata and its source.
+    warning if it has changed since it was written. The folder also receives the metadata and the source.
 
     Returns:
         The path of the cubin.

@@ -213,13 +213,11 @@ class Recorder:
         """Marks the innermost call as a product.
 
         Args:
-            site: Number of its site.
             scalars: alpha and beta.
             tiles: A and B, and C if the product adds to it.
             result: The new tile, if the product returns one, else None.
         """
-        call = self._call()
-        if call is not None:
+        if (call := self._call()) is not None:
             call.site, call.operands, call.results = (site, *scalars), tiles, tuple(flatten([result]))
 
     def resolve_solver(self, site: int) -> None:

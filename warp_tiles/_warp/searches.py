@@ -84,12 +84,7 @@ def scalar_and_shape(dtype: Any) -> tuple[Any, tuple[int, ...]]:
 
 
 def copied_kernel(kernel: Any, name: str, options: Mapping[str, Any]) -> Any:
-    """Returns the same kernel in a module of its own.
-
-    Args:
-        name: The name of the module.
-        options: Options of the module besides those of the kernel's module.
-    """
+    """Returns the same kernel in a module of its own, which has these options besides those of the kernel's module."""
     module = warp.get_module(name)
     module.options.update({**kernel.module.options, **options})
     module.mark_modified()

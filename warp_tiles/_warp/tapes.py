@@ -98,7 +98,8 @@ class Tapes:
         most = max(array.size for array in matrices) * max(max(array.shape) for array in matrices)
         if resolved.gemm_gradients == "off" or most < least:
             return None
-        whole = self._whole_product(kernel, device.arch, block_dim)
+        plan = self._planned(kernel.module, device.arch, block_dim)
+        whole = None if plan is None else plan.whole_products.get(name_of(kernel))
         if whole is None:
             return None
         arguments = [_argument(argument.type, value) for argument, value in zip(kernel.adj.args, values)]
@@ -143,11 +144,6 @@ class Tapes:
                     "gradient varies. Multiply whole arrays with warp_tiles.matmul, or load each element in one block "
                     "only"
                 )
-
-    def _whole_product(self, kernel: Any, arch: int, block_dim: int) -> WholeProduct | None:
-        """The product that a kernel is, or None."""
-        plan = self._planned(kernel.module, arch, block_dim)
-        return None if plan is None else plan.whole_products.get(name_of(kernel))
 
     def _planned(self, module: Any, arch: int, block_dim: int) -> ModulePlan | None:
         """The plan of a module, which is made once, or None."""

@@ -30,17 +30,11 @@ from warp_tiles.codegen.trace import Branch, Loop, Node
 
 @dataclass
 class Statement:
-    """Statements that a syntax node emits without a call.
-
-    Attributes:
-        node: Type of the syntax node.
-        recorded: True once an operation was recorded for the node.
-        unrolled: True for a loop whose body Warp repeats for each iteration.
-    """
+    """Statements that a syntax node emits without a call."""
 
     node: type[ast.AST]
-    recorded: bool = False
-    unrolled: bool = False
+    recorded: bool = False  # True once an operation was recorded for the node
+    unrolled: bool = False  # True for a loop whose body Warp repeats for each iteration
 
 
 @dataclass
@@ -50,10 +44,8 @@ class RecordedOperation:
     Attributes:
         function: Warp's function of a call, once it is resolved.
         site: The number of a product's site, and the values of alpha and beta.
-        solver: As in the operation.
         constants: Values of constant operands, by identity of the operand.
         statement: The statement that the reverse pass repeats, or empty.
-        changed: As in the operation.
     """
 
     name: str = ""
@@ -99,11 +91,9 @@ _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 # the groups of builtins in Warp's documentation that write to no number, apart from assignments and random states
-_READING_GROUPS = frozenset(
-    {
-        *("Scalar Math", "Vector Math", "Transformations", "Spatial Math", "Tile Primitives", "Utility", "Textures"),
-        *("Random", "Operators", "Code Generation", "Other"),
-    }
+_READING_GROUPS = (
+    *("Scalar Math", "Vector Math", "Transformations", "Spatial Math", "Tile Primitives", "Utility", "Textures"),
+    *("Random", "Operators", "Code Generation", "Other"),
 )
 
 
@@ -168,9 +158,8 @@ class Scalars:
         self.assigned: set[str] = set()
         self._affine: dict[int, Affine | None] = {}
         self._sources: dict[str, frozenset[str]] = {}  # by name of a result: the variables that it is computed from
-        self._made: dict[
-            int, tuple[str, Any, Any]
-        ] = {}  # by result: constructor, operand, and its value if it is known
+        # by result: constructor, operand, and its value if it is known
+        self._made: dict[int, tuple[str, Any, Any]] = {}
 
     def follow(self, call: RecordedOperation) -> None:
         """Stores the value of a call's result, if it is a constant or an affine expression."""
@@ -235,17 +224,12 @@ class TraceBuilder:
     """Builds the trace of one function, after Warp has generated the whole module and settled the storage of tiles.
 
     Args:
-        adjoint: Warp's Adjoint of the function.
         label_of: Returns the label of a traced function, by its Adjoint.
         effect_of: Returns the effect of a function, by Warp's function.
     """
 
     def __init__(
-        self,
-        adjoint: Any,
-        scalars: Scalars,
-        label_of: Callable[[Any], str],
-        effect_of: Callable[[Any], Effect],
+        self, adjoint: Any, scalars: Scalars, label_of: Callable[[Any], str], effect_of: Callable[[Any], Effect]
     ) -> None:
         self._adjoint = adjoint
         self._scalars = scalars

@@ -94,13 +94,6 @@ class Tracer:
         return self._generating.stack[-1][0]
 
     def recorder(self, adjoint: Any = None) -> Recorder | None:
-        """The recorder of the function that this thread generates.
-
-        Args:
-            adjoint: The expected function, or None for any.
-
-        Returns:
-            None if this thread generates another function, or one that is not recorded.
-        """
+        """The recorder of the function that this thread generates; None if it has none, or is not the given one."""
         current, recorder = self._generating.stack[-1]
         return recorder if adjoint is None or adjoint is current else None
