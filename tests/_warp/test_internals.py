@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -115,13 +114,3 @@ def test_this_warp_has_every_part(caplog: pytest.LogCaptureFixture) -> None:
                 assert hasattr(vars(adjoint)[path.rpartition(".")[2]], "__wrapped__")
         assert warp_tiles.plan(load(TEXT), arch=90, block_dim=64).loops_reason == ""
     assert caplog.records == []
-
-
-@pytest.mark.parametrize("path", ["codegen.Adjoint.build", "codegen.codegen_func_reverse"])
-def test_a_part_that_every_product_needs_refuses(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    wp.init()
-    owner, _, name = path.rpartition(".")
-    monkeypatch.delattr(find(owner), name)
-    with pytest.raises(warp_tiles.UnsupportedWarpError, match=re.escape(f"warp._src.{path}")):
-        warp_tiles.enable()
-    assert not warp_tiles.is_enabled()

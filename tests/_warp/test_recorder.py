@@ -7,13 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests._warp.generate import (
-    all_nodes,
-    generate,
-    loops_of,
-    operations_named,
-    trace_of,
-)
+from tests._warp.generate import all_nodes, generate, loops_of, operations_named, trace_of
 from tests.integration.helpers import gemm, load
 from tests.loop_forms import FORMS, RANGE, START, STORE, kernel, loop
 from warp_tiles.codegen.operations import Affine, Array, Effect, Operation, Product, Scalar, Tile

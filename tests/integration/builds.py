@@ -6,12 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.integration.helpers import (
-    cubin_symbols,
-    gemm,
-)
+from tests.integration.helpers import FORWARD_ONLY, cubin_symbols, gemm
 
-FORWARD_ONLY = "@wp.kernel(enable_backward=False)"
 TINY = gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY)
 
 

@@ -11,24 +11,11 @@ from typing import Any
 from tests.integration.helpers import REPOSITORY, gemm
 from tests.processes.forks import forked
 
-FORWARD_ONLY = "@wp.kernel(enable_backward=False)"
 PLAN_FIELDS = {
     "role", "m", "n", "k", "a_dtype", "b_dtype", "c_dtype", "precision", "arrangement", "leading_dimensions",
-    "threads", "arch", "needed", "reason", "provider", "key", "cached",
+    "threads", "arch", "needed", "reason", "provider", "key", "cached", "alignments", "symbol", "call", "function",
+    "kernels", "tile_config", "tile", "size", "dtypes", "choice", "no_gradient",
 }  # fmt: skip
-MORE_PLAN_FIELDS = {
-    "alignments",
-    "symbol",
-    "call",
-    "function",
-    "kernels",
-    "tile_config",
-    "tile",
-    "size",
-    "dtypes",
-    "choice",
-    "no_gradient",
-}
 COMPILE_FIELDS = {"name", "cubin", "cubin_bytes", "lto_builds", "lto_hits", "lto_bytes", "seconds"}
 
 MAIN = (

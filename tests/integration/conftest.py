@@ -15,6 +15,8 @@ from benchmarks.stand_in import StandIn
 from tests.integration.commands import MAIN, WITHOUT_GUARD, command, json_of
 from tests.integration.idle_modules import warp_module
 from warp_tiles._warp.internals import find
+from warp_tiles.providers.base import Recipe
+from warp_tiles.providers.mma import SolverProvider
 
 
 @pytest.fixture
@@ -64,6 +66,20 @@ def libmathdx_solvers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(find("build"), "build_lto_solver", build)
     return requests
+
+
+@pytest.fixture
+def refuse_solver(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes the compiler refuse the source of a solver function."""
+    text = SolverProvider.text
+
+    def refuse(function: str) -> None:
+        def broken(provider: SolverProvider, recipe: Recipe) -> str:
+            return "#error refused\n" * (recipe.variant.to_json()["solver"] == function) + text(provider, recipe)
+
+        monkeypatch.setattr(SolverProvider, "text", broken)
+
+    return refuse
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from warp_tiles.solver.variant import SolverVariant
 REPOSITORY = Path(__file__).resolve().parents[2]
 WARP_VERSION = tuple(int(part) for part in wp.__version__.split(".")[:2])
 
+FORWARD_ONLY = "@wp.kernel(enable_backward=False)"
 # parts of a kernel that multiplies one tile of each operand
 ARRAYS = "A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)"
 LOADS = """
@@ -49,6 +50,30 @@ def gemm(
 ) -> str:
     """Text of a float32 kernel that stores one product of an M x K and a K x N tile."""
     return f"{decorator}\ndef {name}({ARRAYS}):{LOADS.format(m=m, n=n, k=k)}\n    c = {call}{STORE}\n"
+
+
+def gemm_loop(
+    name: str = "gemm",
+    m: int = 64,
+    n: int = 64,
+    k: int = 32,
+    *,
+    decorator: str = "@wp.kernel",
+    dtype: str = "float32",
+    total: str = "float32",
+) -> str:
+    """Text of a kernel that adds products of M x K and K x N tiles in a loop, and stores their sum."""
+    return f"""
+{decorator}
+def {name}(A: wp.array2d(dtype=wp.{dtype}), B: wp.array2d(dtype=wp.{dtype}), C: wp.array2d(dtype=wp.{total})):
+    i, j = wp.tid()
+    c = wp.tile_zeros(shape=({m}, {n}), dtype=wp.{total}, storage="shared")
+    for step in range(0, A.shape[1], {k}):
+        a = wp.tile_load(A, shape=({m}, {k}), offset=(i * {m}, step), storage="shared")
+        b = wp.tile_load(B, shape=({k}, {n}), offset=(step, j * {n}), storage="shared")
+        wp.tile_matmul(a, b, c)
+    wp.tile_store(C, c, offset=(i * {m}, j * {n}))
+"""
 
 
 def load(text: str, **options: Any) -> ModuleType:

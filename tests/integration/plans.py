@@ -14,7 +14,6 @@ from warp_tiles.plan.planning import ModulePlan
 H, B, F, D = "float16", "bfloat16", "float32", "float64"
 ALL = ["forward", "adjoint_a", "adjoint_b"]
 ARCHS = (75, 80, 86, 87, 89, 90, 100, 103, 120, 121)
-FORWARD_ONLY = "@wp.kernel(enable_backward=False)"
 
 needs_tf32 = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="tile_matmul's precision argument came with Warp 1.19")
 SQUARE = Case(16, 16, 16)

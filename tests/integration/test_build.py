@@ -13,15 +13,8 @@ import warp as wp
 
 import warp_tiles
 from tests.codegen.modules import names_of
-from tests.integration.builds import FORWARD_ONLY, TINY, counts, kernels_in
-from tests.integration.helpers import (
-    ARRAYS,
-    STORE,
-    compile_module,
-    gemm,
-    load,
-    roles,
-)
+from tests.integration.builds import TINY, counts, kernels_in
+from tests.integration.helpers import ARRAYS, FORWARD_ONLY, STORE, compile_module, gemm, load, roles
 from tests.products import Case, assert_close, draw_inputs, make_kernel, reference, run, tolerance
 
 pytestmark = pytest.mark.usefixtures("enabled")

@@ -12,12 +12,7 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.builds import TINY, counts, kernels_in
-from tests.integration.helpers import (
-    compile_module,
-    load,
-    run_python,
-    variant_of,
-)
+from tests.integration.helpers import compile_module, load, run_python, variant_of
 from tests.nightly import some
 from tests.products import Case, make_kernel
 from warp_tiles._warp import installed

@@ -8,18 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.commands import (
-    COMPILE_FIELDS,
-    FORWARD_ONLY,
-    MAIN,
-    MORE_PLAN_FIELDS,
-    PLAN_FIELDS,
-    WITHOUT_GUARD,
-    command,
-    json_of,
-    usage_error,
-)
-from tests.integration.helpers import cubin_symbols, gemm
+from tests.integration.commands import COMPILE_FIELDS, MAIN, PLAN_FIELDS, WITHOUT_GUARD, command, json_of, usage_error
+from tests.integration.helpers import FORWARD_ONLY, cubin_symbols, gemm
 from tests.integration.solvers import solver
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.launch.script import PLANNED
@@ -36,7 +26,7 @@ def test_plan(folder: Path, name: str) -> None:
     assert module["kernels"] == ["gemm"]
     assert module["arch"] == 90
     for variant in module["variants"]:
-        assert set(variant) == PLAN_FIELDS | MORE_PLAN_FIELDS
+        assert set(variant) == PLAN_FIELDS
         assert (variant["m"], variant["n"], variant["k"]) == (16, 16, 16)
         assert variant["a_dtype"] == variant["b_dtype"] == variant["c_dtype"] == "float32"
         assert (variant["precision"], variant["threads"], variant["arch"]) == ("default", 64, 90)
@@ -110,7 +100,7 @@ def test_plan_of_solvers(folder: Path) -> None:
     (folder / "solvers.py").write_text(SOLVERS)
     (module,) = json_of(command("plan", folder / "solvers.py", cache=folder / "lto"))["modules"]
     for row in module["variants"]:
-        assert set(row) == PLAN_FIELDS | MORE_PLAN_FIELDS | {"solver", "columns", "dtype", "in_place"}
+        assert set(row) == PLAN_FIELDS | {"solver", "columns", "dtype", "in_place"}
         assert {row[name] for name in ("m", "k", "a_dtype", "b_dtype", "c_dtype", "precision")} == {None}
         assert row["symbol"].startswith(f"wt_{row['solver']}_")
         assert row["tile_config"].keys() == {"lanes"}
@@ -129,7 +119,7 @@ def test_plan_of_solvers_on_the_scalar_path(folder: Path) -> None:
     (folder / "solvers.py").write_text(SOLVERS)
     (module,) = json_of(command("plan", "--policy", "scalar", folder / "solvers.py"))["modules"]
     for row in module["variants"]:
-        assert set(row) == PLAN_FIELDS | MORE_PLAN_FIELDS
+        assert set(row) == PLAN_FIELDS
         assert (row["provider"], row["symbol"], row["arrangement"]) == ("scalar", "", None)
         assert "the setting policy (command line) is 'scalar'" in row["reason"]
 

@@ -8,8 +8,8 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.integration.commands import FORWARD_ONLY, MAIN, WITHOUT_GUARD, command, json_of
-from tests.integration.helpers import REPOSITORY, gemm, load
+from tests.integration.commands import MAIN, WITHOUT_GUARD, command, json_of
+from tests.integration.helpers import FORWARD_ONLY, REPOSITORY, gemm, load
 from tests.nightly import some
 from warp_tiles._warp.internals import find
 from warp_tiles.store.cache import Cache

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.commands import FORWARD_ONLY, WITHOUT_GUARD, command, json_of
-from tests.integration.helpers import gemm
+from tests.integration.commands import WITHOUT_GUARD, command, json_of
+from tests.integration.helpers import FORWARD_ONLY, gemm
 
 
 def test_run_with_a_report_and_arguments(folder: Path) -> None:

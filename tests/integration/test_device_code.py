@@ -120,27 +120,22 @@ def check_code(name: str, variant: GemmProblem, instruction: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "c", "tf32", "arch", "instruction"),
-    some(sorted(COMBINATIONS, key=lambda one: one[4] != 90), 5),
+    ("name", "a", "b", "c", "tf32", "arch", "instruction"),
+    [
+        *some([("cublasdx", *one) for one in sorted(COMBINATIONS, key=lambda one: one[4] != 90)], 5),
+        *(("mma", *one) for one in OWN_COMBINATIONS),
+    ],
     ids=ids,
 )
-def test_every_dtype_on_every_architecture(a: str, b: str, c: str, tf32: bool, arch: int, instruction: str) -> None:
-    if tf32 and WARP_VERSION < (1, 19):
-        pytest.skip("tile_matmul's precision argument came with Warp 1.19")
-    # on sm_75, cuBLASDx's database uses no tensor cores for smaller tiles of halves
-    size, threads = (128, 128) if arch == 75 and a == H else (32, 64)
-    variant = forward_variant(Case(size, size, 32, a, b, c, threads=threads, tf32=tf32, backward=False), arch)
-    check_code("cublasdx", variant, instruction)
-
-
-@pytest.mark.parametrize(("a", "b", "c", "tf32", "arch", "instruction"), OWN_COMBINATIONS, ids=ids)
-def test_every_dtype_on_every_architecture_by_mma(
-    a: str, b: str, c: str, tf32: bool, arch: int, instruction: str
+def test_every_dtype_on_every_architecture(
+    name: str, a: str, b: str, c: str, tf32: bool, arch: int, instruction: str
 ) -> None:
     if tf32 and WARP_VERSION < (1, 19):
         pytest.skip("tile_matmul's precision argument came with Warp 1.19")
-    variant = forward_variant(Case(32, 32, 32, a, b, c, threads=64, tf32=tf32, backward=False), arch)
-    check_code("mma", variant, instruction)
+    # on sm_75, cuBLASDx's database uses no tensor cores for smaller tiles of halves
+    size, threads = (128, 128) if name == "cublasdx" and arch == 75 and a == H else (32, 64)
+    case = Case(size, size, 32, a, b, c, threads=threads, tf32=tf32, backward=False)
+    check_code(name, forward_variant(case, arch), instruction)
 
 
 def test_a_missing_instruction_would_be_seen() -> None:

@@ -9,7 +9,9 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.integration.helpers import WARP_VERSION, gemm, load
+from tests.integration.helpers import FORWARD_ONLY, WARP_VERSION, gemm, load, roles
+from tests.integration.plans import ALL
+from tests.integration.solvers import CALLS, IN_PLACE, solver
 from warp_tiles._warp import tracing
 from warp_tiles._warp.internals import REQUIRED, SOLVERS, SUPPORTED_VERSIONS, check_internals, find
 
@@ -20,40 +22,21 @@ def helper(a: wp.tile(dtype=wp.float32, shape=(16, 16)), b: wp.tile(dtype=wp.flo
     return wp.tile_matmul(a, b)
 
 """
+# wp.tile_matmul is not a Python object; it exists only inside kernels and in Warp's own table
 CAPTURED = "from warp._src.context import builtin_functions\nmm = builtin_functions['tile_matmul']\n\n"
 WITH_PRODUCTS = {
     "a call": gemm(),
+    "the package's own name": "import warp\n\n" + gemm(call="warp.tile_matmul(a, b)"),
     "another name of the package": "import warp as other\n\n" + gemm(call="other.tile_matmul(a, b)"),
     "a captured builtin": CAPTURED + gemm(call="mm(a, b)"),
     "an attribute": "import types\n" + CAPTURED + "ops = types.SimpleNamespace(go=mm)\n\n" + gemm(call="ops.go(a, b)"),
     "a helper": HELPER + gemm(call="helper(a, b)"),
-    "a forward-only kernel": gemm(decorator="@wp.kernel(enable_backward=False)"),
+    "a forward-only kernel": gemm(decorator=FORWARD_ONLY),
 }
 if WARP_VERSION >= (1, 19):  # in older versions a static expression cannot be a builtin function
     WITH_PRODUCTS["a static expression"] = CAPTURED + gemm(call="wp.static(mm)(a, b)")
-CHOLESKY = """
-@wp.kernel
-def factor(A: wp.array2d(dtype=wp.float32), L: wp.array2d(dtype=wp.float32)):
-    a = wp.tile_load(A, shape=(16, 16), storage="shared")
-    wp.tile_store(L, wp.tile_cholesky(a))
-"""
-SOLVER_CALLS = [
-    "wp.tile_cholesky(a)",
-    'wp.tile_cholesky(a, fill_mode="upper")',
-    "wp.tile_cholesky_solve(a, a)",
-    "wp.tile_lower_solve(a, a)",
-    "wp.tile_upper_solve(a, a)",
-    "wp.tile_cholesky_inplace(a)",
-    "wp.tile_cholesky_solve_inplace(a, a)",
-    "wp.tile_lower_solve_inplace(a, a)",
-    "wp.tile_upper_solve_inplace(a, a)",
-]
-SOLVER = """
-@wp.kernel
-def solver(A: wp.array2d(dtype=wp.float32)):
-    a = wp.tile_load(A, shape=(16, 16), storage="shared")
-    {call}
-"""
+CHOLESKY = solver("tile_cholesky")
+SOLVER_CALLS = {call: solver(call) for call in CALLS} | {"upper": solver("tile_cholesky", 'a, fill_mode="upper"')}
 
 
 @pytest.fixture(autouse=True)
@@ -83,12 +66,14 @@ def test_a_module_without_products_keeps_its_hash() -> None:
 
 
 @pytest.mark.parametrize("text", WITH_PRODUCTS.values(), ids=WITH_PRODUCTS.keys())
-def test_a_module_with_products_gets_another_hash(text: str) -> None:
+def test_a_module_with_products_gets_another_hash_and_a_plan(text: str) -> None:
     module = load(text)
     before = warp_hash(module)
     with warp_tiles.enabled():
         assert warp_hash(module) != before
+        plan = warp_tiles.plan(module, arch=90, block_dim=64)
     assert warp_hash(module) == before
+    assert roles(plan, needed=True) == (["forward"] if FORWARD_ONLY in text else ALL)
 
 
 def test_modules_of_different_products_have_different_hashes() -> None:
@@ -108,7 +93,7 @@ def test_the_hash_is_the_same_in_every_block_size_variant() -> None:
 
 @pytest.mark.parametrize("call", SOLVER_CALLS)
 def test_a_module_with_a_solver_gets_another_hash(call: str) -> None:
-    module = load(SOLVER.format(call=call), enable_backward="inplace" in call)
+    module = load(SOLVER_CALLS[call], enable_backward=call in IN_PLACE)
     before = warp_hash(module)
     with warp_tiles.enabled():
         assert warp_hash(module) != before

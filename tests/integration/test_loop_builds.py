@@ -8,31 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.codegen.modules import macros
-from tests.integration.helpers import compile_module, generated_source, load
+from tests.integration.helpers import compile_module, gemm_loop, generated_source, load
 from tests.mixed_tiles import mixed_tiles
 from tests.nightly import some
 from warp_tiles import settings
 
-KERNEL = """
-import warp as wp
-
-
-@wp.kernel
-def gemm(A: wp.array2d(dtype=wp.{dtype}), B: wp.array2d(dtype=wp.{dtype}), C: wp.array2d(dtype=wp.float32)):
-    i, j = wp.tid()
-    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
-    for step in range(A.shape[1] // 32):
-        a = wp.tile_load(A, shape=(64, 32), offset=(i * 64, step * 32), storage="shared")
-        b = wp.tile_load(B, shape=(32, 64), offset=(step * 32, j * 64), storage="shared")
-        wp.tile_matmul(a, b, c)
-    wp.tile_store(C, c, offset=(i * 64, j * 64))
-"""
 ASYNC = re.compile(r"cp\.async\.cg\.shared\.global")
 VECTOR_ADD = re.compile(r"red\.\S*global\.\S*v4\.(?:f32|f16x2|bf16x2)")
 
 
 def ptx_of(tmp_path: Path, dtype: str, arch: int) -> str:
-    module = load(KERNEL.format(dtype=dtype), block_dim=128)
+    module = load(gemm_loop(dtype=dtype), block_dim=128)
     output, record = compile_module(module, tmp_path, arch, use_ptx=True)
     assert record["linker"] == "warp_tiles", record
     return output.read_text()
@@ -44,14 +30,8 @@ def ptx_of(tmp_path: Path, dtype: str, arch: int) -> str:
     some(
         [
             *(("float16", 75), ("bfloat16", 80), ("float32", 90), ("float16", 120), ("float16", 80), ("float16", 90)),
-            *(
-                ("bfloat16", 75),
-                ("bfloat16", 90),
-                ("bfloat16", 120),
-                ("float32", 75),
-                ("float32", 80),
-                ("float32", 120),
-            ),
+            *(("bfloat16", arch) for arch in (75, 90, 120)),
+            *(("float32", arch) for arch in (75, 80, 120)),
         ],
         3,
     ),

@@ -10,16 +10,15 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.integration.helpers import compile_module, generated_source, load
-from tests.integration.test_loop_builds import KERNEL
+from tests.integration.helpers import FORWARD_ONLY, compile_module, gemm_loop, generated_source, load
 from warp_tiles.compile.compiler import LinkRequest
 
 pytestmark = pytest.mark.usefixtures("enabled")
-FORWARD_ONLY = KERNEL.replace("@wp.kernel\n", "@wp.kernel(enable_backward=False)\n")
+FORWARD = gemm_loop(decorator=FORWARD_ONLY, dtype="float16")
 
 
 def loop_module() -> Any:
-    return load(FORWARD_ONLY.format(dtype="float16"), block_dim=128)
+    return load(FORWARD, block_dim=128)
 
 
 def instruction_of(record: dict[str, Any], folder: Path) -> str:
@@ -62,7 +61,7 @@ def test_a_link_that_fails_here_leaves_mma_to_warp(tmp_path: Path, monkeypatch: 
 
 
 def test_a_debug_build_has_mma(tmp_path: Path) -> None:
-    module = load(FORWARD_ONLY.format(dtype="float16"), block_dim=128, mode="debug")
+    module = load(FORWARD, block_dim=128, mode="debug")
     assert warp_tiles.plan(module, arch=90, block_dim=128).target == "sm_90"
     _, record = compile_module(module, tmp_path, 90)
     assert (record["linker"], record["target"]) == ("warp", "sm_90")
@@ -111,18 +110,8 @@ def test_ptx_has_mma_for_any_gpu_from_sm_90_on(tmp_path: Path) -> None:
     assert "mma.sync" in ptx
 
 
-FLOAT32 = """
-@wp.kernel(enable_backward={backward})
-def {name}(A: wp.array2d(dtype=float), B: wp.array2d(dtype=float), C: wp.array2d(dtype=float)):
-    i, j = wp.tid()
-    c = wp.tile_zeros(shape=(128, {n}), dtype=float, storage="shared")
-    for k in range(0, A.shape[1], {k}):
-        a = wp.tile_load(A, shape=(128, {k}), offset=(i * 128, k), storage="shared")
-        b = wp.tile_load(B, shape=({k}, {n}), offset=(k, j * {n}), storage="shared")
-        wp.tile_matmul(a, b, c)
-    wp.tile_store(C, c, offset=(i * 128, j * {n}))
-"""
-SMALL, LARGE = {"name": "small", "n": 128, "k": 32}, {"name": "large", "n": 256, "k": 16}
+SMALL: dict[str, Any] = {"name": "small", "m": 128, "n": 128, "k": 32}
+LARGE: dict[str, Any] = {"name": "large", "m": 128, "n": 256, "k": 16}
 
 
 @pytest.mark.parametrize(
@@ -138,7 +127,8 @@ SMALL, LARGE = {"name": "small", "n": 128, "k": 32}, {"name": "large", "n": 256,
 def test_stages_fit_the_register_limit_of_the_module(
     kernels: list[dict[str, Any]], backward: bool, settings: dict[str, Any], stages: int, limit: int | None
 ) -> None:
-    module = load("".join(FLOAT32.format(**kernel, backward=backward) for kernel in kernels), block_dim=256)
+    decorator = "@wp.kernel" if backward else FORWARD_ONLY
+    module = load("".join(gemm_loop(**kernel, decorator=decorator) for kernel in kernels), block_dim=256)
     with warp_tiles.override(**settings):
         plan = warp_tiles.plan(module, arch=90, block_dim=256).to_json()
     loop = next(loop for loop in plan["loops"] if loop["kernel"] == "small")
@@ -147,7 +137,7 @@ def test_stages_fit_the_register_limit_of_the_module(
 
 def test_no_memory_is_reserved_for_a_stage_that_is_not_used(tmp_path: Path) -> None:
     """The kernel reserves what a link by Warp needs too. With a fourth stage only one block would be resident."""
-    generated_source(load(FLOAT32.format(**SMALL, backward=False), block_dim=256), tmp_path)
+    generated_source(load(gemm_loop(**SMALL, decorator=FORWARD_ONLY), block_dim=256), tmp_path)
     (meta,) = (json.loads(path.read_text()) for path in tmp_path.glob("*.meta"))
     tiles = 4 * (32 * (128 + 128) + 128 * 128)
     (found,) = (value for name, value in meta.items() if name.endswith("forward_smem_bytes"))
@@ -155,6 +145,6 @@ def test_no_memory_is_reserved_for_a_stage_that_is_not_used(tmp_path: Path) -> N
 
 
 def test_the_register_limit_of_another_architecture_counts_too() -> None:
-    module = load(FLOAT32.format(**SMALL, backward=False), block_dim=256)
+    module = load(gemm_loop(**SMALL, decorator=FORWARD_ONLY), block_dim=256)
     plan = warp_tiles.plan(module, arch=100, block_dim=256).to_json()
     assert (plan["loops"][0]["stages"], plan["register_limit"]) == (3, 128)

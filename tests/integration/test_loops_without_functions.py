@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 import warp_tiles
-from tests.integration.helpers import compile_module, load, roles
-from tests.integration.test_loop_builds import KERNEL
-from tests.integration.test_loop_targets import FORWARD_ONLY
+from tests.integration.helpers import compile_module, gemm_loop, load, roles
+from tests.integration.test_loop_targets import FORWARD
 from tests.nightly import some
 
-FORWARD = FORWARD_ONLY.format(dtype="float16")
 pytestmark = pytest.mark.usefixtures("enabled")
 
 
@@ -32,7 +30,7 @@ def test_a_module_without_functions_is_linked_limited_and_kept(tmp_path: Path, a
 
 
 def test_a_loop_and_its_reverse_pass_need_no_function() -> None:
-    plan = warp_tiles.plan(load(KERNEL.format(dtype="float16")), arch=90, block_dim=128)
+    plan = warp_tiles.plan(load(gemm_loop(dtype="float16")), arch=90, block_dim=128)
     assert plan is not None
     assert roles(plan, needed=True) == ["forward", "adjoint_a", "adjoint_b"]
     assert {variant.provider for variant in plan.variants} == {"stages"}
@@ -41,7 +39,7 @@ def test_a_loop_and_its_reverse_pass_need_no_function() -> None:
 
 def test_an_adjoint_without_stages_builds_its_functions_alone(tmp_path: Path) -> None:
     """With a break in the loop, the reverse pass has no stages."""
-    text = KERNEL.format(dtype="float16").replace(
+    text = gemm_loop(dtype="float16").replace(
         "        wp.tile_matmul(a, b, c)", "        wp.tile_matmul(a, b, c)\n        if step > 100:\n            break"
     )
     _, record = compile_module(load(text, block_dim=128), tmp_path)

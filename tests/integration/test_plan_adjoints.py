@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.helpers import gemm, roles, single_variant, variant_of
-from tests.integration.plans import ALL, FORWARD_ONLY, HELPER, TILE, caller, plan
+from tests.integration.helpers import FORWARD_ONLY, gemm, roles, single_variant, variant_of
+from tests.integration.plans import ALL, HELPER, TILE, caller, plan
 from warp_tiles.gemm.problem import Role
 
 pytestmark = pytest.mark.usefixtures("enabled")

@@ -1,4 +1,4 @@
-"""Plans of generic kernels and of aliases, and refused operands. Nothing is built."""
+"""Plans of generic kernels, and refused operands. Nothing is built."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.integration.helpers import gemm, load, roles, single_variant, variant_of
-from tests.integration.plans import ALL, FORWARD_ONLY, HELPER, SQUARE, B, D, F, H, caller, needs_tf32, plan, plan_case
+from tests.integration.helpers import FORWARD_ONLY, gemm, load, roles, single_variant, variant_of
+from tests.integration.plans import ALL, HELPER, SQUARE, B, D, F, H, caller, needs_tf32, plan, plan_case
 from tests.products import Case, make_kernel
 from warp_tiles.gemm.problem import Role
 
 pytestmark = pytest.mark.usefixtures("enabled")
 
 
-# ---- generic kernels and aliases
+# ---- generic kernels
 
 GENERIC = """
 @wp.kernel
@@ -80,24 +80,6 @@ def test_instances_of_a_generic_kernel_have_their_types_and_loops_their_lines() 
 def test_a_generic_kernel_without_overloads_needs_nothing() -> None:
     text = "from typing import Any\n\n" + GENERIC.partition("for dtype")[0]
     assert plan(text).variants == ()
-
-
-# wp.tile_matmul is not a Python object; it exists only inside kernels and in Warp's own table
-ALIASES = {
-    "import warp": ("import warp", "warp.tile_matmul(a, b)"),
-    "import warp as other": ("import warp as other", "other.tile_matmul(a, b)"),
-    "a global": ("from warp._src.context import builtin_functions\nmm = builtin_functions['tile_matmul']", "mm(a, b)"),
-    "an attribute": (
-        "import types\nfrom warp._src.context import builtin_functions\n"
-        "ops = types.SimpleNamespace(mm=builtin_functions['tile_matmul'])",
-        "ops.mm(a, b)",
-    ),
-}
-
-
-@pytest.mark.parametrize(("preamble", "call"), ALIASES.values(), ids=ALIASES.keys())
-def test_aliases(preamble: str, call: str) -> None:
-    assert roles(plan(f"{preamble}\n\n{gemm(call=call)}"), needed=True) == ALL
 
 
 def test_a_module_without_products_has_an_empty_plan() -> None:

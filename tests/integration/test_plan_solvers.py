@@ -9,8 +9,8 @@ import pytest
 import warp_tiles
 from tests._warp.generate import generate
 from tests.codegen.modules import declared, macros
-from tests.integration.helpers import load, solver_of
-from tests.integration.plans import FORWARD_ONLY, plan
+from tests.integration.helpers import FORWARD_ONLY, load, solver_of
+from tests.integration.plans import plan
 from tests.integration.solvers import CALLS, FUNCTIONS, IN_PLACE, solver
 from warp_tiles.build.functions import planned_functions
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant

@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,20 +14,13 @@ import warp as wp
 
 import warp_tiles
 from benchmarks.stand_in import ALIAS, StandIn
-from tests.integration.helpers import gemm, load
+from tests.integration.helpers import FORWARD_ONLY, gemm, load
+from tests.integration.idle_modules import PLAIN, plain, warp_module
 from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.reload import Prefetches
 from warp_tiles.errors import PlanError
-
-PLAIN = """
-N = {value}
-
-@wp.kernel
-def plain(out: wp.array(dtype=int)):
-    out[wp.tid()] = {expression}
-"""
 
 
 class Compiler:
@@ -77,14 +69,6 @@ def wait_for_all() -> None:
     until(lambda: not prefetches().pending)
 
 
-def plain(value: int = 1, expression: str = "N") -> ModuleType:
-    return load(PLAIN.format(value=value, expression=expression))
-
-
-def warp_module(module: ModuleType) -> Any:
-    return wp.get_module(module.__name__)
-
-
 # ---- one module
 
 
@@ -100,8 +84,8 @@ def test_a_launch_finds_the_compiled_file(device: StandIn, compiler: Compiler) -
 
 
 def test_a_module_of_one_kernel_is_compiled_ahead(device: StandIn, compiler: Compiler) -> None:
-    module = load(PLAIN.format(value=1, expression="N").replace("@wp.kernel", '@wp.kernel(module="unique")'))
-    kernel = module.plain
+    text = PLAIN.format(value=1, more="", backward=False, expression="float(N)")
+    kernel = load(text.replace("(enable", '(module="unique", enable')).plain
     assert kernel.module.hashers, "Warp has hashed it to name it"
     installed().prefetch([kernel.module], ALIAS, None)
     wait_for_all()
@@ -110,7 +94,7 @@ def test_a_module_of_one_kernel_is_compiled_ahead(device: StandIn, compiler: Com
 
 
 def test_products_are_built_ahead(device: StandIn, compiler: Compiler) -> None:
-    module = load(gemm(decorator="@wp.kernel(enable_backward=False)"))
+    module = load(gemm(decorator=FORWARD_ONLY))
     warp_tiles.prefetch(module, device=ALIAS)
     wait_for_all()
     device.load(module.__name__)
@@ -148,7 +132,7 @@ def test_a_launch_does_not_wait_for_modules_before_its_own(device: StandIn, comp
 # ---- changes after the prefetch
 
 
-@pytest.mark.parametrize("expression", ["N", "N + 1"])
+@pytest.mark.parametrize("expression", ["float(N)", "float(N + 1)"])
 def test_a_constant_that_changes_later_counts(device: StandIn, compiler: Compiler, expression: str) -> None:
     module = plain(1, expression)
     warp_tiles.prefetch(module, device=ALIAS)
@@ -159,7 +143,7 @@ def test_a_constant_that_changes_later_counts(device: StandIn, compiler: Compile
 
 
 def test_a_changed_setting_counts(device: StandIn) -> None:
-    module = load(gemm(decorator="@wp.kernel(enable_backward=False)"))
+    module = load(gemm(decorator=FORWARD_ONLY))
     warp_tiles.prefetch(module, device=ALIAS)
     wait_for_all()
     with warp_tiles.override(provider="scalar"):
@@ -238,7 +222,7 @@ def test_code_of_a_constant_that_changes_meanwhile_is_not_stored(
 
 
 def test_code_of_a_setting_that_changes_meanwhile_is_not_stored(device: StandIn, gate: Gate) -> None:
-    module = load(gemm(decorator="@wp.kernel(enable_backward=False)"))
+    module = load(gemm(decorator=FORWARD_ONLY))
     with warp_tiles.override(provider="scalar"):
         warp_tiles.prefetch(module, device=ALIAS)
         assert gate.reached.wait(60)
@@ -248,7 +232,7 @@ def test_code_of_a_setting_that_changes_meanwhile_is_not_stored(device: StandIn,
 
 
 def test_a_setting_that_changes_during_a_load_counts(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = load(gemm(decorator="@wp.kernel(enable_backward=False)"))
+    module = load(gemm(decorator=FORWARD_ONLY))
     original = find("context.Module")._run_codegen
     blocks = [warp_tiles.override(provider="scalar")]
 

@@ -15,10 +15,9 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.integration.helpers import REPOSITORY, gemm, load, run_python
+from tests.integration.helpers import FORWARD_ONLY, REPOSITORY, gemm, load, run_python
 from warp_tiles.store.cache import Cache
 
-FORWARD_ONLY = "@wp.kernel(enable_backward=False)"
 PROCESSES = 2
 
 # compiles the kernels of a file after a line on standard input, and prints the record

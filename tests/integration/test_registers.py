@@ -12,7 +12,7 @@ import pytest
 
 import warp_tiles
 from benchmarks.speed.cubin import registers as registers_of
-from tests.integration.helpers import compile_module, load
+from tests.integration.helpers import FORWARD_ONLY, compile_module, gemm_loop, load
 from warp_tiles.gemm.hardware import resident_blocks
 
 KERNEL = """
@@ -36,17 +36,6 @@ CASES = {
     "fp32 8x8x8 and its adjoint": (("float32", "default", (8, 8, 8), 128, True), {"forward": 48, "backward": 64}),
     "fp32 24x24x24 and its adjoint": (("float32", "default", (24, 24, 24), 64, True), {"forward": 56, "backward": 136}),
 }
-LOOP = """
-@wp.kernel(enable_backward=False)
-def gemm(A: wp.array2d(dtype=wp.float64), B: wp.array2d(dtype=wp.float64), C: wp.array2d(dtype=wp.float64)):
-    i, j = wp.tid()
-    c = {start}
-    for t in range(0, A.shape[1], 16):
-        a = wp.tile_load(A, shape=(64, 16), offset=(i * 64, t), storage="shared")
-        b = wp.tile_load(B, shape=(16, 64), offset=(t, j * 64), storage="shared")
-        wp.tile_matmul(a, b, c)
-    wp.tile_store(C, c, offset=(i * 64, j * 64))
-"""
 ZEROS = 'wp.tile_zeros(shape=(64, 64), dtype=wp.float64, storage="shared")'
 LOADED = 'wp.tile_load(C, shape=(64, 64), offset=(i * 64, j * 64), storage="shared")'
 SLACK = 7  # registers are allocated in eights
@@ -74,24 +63,15 @@ def test_small_products_leave_registers_to_other_blocks(tmp_path: Path, name: st
 @pytest.mark.usefixtures("enabled")
 def test_a_start_value_takes_no_registers_from_a_loop_of_float64(tmp_path: Path) -> None:
     found = []
+    text = gemm_loop(m=64, n=64, k=16, decorator=FORWARD_ONLY, dtype="float64", total="float64")
+    assert ZEROS in text
     for number, start in enumerate((ZEROS, LOADED)):
-        cubin, _ = compile_module(load(LOOP.format(start=start), block_dim=128), tmp_path / str(number))
+        cubin, _ = compile_module(load(text.replace(ZEROS, start), block_dim=128), tmp_path / str(number))
         found.append(registers(cubin.read_bytes())["forward"])
     zeros, loaded = found
     assert loaded <= zeros + SLACK
 
 
-STAGED = """
-@wp.kernel(enable_backward=False)
-def gemm(A: wp.array2d(dtype=wp.{dtype}), B: wp.array2d(dtype=wp.{dtype}), C: wp.array2d(dtype=wp.{total})):
-    i, j = wp.tid()
-    c = wp.tile_zeros(shape=({m}, {n}), dtype=wp.{total}, storage="shared")
-    for t in range(0, A.shape[1], {k}):
-        a = wp.tile_load(A, shape=({m}, {k}), offset=(i * {m}, t), storage="shared")
-        b = wp.tile_load(B, shape=({k}, {n}), offset=(t, j * {n}), storage="shared")
-        wp.tile_matmul(a, b, c)
-    wp.tile_store(C, c, offset=(i * {m}, j * {n}))
-"""
 FACTOR = """
 @wp.kernel(enable_backward=False)
 def solve(A: wp.array2d(dtype=wp.float64), B: wp.array2d(dtype=wp.float64), C: wp.array2d(dtype=wp.float64)):
@@ -128,7 +108,8 @@ STAGES = {  # tiles, threads, dtype and architecture of loops with stages
 def test_as_many_blocks_are_resident_as_stages_were_chosen_for(tmp_path: Path, name: str) -> None:
     """The estimate of registers is too low if the registers of the cubin leave room for fewer blocks."""
     (m, n, k), threads, dtype, arch = STAGES[name]
-    text = STAGED.format(m=m, n=n, k=k, dtype=dtype, total="float64" if dtype == "float64" else "float32")
+    total = "float64" if dtype == "float64" else "float32"
+    text = gemm_loop("gemm", m, n, k, decorator=FORWARD_ONLY, dtype=dtype, total=total)
     cubin, record = compile_module(load(text, block_dim=threads), tmp_path, arch)
     (loop,) = record["loops"]
     used = registers(cubin.read_bytes())["forward"]

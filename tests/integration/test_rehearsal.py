@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import sys
 from collections.abc import Callable
@@ -14,8 +15,8 @@ import pytest
 import warp as wp
 
 from benchmarks.stand_in import StandIn
-from tests.integration.commands import FORWARD_ONLY, command
-from tests.integration.helpers import gemm, load
+from tests.integration.commands import command
+from tests.integration.helpers import FORWARD_ONLY, gemm, load
 from tests.integration.test_idle import SEEN
 from tests.waiting import until
 from warp_tiles._warp import installed
@@ -48,6 +49,12 @@ def rehearsed(program: Callable[[], object], device: StandIn | None = None) -> t
     return answer
 
 
+def launch(kernel: Any, array: Any = None, **options: Any) -> None:
+    """Launch a kernel with an array, by default of one number."""
+    array = wp.zeros(1, dtype=float, device="cpu") if array is None else array
+    wp.launch(kernel, dim=1, inputs=[array], device="cpu", **options)
+
+
 def built() -> int:
     """The number of modules that were built since the rehearsal."""
     return sum(not record.found for record in installed().engine.recorder.records)
@@ -74,15 +81,14 @@ def test_what_a_program_launches_is_compiled_and_its_launches_find_it(device: St
 
 def test_a_kernel_that_is_added_after_a_launch_is_compiled_too(device: StandIn) -> None:
     module = load(KERNEL.format(name="first", value=1.0))
-    out = [wp.zeros(1, dtype=float, device="cpu")]
 
     def program() -> None:
-        wp.launch(module.first, dim=1, inputs=out, device="cpu")
+        launch(module.first)
         exec(
             compile(Path(str(module.__file__)).read_text().replace("first", "second"), str(module.__file__), "exec"),
             vars(module),
         )
-        wp.launch(module.second, dim=1, inputs=out, device="cpu")
+        launch(module.second)
 
     assert rehearsed(program, device) == (2, "")
     device.load(module.__name__)
@@ -96,8 +102,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> tuple[list[ModuleType], list[IdleMod
     The modules are in the order of their launches.
     """
     caller = KERNEL.format(name="last", value=2.0) + "def program(first):\n    launch(first)\n    launch(last)\n"
-    modules, out = [load(KERNEL.format(name="first", value=1.0)), load(caller)], wp.zeros(1, dtype=float, device="cpu")
-    launch = lambda kernel: wp.launch(kernel, dim=1, inputs=[out], block_dim=64, device="cpu")  # noqa: E731
+    modules = [load(KERNEL.format(name="first", value=1.0)), load(caller)]
     order, compiled = list[IdleModule](), rehearsal.compiled
 
     def note(engine: Any, one: IdleModule) -> bool:
@@ -106,7 +111,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> tuple[list[ModuleType], list[IdleMod
 
     monkeypatch.setattr(rehearsal, "compiled", note)
     monkeypatch.setattr(rehearsal, "available_cores", lambda: 1)
-    monkeypatch.setitem(vars(modules[1]), "launch", launch)
+    monkeypatch.setitem(vars(modules[1]), "launch", functools.partial(launch, block_dim=64))
     return modules, order
 
 
@@ -149,21 +154,18 @@ def test_a_question_about_occupancy_loads_nothing_and_is_answered(device: StandI
 def test_a_kernel_of_a_module_of_its_own_is_compiled(device: StandIn) -> None:
     text = KERNEL.format(name="unique", value=6.0).replace("(enable", '(module="unique", enable')
     kernel = load(text).unique
-    out = wp.zeros(1, dtype=float, device="cpu")
     assert kernel.module.hashers, "Warp has hashed it to name it"
-    program = lambda: wp.launch(kernel, dim=1, inputs=[out], device="cpu")  # noqa: E731
-    assert rehearsed(program, device) == (1, "")
+    assert rehearsed(lambda: launch(kernel), device) == (1, "")
 
 
 def test_deferred_static_expressions_are_evaluated_at_the_launch(device: StandIn) -> None:
     other = load(SEEN)
     module = load(KERNEL.format(name="plain", value="late(7.0)").replace("@wp.kernel", "late = wp.abs\n@wp.kernel"))
     module.late = other.late  # type: ignore[attr-defined]
-    out = wp.zeros(1, dtype=float, device="cpu")
 
     def program() -> None:
         assert not other.seen
-        wp.launch(module.plain, dim=1, inputs=[out], device="cpu")
+        launch(module.plain)
         assert other.seen
 
     assert rehearsed(program, device) == (1, "")
@@ -171,9 +173,8 @@ def test_deferred_static_expressions_are_evaluated_at_the_launch(device: StandIn
 
 def test_deferred_static_expressions_of_the_kernel_itself_are_evaluated(device: StandIn) -> None:
     module = load("seen = []\ndef evaluate(i): return seen.append(i) or float(i)\n" + OWN_STATIC)
-    out = wp.zeros(1, dtype=float, device="cpu")
     assert wp.get_module(module.__name__).has_unresolved_static_expressions
-    assert rehearsed(lambda: wp.launch(module.plain, dim=1, inputs=[out], device="cpu"), device) == (1, "")
+    assert rehearsed(lambda: launch(module.plain), device) == (1, "")
 
 
 def test_another_instance_of_a_generic_kernel_is_compiled(device: StandIn) -> None:
@@ -184,19 +185,18 @@ def test_another_instance_of_a_generic_kernel_is_compiled(device: StandIn) -> No
 
     def program() -> None:
         for array in arrays:
-            wp.launch(module.plain, dim=1, inputs=[array], device="cpu")
+            launch(module.plain, array)
 
     assert rehearsed(program, device) == (2, "")
 
 
 def test_a_program_that_launches_nothing_new_is_ended(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load(KERNEL.format(name="plain", value=8.0))
-    out = wp.zeros(1, dtype=float, device="cpu")
 
     def program() -> None:
         while True:
             with contextlib.suppress(Exception):
-                wp.launch(module.plain, dim=1, inputs=[out], device="cpu")
+                launch(module.plain)
 
     monkeypatch.setattr(rehearsal, "QUIET_S", 0.2)
     assert rehearsed(program, device) == (1, "")
@@ -208,11 +208,10 @@ def test_a_cache_that_keeps_nothing_ends_the_compilations(device: StandIn, monke
 
     monkeypatch.setattr(rehearsal, "compiled", fail)
     modules = [load(KERNEL.format(name="plain", value=f"{number}.5")) for number in range(3)]
-    out = wp.zeros(1, dtype=float, device="cpu")
 
     def program() -> None:
         for module in modules:
-            wp.launch(module.plain, dim=1, inputs=[out], device="cpu")
+            launch(module.plain)
 
     assert rehearsed(program, device) == (0, "")
 
@@ -220,7 +219,7 @@ def test_a_cache_that_keeps_nothing_ends_the_compilations(device: StandIn, monke
 def test_nothing_is_compiled_for_the_cpu(device: StandIn) -> None:
     plain = load(KERNEL.format(name="plain", value=3.0))
     out = wp.zeros(1, dtype=float, device="cpu")
-    assert rehearsed(lambda: wp.launch(plain.plain, dim=1, inputs=[out], device="cpu")) == (0, "")
+    assert rehearsed(lambda: launch(plain.plain, out)) == (0, "")
     assert out.numpy()[0] == 0.0, "launches do nothing"
 
 

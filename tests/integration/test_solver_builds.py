@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,6 @@ from tests.integration.helpers import compile_module, gemm, load
 from tests.integration.solvers import solver
 from tests.nightly import some
 from warp_tiles.errors import BuildError
-from warp_tiles.providers.base import Recipe
-from warp_tiles.providers.mma import SolverProvider
 
 pytestmark = pytest.mark.usefixtures("enabled")
 
@@ -76,14 +75,9 @@ def test_a_product_and_a_solver_in_one_module(cold: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("refused", ["cholesky_adjoint", "cholesky"])
 def test_a_function_that_does_not_compile_takes_the_scalar_path_alone(
-    refused: str, cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    refused: str, cold: Path, tmp_path: Path, refuse_solver: Callable[[str], None]
 ) -> None:
-    text = SolverProvider.text
-
-    def broken(provider: SolverProvider, recipe: Recipe) -> str:
-        return "#error refused\n" * (recipe.variant.to_json()["solver"] == refused) + text(provider, recipe)
-
-    monkeypatch.setattr(SolverProvider, "text", broken)
+    refuse_solver(refused)
     with pytest.warns(RuntimeWarning, match=f"{refused} of 16x16.*using Warp's scalar path"):
         cubin, record = compile_module(load(solver("tile_cholesky")), tmp_path)
     assert kernels_in(cubin) == {"solver_forward", "solver_backward"}

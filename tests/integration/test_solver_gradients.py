@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +16,8 @@ import warp as wp
 import warp_tiles
 from tests._warp.generate import generate
 from tests.codegen.modules import macros
-from tests.integration.helpers import compile_module, load, solver_of
-from tests.integration.plans import FORWARD_ONLY, plan
+from tests.integration.helpers import FORWARD_ONLY, compile_module, load, solver_of
+from tests.integration.plans import plan
 from tests.integration.solvers import CALLS, DIFFERENTIATED, FUNCTIONS, IN_PLACE, OWN_FUNCTIONS, solver
 from warp_tiles._warp import installed
 from warp_tiles._warp.tapes import Tapes
@@ -24,8 +25,6 @@ from warp_tiles.build.functions import planned_functions
 from warp_tiles.errors import BuildError
 from warp_tiles.gemm.problem import Role
 from warp_tiles.plan.planning import ModulePlan
-from warp_tiles.providers.base import Recipe
-from warp_tiles.providers.mma import SolverProvider
 
 pytestmark = pytest.mark.usefixtures("enabled")
 
@@ -207,15 +206,9 @@ def test_shared_memory_of_an_adjoint_counts() -> None:
 
 
 def test_a_gradient_that_does_not_compile_is_an_error(
-    cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cold: Path, tmp_path: Path, refuse_solver: Callable[[str], None]
 ) -> None:
-    text = SolverProvider.text
-
-    def broken(provider: SolverProvider, recipe: Recipe) -> str:
-        refused = str(recipe.variant.to_json()["solver"]).endswith("_adjoint")
-        return "#error refused\n" * refused + text(provider, recipe)
-
-    monkeypatch.setattr(SolverProvider, "text", broken)
+    refuse_solver("upper_solve_adjoint")
     with (
         warp_tiles.override(solver_gradients="own"),
         pytest.warns(RuntimeWarning, match="upper_solve_adjoint"),

@@ -11,7 +11,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.integration.helpers import load
+from tests.integration.helpers import FORWARD_ONLY, gemm, gemm_loop, load
 from tests.tuning.place_fakes import H200, timing
 from warp_tiles import settings
 from warp_tiles._warp import require_hooks, searches
@@ -23,32 +23,8 @@ from warp_tiles.tuning.in_place import PlacedLaunch, copy_of, local_devices, pla
 from warp_tiles.tuning.record import DEFAULTS
 from warp_tiles.tuning.store import open_store
 
-TWO_LOOPS = """
-@wp.kernel(enable_backward=False)
-def gemm(A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float16), C: wp.array2d(dtype=float)):
-    i, j = wp.tid()
-    c = wp.tile_zeros(shape=(128, 128), dtype=float, storage="shared")
-    for step in range(0, A.shape[1], 64):
-        a = wp.tile_load(A, shape=(128, 64), offset=(i * 128, step), storage="shared")
-        b = wp.tile_load(B, shape=(64, 128), offset=(step, j * 128), storage="shared")
-        wp.tile_matmul(a, b, c)
-    wp.tile_store(C, c, offset=(i * 128, j * 128))
-
-@wp.kernel(enable_backward=False)
-def short(A: wp.array2d(dtype=float), B: wp.array2d(dtype=float), C: wp.array2d(dtype=float)):
-    c = wp.tile_zeros(shape=(64, 64), dtype=float, storage="shared")
-    for step in range(0, A.shape[1], 32):
-        a = wp.tile_load(A, shape=(64, 32), offset=(0, step), storage="shared")
-        b = wp.tile_load(B, shape=(32, 64), offset=(step, 0), storage="shared")
-        wp.tile_matmul(a, b, c)
-    wp.tile_store(C, c)
-
-@wp.kernel(enable_backward=False)
-def alone(A: wp.array2d(dtype=float), B: wp.array2d(dtype=float), C: wp.array2d(dtype=float)):
-    a = wp.tile_load(A, shape=(32, 32), storage="shared")
-    b = wp.tile_load(B, shape=(32, 32), storage="shared")
-    wp.tile_store(C, wp.tile_matmul(a, b))
-"""
+LARGE = gemm_loop("gemm", 128, 128, 64, decorator=FORWARD_ONLY, dtype="float16")
+TWO_LOOPS = LARGE + gemm_loop("short", decorator=FORWARD_ONLY) + gemm("alone", 32, 32, 32, decorator=FORWARD_ONLY)
 
 
 @pytest.fixture(autouse=True)
@@ -146,15 +122,14 @@ def test_a_record_of_a_loop_is_in_the_plan_and_in_the_hash(module: Any) -> None:
 
 
 def test_a_record_counts_for_a_similar_number_of_iterations_if_it_is_known() -> None:
-    kernel = TWO_LOOPS[: TWO_LOOPS.index("@wp.kernel(enable_backward=False)\ndef short")]
     found = {}
     for k in (2048, 1984, 8192):
-        gemm = load(kernel.replace("A.shape[1]", str(k)), block_dim=128).gemm
-        found[k] = gemm, places(launch_of(gemm))[0].place
+        kernel = load(LARGE.replace("A.shape[1]", str(k)), block_dim=128).gemm
+        found[k] = kernel, places(launch_of(kernel))[0].place
     assert found[2048][1].title.endswith("a stage, at most 32 iterations")
     assert found[2048][1] == found[1984][1] != found[8192][1]
     remember(found[2048][1], {"pipeline": "mma,stages=3"})
-    reasons = {k: plan_of(gemm)["loops"][0]["reason"] for k, (gemm, _) in found.items()}
+    reasons = {k: plan_of(kernel)["loops"][0]["reason"] for k, (kernel, _) in found.items()}
     assert {k for k, reason in reasons.items() if "tuned" in reason} == {2048, 1984}
 
 

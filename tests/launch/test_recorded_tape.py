@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import warp as wp
 
+from tests.launch.recorded_kernels import CPU, forward_only
 from warp_tiles import record
-
-CPU = "cpu"
 
 
 @wp.struct
@@ -30,12 +29,6 @@ def step(x: wp.array(dtype=wp.float32), spring: Spring, next: wp.array(dtype=wp.
 def energy(x: wp.array(dtype=wp.float32), loss: wp.array(dtype=wp.float32)):
     i = wp.tid()
     wp.atomic_add(loss, 0, x[i] * x[i])
-
-
-@wp.kernel(enable_backward=False)
-def copied(x: wp.array(dtype=wp.float32), out: wp.array(dtype=wp.float32)):
-    i = wp.tid()
-    out[i] = x[i]
 
 
 SIZE, STEPS = 7, 6
@@ -128,6 +121,19 @@ def test_a_tape_keeps_the_arguments_of_the_forward_pass() -> None:
     assert loss.numpy()[0] == 29.0
 
 
+def test_a_tape_keeps_the_gradient_of_the_forward_pass() -> None:
+    x, loss, first, second = (Simulation.array([value]) for value in (2.0, 0.0, 0.0, 0.0))
+    pair = record(energy, 1, [x], [loss], [first], device=CPU)
+    with wp.Tape() as tape:
+        pair.forward()
+    pair.set("x", second, adjoint=True)
+    tape.backward(loss)
+    assert (first.numpy()[0], second.numpy()[0]) == (4.0, 0.0)
+    assert tape.gradients[x] is first
+    tape.zero()
+    assert first.numpy()[0] == 0.0
+
+
 def test_a_gradient_for_backward_reaches_an_array_without_one() -> None:
     x = Simulation.array([2.0])
     out = wp.zeros(1, dtype=wp.float32, device=CPU)
@@ -150,12 +156,12 @@ def test_only_forward_inside_the_tape_is_recorded() -> None:
 
 def test_the_tape_warns_of_a_kernel_without_an_adjoint() -> None:
     x, out = Simulation.array([2.0]), Simulation.array([0.0])
-    pair = record(copied, 1, [x], [out], device=CPU)
+    pair = record(forward_only, 1, [x], [out], device=CPU)
     with wp.Tape() as tape:
         pair.forward()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(UserWarning, match="copied is configured with the option 'enable_backward=False'"):
+        with pytest.raises(UserWarning, match="forward_only is configured with the option 'enable_backward=False'"):
             tape.backward(grads={out: wp.ones_like(out)})
     assert len(tape.launches) == 1
 

@@ -17,8 +17,7 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.builds import TINY
-from tests.integration.helpers import gemm, load
-from tests.integration.test_loop_builds import KERNEL
+from tests.integration.helpers import FORWARD_ONLY, gemm, gemm_loop, load
 from tests.store.server import send, serving
 from tests.store.warp_modules import compiled, entries, records, text, warm
 from tests.waiting import until
@@ -181,7 +180,7 @@ def test_a_policy_that_builds_nothing_compiles_nothing_ahead(
 
 # ---- modules with products and solvers
 
-LOOP = KERNEL.replace("@wp.kernel\n", "@wp.kernel(enable_backward=False)\n").format(dtype="float16")
+LOOP = gemm_loop(decorator=FORWARD_ONLY, dtype="float16")
 SOLVER = """
 @wp.kernel(enable_backward=False)
 def solve(a: wp.array2d(dtype=float), b: wp.array2d(dtype=float)):
