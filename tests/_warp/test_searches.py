@@ -11,8 +11,7 @@ import pytest
 import warp as wp
 
 from warp_tiles import UnsupportedWarpError
-from warp_tiles._warp.internals import find
-from warp_tiles._warp.searches import scalar_and_shape, share_precompiled_headers, without_tape
+from warp_tiles._warp.internals import find, scalar_and_shape, share_precompiled_headers, without_tape
 
 
 def test_a_tape_does_not_record_the_block() -> None:

@@ -15,7 +15,7 @@ import warp as wp
 import warp_tiles
 from tests.integration.helpers import gemm, load
 from warp_tiles._warp.internals import find
-from warp_tiles._warp.modules import compile_module, hash_again, loads_a_module
+from warp_tiles._warp.modules import compile_module, hash_again, loading
 
 CHANGES: dict[str, Callable[[], None]] = {
     "configure": lambda: warp_tiles.configure(policy="scalar"),
@@ -125,12 +125,12 @@ def test_a_load_keeps_the_hash_of_its_own_module_alone() -> None:
     mine, other = (wp.get_module(load(gemm()).__name__) for _ in range(2))
     inside, go = threading.Event(), threading.Event()
 
-    @loads_a_module
-    def work(module: Any) -> None:
-        inside.set()
-        go.wait(30)
+    def work() -> None:
+        with loading(mine):
+            inside.set()
+            go.wait(30)
 
-    thread = threading.Thread(target=work, args=[mine])
+    thread = threading.Thread(target=work)
     thread.start()
     assert inside.wait(30)
     assert not hash_again(mine)

@@ -14,9 +14,10 @@ import warp_tiles
 from tests.integration.helpers import FORWARD_ONLY, gemm, gemm_loop, load
 from tests.tuning.place_fakes import H200, timing
 from warp_tiles import settings
-from warp_tiles._warp import require_hooks, searches
-from warp_tiles._warp.intercept import NotedLaunch, intercepted
-from warp_tiles._warp.modules import hash_all_again
+from warp_tiles._warp import require_hooks
+from warp_tiles._warp.intercept import NotedLaunch, intercepted, launching
+from warp_tiles._warp.internals import find
+from warp_tiles._warp.modules import copied_kernel, forget_modules, hash_all_again
 from warp_tiles.tuning import answers
 from warp_tiles.tuning.answers import Place, pipeline_of, source_of
 from warp_tiles.tuning.in_place import PlacedLaunch, copy_of, local_devices, places_of
@@ -94,12 +95,12 @@ def test_a_copy_has_the_forced_answer_and_the_user_s_kernel_stays(module: Any) -
         if config == DEFAULTS["loop"]:
             assert (loop["instruction"], loop["stages"]) == (usual["instruction"], usual["stages"])
     assert {instruction for instruction, *_ in seen} >= {"wgmma", "mma_m16n8k16"}
-    searches.forget_modules([name for name in searches.find("context.user_modules") if "_tuned_" in name])
+    forget_modules([name for name in find("context.user_modules") if "_tuned_" in name])
 
 
 def test_copies_are_forgotten_after_a_search(module: Any) -> None:
     def copies() -> list[str]:
-        return [name for name in searches.find("context.user_modules") if "_tuned_" in name]
+        return [name for name in find("context.user_modules") if "_tuned_" in name]
 
     (placed,) = places(launch_of(module.gemm))
     before = copies()
@@ -180,7 +181,7 @@ def test_the_launch_that_loads_a_module_is_known_from_its_frame(module: Any, mon
     found: list[NotedLaunch | None] = []
 
     def load_nothing(self: Any, device: Any, block_dim: int | None = None) -> None:
-        found.append(searches.launching())
+        found.append(launching())
 
     a, c = wp.zeros((256, 256), dtype=wp.float16, device="cpu"), wp.zeros((256, 256), dtype=float, device="cpu")
     with monkeypatch.context() as patch:  # it ends before warp_tiles is disabled
@@ -189,14 +190,14 @@ def test_the_launch_that_loads_a_module_is_known_from_its_frame(module: Any, mon
     (launch,) = found
     assert launch is not None
     assert (launch.kernel, launch.dim, launch.values, launch.outputs) == (module.gemm, (2, 2, 1), (a, a, c), 1)
-    assert searches.launching() is None
+    assert launching() is None
 
 
 def test_a_copy_is_a_kernel_of_its_own_module(module: Any) -> None:
-    copy = searches.copied_kernel(module.gemm, "of_its_own", {"fast_math": True, "warp_tiles_answers": json.dumps({})})
+    copy = copied_kernel(module.gemm, "of_its_own", {"fast_math": True, "warp_tiles_answers": json.dumps({})})
     assert (copy.key, copy.func, copy.module.name) == (module.gemm.key, module.gemm.func, "of_its_own")
     assert copy.module.options["fast_math"] is True
     assert copy.options == module.gemm.options
     assert "warp_tiles_answers" not in module.gemm.module.options
-    searches.forget_modules(["of_its_own"])
-    assert "of_its_own" not in searches.find("context.user_modules")
+    forget_modules(["of_its_own"])
+    assert "of_its_own" not in find("context.user_modules")

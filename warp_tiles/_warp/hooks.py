@@ -29,6 +29,7 @@ import inspect
 import shutil
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +138,7 @@ class Hooks:
         self._code_settings = _code_settings()
         self._generating = threading.local()
         self._is_untested = untested() != ""
-        self._restore: list[Callable[[], None]] = []
+        self._restore = ExitStack()
 
     # ---- install and uninstall
 
@@ -194,8 +195,7 @@ class Hooks:
     def uninstall(self) -> None:
         """Restores Warp. A module that a thread is loading meanwhile keeps its hash."""
         self.reloads.reset()
-        while self._restore:
-            self._restore.pop()()
+        self._restore.close()
         hash_all_again()
         outdated.clear()
 
@@ -205,7 +205,7 @@ class Hooks:
 
         if self.program_start is None:
             keep_start_record(kept=True)
-            self._restore.append(lambda: keep_start_record(kept=False))
+            self._restore.callback(keep_start_record, kept=False)
         version, before = str(warp.__version__), self.program_start
         self.program_start = ProgramStart(self.engine, file, version, in_kernel_cache, archs_here())
         self.engine.on_loaded = self.program_start.note
@@ -236,8 +236,7 @@ class Hooks:
             hash_all_again()
 
     def _replace(self, owner: Any, name: str, value: Any) -> None:
-        original = getattr(owner, name)
-        self._restore.append(lambda: setattr(owner, name, original))
+        self._restore.callback(setattr, owner, name, getattr(owner, name))
         setattr(owner, name, value)
 
     def _wrap(self, owner: Any, name: str, hook: Callable[..., Any]) -> None:

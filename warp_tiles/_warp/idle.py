@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -22,7 +23,6 @@ import warp
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import capturing, hash_again, users_own_modules
 from warp_tiles._warp.reload import LoadAgain, reusable
-from warp_tiles.build.records import now_s
 from warp_tiles.util.threads import raise_if_signalled
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class IdleModules:
             is_waiting: False once this thread need not wait any longer. It is asked between two modules.
             given: Device and architecture; None takes those of the module that this thread loads.
         """
-        given, end = given or self._reloads.loaded_here(), now_s() + left_s
+        given, end = given or self._reloads.loaded_here(), time.perf_counter() + left_s
         lock = find("codegen._codegen_lock")
         if given is None or capturing() or not lock.acquire(blocking=False):
             return None
@@ -93,7 +93,7 @@ class IdleModules:
                 if found is not None and found.start is not None:
                     self._states.setdefault(module, set()).add(_state(module, threads, given))
                     return found
-                if now_s() > end or not is_waiting():
+                if time.perf_counter() > end or not is_waiting():
                     return None
         except Exception as error:  # another thread defines kernels meanwhile
             raise_if_signalled(error)
@@ -165,7 +165,7 @@ def _generated(
     """
     if not reusable(module, is_launched=is_launched):
         return None
-    started, device, arch = now_s(), given.get("device"), given.get("output_arch")
+    started, device, arch = time.perf_counter(), given.get("device"), given.get("output_arch")
     try:
         with reloads.marked("idle"):
             module.get_module_hash(threads)
@@ -180,7 +180,7 @@ def _generated(
         with reloads.marked("idle"):
             module._compile(device, folder, name, arch, options=module.resolved_options[threads])
     except NotCompiled as end:
-        return end.found and replace(end.found, generation_s=now_s() - started)
+        return end.found and replace(end.found, generation_s=time.perf_counter() - started)
     except LoadAgain:  # a setting has changed, or the launch tunes first
         return None
     except Exception as error:  # the launch meets the same error, and reports it

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Hashable, Iterator
+import sys
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -52,11 +53,38 @@ class NotedLaunch:
     block_dim: int
     taped: bool = False
 
+    @classmethod
+    def of(
+        cls, call: Mapping[str, Any], device: Any, threads: int, *, tiled: bool = False, taped: bool = False
+    ) -> NotedLaunch:
+        """The launch of a call, by the arguments of ``wp.launch`` or ``wp.launch_tiled``."""
+        dim = (call["dim"],) if isinstance(call["dim"], int) else tuple(call["dim"])
+        values, outputs = (*call["inputs"], *call["outputs"]), len(call["outputs"])
+        return cls(call["kernel"], (*dim, threads) if tiled else dim, values, outputs, device, threads, taped)
+
     @property
     def signature(self) -> Hashable:
         """Equal for launches that do the same work: kernel, sizes and layouts."""
         arrays = tuple((value.shape, value.strides) for value in self.values if hasattr(value, "strides"))
         return id(self.kernel), self.dim, self.block_dim, arrays, self.taped
+
+
+def launching() -> NotedLaunch | None:
+    """Returns the call of ``wp.launch`` that this thread is in the middle of; None if it is in none.
+
+    Warp loads a module in the middle of a launch, and gives the arguments to nobody. So they are read from its frame.
+    """
+    from warp_tiles._warp.internals import find
+
+    frame, code = sys._getframe(1), inspect.unwrap(find("context.launch")).__code__
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None:
+        return None
+    call = frame.f_locals
+    if call["adjoint"] or call["stream"] is not None:
+        return None
+    return NotedLaunch.of(call, call["device"], int(call["block_dim"]))
 
 
 def is_planning() -> bool:
@@ -165,17 +193,13 @@ def _launches(launched: Callable[[NotedLaunch], None], context: Any) -> dict[str
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
         call = given.arguments
-        kernel, values = call["kernel"], (*call["inputs"], *call["outputs"])
-        if kernel.is_generic:
-            kernel.add_overload(kernel.infer_argument_types(list(values)))
+        kernel, stream = call["kernel"], call["stream"]
         threads = int(call["block_dim"] or kernel.module.options["block_dim"])
-        dim = (call["dim"],) if isinstance(call["dim"], int) else tuple(call["dim"])
-        stream = call["stream"]
         device = stream.device if stream is not None else warp.get_device(call["device"])
         taped = call["record_tape"] and context.runtime.tape is not None
-        launch = NotedLaunch(
-            kernel, (*dim, threads) if tiled else dim, values, len(call["outputs"]), device, threads, taped
-        )
+        launch = NotedLaunch.of(call, device, threads, tiled=tiled, taped=taped)
+        if kernel.is_generic:
+            kernel.add_overload(kernel.infer_argument_types(list(launch.values)))
         launched(launch)
         return _NotLaunched() if call["record_cmd"] else None
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import warp
 
 from warp_tiles.errors import UnsupportedWarpError
 from warp_tiles.solver.variant import SOLVERS
+from warp_tiles.util.threads import raise_if_signalled, suppressed
 
 SUPPORTED_VERSIONS = ((1, 17), (1, 19))
 GEMM_OPTION, SOLVER_OPTION = MATHDX_OPTIONS = ("enable_mathdx_gemm", "enable_mathdx_solver")  # Warp's module options
@@ -57,7 +63,9 @@ REQUIRED = {
     "types.type_is_generic": "",
 }
 
+CPU_HEADERS = "builtin_bd*.pch"  # the same folders also contain NVRTC's precompiled headers
 
+log = logging.getLogger("warp_tiles")
 _getter = cache(attrgetter)  # thousands of calls while a module is generated
 
 
@@ -113,15 +121,6 @@ def require(parts: Mapping[str, str]) -> None:
                 raise missing(f"parameter '{name}' of warp._src.{path}")
 
 
-def missing_part(parts: Mapping[str, str]) -> UnsupportedWarpError | None:
-    """Returns the error of :func:`require`, or None if this Warp has all parts."""
-    try:
-        require(parts)
-    except UnsupportedWarpError as error:
-        return error
-    return None
-
-
 def check_internals() -> list[str]:
     """Checks that this Warp has every member that the hooks need.
 
@@ -152,3 +151,62 @@ def runtime(*names: str) -> Any:
 def mathdx_enabled() -> bool:
     """True if this Warp was built with MathDx. Without it Warp cannot link the functions of products and solvers."""
     return bool(runtime().core.wp_is_mathdx_enabled())
+
+
+# ---- what searches use: the active tape, precompiled headers, scalar types
+
+
+@contextmanager
+def without_tape() -> Iterator[None]:
+    """Suspends the active ``wp.Tape`` within the block.
+
+    Raises:
+        UnsupportedWarpError: This Warp stores its active tape elsewhere.
+    """
+    found = runtime("tape")
+    tape, found.tape = found.tape, None
+    try:
+        yield
+    finally:
+        found.tape = tape
+
+
+class _Shared(threading.local):
+    """The names of the precompiled headers that this thread already got from other threads."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+
+_shared = _Shared()
+
+
+def share_precompiled_headers() -> None:
+    """Links the precompiled CPU headers of other threads into this thread's folder. Each saves 1.6 s of compilation.
+
+    Each thread has its own folder. Every file is complete, because Warp gives it its name last. Of several with one
+    name, the newest is linked. A thread gets each file only once: if Clang rejects it, Warp precompiles the header
+    again. If this Warp stores the headers elsewhere, each thread precompiles its own.
+    """
+    try:
+        found = runtime("_get_or_create_pch_dir", "_pch_dirs")
+        folder = Path(found._get_or_create_pch_dir())
+    except (UnsupportedWarpError, OSError) as error:
+        raise_if_signalled(error)
+        log.info("tuning: each thread precompiles its own headers: %s", error)
+        return
+    dated: list[tuple[int, Path]] = []
+    for other in list(found._pch_dirs.values()):
+        for header in Path(other.name).glob(CPU_HEADERS):
+            with suppressed(OSError):  # Warp removes files that Clang rejects
+                dated.append((header.stat().st_mtime_ns, header))
+    for name, newest in {header.name: header for _, header in sorted(dated)}.items():
+        if name not in _shared.names and not (folder / name).exists():
+            with suppressed(OSError):  # a file system without links
+                os.link(newest, folder / name)
+        _shared.names.add(name)
+
+
+def scalar_and_shape(dtype: Any) -> tuple[Any, tuple[int, ...]]:
+    """Returns the scalar type and shape of an array's dtype. The shape of a scalar is ``()``."""
+    return getattr(dtype, "_wp_scalar_type_", dtype), tuple(getattr(dtype, "_shape_", ()))

@@ -13,8 +13,8 @@ from typing import Any, TypeGuard
 import numpy as np
 import warp
 
-from warp_tiles._warp import internals
 from warp_tiles._warp.internals import find, missing, require
+from warp_tiles._warp.internals import runtime as runtime_with
 from warp_tiles.errors import LinkError, MatmulError, RecordingError
 from warp_tiles.util.threads import raise_if_signalled
 
@@ -46,7 +46,7 @@ def runtime() -> Any:
         UnsupportedWarpError: This Warp lacks a part; the message names it.
     """
     require(_REQUIRED)
-    found = internals.runtime("_apic_capture", "captures", "tape")
+    found = runtime_with("_apic_capture", "captures", "tape")
     if len(found.core.wp_cuda_launch_kernel.argtypes or ()) != _NATIVE_PARAMETERS:
         raise missing(f"wp_cuda_launch_kernel with {_NATIVE_PARAMETERS} parameters")
     return found

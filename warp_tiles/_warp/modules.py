@@ -1,20 +1,19 @@
-"""Operations on Warp's modules: list them, compile them, discard their hashes.
+"""Operations on Warp's modules: list them, copy their kernels, compile them, discard their hashes.
 
 A discarded hash is computed again at the module's next use. It never goes while another thread loads the module.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import warp
 
@@ -24,10 +23,9 @@ from warp_tiles.gemm.hardware import BLOCK_THREADS
 from warp_tiles.plan.planning import KernelMemory
 from warp_tiles.util.files import digests_of, is_kept, require_replaceable, staging, write_digests
 
-F = TypeVar("F", bound=Callable[..., Any])
 _LIMITS = ("_tid_extent_limits", "_scalar_tid_extent_limits")  # Warp 1.18 and newer; Warp 1.17
 _FORWARD_BYTES = "_cuda_kernel_forward_smem_bytes"  # the end of a name in Warp's metadata
-#: Calls that read a module's hashes more than once: the thread and the module of each.
+#: Blocks that read a module's hashes more than once: the thread and the module of each.
 loads: dict[object, tuple[int, Any]] = {}
 #: Modules whose settings changed while another thread loaded them, by identity.
 outdated: dict[int, Any] = {}
@@ -36,27 +34,15 @@ settings_generation = 0
 _unseen = False  # a load may go on that began before enable(), so that it is not among the loads
 
 
-def loads_a_module(function: F) -> F:
-    """Wraps a function whose first argument is a module, whose hash must stay while the function runs."""
-
-    @functools.wraps(function)
-    def wrapper(module: Any, *args: Any, **named: Any) -> Any:
-        call = object()
-        loads[call] = threading.get_ident(), module
-        try:
-            return function(module, *args, **named)
-        finally:
-            del loads[call]
-
-    return cast(F, wrapper)
-
-
-def discard_hash(module: Any) -> None:
-    """Discards the hash of a module, and keeps what Warp knows of each kernel by its own hash."""
-    limits = {name: dict(getattr(module, name)) for name in _LIMITS if hasattr(module, name)}
-    module.mark_modified()
-    for name, known in limits.items():
-        setattr(module, name, known)
+@contextmanager
+def loading(module: Any) -> Iterator[None]:
+    """Enters a block in which the hash of a module must stay."""
+    call = object()
+    loads[call] = threading.get_ident(), module
+    try:
+        yield
+    finally:
+        del loads[call]
 
 
 def hash_again(module: Any) -> bool:
@@ -70,7 +56,11 @@ def hash_again(module: Any) -> bool:
     with find("codegen._codegen_lock"):
         if _loaded_elsewhere(module):
             return False
-        discard_hash(module)
+        # what Warp knows of each kernel by its own hash is kept
+        limits = {name: dict(getattr(module, name)) for name in _LIMITS if hasattr(module, name)}
+        module.mark_modified()
+        for name, known in limits.items():
+            setattr(module, name, known)
         return True
 
 
@@ -139,6 +129,34 @@ def user_modules() -> dict[str, Any]:
     return dict(find("context.user_modules"))
 
 
+def forget_modules(names: Iterable[str]) -> None:
+    """Removes modules of copied kernels, so that reports and later loads do not see them."""
+    for name in names:
+        put_module(name, None)
+
+
+def put_module(name: str, module: Any) -> None:
+    """Makes a module the one that Warp knows by a name; None makes Warp forget it."""
+    modules = find("context.user_modules")
+    modules.pop(name, None)
+    if module is not None:
+        modules[name] = module
+
+
+def copied_kernel(kernel: Any, name: str, options: Mapping[str, Any]) -> Any:
+    """Returns the same kernel in a module of its own, which has these options besides those of the kernel's module."""
+    module = warp.get_module(name)
+    module.options.update({**kernel.module.options, **options})
+    module.mark_modified()
+    return warp.Kernel(
+        kernel.func,
+        key=kernel.key,
+        module=module,
+        options=dict(kernel.options),
+        code_transformers=kernel.adj.transformers,
+    )
+
+
 def name_of(kernel: Any) -> str:
     """The kernel's key, and in brackets what stands for ``Any`` in an instance of a generic kernel."""
     generic = getattr(kernel, "generic_parent", None)
@@ -176,7 +194,6 @@ def require_target(arch: Any, block_dim: Any, *, compiled: bool = True) -> None:
         )
 
 
-@loads_a_module
 def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path:
     """Compiles a module ahead of time.
 
@@ -191,20 +208,21 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
         OSError: The folder cannot be written, or a FIFO, a device or a folder is in the place of an output.
     """
     require_target(arch, block_dim)
-    hash_outdated(module)
-    module.get_module_hash(block_dim)
-    options = module.resolve_options(warp.config, block_dim=block_dim)
-    cubin = folder / str(module._get_compile_output_name(None, output_arch=arch, use_ptx=False, block_dim=block_dim))
-    meta = folder / str(module._get_meta_name(block_dim=block_dim))
-    outputs = (digests_of(cubin), meta, meta.with_suffix(".cu"), cubin)  # never a cubin without its digest
-    for path in outputs:
-        require_replaceable(path)
-    if not is_kept(cubin, [meta]):
-        with staging(folder) as place:
-            module._compile(None, place / "out", output_arch=arch, use_ptx=False, options=options)
-            write_digests(place / "out" / cubin.name, [place / "out" / meta.name])
-            for path in outputs:
-                (place / "out" / path.name).replace(path)
+    with loading(module):
+        hash_outdated(module)
+        module.get_module_hash(block_dim)
+        options = module.resolve_options(warp.config, block_dim=block_dim)
+        name = str(module._get_compile_output_name(None, output_arch=arch, use_ptx=False, block_dim=block_dim))
+        cubin, meta = folder / name, folder / str(module._get_meta_name(block_dim=block_dim))
+        outputs = (digests_of(cubin), meta, meta.with_suffix(".cu"), cubin)  # never a cubin without its digest
+        for path in outputs:
+            require_replaceable(path)
+        if not is_kept(cubin, [meta]):
+            with staging(folder) as place:
+                module._compile(None, place / "out", output_arch=arch, use_ptx=False, options=options)
+                write_digests(place / "out" / cubin.name, [place / "out" / meta.name])
+                for path in outputs:
+                    (place / "out" / path.name).replace(path)
     return cubin
 
 
@@ -220,10 +238,10 @@ def launch_problems(cubin: Path, arch: int, threads: int) -> list[str]:
     return [memory.problem for memory in found if memory.problem]
 
 
-@loads_a_module
 def compile_into_cache(module: Any, device: Any, block_dim: int) -> None:
     """Compiles a module into Warp's kernel cache, as ``Module.load`` does, and loads nothing on the device."""
-    folder = Path(warp.config.kernel_cache_dir) / module.get_module_identifier(block_dim)
-    name = module._get_compile_output_name(device, block_dim=block_dim)
-    arch = module._get_compile_arch(device)
-    module._compile(device, folder, name, arch, options=module.resolved_options[block_dim])
+    with loading(module):
+        folder = Path(warp.config.kernel_cache_dir) / module.get_module_identifier(block_dim)
+        name = module._get_compile_output_name(device, block_dim=block_dim)
+        arch = module._get_compile_arch(device)
+        module._compile(device, folder, name, arch, options=module.resolved_options[block_dim])

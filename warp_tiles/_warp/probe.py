@@ -14,7 +14,7 @@ from typing import Any
 import warp as wp
 
 from warp_tiles._warp.internals import find
-from warp_tiles._warp.searches import forget_modules
+from warp_tiles._warp.modules import forget_modules
 from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.codegen.operations import Array, Operation, Tile, Value
 from warp_tiles.codegen.trace import Loop, Node

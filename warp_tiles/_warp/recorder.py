@@ -71,7 +71,7 @@ class Recorder:
     def __init__(self, adjoint: Any, numbers: Iterator[int]) -> None:
         self.adjoint = adjoint
         # what Warp is generating, the innermost last; None: comments, arithmetic, and the parts of a loop or branch
-        self._frames: list[RecordedOperation | Statement | None] = []
+        self._frames: list[RecordedOperation | Statement | None] = [None]
         self._numbers = numbers
         self._blocks = [RecordedBlock("function", 0)]
         self._loads_in_flight = False
@@ -110,7 +110,7 @@ class Recorder:
         return found
 
     def add_forward(self, original: Any, statement: str, replay: str | None = None, skip_replay: bool = False) -> None:
-        frame = self._frames[-1] if self._frames else None
+        frame = self._frames[-1]
         if isinstance(frame, Statement):
             self._bare_statement(frame)
         if not isinstance(frame, RecordedOperation) or frame.function is None:
@@ -243,7 +243,7 @@ class Recorder:
             self._frames.pop()
 
     def _call(self) -> RecordedOperation | None:
-        frame = self._frames[-1] if self._frames else None
+        frame = self._frames[-1]
         return frame if isinstance(frame, RecordedOperation) else None
 
     def _emit(self, statement: str, replay: str | None = None, skip_replay: bool = False) -> None:

@@ -27,8 +27,8 @@ from warp_tiles._warp.modules import (
     compile_into_cache,
     hash_again,
     hash_outdated,
+    loading,
     loads,
-    loads_a_module,
     outdated,
     withdrawn,
 )
@@ -91,7 +91,7 @@ class Reloads:
                 hash_outdated(module)
             if pending:
                 self.prefetches.join(module)
-            call = object()  # as loads_a_module() does, without another call in each launch
+            call = object()  # as loading() does, without another call in each launch
             loads[call] = get_ident(), module
             try:
                 if named:
@@ -113,8 +113,8 @@ class Reloads:
                 return original(module, *args, **kwargs)
         self.prefetches.join(module)
         try:
-            with self.marked("compiling", arguments):
-                return bool(loads_a_module(original)(module, *args, **kwargs))
+            with loading(module), self.marked("compiling", arguments):
+                return bool(original(module, *args, **kwargs))
         except LoadAgain as caught:
             again = caught
         return bool(self._load_again(again, original, module, *args, **kwargs))
@@ -191,7 +191,8 @@ class Reloads:
                 while not hash_again(module):
                     time.sleep(0.005)  # another thread is loading it
             try:
-                return loads_a_module(load)(module, *args, **kwargs)
+                with loading(module):
+                    return load(module, *args, **kwargs)
             except LoadAgain as another:
                 again = another
         raise PlanError(

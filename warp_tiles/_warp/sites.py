@@ -351,6 +351,8 @@ def dispatch_solver(
             f"In '{sites.function(builder)}': mma cannot serve {name}, {found}",
             remedy=f"copy it to a tile of its own, or {resolved.remedy('provider', 'auto')}",
         )
+    variants = {} if provider != "mma" or isinstance(found, str) else found
+    lost = _lost_gradient(roles, variants, reason, resolved)
     if provider == "libmathdx":
         if not resolved.rules.builds:
             raise LockedError(
@@ -358,11 +360,8 @@ def dispatch_solver(
                 f"libmathdx, whose builds are not cached: {reason}",
                 remedy=f"set the module option {SOLVER_OPTION}=False for Warp's scalar path",
             )
-        lost = _lost_gradient(roles, {}, reason, resolved)
         sites.add(builder, name, {}, roles=roles, scalar_reason=reason, provider="libmathdx", no_gradient=lost)
         return original(*arguments, options, builder)
-    variants = {} if provider != "mma" or isinstance(found, str) else found
-    lost = _lost_gradient(roles, variants, reason, resolved)
     is_own = len(roles) == 1 and not lost
     roles = (Role.FORWARD, Role.ADJOINT) if is_own else roles
     names = sites.add(builder, name, variants, roles=roles, scalar_reason=reason, no_gradient=lost, own_adjoint=is_own)

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import warp
 
-from warp_tiles._warp.internals import find, missing_part
+from warp_tiles._warp.internals import find, require
 from warp_tiles._warp.launch import has_adjoint
 from warp_tiles._warp.modules import name_of
 from warp_tiles.codegen.operations import LOAD
-from warp_tiles.errors import RecordingError, WarpTilesError
+from warp_tiles.errors import RecordingError, UnsupportedWarpError, WarpTilesError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.plan.whole import LEAST_WORK, Argument, WholeProduct
 from warp_tiles.settings import current
@@ -64,8 +64,10 @@ class Tapes:
         Args:
             wrap: Replaces a method of a class, given by name, by ``hook(original, *args, **kwargs)``.
         """
-        if (missing := missing_part(REQUIRED)) is not None:
-            log.warning("tapes launch the adjoint kernels of all products: %s", missing.message)
+        try:
+            require(REQUIRED)
+        except UnsupportedWarpError as error:
+            log.warning("tapes launch the adjoint kernels of all products: %s", error.message)
             return
         wrap(find("tape.Tape"), "record_launch", self._record_launch)
 

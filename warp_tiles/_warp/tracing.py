@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from warp_tiles._warp.internals import find, missing_part
+from warp_tiles._warp.internals import find, require
+from warp_tiles.errors import UnsupportedWarpError
 
 if TYPE_CHECKING:
     from warp_tiles._warp.generation import BuilderState
@@ -62,8 +63,10 @@ class Tracer:
 
     def install(self, wrap: Callable[[Any, str, Callable[..., Any]], None]) -> None:
         """Install the hooks, unless this Warp lacks a part that they need."""
-        if (missing := missing_part(REQUIRED)) is not None:
-            self.rejection = missing.message
+        try:
+            require(REQUIRED)
+        except UnsupportedWarpError as error:
+            self.rejection = error.message
             log.warning("loops of products are left as Warp generates them: %s", self.rejection)
             return
         adjoint = find("codegen.Adjoint")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
 
-from warp_tiles._warp import launch as warp_launch
+import warp_tiles._warp.launch as warp_launch
 from warp_tiles.errors import RecordingError
 from warp_tiles.gemm.hardware import BLOCK_THREADS
 

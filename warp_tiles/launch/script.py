@@ -10,7 +10,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -117,7 +117,7 @@ class Script:
         Raises:
             ScriptError: There is no such script or module.
         """
-        from warp_tiles._warp.searches import forget_modules
+        from warp_tiles._warp.modules import forget_modules
 
         self.require()
         forget_modules(["__main__"])
@@ -193,16 +193,14 @@ def discover(script: Script, block_dim: int | None = None) -> Discovery:
     Raises:
         ScriptError: The file is missing, or the script failed before it had any kernel.
     """
-    from warp_tiles._warp.modules import name_of, user_modules, users_own_modules
-    from warp_tiles._warp.searches import put_module
+    from warp_tiles._warp.modules import name_of, put_module, user_modules, users_own_modules
 
     before = user_modules()
-    launched: dict[tuple[int, int], tuple[Target, dict[str, None]]] = {}
+    launched: dict[tuple[Any, int], dict[str, None]] = {}  # kernels, by module and block size
     launches: dict[Hashable, NotedLaunch] = {}
 
     def load(kernel: Any, _: Any, threads: int) -> None:
-        module = kernel.module
-        launched.setdefault((id(module), threads), (Target(module, threads), {}))[1].setdefault(name_of(kernel))
+        launched.setdefault((kernel.module, threads), {}).setdefault(name_of(kernel))
 
     def note(launch: NotedLaunch) -> None:
         load(launch.kernel, launch.device, launch.block_dim)
@@ -227,11 +225,11 @@ def discover(script: Script, block_dim: int | None = None) -> Discovery:
     finally:
         if "__main__" in before:  # the program that plans the script; settings that change have to reach its kernels
             put_module("__main__", before["__main__"])
-    targets = [replace(target, launched=tuple(names)) for target, names in launched.values()]
-    seen = {id(target.module) for target in targets}
-    targets += [Target(m, int(m.options["block_dim"])) for m in defined if id(m) not in seen]
+    targets = [Target(module, threads, tuple(names)) for (module, threads), names in launched.items()]
+    seen = {target.module for target in targets}
+    targets += [Target(m, int(m.options["block_dim"])) for m in defined if m not in seen]
     if block_dim is not None:
-        targets = [Target(m, block_dim) for m in {id(t.module): t.module for t in targets}.values()]
+        targets = [Target(module, block_dim) for module in dict.fromkeys(target.module for target in targets)]
     if not targets:
         reason = f"it stopped with {stopped}" if stopped else "it defines none"
         raise ScriptError(f"no kernel was found in {script}: {reason}", remedy="run it by itself first")

@@ -20,10 +20,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles._warp import require_hooks
-from warp_tiles._warp.intercept import NotedLaunch
+from warp_tiles._warp.intercept import NotedLaunch, launching
 from warp_tiles._warp.launch import argument_names
-from warp_tiles._warp.modules import name_of
-from warp_tiles._warp.searches import copied_kernel, forget_modules, launching
+from warp_tiles._warp.modules import copied_kernel, forget_modules, name_of
 from warp_tiles.errors import ToolchainError, WarpTilesError
 from warp_tiles.gemm.main_loop import LoopQuestion
 from warp_tiles.gemm.problem import GemmProblem, Role

@@ -15,8 +15,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 import warp as wp
 
+from warp_tiles._warp.internals import scalar_and_shape, share_precompiled_headers, without_tape
 from warp_tiles._warp.launch import check_arguments, own_gradient, pack_launch
-from warp_tiles._warp.searches import scalar_and_shape, share_precompiled_headers, without_tape
 from warp_tiles.errors import RecordingError, ToolchainError, TuningError
 from warp_tiles.tuning.arguments import is_array, is_struct, namespace
 from warp_tiles.tuning.factory import TunedLaunch
