@@ -403,7 +403,7 @@ def pack_launch(
         record_tape=False,
         **options,
     )
-    return _class_of(launch)(launch, stream, Definition(kernel, kernel.module, launch.block_dim))
+    return _class_of(launch)(launch, stream, Definition(kernel, launch.block_dim))
 
 
 def _class_of(launch: Any) -> type[PackedLaunch]:
@@ -434,17 +434,17 @@ class Definition:
         is_named: True if the name of the kernel's function refers to the kernel; None looks the name up.
     """
 
-    def __init__(self, kernel: Any, module: Any, block_dim: int | None, is_named: bool | None = None) -> None:
+    def __init__(self, kernel: Any, block_dim: int | None, is_named: bool | None = None) -> None:
         self._kernel = kernel
         self._globals: dict[str, Any] = kernel.func.__globals__
         self._name = str(kernel.func.__name__)
         self._bound = self._globals.get(self._name)
         named = is_kernel(self._bound) and self._bound in (kernel, kernel.generic_parent)
         self.is_named = named if is_named is None else is_named
-        self._module = module
+        self._module = kernel.module
         self._block_dim = block_dim
         # a modified module drops its hashers, and gets new ones at its next load
-        self._hasher = module.hashers.get(block_dim, None if block_dim is None else self)
+        self._hasher = kernel.module.hashers.get(block_dim, None if block_dim is None else self)
 
     def is_current(self) -> bool:
         """True if the module is unmodified and the kernel's name refers to the same object."""

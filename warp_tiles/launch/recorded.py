@@ -86,7 +86,7 @@ class _Packed:
             if adjoints is not None:
                 adjoint = warp_launch.pack_launch(kernel, self._kept, adjoints, **vars(config))
         was_named = self._definition.is_named if self._definition is not None else None
-        self._definition = warp_launch.Definition(self.kernel, kernel.module, block_dim, was_named)
+        self._definition = warp_launch.Definition(self.kernel, block_dim, was_named)
         self._watched = tuple(warp_launch.array_structures(self._kept))
         self._forward, self._adjoint = forward, adjoint
 
