@@ -15,12 +15,11 @@ from tests._warp.generate import generate
 from tests.integration.helpers import compile_module, load
 from tests.loop_forms import FORMS
 from tests.nightly import some
-from warp_tiles._warp import tracing
-from warp_tiles._warp.internals import find
+from warp_tiles._warp.internals import TRACED, find
 from warp_tiles.cli import ahead as plan_command
 
-PATHS = list(tracing.REQUIRED)
-WITH_PARAMETERS = [path for path, parameters in tracing.REQUIRED.items() if parameters]
+PATHS = list(TRACED)
+WITH_PARAMETERS = [path for path, parameters in TRACED.items() if parameters]
 TEXT = FORMS["bounds from a shape"].text
 
 
@@ -81,7 +80,7 @@ def test_a_missing_parameter_is_named(path: str, caplog: pytest.LogCaptureFixtur
         warp_tiles.enable()
         warp_tiles.disable()
     (record,) = caplog.records
-    first = tracing.REQUIRED[path].split()[0]
+    first = TRACED[path].split()[0]
     assert f"parameter '{first}' of warp._src.{path}" in record.getMessage()
 
 

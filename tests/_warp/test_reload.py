@@ -12,7 +12,7 @@ from warp_tiles._warp import hooks as hooks_module
 from warp_tiles._warp import reload as reload_module
 from warp_tiles._warp import require_hooks
 from warp_tiles._warp.hooks import Hooks
-from warp_tiles._warp.reload import LoadAgain
+from warp_tiles._warp.reload import LoadAgain, this_thread
 from warp_tiles.errors import PlanError
 from warp_tiles.settings import Settings
 
@@ -58,7 +58,7 @@ def test_a_module_with_a_stale_hash_is_loaded_again(hooks: Hooks) -> None:
 def test_a_plan_with_a_stale_hash_is_an_error(hooks: Hooks) -> None:
     stale = FakeModule(hooks.engine.choices(Settings(provider="scalar")))
     with (
-        hooks.reloads.marked("planning"),
+        this_thread(planning=True),
         pytest.raises(PlanError, match="settings changed while module module was being"),
     ):
         hooks._refuse_stale_hash(stale.builder)
@@ -67,7 +67,7 @@ def test_a_plan_with_a_stale_hash_is_an_error(hooks: Hooks) -> None:
 
 def test_a_hash_that_was_discarded_during_a_load_is_computed_again(hooks: Hooks) -> None:
     hooks._refuse_stale_hash(FakeModule(None).builder)
-    with hooks.reloads.marked("loading"), pytest.raises(LoadAgain):
+    with this_thread(loading=True), pytest.raises(LoadAgain):
         hooks._refuse_stale_hash(FakeModule(None).builder)
 
 

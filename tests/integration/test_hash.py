@@ -12,8 +12,7 @@ import warp_tiles
 from tests.integration.helpers import FORWARD_ONLY, WARP_VERSION, gemm, load, roles
 from tests.integration.plans import ALL
 from tests.integration.solvers import CALLS, IN_PLACE, solver
-from warp_tiles._warp import tracing
-from warp_tiles._warp.internals import REQUIRED, SOLVERS, SUPPORTED_VERSIONS, check_internals, find
+from warp_tiles._warp.internals import REQUIRED, SOLVERS, SUPPORTED_VERSIONS, TRACED, check_internals, find
 
 COPY = "@wp.kernel\ndef copy(x: wp.array(dtype=float)):\n    x[0] = 1.0\n"
 HELPER = """
@@ -214,7 +213,7 @@ def test_disable_restores_every_attribute() -> None:
         "codegen.Adjoint.build",
         "codegen.codegen_func_reverse",
         *(["codegen.log_warning"] if "codegen.log_warning" in before else []),  # Warp 1.19
-        *(name for name in tracing.REQUIRED if name.startswith("codegen.Adjoint.")),
+        *(name for name in TRACED if name.startswith("codegen.Adjoint.")),
         "context.Module._compile",
         "context.Module._run_codegen",
         "context.Module.load",

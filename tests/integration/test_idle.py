@@ -22,6 +22,7 @@ from tests.waiting import until
 from warp_tiles._warp import idle as modules_ahead
 from warp_tiles._warp import installed
 from warp_tiles._warp.idle import IdleModules
+from warp_tiles._warp.reload import this_thread
 from warp_tiles.build import idle
 from warp_tiles.build import warp_module as warp_module_build
 from warp_tiles.build.idle import IdleBuilds, IdleModule
@@ -97,7 +98,7 @@ def test_what_no_launch_has_asked_for_is_looked_up_here_alone_and_warned_of_neve
     upstream_of = warp_module_build.upstream_of
 
     def ask(*given: Any) -> Any:
-        asked.append(installed().reloads.is_idle)
+        asked.append(this_thread.idle)
         return upstream_of(*given)
 
     monkeypatch.setattr(warp_module_build, "upstream_of", ask)
@@ -205,7 +206,7 @@ def test_launches_teach_the_block_size(
     monkeypatch.setattr(modules_ahead, "_home", lambda module: f"{module is warp_module(modules[3])}.{module.name}")
     for module in modules[:2]:
         device.load(module.__name__, 96)
-    assert [IdleModules(installed().reloads)._threads_of(warp_module(module), {}) for module in modules[2:]] == [
+    assert [IdleModules()._threads_of(warp_module(module), {}) for module in modules[2:]] == [
         96,
         64,
     ], "by package"

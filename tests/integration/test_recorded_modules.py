@@ -211,8 +211,7 @@ def test_generation_ends_with_the_wait(device: StandIn, only: Callable[..., None
     only(known, second)
     warp_module(known).execs.clear()
     hash_again(warp_module(known))
-    reloads = installed().reloads
-    modules = IdleModules(reloads, {known.__name__: 64, second.__name__: 64})
+    modules = IdleModules({known.__name__: 64, second.__name__: 64})
     given = {"device": device, "output_arch": 90}
     assert modules.generate(60.0, lambda: False, given) is None, "the first one is known, and the wait has ended"
     assert modules.generate(60.0, lambda: True, given).module.name == second.__name__

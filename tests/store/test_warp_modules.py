@@ -24,6 +24,7 @@ from tests.store.warp_modules import TEXTS, compiled, entries, exact, records, t
 from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
+from warp_tiles._warp.reload import this_thread
 from warp_tiles.build import warp_module
 from warp_tiles.build.warp_module import WarpOutput
 from warp_tiles.cli import commands
@@ -257,7 +258,7 @@ def start_key(module: ModuleType, **options: Any) -> CacheKey | None:
     hooks, warp = installed(), wp.get_module(module.__name__)
     warp.get_module_hash(64)
     given = {**warp.resolved_options[64], "output_arch": 90, **options}
-    with hooks.reloads.marked("compiling", {"output_name": options.pop("named", "a.sm90.cubin")}):
+    with this_thread(compiling={"output_name": options.pop("named", "a.sm90.cubin")}):
         return hooks._plain.start_key(warp, given, hooks.engine.build_context(current()))
 
 

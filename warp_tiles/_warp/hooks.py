@@ -14,7 +14,7 @@ The hooks replace these members of Warp. :meth:`Hooks.install` checks that all e
     ModuleHasher                    hashes a module; one that contains a product or a solver gets another hash
     Module.load, Module._compile    load a module; one whose hash is discarded is loaded again
 
-The trace of the code generator needs more members (:mod:`warp_tiles._warp.tracing`). If a Warp lacks one of them, its
+The trace of the code generator needs more members (``internals.TRACED``). If a Warp lacks one of them, its
 products and solvers are still served, and its loops stay as Warp generates them. The hook of
 ``Tape.record_launch`` (:mod:`warp_tiles._warp.tapes`) is optional too. Without it, tapes run all adjoint kernels.
 Without ``Module._run_codegen``, every module is generated.
@@ -26,8 +26,8 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import logging
 import shutil
-import threading
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -41,9 +41,11 @@ from warp_tiles._warp.internals import (
     LTO_DOT,
     MATMUL,
     SOLVER_OPTION,
+    TRACED,
     check_internals,
     find,
     mathdx_enabled,
+    require,
     untested,
 )
 from warp_tiles._warp.modules import (
@@ -55,7 +57,7 @@ from warp_tiles._warp.modules import (
     user_modules,
 )
 from warp_tiles._warp.plain import PlainModules, archs_here, in_kernel_cache, loaded_programs
-from warp_tiles._warp.reload import LoadAgain, Reloads
+from warp_tiles._warp.reload import LoadAgain, Reloads, check_prefetch, this_thread
 from warp_tiles._warp.sites import (
     CallSites,
     dispatch_lto_dot,
@@ -65,9 +67,8 @@ from warp_tiles._warp.sites import (
     mentions,
 )
 from warp_tiles._warp.tapes import Gradients, Tapes
-from warp_tiles._warp.tracing import Tracer
 from warp_tiles.build.engine import Engine
-from warp_tiles.errors import PlanError
+from warp_tiles.errors import PlanError, UnsupportedWarpError
 from warp_tiles.settings import OPTION_PREFIX, SETTINGS, Settings, current, from_options, keep_start_record
 from warp_tiles.solver.variant import SOLVERS
 from warp_tiles.util.threads import raise_if_signalled
@@ -80,6 +81,8 @@ if TYPE_CHECKING:
     from warp_tiles.build.warp_module import WarpModuleBuild
     from warp_tiles.codegen.module import GeneratedModule
     from warp_tiles.plan.planning import ModulePlan
+
+log = logging.getLogger("warp_tiles")
 
 
 def _code_settings() -> tuple[object, ...]:
@@ -103,6 +106,14 @@ def _module_builder(module: Any, options: Any, hasher: Any, target: str = "cuda"
     made = find("context.ModuleBuilder")
     extra = {"target": target} if "target" in inspect.signature(made).parameters else {}
     return made(module, options, hasher=hasher, **extra)
+
+
+def _record(name: str, original: Any, adjoint: Any, *args: Any, **named: Any) -> Any:
+    """Calls a method of Warp's code generator, through the recorder if the function is recorded."""
+    recorder = this_thread.recorder if this_thread.adjoint is adjoint else None
+    if recorder is None:
+        return original(adjoint, *args, **named)
+    return getattr(recorder, name)(functools.partial(original, adjoint), *args, **named)
 
 
 class _LinkInputs(list):  # type: ignore[type-arg]
@@ -130,13 +141,12 @@ class Hooks:
         self.program_start: ProgramStart | None = None
         self.takes_start: bool | None = None
         self.reloads = Reloads(engine)
-        self._tracer = Tracer()
+        self._rejection = ""  # names the part of Warp without which loops cannot be traced
         self._tapes = Tapes(self.plan_module, self.mentions, gradients)
-        self.sites = CallSites(self.reloads, self._tracer)
+        self.sites = CallSites(self.reloads)
         self._plain = PlainModules(engine, self.reloads)
         self._linking: set[str] = set()  # builtins whose generation builds LTO-IR
         self._code_settings = _code_settings()
-        self._generating = threading.local()
         self._is_untested = untested() != ""
         self._restore = ExitStack()
 
@@ -172,7 +182,7 @@ class Hooks:
             self._wrap(build, "build_cuda", self._build_cuda)
             self._wrap(codegen.Adjoint, "build", self._adjoint_build)
             self._wrap(codegen, "codegen_func_reverse", self._codegen_func_reverse)
-            self._tracer.install(self._wrap)
+            self._install_tracer()
             self._tapes.install(self._wrap)
             for module in (codegen, find("builtins")):
                 if hasattr(module, "log_warning"):  # Warp 1.19
@@ -191,6 +201,18 @@ class Hooks:
         except BaseException:
             self.uninstall()
             raise
+
+    def _install_tracer(self) -> None:
+        """Installs the hooks of the trace of loops, unless this Warp lacks a part that they need."""
+        try:
+            require(TRACED)
+        except UnsupportedWarpError as error:
+            self._rejection = error.message
+            log.warning("loops of products are left as Warp generates them: %s", self._rejection)
+            return
+        for owner, _, name in (path.rpartition(".") for path in TRACED):
+            if owner == "codegen.Adjoint":
+                self._wrap(find(owner), name, functools.partial(_record, name))
 
     def uninstall(self) -> None:
         """Restores Warp. A module that a thread is loading meanwhile keeps its hash."""
@@ -254,12 +276,17 @@ class Hooks:
     def _adjoint_build(
         self, original: Callable[..., Any], adjoint: Any, builder: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        with self._tracer.function(adjoint, self._recorded_module(builder)):
-            return original(adjoint, builder, *args, **kwargs)
+        module = self._recorded_module(builder)
+        recorder = None if module is None else module.begin(adjoint)
+        with this_thread(adjoint=adjoint, recorder=recorder):
+            built = original(adjoint, builder, *args, **kwargs)
+            if recorder is not None:
+                recorder.end_function()
+            return built
 
     def _recorded_module(self, builder: Any) -> BuilderState | None:
         """The state of the module that a builder generates; None if the module is not recorded."""
-        if self._tracer.rejection or builder is None or builder.options.get("output_arch") is None:
+        if self._rejection or builder is None or builder.options.get("output_arch") is None:
             return None
         hasher = builder.module.hashers.get(int(builder.options["block_dim"]))
         if not getattr(hasher, "warp_tiles_has_calls", True):
@@ -268,24 +295,23 @@ class Hooks:
         resolved = state.session.settings
         if resolved.policy == "off":
             return None
-        if not self.reloads.is_planning:
+        if not this_thread.planning:
             self.engine.start_compilers(resolved)
         return state
 
     def _log_warning(self, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-        if self.reloads.is_idle:  # the program may never launch what the warning is about
+        if this_thread.idle:  # the program may never launch what the warning is about
             raise NotCompiled
         original(*args, **kwargs)
 
     def _codegen_func_reverse(self, original: Callable[..., Any], adjoint: Any, *args: Any, **kwargs: Any) -> Any:
-        state = getattr(self._generating, "state", None)
-        if state is not None:
+        if (state := this_thread.state) is not None:
             state.reversed.add(id(adjoint))
         return original(adjoint, *args, **kwargs)
 
     def _codegen(self, original: Callable[..., str], builder: Any, device: str) -> str:
         source = self._generate(original, builder, device)
-        self.reloads.check_prefetch(builder.module, int(builder.options["block_dim"]))
+        check_prefetch(builder.module, int(builder.options["block_dim"]))
         return source
 
     def _generate(self, original: Callable[..., str], builder: Any, device: str) -> str:
@@ -303,14 +329,14 @@ class Hooks:
 
         generated, bare = finish_module(builder, state, source)
         if bare.arch is not None:
-            bare = dataclasses.replace(bare, loops_reason=self._tracer.rejection)
+            bare = dataclasses.replace(bare, loops_reason=self._rejection)
         generated = dataclasses.replace(generated, records=self.engine.answers(bare.settings))
 
         plan = self.engine.decide(bare, generated)
         reserve_shared(builder, state, reserved_bytes(plan, generated))
         plan = dataclasses.replace(plan, memory=tuple(kernel_memory(builder, state, plan)))
         self.reloads.before_build(plan)
-        if not self.reloads.is_planning:  # a report is about what was built and loaded
+        if not this_thread.planning:  # a report is about what was built and loaded
             self.engine.recorder.add_plan(plan)
         state.build = ModuleBuild(self.engine, generated, plan)
         return state.build.text()
@@ -318,20 +344,17 @@ class Hooks:
     def _source(self, original: Callable[..., str], builder: Any, device: str, state: BuilderState) -> str:
         from warp_tiles._warp.generation import declare_prelude
 
-        self._generating.state = state
-        try:
-            if state.recorders:  # the source contains hooks, which the prelude has to define
-                declare_prelude(builder)
+        if state.recorders:  # the source contains hooks, which the prelude has to define
+            declare_prelude(builder)
+        with this_thread(state=state):
             return original(builder, device)
-        finally:
-            self._generating.state = None
 
     def generated(self, module: Any, options: Any, hasher: Any) -> GeneratedModule:
         """Generates a module for a GPU under the default settings. It is not planned."""
         from warp_tiles._warp.generation import finish_module
 
         hasher.warp_tiles_settings, hasher.warp_tiles_has_calls = Settings(), True
-        with self.reloads.marked("planning"):
+        with this_thread(planning=True):
             builder = _module_builder(module, options, hasher)
             state = self.sites.state(builder)
             original = find("context.ModuleBuilder").codegen.__wrapped__
@@ -347,7 +370,7 @@ class Hooks:
         try:
             made = probe.generated(self)
             product = probe.difference(probe.PRODUCT, probe.product_of(made))
-            loops = self._tracer.rejection or probe.difference(probe.TRACE, probe.trace_of(made))
+            loops = self._rejection or probe.difference(probe.TRACE, probe.trace_of(made))
         except BaseException as error:
             self._is_untested = True  # after an interrupt, the next module is probed for
             if not isinstance(error, Exception):
@@ -358,9 +381,9 @@ class Hooks:
         if product:
             self.reloads.is_left_to_warp = True
             warn(f"products and solvers are left to Warp {warp.__version__}, whose code for a probe is new: {product}")
-        elif loops and not self._tracer.rejection:
-            self._tracer.rejection = f"Warp {warp.__version__} generates new code for a probe: {loops}"
-            warn(f"loops of products are left as Warp generates them: {self._tracer.rejection}")
+        elif loops and not self._rejection:
+            self._rejection = f"Warp {warp.__version__} generates new code for a probe: {loops}"
+            warn(f"loops of products are left as Warp generates them: {self._rejection}")
 
     def _refuse_stale_hash(self, builder: Any) -> None:
         """Raises an error if the settings differ from those in the module's hash.
@@ -370,11 +393,11 @@ class Hooks:
             PlanError: The module is being planned.
         """
         hasher = builder.module.hashers.get(builder.options["block_dim"])
-        if hasher is None and self.reloads.is_loading:  # a changed setting has discarded it
+        if hasher is None and this_thread.loading:  # a changed setting has discarded it
             raise LoadAgain
         hashed = getattr(hasher, "warp_tiles_choices", None)
         if hashed is not None and hashed != self.engine.choices(self.sites.state(builder).session.settings):
-            if not self.reloads.is_planning:
+            if not this_thread.planning:
                 raise LoadAgain
             builder.module.mark_modified()
             raise PlanError(
@@ -385,7 +408,7 @@ class Hooks:
         ltoirs, fatbins = original(builder)
         state = self.sites.existing_state(builder)
         if state is None or state.build is None or not (state.build.plan.needed or state.build.plan.has_own_code):
-            build = self._plain.build(builder, getattr(self._generating, "start", None))
+            build = self._plain.build(builder, this_thread.start)
             return ltoirs if build is None else _LinkInputs(ltoirs, build), fatbins
         state.build.start()
         return _LinkInputs(ltoirs, state.build), fatbins
@@ -395,14 +418,11 @@ class Hooks:
     ) -> tuple[str, str, dict[str, Any], list[bytes], list[bytes]]:
         start = None if is_cpu else self._plain.look_up(module, options)
         if start is not None and start.found is not None:
-            self.reloads.check_prefetch(module, int(options["block_dim"]))
+            check_prefetch(module, int(options["block_dim"]))
             if (build := self._plain.found_build(module, options, start)) is not None:
                 return start.found.source.decode("utf-8"), "cu", dict(start.found.meta), _LinkInputs([], build), []
-        self._generating.start = start
-        try:
+        with this_thread(start=start):
             return original(module, options, is_cpu)  # type: ignore[no-any-return]
-        finally:
-            self._generating.start = None
 
     def _build_cuda(
         self, original: Callable[..., None], cu_path: str, arch: int, output_path: str, **keywords: Any
@@ -410,7 +430,7 @@ class Hooks:
         inputs = keywords.get("ltoirs")
         source, output = Path(cu_path), Path(output_path)
         native_dir = str(Path(find("build.warp_home")) / "native")
-        if self.reloads.is_idle:
+        if this_thread.idle:
             from warp_tiles.build.idle import generated
 
             found = None  # it is left to Warp, so its launch decides again
@@ -453,7 +473,7 @@ class Hooks:
             threads = block_dim if block_dim is not None else module.options["block_dim"]
             if not self.reloads.settings_of({**module.options, "block_dim": threads}, module).providers:
                 return None
-            with self.reloads.marked("planning"):
+            with this_thread(planning=True):
                 module.get_module_hash(threads)  # evaluates deferred wp.static() expressions
             hasher = module.hashers[threads]
             # if an option of the module leaves one kind of call to Warp, only the generated code shows the others
@@ -461,7 +481,7 @@ class Hooks:
                 return None
             options = module.resolve_options(warp.config, block_dim=threads) | {"output_arch": arch}
             target = "cpu" if arch is None else "cuda"
-            with self.reloads.marked("planning"):
+            with this_thread(planning=True):
                 # with the module's own hasher the kernels have the same names as in the loaded module
                 builder = _module_builder(module, options, hasher, target)
                 builder.codegen(target)
@@ -521,7 +541,7 @@ class Hooks:
         if not resolved.providers:  # Warp builds the module alone
             hasher.warp_tiles_has_calls = False
             return
-        if not self.reloads.is_planning and self.engine.build_context(resolved).store.digests.is_empty:
+        if not this_thread.planning and self.engine.build_context(resolved).store.digests.is_empty:
             self.engine.start_compilers(resolved)  # the first use on a machine, so the module is in no cache
         hasher.warp_tiles_settings = resolved  # a change while the module is built counts from its next load on
         hasher.warp_tiles_choices = self.engine.choices(resolved)
@@ -531,7 +551,7 @@ class Hooks:
         names = getattr(hasher, "warp_tiles_names", {MATMUL})
         if mentions(adjoint, names):
             hasher.warp_tiles_has_calls = True
-        if self.reloads.is_idle:  # _generated() decides whether such a module is left to its launch
+        if this_thread.idle:  # _generated() decides whether such a module is left to its launch
             hasher.warp_tiles_links |= mentions(adjoint, self._linking)
             hasher.warp_tiles_defers |= adjoint.has_unresolved_static_expressions
         return original(hasher, adjoint)

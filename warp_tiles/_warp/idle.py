@@ -22,11 +22,10 @@ import warp
 
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import capturing, hash_again, users_own_modules
-from warp_tiles._warp.reload import LoadAgain, reusable
+from warp_tiles._warp.reload import LoadAgain, loaded_here, reusable, this_thread
 from warp_tiles.util.threads import raise_if_signalled
 
 if TYPE_CHECKING:
-    from warp_tiles._warp.reload import Reloads
     from warp_tiles.build.idle import IdleModule
 
 log = logging.getLogger("warp_tiles")
@@ -58,8 +57,7 @@ class IdleModules:
         recorded: The block size of each module of the record, by name, in order; None without a record.
     """
 
-    def __init__(self, reloads: Reloads, recorded: Mapping[str, int] | None = None) -> None:
-        self._reloads = reloads
+    def __init__(self, recorded: Mapping[str, int] | None = None) -> None:
         self._recorded = recorded
         self._tried: WeakSet[Any] = WeakSet()
         self._states: WeakKeyDictionary[Any, set[tuple[object, ...]]] = WeakKeyDictionary()  # that were generated
@@ -81,7 +79,7 @@ class IdleModules:
             is_waiting: False once this thread need not wait any longer. It is asked between two modules.
             given: Device and architecture; None takes those of the module that this thread loads.
         """
-        given, end = given or self._reloads.loaded_here(), time.perf_counter() + left_s
+        given, end = given or loaded_here(), time.perf_counter() + left_s
         lock = find("codegen._codegen_lock")
         if given is None or capturing() or not lock.acquire(blocking=False):
             return None
@@ -89,7 +87,7 @@ class IdleModules:
             for module in self._candidates(left_s):
                 self._tried.add(module)
                 threads = self._recorded[module.name] if self._recorded is not None else self._threads_of(module, given)
-                found = _generated(self._reloads, module, threads, given)
+                found = _generated(module, threads, given)
                 if found is not None and found.start is not None:
                     self._states.setdefault(module, set()).add(_state(module, threads, given))
                     return found
@@ -123,7 +121,7 @@ class IdleModules:
         if _state(module, threads, given) not in self._states.get(module, ()):
             with find("codegen._codegen_lock"):
                 is_free = not module.execs and (not module.hashers or hash_again(module))
-                found = _generated(self._reloads, module, threads, given, is_launched=True) if is_free else None
+                found = _generated(module, threads, given, is_launched=True) if is_free else None
             if found is not None:
                 yield found
         while (found := self.generate(math.inf, given=given)) is not None:
@@ -151,9 +149,7 @@ def _state(module: Any, threads: int, given: Mapping[str, Any]) -> tuple[object,
     return kernels_of(module), threads, given.get("output_arch")
 
 
-def _generated(
-    reloads: Reloads, module: Any, threads: int, given: Mapping[str, Any], *, is_launched: bool = False
-) -> IdleModule | None:
+def _generated(module: Any, threads: int, given: Mapping[str, Any], *, is_launched: bool = False) -> IdleModule | None:
     """Generate a module that has no hash, for the device, architecture and output of a compilation.
 
     The caller holds Warp's generator lock.
@@ -167,7 +163,7 @@ def _generated(
         return None
     started, device, arch = time.perf_counter(), given.get("device"), given.get("output_arch")
     try:
-        with reloads.marked("idle"):
+        with this_thread(idle=True):
             module.get_module_hash(threads)
         hasher = module.hashers[threads]
         links, defers = hasher.warp_tiles_links, hasher.warp_tiles_defers
@@ -177,7 +173,7 @@ def _generated(
         is_ptx = given["output_name"].endswith(".ptx") if "output_name" in given else None  # as the device prefers
         name = module._get_compile_output_name(device, arch, use_ptx=is_ptx, block_dim=threads)
         folder = Path(warp.config.kernel_cache_dir, module.get_module_identifier(threads))
-        with reloads.marked("idle"):
+        with this_thread(idle=True):
             module._compile(device, folder, name, arch, options=module.resolved_options[threads])
     except NotCompiled as end:
         return end.found and replace(end.found, generation_s=time.perf_counter() - started)

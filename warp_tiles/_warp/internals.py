@@ -63,6 +63,30 @@ REQUIRED = {
     "types.type_is_generic": "",
 }
 
+# members that the trace of loops needs, in the same form; those of codegen.Adjoint are wrapped
+TRACED = {
+    "codegen.Adjoint.add_call": "func args kwargs",
+    "codegen.Adjoint.resolve_call": "func args kwargs",
+    "codegen.Adjoint.add_forward": "statement replay skip_replay",
+    "codegen.Adjoint.add_reverse": "statement",
+    "codegen.Adjoint.add_grad_call": "func args kwargs",
+    "codegen.Adjoint.add_comp": "",
+    "codegen.Adjoint.add_return": "var",
+    "codegen.Adjoint.begin_for": "iter",
+    "codegen.Adjoint.end_for": "iter",
+    "codegen.Adjoint.begin_while": "cond",
+    "codegen.Adjoint.end_while": "",
+    "codegen.Adjoint.begin_if": "cond",
+    "codegen.Adjoint.end_if": "cond",
+    "codegen.Adjoint.begin_else": "cond",
+    "codegen.Adjoint.end_else": "cond",
+    "codegen.Adjoint.eval": "node",
+    "codegen.Adjoint.get_unroll_range": "loop",
+    "codegen.Adjoint.set_lineno": "lineno",
+    "types.is_array": "",
+    "types.is_reference": "",
+}
+
 CPU_HEADERS = "builtin_bd*.pch"  # the same folders also contain NVRTC's precompiled headers
 
 log = logging.getLogger("warp_tiles")

@@ -19,11 +19,11 @@ import warp
 from warp_tiles._warp.idle import IdleModules
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import name_of, user_modules
+from warp_tiles._warp.reload import Reloads, target_of, this_thread
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.store.key import CacheKey
 
 if TYPE_CHECKING:
-    from warp_tiles._warp.reload import Reloads
     from warp_tiles.build.context import BuildContext
     from warp_tiles.build.engine import Engine
     from warp_tiles.build.start_record import ProgramStart
@@ -57,7 +57,7 @@ class PlainModules:
 
         prints = warp.config.log_level <= warp.LOG_DEBUG or getattr(warp.config, "verbose", False)
         if reason := "Warp's log shows what the compiler prints" if prints else reason_left_to_warp(options):
-            if not self._reloads.is_idle:  # the program may never launch it
+            if not this_thread.idle:  # the program may never launch it
                 say_left_to_warp(reason)
             return None
         return resolved if hasattr(hasher, "warp_tiles_hash") else None  # without, it was hashed before enable()
@@ -76,7 +76,7 @@ class PlainModules:
             self._engine.start_compilers(resolved)
         key = self.start_key(module, options, context)
         # a network request would hold Warp's generator lock, so a module that no launch has asked for is looked up here
-        start = None if key is None else look_up(context, key, asks=not self._reloads.is_idle)
+        start = None if key is None else look_up(context, key, asks=not this_thread.idle)
         if not is_new and (start is None or start.found is None):
             self._engine.start_compilers(resolved)  # while Warp generates the code
         return start
@@ -88,7 +88,7 @@ class PlainModules:
         digests = context.store.digests
         self._generator = self._generator or digests.digest_folder(Path(find("build.warp_home"), "_src"), "*.py")
         native_dir = str(Path(find("build.warp_home"), "native"))
-        hasher, target = module.hashers.get(int(options["block_dim"])), self._reloads.target_of(module, options)
+        hasher, target = module.hashers.get(int(options["block_dim"])), target_of(module, options)
         if not target or hasher is None:  # another thread has changed the module meanwhile
             return None
         try:
@@ -138,8 +138,8 @@ class PlainModules:
 
         def make(begun: ProgramStart | None) -> IdleBuilds | RecordedModules:
             if begun is None or begun.recorded is None:
-                return IdleBuilds(self._engine, IdleModules(self._reloads).generate)
-            return RecordedModules(self._engine, begun, IdleModules(self._reloads, begun.recorded).generate)
+                return IdleBuilds(self._engine, IdleModules().generate)
+            return RecordedModules(self._engine, begun, IdleModules(begun.recorded).generate)
 
         self._engine.idle_builds(make)
         threads = int(options["block_dim"])

@@ -38,7 +38,10 @@ from warp_tiles.settings import Settings, current
 from warp_tiles.util.threads import DaemonThreads, available_cores, raise_if_signalled, wait_all
 
 if TYPE_CHECKING:
+    from warp_tiles._warp.generation import BuilderState
+    from warp_tiles._warp.recorder import Recorder
     from warp_tiles.build.engine import Engine
+    from warp_tiles.build.warp_module import Start
 
 _ATTEMPTS = 4  # per load: tuning and changed settings each take one
 log = logging.getLogger("warp_tiles")
@@ -58,14 +61,67 @@ class LoadAgain(BaseException):
         self.first = first
 
 
+class _ThisThread(threading.local):
+    """What a thread does for Warp. A call enters a block with other values.
+
+    Attributes:
+        loading: True while it compiles a module for a load or a prefetch, under the name of its hash.
+        planning: True while it generates code only to plan it.
+        prefetching: True while it compiles a module whose hash is that of ``hasher``.
+        idle: True while it generates a module ahead of its launch.
+        compiling: The arguments of Warp's compilation, or None.
+        start: The lookup of the module that Warp generates, if there was one.
+        state: The module whose source Warp generates, if it has products or solvers.
+        adjoint: Warp's Adjoint of the function that Warp generates.
+        recorder: The recorder of that function, if it is recorded.
+    """
+
+    loading = planning = prefetching = idle = False
+    hasher: Any = None
+    compiling: Mapping[str, Any] | None = None
+    start: Start | None = None
+    state: BuilderState | None = None
+    adjoint: Any = None
+    recorder: Recorder | None = None
+
+    @contextmanager
+    def __call__(self, **values: Any) -> Iterator[None]:
+        before = {name: getattr(self, name) for name in values}
+        vars(self).update(values)
+        try:
+            yield
+        finally:
+            vars(self).update(before)
+
+
+this_thread = _ThisThread()
+
+
+def loaded_here() -> Mapping[str, Any] | None:
+    """The arguments of Warp's compilation if this thread compiles for a load; None in other compilations."""
+    here = this_thread
+    return None if not here.loading or here.planning or here.prefetching or here.idle else here.compiling
+
+
+def target_of(module: Any, options: Mapping[str, Any]) -> str:
+    """What this thread compiles a module to: architecture, suffix, cubin or PTX; empty if it compiles none."""
+    if not (given := this_thread.compiling):
+        return ""
+    arch, threads = options["output_arch"], options["block_dim"]
+    named = given.get("output_name") or module._get_compile_output_name(
+        given.get("device"), arch, use_ptx=given.get("use_ptx"), block_dim=threads
+    )
+    suffix = getattr(warp.config, "cuda_arch_suffix", None)  # an output without a name has it too
+    return f"{arch} {named.removeprefix(module.get_module_identifier(threads))} {suffix}"
+
+
 class Reloads:
     """Decides which modules are loaded again, and when."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._attempted: set[tuple[str, int, Settings]] = set()  # modules by name and threads per block
-        self._this_thread = threading.local()
-        self.prefetches = Prefetches(self._compile_ahead)
+        self.prefetches = Prefetches()
         self.is_left_to_warp = False  # because this Warp generates code in an unknown way
 
     # ---- settings
@@ -109,80 +165,15 @@ class Reloads:
         """Hook of ``Module._compile``. A call without ``output_name`` compiles ahead of time and never builds later."""
         arguments = inspect.signature(original).bind(module, *args, **kwargs).arguments
         if arguments.get("output_name") is not None:
-            with self.marked("loading"), self.marked("compiling", arguments):
+            with this_thread(loading=True, compiling=arguments):
                 return original(module, *args, **kwargs)
         self.prefetches.join(module)
         try:
-            with loading(module), self.marked("compiling", arguments):
+            with loading(module), this_thread(compiling=arguments):
                 return bool(original(module, *args, **kwargs))
         except LoadAgain as caught:
             again = caught
         return bool(self._load_again(again, original, module, *args, **kwargs))
-
-    def loaded_here(self) -> Mapping[str, Any] | None:
-        """The arguments of Warp's compilation if this thread compiles for a load; None in other compilations."""
-        if not self.is_loading or any(map(self._is, ("planning", "prefetching", "idle"))):
-            return None
-        found: Mapping[str, Any] = self._this_thread.compiling
-        return found
-
-    def target_of(self, module: Any, options: Mapping[str, Any]) -> str:
-        """What this thread compiles a module to: architecture, suffix, cubin or PTX; empty if it compiles none."""
-        given = getattr(self._this_thread, "compiling", None)
-        if not given:
-            return ""
-        arch, threads = options["output_arch"], options["block_dim"]
-        named = given.get("output_name") or module._get_compile_output_name(
-            given.get("device"), arch, use_ptx=given.get("use_ptx"), block_dim=threads
-        )
-        suffix = getattr(warp.config, "cuda_arch_suffix", None)  # an output without a name has it too
-        return f"{arch} {named.removeprefix(module.get_module_identifier(threads))} {suffix}"
-
-    @contextmanager
-    def marked(self, name: str, value: object = True) -> Iterator[None]:
-        """Enters a block in which this thread plans, compiles, or does what else the properties tell."""
-        before = getattr(self._this_thread, name, False)
-        setattr(self._this_thread, name, value)
-        try:
-            yield
-        finally:
-            setattr(self._this_thread, name, before)
-
-    def _is(self, name: str) -> bool:
-        return bool(getattr(self._this_thread, name, False))
-
-    def _compile_ahead(self, module: Any, device: Any, block_dim: int) -> None:
-        """Compiles a module into Warp's kernel cache, and leaves it without a hash, as it was."""
-        with find("codegen._codegen_lock"):
-            # Warp hashes a module of one kernel when the kernel is defined, so a hash does not mean that it was loaded
-            if module.execs or not reusable(module) or (module.hashers and not hash_again(module)):
-                return
-            module.get_module_hash(block_dim)
-            self._this_thread.hasher = module.hashers[block_dim]
-        try:
-            with self.marked("prefetching"):
-                compile_into_cache(module, device, block_dim)
-        finally:
-            self._this_thread.hasher = None
-            hash_again(module)
-
-    def check_prefetch(self, module: Any, block_dim: int) -> None:
-        """Refuses the code of a prefetch if the module changed since it was hashed.
-
-        Nothing is written yet. Otherwise Warp's cache would have the code under another hash.
-
-        Raises:
-            LoadAgain: A constant, an option or a setting has changed. It ends the prefetch.
-        """
-        hashed = getattr(self._this_thread, "hasher", None)
-        if hashed is None:
-            return
-        with find("codegen._codegen_lock"):
-            if module.hashers.get(block_dim) is not hashed or not reusable(module):
-                raise LoadAgain
-            options = module.resolve_options(warp.config, block_dim=block_dim)
-            if find("context.ModuleHasher")(module._get_live_kernels(), options).get_hash() != hashed.get_hash():
-                raise LoadAgain
 
     def _load_again(self, again: LoadAgain, load: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:
         for _ in range(_ATTEMPTS):
@@ -202,21 +193,6 @@ class Reloads:
 
     # ---- before a build
 
-    @property
-    def is_loading(self) -> bool:
-        """True while this thread compiles a module for a load or a prefetch, under the name of its hash."""
-        return self._is("loading")
-
-    @property
-    def is_idle(self) -> bool:
-        """True while this thread generates a module ahead of its launch."""
-        return self._is("idle")
-
-    @property
-    def is_planning(self) -> bool:
-        """True while this thread generates code only to plan it."""
-        return self._is("planning")
-
     def before_build(self, plan: ModulePlan) -> None:
         """Has the launch tuned that loads a planned module, before it is built, if the policy asks for that.
 
@@ -227,19 +203,19 @@ class Reloads:
         if not resolved.rules.tunes or resolved.answers or not (plan.needed or plan.loops):
             return
         # without a launch there is nothing to measure in place, and a graph capture allows no measurement
-        if self.is_planning or not self.is_loading or capturing():
+        if this_thread.planning or not this_thread.loading or capturing():
             return
         asked = plan.name, plan.block_dim, resolved
         if asked in self._attempted:
             return
-        if self._is("prefetching") or self.is_idle:
+        if this_thread.prefetching or this_thread.idle:
             raise LoadAgain  # ends the work ahead; the launch tunes
         self._attempted.add(asked)
         raise LoadAgain(lambda: self._engine.tune_launch(resolved))
 
     def after_fork(self) -> None:
         """Resets a forked child, which has no threads of its parent."""
-        self._this_thread = threading.local()
+        vars(this_thread).clear()
         self.prefetches.after_fork()
         self.reset()
 
@@ -256,8 +232,7 @@ class Reloads:
 class Prefetches:
     """The modules that are compiled ahead of their launches; launches look into ``pending``, which is by identity."""
 
-    def __init__(self, compile_ahead: Callable[[Any, Any, int], None]) -> None:
-        self._compile_ahead = compile_ahead
+    def __init__(self) -> None:
         self._lock = threading.RLock()  # submit() makes the call itself if no thread can be started
         self._threads: DaemonThreads | None = None
         self.pending: dict[int, tuple[Any, Future[None]]] = {}
@@ -286,7 +261,7 @@ class Prefetches:
 
     def _run(self, module: Any, device: Any, block_dim: int) -> None:
         try:
-            self._compile_ahead(module, device, block_dim)
+            _compile_ahead(module, device, block_dim)
         except BaseException as error:  # the launch meets the same error, and reports it
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
@@ -327,6 +302,39 @@ class Prefetches:
         self._lock = threading.RLock()
         self._threads = None
         self.pending.clear()
+
+
+def _compile_ahead(module: Any, device: Any, block_dim: int) -> None:
+    """Compiles a module into Warp's kernel cache, and leaves it without a hash, as it was."""
+    with find("codegen._codegen_lock"):
+        # Warp hashes a module of one kernel when the kernel is defined, so a hash does not mean that it was loaded
+        if module.execs or not reusable(module) or (module.hashers and not hash_again(module)):
+            return
+        module.get_module_hash(block_dim)
+        hasher = module.hashers[block_dim]
+    try:
+        with this_thread(prefetching=True, hasher=hasher):
+            compile_into_cache(module, device, block_dim)
+    finally:
+        hash_again(module)
+
+
+def check_prefetch(module: Any, block_dim: int) -> None:
+    """Refuses the code of a prefetch if the module changed since it was hashed.
+
+    Nothing is written yet. Otherwise Warp's cache would have the code under another hash.
+
+    Raises:
+        LoadAgain: A constant, an option or a setting has changed. It ends the prefetch.
+    """
+    if (hashed := this_thread.hasher) is None:
+        return
+    with find("codegen._codegen_lock"):
+        if module.hashers.get(block_dim) is not hashed or not reusable(module):
+            raise LoadAgain
+        options = module.resolve_options(warp.config, block_dim=block_dim)
+        if find("context.ModuleHasher")(module._get_live_kernels(), options).get_hash() != hashed.get_hash():
+            raise LoadAgain
 
 
 def reusable(module: Any, *, is_launched: bool = False) -> bool:

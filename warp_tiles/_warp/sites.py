@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import warp
 
 from warp_tiles._warp.internals import CHOLESKY, GEMM_OPTION, MATMUL, SOLVER_OPTION, find, mathdx_enabled
-from warp_tiles._warp.reload import Reloads
-from warp_tiles._warp.tracing import Tracer
+from warp_tiles._warp.reload import Reloads, this_thread
 from warp_tiles.build.engine import Engine
 from warp_tiles.errors import BuildError, LockedError, ToolchainError, UnsupportedVariant
 from warp_tiles.gemm.dispatch import Target, Tile, products
@@ -47,9 +46,8 @@ _libmathdx_lock = threading.Lock()
 class CallSites:
     """Registers call sites, and keeps the state of each module while Warp generates it."""
 
-    def __init__(self, reloads: Reloads, tracer: Tracer) -> None:
+    def __init__(self, reloads: Reloads) -> None:
         self.reloads = reloads
-        self.tracer = tracer
         self._states: weakref.WeakKeyDictionary[Any, BuilderState] = weakref.WeakKeyDictionary()
 
     def existing_state(self, builder: Any) -> BuilderState | None:
@@ -76,7 +74,7 @@ class CallSites:
 
     def function(self, builder: Any) -> str:
         """The label of the function that is being generated."""
-        return self.state(builder).label(self.tracer.adjoint)
+        return self.state(builder).label(this_thread.adjoint)
 
     def add(
         self,
@@ -98,8 +96,8 @@ class CallSites:
         state = self.state(builder)
         label = self.function(builder)
         site = state.session.add(call, label, variants, bfloat16_operands=bfloat16, roles=roles, **facts)
-        state.adjoint_of_site[site.index] = id(self.tracer.adjoint)
-        if not variants and self.tracer.recorder() is None:
+        state.adjoint_of_site[site.index] = id(this_thread.adjoint)
+        if not variants and this_thread.recorder is None:
             return (0,) * len(roles)
         from warp_tiles._warp.generation import declare_prelude
 
@@ -229,7 +227,7 @@ def dispatch_matmul(
             for warning in found.warnings:
                 find("logger.log_warning")(warning)
         names = sites.add(builder, MATMUL, found.variants, (a, b), scalar_reason=found.scalar_reason)
-        if (recorder := sites.tracer.recorder()) is not None:
+        if (recorder := this_thread.recorder) is not None:
             site = len(sites.state(builder).session.sites) - 1
             tiles, result = ((a, b), out) if return_values else ((a, b, out), None)
             recorder.resolve_product(site, (alpha, beta), tiles, result)
@@ -365,12 +363,12 @@ def dispatch_solver(
     is_own = len(roles) == 1 and not lost
     roles = (Role.FORWARD, Role.ADJOINT) if is_own else roles
     names = sites.add(builder, name, variants, roles=roles, scalar_reason=reason, no_gradient=lost, own_adjoint=is_own)
-    if (recorder := sites.tracer.recorder()) is not None:
+    if (recorder := this_thread.recorder) is not None:
         recorder.resolve_solver(len(sites.state(builder).session.sites) - 1)
     if is_own:
         names, adjoint = names[:1], names[1]
         called = f"{name}<{str(template[0]).lower()}>" if template else name
-        sites.tracer.adjoint.add_reverse(_adjoint(called, adjoint, operands, has_result=bool(return_values)))
+        this_thread.adjoint.add_reverse(_adjoint(called, adjoint, operands, has_result=bool(return_values)))
     return ((*names, *values[len(names) :]), template, payloads, shared)
 
 
@@ -429,6 +427,6 @@ def _provider(
     if isinstance(match.reason_unsupported, ToolchainError):
         if not chain.replaces_missing_toolchains:
             return "mma", ""
-        if not sites.reloads.is_planning:
+        if not this_thread.planning:
             engine.warn_of_toolchain(match.reason_unsupported, other)
     return other, match.reason_unsupported.message

@@ -157,7 +157,7 @@ def compile_launched(run: Callable[[], None], device: Any = None) -> tuple[int, 
     """
     from warp_tiles._warp.idle import IdleModules, kernels_of
 
-    engine, modules = require_hooks("run").engine, IdleModules(require_hooks("run").reloads)
+    engine, modules = require_hooks("run").engine, IdleModules()
     compilers = DaemonThreads(current().jobs or available_cores(), "warp_tiles_rehearsal")
     compiling: list[Future[bool]] = []
     seen: set[tuple[object, ...]] = set()
