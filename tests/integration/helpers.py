@@ -18,6 +18,7 @@ from unittest.mock import patch
 import warp as wp
 
 import warp_tiles
+from benchmarks.speed.cubin import sections, string_at
 from tests.products import load_kernels
 from warp_tiles._warp.internals import find
 from warp_tiles.build.module_build import ModuleBuild
@@ -256,21 +257,14 @@ class Symbols:
 def cubin_symbols(cubin: bytes) -> Symbols:
     """The functions that a cubin defines, and its undefined names.
 
-    Source: the 64-bit layout of the ELF specification, ``Elf64_Ehdr``, ``Elf64_Shdr`` and ``Elf64_Sym``.
+    Source: the 64-bit layout of the ELF specification, ``Elf64_Sym``.
     """
-    assert cubin[:6] == b"\x7fELF\x02\x01", "not a little-endian 64-bit ELF file"
-    offset, size, count = (*struct.unpack_from("<Q", cubin, 0x28), *struct.unpack_from("<HH", cubin, 0x3A))
-    sections = [struct.unpack_from("<IIQQQQIIQQ", cubin, offset + size * number) for number in range(count)]
+    content = dict(sections(cubin))
     functions, undefined = set(), set()
-    for kind, start, length, link, entry in ((s[1], s[4], s[5], s[6], s[9]) for s in sections):
-        if kind != 2:  # SHT_SYMTAB
-            continue
-        names = sections[link][4]
-        for position in range(start + entry, start + length, entry):  # the first symbol is always empty
-            name_at, info, _, section = struct.unpack_from("<IBBH", cubin, position)
-            name = cubin[names + name_at : cubin.index(b"\0", names + name_at)].decode()
-            if section == _UNDEFINED and name and name[0] not in ".$":  # those belong to the loader and the debugger
-                undefined.add(name)
-            elif info & 0xF == _FUNCTION:
-                functions.add(name)
+    for name_at, info, _, section, _, _ in struct.iter_unpack("<IBBHQQ", content[".symtab"]):
+        name = string_at(content[".strtab"], name_at)
+        if section == _UNDEFINED and name and name[0] not in ".$":  # those belong to the loader and the debugger
+            undefined.add(name)
+        elif info & 0xF == _FUNCTION:
+            functions.add(name)
     return Symbols(frozenset(functions), frozenset(undefined))

@@ -101,37 +101,33 @@ def other_warp(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return request.param, folder
 
 
+def result_of(packages: Path, folder: Path, *arguments: str) -> str:
+    """What a Python process prints after ``result``, with the Warp of a folder."""
+    caches = {"WARP_TILES_CACHE_DIR": str(folder / "lto"), "WARP_CACHE_PATH": str(folder / "warp")}
+    done = run_python(arguments, first_on_path=[packages], environment=caches)
+    assert done.returncode == 0, done.stderr
+    (line,) = (text for text in done.stdout.splitlines() if text.startswith("result "))
+    return line.removeprefix("result ")
+
+
 def test_another_warp_records_launches(other_warp: tuple[str, Path], tmp_path: Path) -> None:
     version, packages = other_warp
     (tmp_path / "script.py").write_text(RECORDED)
-    done = run_python(
-        [str(tmp_path / "script.py")], first_on_path=[packages], environment={"WARP_CACHE_PATH": str(tmp_path / "warp")}
-    )
-    assert done.returncode == 0, done.stderr
-    (line,) = (text for text in done.stdout.splitlines() if text.startswith("result "))
-    assert line.split()[1:] == [version, "3.0", "3.0", "20.0", "4.0", "_CpuLaunch"]
+    result = result_of(packages, tmp_path, str(tmp_path / "script.py"))
+    assert result.split() == [version, "3.0", "3.0", "20.0", "4.0", "_CpuLaunch"]
 
 
 def test_another_warp_pipelines_every_spelling(other_warp: tuple[str, Path], tmp_path: Path) -> None:
     version, packages = other_warp
-    done = run_python(["-c", LOOPS], first_on_path=[packages], environment={"WARP_CACHE_PATH": str(tmp_path / "warp")})
-    assert done.returncode == 0, done.stderr
-    (line,) = (text for text in done.stdout.splitlines() if text.startswith("result "))
-    assert json.loads(line.removeprefix("result ")) == [version, {name: ["pipelined"] for name in SPELLINGS}]
+    result = result_of(packages, tmp_path, "-c", LOOPS)
+    assert json.loads(result) == [version, {name: ["pipelined"] for name in SPELLINGS}]
 
 
 def test_another_warp_plans_builds_and_links(other_warp: tuple[str, Path], tmp_path: Path) -> None:
     version, packages = other_warp
     (tmp_path / "script.py").write_text(SCRIPT.format(kernel=gemm(m=8, n=16, k=24) + solver("tile_lower_solve")))
-    caches = {"WARP_TILES_CACHE_DIR": str(tmp_path / "lto"), "WARP_CACHE_PATH": str(tmp_path / "warp")}
-    done = run_python(
-        [str(tmp_path / "script.py"), str(tmp_path / "cold"), str(tmp_path / "warm")],
-        first_on_path=[packages],
-        environment=caches,
-    )
-    assert done.returncode == 0, done.stderr
-    (line,) = (text for text in done.stdout.splitlines() if text.startswith("result "))
-    result = json.loads(line.removeprefix("result "))
+    outputs = [str(tmp_path / name) for name in ("cold", "warm")]
+    result = json.loads(result_of(packages, tmp_path, str(tmp_path / "script.py"), *outputs))
     assert result["version"] == version
     assert Path(result["path"]).is_relative_to(packages)
     assert result["roles"] == ["forward", "adjoint_a", "adjoint_b", "forward", "adjoint"]

@@ -69,9 +69,6 @@ def device_of(device: Any, stream: Any) -> Any:
     return stream.device
 
 
-_internal = functools.cache(find)  # a cache suits only members that nothing patches
-
-
 # ---- kernels and their arguments
 
 
@@ -108,11 +105,11 @@ def has_adjoint(kernel: Any) -> bool:
 
 def snapshot(kernel: Any, index: int, value: Any) -> Any:
     """Returns an array or immutable value itself, and a private copy of any other value."""
-    if _internal("types.is_struct")(value):
+    if warp.types.is_struct(value):
         instance = value._cls()
         instance.assign(value)
         return instance
-    if _internal("types.is_array")(kernel.adj.args[index].type):
+    if warp.types.is_array(kernel.adj.args[index].type):
         return value
     if isinstance(value, ctypes.Array):
         return type(value).from_buffer_copy(value)
@@ -134,7 +131,7 @@ def pack(kernel: Any, index: int, value: Any, device: Any, *, adjoint: bool, any
     role = "the gradient of " if adjoint else ""
     what = f"{role}argument '{argument.label}' of kernel {kernel.key}"
     expected = argument.type
-    if isinstance(expected, _internal("codegen.Struct")):
+    if isinstance(expected, find("codegen.Struct")):
         given = getattr(value, "_cls", None)
         if given is None or given.hash != expected.hash:
             raise RecordingError(f"{what} is {value!r}", remedy=f"pass an instance of {expected.key}")
@@ -146,7 +143,7 @@ def pack(kernel: Any, index: int, value: Any, device: Any, *, adjoint: bool, any
                 remedy=f"move it to {device}",
             )
     try:
-        return _internal("context.pack_arg")(kernel, expected, argument.label, value, device, adjoint)
+        return find("context.pack_arg")(kernel, expected, argument.label, value, device, adjoint)
     except (TypeError, RuntimeError, ValueError) as error:
         raise_if_signalled(error)
         raise RecordingError(f"{what} does not fit: {error}") from error
@@ -166,7 +163,7 @@ def check_arguments(kernel: Any, values: Sequence[Any], device: Any) -> None:
 
 def can_have_gradient(value: Any) -> bool:
     """True if a tape keeps a gradient of this argument."""
-    return isinstance(value, warp.array) or bool(_internal("types.is_struct")(value))
+    return isinstance(value, warp.array) or bool(warp.types.is_struct(value))
 
 
 def own_gradient(
@@ -181,7 +178,7 @@ def own_gradient(
     Returns:
         An array's own gradient, a struct of the gradients of its arrays, or None.
     """
-    if _internal("types.is_struct")(value):
+    if warp.types.is_struct(value):
         mirror = value._cls()
         for name in value._cls.vars:
             gradient = own_gradient(getattr(value, name), found, of)
@@ -279,8 +276,7 @@ class PackedLaunch:
     def _first_array(self) -> int:
         """The position of the first array among the arguments."""
         arguments = self.launch.kernel.adj.args
-        is_array = _internal("types.is_array")
-        return next((at for at, argument in enumerate(arguments) if is_array(argument.type)), len(arguments))
+        return next((at for at, one in enumerate(arguments) if warp.types.is_array(one.type)), len(arguments))
 
     def _point(self, pointers: Sequence[int | None], scalars: Sequence[float]) -> None:
         params = self.launch.params
@@ -408,7 +404,7 @@ def pack_launch(
 
 def _class_of(launch: Any) -> type[PackedLaunch]:
     """The fastest class for a launch that Warp recorded."""
-    if type(launch) is not _internal("context.Launch"):  # a subclass does more at each launch
+    if type(launch) is not warp.Launch:  # a subclass does more at each launch
         return PackedLaunch
     if not launch.device.is_cpu:
         return _CudaLaunch
@@ -476,14 +472,14 @@ class Definition:
 
 def arrays_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yields each array with its name, e.g. ``weights.inner.values``, and None for an array member that is not set."""
-    if _internal("types.is_struct")(value):
+    if warp.types.is_struct(value):
         for label, variable in value._cls.vars.items():
             member = getattr(value, label)
-            if member is None and _internal("types.is_array")(variable.type):
+            if member is None and warp.types.is_array(variable.type):
                 yield f"{name}.{label}", None
             else:
                 yield from arrays_in(f"{name}.{label}", member)
-    elif _internal("types.is_array")(value):
+    elif warp.types.is_array(value):
         yield name, value
 
 
@@ -495,7 +491,7 @@ def array_shapes(kernel: Any, index: int, value: Any, structure: Any) -> dict[st
         structure: The packed value. It has a shape for everything that Warp accepts as an array.
     """
     argument = kernel.adj.args[index]
-    if not _internal("types.is_array")(argument.type):
+    if not warp.types.is_array(argument.type):
         found = arrays_in(argument.label, value)
         return {name: None if array is None else tuple(array.shape) for name, array in found}
     dense = structure.data if hasattr(structure, "indices") else structure

@@ -112,14 +112,13 @@ class CallSites:
 def mentions(adjoint: Any, names: set[str]) -> bool:
     """True if a function's source refers to one of these builtins of Warp, under any alias."""
     function, builtins = find("context.Function"), find("context.builtin_functions")
-    local = adjoint.assigned_name_ids() if hasattr(adjoint, "assigned_name_ids") else ()
+    local = adjoint.assigned_name_ids()
     for node in adjoint.reference_nodes():
-        if isinstance(node, ast.Name) and node.id in local:
+        if isinstance(node, ast.Attribute):
+            if node.attr in names:
+                return True
+        elif not isinstance(node, ast.Name) or node.id in local:
             continue
-        if not isinstance(node, (ast.Name, ast.Attribute)):
-            continue
-        if isinstance(node, ast.Attribute) and node.attr in names:
-            return True
         try:
             value, path = adjoint.resolve_static_expression(node, eval_types=False)
         except Exception as error:  # Warp reports the unresolvable name later
@@ -129,8 +128,8 @@ def mentions(adjoint: Any, names: set[str]) -> bool:
             value = builtins.get(path[-1])
         if isinstance(value, function) and value.key in names:
             return True
-    resolved = getattr(adjoint, "resolved_static_expressions", {})
-    return any(isinstance(value, function) and value.key in names for value in resolved.values())
+    resolved = adjoint.resolved_static_expressions.values()
+    return any(isinstance(value, function) and value.key in names for value in resolved)
 
 
 def precision_of(value: object) -> Precision:
@@ -206,7 +205,7 @@ def dispatch_matmul(
     a, b, alpha = arg_values["a"], arg_values["b"], arg_values["alpha"]
     # a new result is not read; an accumulator is, unless beta is zero
     out, beta = (return_values[0], 0.0) if return_values else (arg_values["out"], arg_values["beta"])
-    if not find("types.is_tile")(out.type):
+    if not warp.types.is_tile(out.type):
         raise TypeError(f"tile_matmul() 'out' argument must be a tile, got {out!r}")
     # Warp 1.19 added ``precision``; older versions always compute in the operands' own
     requested = find("codegen.get_arg_value")(arg_values["precision"]) if "precision" in arg_values else "default"

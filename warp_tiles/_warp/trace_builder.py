@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import numpy as np
+import warp
 
 from warp_tiles._warp.internals import find
 from warp_tiles.codegen.operations import (
@@ -111,12 +112,12 @@ def flatten(values: Any) -> Iterator[Any]:
 
 def is_tile(value: Any) -> bool:
     """True for a tile."""
-    return bool(find("types.is_tile")(getattr(value, "type", None)))
+    return bool(warp.types.is_tile(getattr(value, "type", None)))
 
 
 def is_array(value: Any) -> bool:
     """True for an array."""
-    return bool(find("types.is_array")(getattr(value, "type", None)))
+    return bool(warp.types.is_array(getattr(value, "type", None)))
 
 
 def is_reference(value: Any) -> bool:
