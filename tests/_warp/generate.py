@@ -68,19 +68,24 @@ def loops_of(function: FunctionTrace) -> list[Loop]:
 # ---- sources
 
 
+def source_of(module: ModuleType) -> str:
+    """The source that Warp generates now, with the current hooks."""
+    user = wp.get_module(module.__name__)
+    user.get_module_hash(64)
+    options = user.resolve_options(wp.config) | {"output_arch": 90, "block_dim": 64}
+    source: str = find("context").ModuleBuilder(user, options, hasher=user.hashers[64]).codegen("cuda")
+    return source
+
+
 def warps_source(module: ModuleType) -> str:
     """The source that unmodified Warp generates. warp_tiles must be disabled, and no product is built."""
     assert not warp_tiles.is_enabled()
     wp.init()
-    build, context = find("build"), find("context")
     names = (f"function_{number}" for number in itertools.count())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "build_lto_dot", lambda *args, **kwargs: (next(names), b""))
-        user = wp.get_module(module.__name__)
-        user.get_module_hash(64)
-        options = user.resolve_options(wp.config) | {"output_arch": 90, "block_dim": 64}
-        source: str = context.ModuleBuilder(user, options).codegen("cuda")
-    user.mark_modified()
+        patch.setattr(find("build"), "build_lto_dot", lambda *args, **kwargs: (next(names), b""))
+        source = source_of(module)
+    wp.get_module(module.__name__).mark_modified()
     return source
 
 

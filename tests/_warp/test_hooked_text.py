@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import warp as wp
 
 import warp_tiles
-from tests._warp.generate import all_nodes, comparable, expanded, generate, recorded_modules, warps_source
+from tests._warp.generate import all_nodes, comparable, expanded, generate, recorded_modules, source_of, warps_source
 from tests.computed_kernels import ROUNDED
 from tests.integration.helpers import gemm, load
 from tests.loop_forms import FORMS, LOAD_A, LOAD_B, START, STORE, Form, kernel
@@ -75,7 +74,7 @@ def test_nothing_is_recorded_for_a_cpu() -> None:
 @on
 @pytest.mark.parametrize("text", [kernel("C[i, j] = 1.0"), kernel(START, STORE)])
 def test_nothing_is_recorded_for_modules_without_products(text: str) -> None:
-    assert is_bare(current_source(load(text)))
+    assert is_bare(source_of(load(text)))
 
 
 @on
@@ -83,18 +82,8 @@ def test_nothing_is_recorded_with_the_policy_off() -> None:
     module = load(gemm())
     with recorded_modules() as found, warp_tiles.override(policy="off"), pytest.MonkeyPatch.context() as patch:
         patch.setattr(find("build"), "build_lto_dot", lambda *args, **kwargs: ("function", b""))
-        assert is_bare(current_source(module))
+        assert is_bare(source_of(module))
     assert found == []
-
-
-def current_source(module: Any) -> str:
-    """The source that Warp generates now, with the current hooks."""
-    context = find("context")
-    user = wp.get_module(module.__name__)
-    user.get_module_hash(64)
-    options = user.resolve_options(wp.config) | {"output_arch": 90, "block_dim": 64}
-    source: str = context.ModuleBuilder(user, options, hasher=user.hashers[64]).codegen("cuda")
-    return source
 
 
 @on

@@ -116,23 +116,17 @@ UNSERVED = {
 }
 
 
+@pytest.mark.parametrize(("policy", "provider"), [("auto", "libmathdx"), ("fast", "scalar")])
 @pytest.mark.parametrize("case", UNSERVED)
-def test_auto_leaves_an_unserved_call_to_libmathdx(case: str, libmathdx_solvers: list[str]) -> None:
+def test_the_policy_decides_who_gets_an_unserved_call(
+    case: str, policy: str, provider: str, libmathdx_solvers: list[str]
+) -> None:
     text, target, reason = UNSERVED[case]
-    found = plan(text, **target)  # type: ignore[arg-type]
-    assert {provider for _, provider in solver_rows(found)} == {"libmathdx"}
-    assert reason in reasons(found)
-    assert libmathdx_solvers, "Warp builds it while it generates the code"
-
-
-@pytest.mark.parametrize("case", UNSERVED)
-def test_fast_leaves_an_unserved_call_to_the_scalar_path(case: str, libmathdx_solvers: list[str]) -> None:
-    text, target, reason = UNSERVED[case]
-    with warp_tiles.override(policy="fast"):
+    with warp_tiles.override(policy=policy):
         found = plan(text, **target)  # type: ignore[arg-type]
-    assert {provider for _, provider in solver_rows(found)} == {"scalar"}
+    assert {served_by for _, served_by in solver_rows(found)} == {provider}
     assert reason in reasons(found)
-    assert libmathdx_solvers == []
+    assert bool(libmathdx_solvers) == (provider == "libmathdx"), "Warp builds it while it generates the code"
 
 
 @pytest.mark.parametrize("case", UNSERVED)
