@@ -171,7 +171,7 @@ class Hooks:
             dispatchers |= {name: functools.partial(dispatch_solver, self.sites, self.engine, name) for name in SOLVERS}
             for name, dispatcher in dispatchers.items():
                 builtin = context.builtin_functions[name]
-                for overload in {id(function): function for function in (builtin, *builtin.overloads)}.values():
+                for overload in dict.fromkeys((builtin, *builtin.overloads)):
                     if (original := overload.lto_dispatch_func) is not None:
                         self._replace(overload, "lto_dispatch_func", functools.partial(dispatcher, original))
             if unknown := set(inspect.signature(build_lto_dot).parameters).difference(LTO_DOT):
@@ -469,22 +469,20 @@ class Hooks:
         """
         require_target(arch, block_dim, compiled=False)
         hash_outdated(module)
-        with find("codegen._codegen_lock"):
+        with find("codegen._codegen_lock"), this_thread(planning=True):
             threads = block_dim if block_dim is not None else module.options["block_dim"]
             if not self.reloads.settings_of({**module.options, "block_dim": threads}, module).providers:
                 return None
-            with this_thread(planning=True):
-                module.get_module_hash(threads)  # evaluates deferred wp.static() expressions
+            module.get_module_hash(threads)  # evaluates deferred wp.static() expressions
             hasher = module.hashers[threads]
             # if an option of the module leaves one kind of call to Warp, only the generated code shows the others
             if not hasher.warp_tiles_has_calls and hasher.warp_tiles_names >= {MATMUL, *SOLVERS}:
                 return None
             options = module.resolve_options(warp.config, block_dim=threads) | {"output_arch": arch}
             target = "cpu" if arch is None else "cuda"
-            with this_thread(planning=True):
-                # with the module's own hasher the kernels have the same names as in the loaded module
-                builder = _module_builder(module, options, hasher, target)
-                builder.codegen(target)
+            # with the module's own hasher the kernels have the same names as in the loaded module
+            builder = _module_builder(module, options, hasher, target)
+            builder.codegen(target)
         state = self.sites.existing_state(builder)
         return state.build.plan if state is not None and state.build is not None else None
 
