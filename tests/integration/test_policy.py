@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import warp as wp
 
 import warp_tiles
 from benchmarks.stand_in import StandIn
+from tests._warp.generate import source_of
 from tests.integration.helpers import compile_module, cubin_symbols, gemm, load
 from tests.integration.test_hash import CHOLESKY, COPY, warp_hash
 from warp_tiles import settings
@@ -93,25 +95,18 @@ def test_off_leaves_hash_and_code_to_warp(layer: str, text: str, monkeypatch: py
         return f"dot_{M}_{N}_{K}", b""
 
     original = find("build.build_lto_dot")
-    build_lto_dot.__signature__ = __import__("inspect").signature(original)  # type: ignore[attr-defined]
+    build_lto_dot.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
     monkeypatch.setattr(find("build"), "build_lto_dot", build_lto_dot)
     monkeypatch.setattr(find("build"), "build_lto_solver", lambda *args, **kwargs: ("solver", b""))
     options = {"warp_tiles_policy": "off"} if layer == "module" else {}
     module = load(text, **options)
 
-    def generate() -> tuple[bytes, str]:
-        digest = warp_hash(module)
-        found = wp.get_module(module.__name__)
-        resolved = found.resolve_options(wp.config) | {"output_arch": 90}
-        builder = find("context.ModuleBuilder")(found, resolved, hasher=found.hashers[64])
-        return digest, builder.codegen("cuda")
-
     warp_tiles.disable()
-    expected, calls = generate(), list(built)
+    expected, calls = (warp_hash(module), source_of(module)), list(built)
     assert calls
     built.clear()
     with warp_tiles.enabled(), warp_tiles.override(**({} if layer == "module" else {"policy": "off"})):
-        assert generate() == expected
+        assert (warp_hash(module), source_of(module)) == expected
         assert built == calls
         found = warp_tiles.plan(module, arch=90)
         assert (found.variants, found.settings.policy) == ((), "off")

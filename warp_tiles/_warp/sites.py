@@ -342,7 +342,7 @@ def dispatch_solver(
     allowed = bool(options.get(SOLVER_OPTION, True))
     provider, reason = "scalar", _without_functions(options, resolved, SOLVER_OPTION, "solver")
     if not reason:
-        provider, reason = _provider(sites, engine, found, resolved, allowed)
+        provider, reason = _provider(engine, found, resolved, allowed)
     if provider == "mma" and isinstance(found, str):
         raise UnsupportedVariant(
             f"In '{sites.function(builder)}': mma cannot serve {name}, {found}",
@@ -402,7 +402,7 @@ def _lost_gradient(
 
 
 def _provider(
-    sites: CallSites, engine: Engine, found: Mapping[Role, SolverVariant] | str, resolved: Settings, libmathdx: bool
+    engine: Engine, found: Mapping[Role, SolverVariant] | str, resolved: Settings, libmathdx: bool
 ) -> tuple[str, str]:
     """The provider of a call, and the reason why it is not ``mma``.
 
