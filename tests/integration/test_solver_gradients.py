@@ -232,8 +232,7 @@ def warned(text: str, *, requires_grad: bool = True) -> list[str]:
         planned.append(arch)
         return warp_tiles.plan(module, arch=arch, block_dim=block_dim)
 
-    hooks: Any = installed()
-    tapes = Tapes(planner, lambda *asked: hooks.mentions(*asked), lambda *_: "")
+    tapes = Tapes(planner, installed().mentions, lambda *_: "")
     arrays = [wp.zeros((16, 16), dtype=float, device="cpu", requires_grad=requires_grad) for _ in range(2)]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -386,7 +386,7 @@ WITHOUT_LOAD = COPY.replace("wp.tile_load(A, shape=(8, 8))", "wp.tile_zeros(shap
 def test_a_tape_warns_once_of_gradients_without_an_order(
     kernel_text: str, gradients: tuple[bool, bool], *, deterministic: bool, warns: bool
 ) -> None:
-    tapes = Tapes(lambda *_: None, lambda *asked: installed().mentions(*asked), lambda *_: "")
+    tapes = Tapes(lambda *_: None, installed().mentions, lambda *_: "")
     copy = load(kernel_text).copy
     copy.module.options["deterministic"] = deterministic
     values = [wp.zeros((8, 8), dtype=float, device=CPU, requires_grad=requires_grad) for requires_grad in gradients]
