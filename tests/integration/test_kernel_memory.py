@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import warp_tiles
 from tests.integration.commands import command, json_of
 from tests.integration.helpers import compile_module, gemm, load
 from tests.integration.solvers import solver
+from warp_tiles._warp.modules import launch_problems
 
 FACTOR = solver("tile_cholesky", decorator="@wp.kernel(enable_backward=False)").replace("(16, 16)", "(250, 250)")
 PRODUCT = gemm(m=256, n=256, k=256, decorator="@wp.kernel(enable_backward=False)")
@@ -59,3 +61,11 @@ def test_commands_say_what_cannot_be_launched(tmp_path: Path) -> None:
         done = command("compile", "-o", tmp_path / "out", script, cache=tmp_path / "lto")
         assert done.returncode == 2
         assert "warp-tiles: a launch of kernel gemm fails: a block needs" in done.stderr
+
+
+@pytest.mark.parametrize("sizes", [(400_000, 100), (100, 400_000)])
+def test_each_instance_of_a_kernel_has_to_fit(sizes: tuple[int, int], tmp_path: Path) -> None:
+    names = [f"scale_{digits}_cuda_kernel_forward_smem_bytes" for digits in ("1a2b", "3c4d")]
+    (tmp_path / "wp_m_1234567.meta").write_text(json.dumps(dict(zip(names, sizes))))
+    (problem,) = launch_problems(tmp_path / "wp_m_1234567.sm90.cubin", 90, 64)
+    assert problem.startswith("a launch of kernel scale fails: a block needs 40")

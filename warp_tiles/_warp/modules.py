@@ -229,11 +229,11 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
 def launch_problems(cubin: Path, arch: int, threads: int) -> list[str]:
     """Why forward passes cannot be launched on an architecture, from the sizes that Warp stores beside a cubin."""
     sizes = json.loads(cubin.with_name(f"{cubin.name.partition('.sm')[0]}.meta").read_text("utf-8"))
-    forward = {
-        name.removesuffix(_FORWARD_BYTES).rpartition("_")[0]: size
-        for name, size in sizes.items()
-        if name.endswith(_FORWARD_BYTES)
-    }
+    forward: dict[str, int] = {}  # the largest of the instances of a kernel
+    for name, size in sizes.items():
+        if name.endswith(_FORWARD_BYTES):
+            kernel = name.removesuffix(_FORWARD_BYTES).rpartition("_")[0]
+            forward[kernel] = max(size, forward.get(kernel, 0))
     found = (KernelMemory.of(kernel, "forward", size, arch, threads) for kernel, size in forward.items())
     return [memory.problem for memory in found if memory.problem]
 
