@@ -17,6 +17,7 @@ from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.compile.module import ModuleSource
 from warp_tiles.compile.search import Toolchain
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem, Role
@@ -136,15 +137,8 @@ class Case:
             self.text_for_warp = self.path.read_text()
             self.output.write_bytes(b"Warp's cubin")
 
-        return build.finish(
-            self.path,
-            self.output,
-            90,
-            native_dir="/warp/native",
-            warp_inputs=warp_inputs,
-            keywords=keywords,
-            warp_build=warp_build,
-        )
+        module = ModuleSource(self.path.name, 90, self.output.suffix[1:], "/warp/native", keywords)
+        return build.finish(self.path, self.output, module, warp_inputs=warp_inputs, warp_build=warp_build)
 
 
 @pytest.fixture

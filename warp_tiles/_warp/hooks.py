@@ -392,11 +392,13 @@ class Hooks:
     def _build_cuda(
         self, original: Callable[..., None], cu_path: str, arch: int, output_path: str, **keywords: Any
     ) -> None:
-        inputs = keywords.get("ltoirs")
+        from warp_tiles.compile.module import ModuleSource
+
+        inputs, source, output = keywords.get("ltoirs"), Path(cu_path), Path(output_path)
         native_dir = str(Path(find("build.warp_home")) / "native")
+        module = ModuleSource(source.name, arch, output.suffix[1:], native_dir, keywords)
         if self.reloads.is_idle:
-            build = getattr(inputs, "build", None)
-            raise end_of_generation(self.engine, build, Path(cu_path), Path(output_path), arch, native_dir, keywords)
+            raise end_of_generation(self.engine, getattr(inputs, "build", None), source, module)
         if not isinstance(inputs, _LinkInputs):
             original(cu_path, arch, output_path, **keywords)
             return
@@ -404,15 +406,7 @@ class Hooks:
         def warp_build(ltoirs: list[bytes]) -> None:
             original(cu_path, arch, output_path, **{**keywords, "ltoirs": ltoirs})
 
-        inputs.build.finish(
-            Path(cu_path),
-            Path(output_path),
-            arch,
-            native_dir=native_dir,
-            warp_inputs=list(inputs),
-            keywords=keywords,
-            warp_build=warp_build,
-        )
+        inputs.build.finish(source, output, module, warp_inputs=list(inputs), warp_build=warp_build)
 
     # ---- plans
 

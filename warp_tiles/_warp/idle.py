@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from warp_tiles._warp.reload import Reloads
     from warp_tiles.build.engine import Engine
     from warp_tiles.build.idle import IdleModule
+    from warp_tiles.compile.module import ModuleSource
 
 log = logging.getLogger("warp_tiles")
 _SECONDS_OF_A_KERNEL = 0.02  # its generation
@@ -193,9 +194,7 @@ def _generated(
     return None
 
 
-def end_of_generation(
-    engine: Engine, build: object, source: Path, output: Path, arch: int, native_dir: str, keywords: Mapping[str, Any]
-) -> NotCompiled:
+def end_of_generation(engine: Engine, build: object, source: Path, module: ModuleSource) -> NotCompiled:
     """Returns what ends Warp's compilation of a generated module. What Warp has written for its compiler is removed.
 
     Args:
@@ -207,7 +206,7 @@ def end_of_generation(
 
     found = None
     if isinstance(build, WarpModuleBuild | ModuleBuild):
-        found = generated(engine, build, source, output, arch, native_dir, keywords)
+        found = generated(engine, build, source, module)
     shutil.rmtree(source.parent, ignore_errors=True)
     return NotCompiled(found)
 

@@ -15,7 +15,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ from warp_tiles.util.threads import DaemonThreads, available_cores, raise_if_sig
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
     from warp_tiles.build.start_record import ProgramStart
+    from warp_tiles.compile.module import ModuleSource
     from warp_tiles.compile.pool import CompilerPool
 
 log = logging.getLogger("warp_tiles")
@@ -68,33 +69,27 @@ class IdleModule:
 
 
 def generated(
-    engine: Engine,
-    build: WarpModuleBuild | ModuleBuild,
-    source: Path,
-    output_path: Path,
-    arch: int,
-    native_dir: str,
-    keywords: Mapping[str, Any],
+    engine: Engine, build: WarpModuleBuild | ModuleBuild, source: Path, module: ModuleSource
 ) -> IdleModule | None:
     """A module that Warp has generated ahead. None if it is known, or if only its launch may build it."""
     if isinstance(build, ModuleBuild):
-        parts = build.ahead(source, output_path, arch, native_dir, keywords)
+        parts = build.ahead(source, module)
         if parts is None:
             return None
         context = engine.build_context(build.plan.settings)
-        module = StartModule.of(build.plan.name, build.plan.block_dim, parts[0], {}, parts[1])
-        key = key_of(engine, context, module)
-        return None if key is None else IdleModule(module, key, None, context)
+        one = StartModule.of(build.plan.name, build.plan.block_dim, parts[0], {}, parts[1])
+        key = key_of(engine, context, one)
+        return None if key is None else IdleModule(one, key, None, context)
     is_known = build.start is not None and build.start.found is not None
-    if is_known or keywords.get("ltoirs") or keywords.get("fatbins"):
+    if is_known or module.keywords.get("ltoirs") or module.keywords.get("fatbins"):
         return None
     if build.context.bundle is not None or not build.plan.settings.rules.builds:
         return None
-    request, wanted, reason = build.request(source.read_bytes(), output_path, arch, native_dir, (), keywords)
+    request, wanted, reason = build.request(source.read_bytes(), module, ())
     if reason:
         return None
-    module = StartModule.of(build.plan.name, build.plan.block_dim, request, build.meta, None)
-    return IdleModule(module, content_key(build.context, request, wanted.target), build.start, build.context)
+    one = StartModule.of(build.plan.name, build.plan.block_dim, request, build.meta, None)
+    return IdleModule(one, content_key(build.context, request, wanted.target), build.start, build.context)
 
 
 def compiled(engine: Engine, one: IdleModule) -> bool:

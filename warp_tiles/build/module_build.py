@@ -45,7 +45,6 @@ from warp_tiles.compile.pool import result_of
 from warp_tiles.compile.warp_compiler import WarpCompileRequest, reason_without_key, warp_library
 from warp_tiles.errors import (
     BuildError,
-    CacheError,
     LinkError,
     RefusedWorkerError,
     ToolchainError,
@@ -124,11 +123,9 @@ class ModuleBuild:
         self,
         source_path: Path,
         output_path: Path,
-        arch: int,
+        module: ModuleSource,
         *,
-        native_dir: str,
         warp_inputs: Sequence[bytes],
-        keywords: Mapping[str, Any],
         warp_build: Callable[[list[bytes]], None],
     ) -> ModuleRecord:
         """Wait for the variants, then compile and link the module.
@@ -136,8 +133,7 @@ class ModuleBuild:
         Args:
             source_path: Generated source. It is written again if a product fell back.
             output_path: ``.cubin`` or ``.ptx`` to write.
-            arch: Compute capability.
-            native_dir: Folder of Warp's headers.
+            module: The module, with the arguments of Warp's ``build_cuda()``.
             warp_inputs: LTO-IR that Warp built itself, for solvers and FFTs.
             warp_build: Runs Warp's own build with the given LTO-IR.
 
@@ -145,12 +141,13 @@ class ModuleBuild:
             BuildError: A variant could not be built and may not fall back.
             LinkError: The module could not be compiled or linked, and the settings forbid Warp's link.
         """
-        module = self._module(source_path, output_path, arch, native_dir, keywords)
-        foreign = _foreign(warp_inputs, keywords)
+        module = self._with_suffix(module)
+        foreign = _foreign(warp_inputs, module.keywords)
         linked_here = self.plan.has_own_code and not self._warp_link_reason(module, foreign)
         kept = linked_here and self._settings.keeps_modules
         text = source_path.read_text("utf-8")
-        counted = self._engine.progress.module(self.plan.name, arch, self.plan.block_dim, self._settings.progress)
+        plan, progress = self.plan, self._engine.progress
+        counted = progress.module(plan.name, module.arch, plan.block_dim, self._settings.progress)
         with counted, self._lease(module, text, kept=kept) as lease:
             if lease is not None and lease.found is not None:
                 record = replace(self._found(lease.found, output_path), module_key=lease.found.key)
@@ -167,8 +164,9 @@ class ModuleBuild:
                 if lease is not None and as_planned and self._context.stores_modules:
                     info = {"module": self.plan.name, "build_seconds": round(now_s() - began, 3)}
                     record = replace(record, module_key=lease.keep(output_path.read_bytes(), info).key)
-        if self._engine.on_loaded is not None and record.module_key:
-            self._note(module, text, record.module_key)
+        note = self._engine.on_loaded  # in the start record
+        if note is not None and record.module_key and (parts := self._parts(module, text)) is not None:
+            note(self.plan.name, self.plan.block_dim, parts[0], {}, record.module_key, parts[1])
         self._engine.recorder.add_record(record)
         log.info("%s", record.summary())
         for loop in record.loops:
@@ -182,11 +180,9 @@ class ModuleBuild:
             )
         return record
 
-    def ahead(
-        self, source_path: Path, output_path: Path, arch: int, native_dir: str, keywords: Mapping[str, Any]
-    ) -> tuple[WarpCompileRequest, Linked] | None:
+    def ahead(self, source_path: Path, module: ModuleSource) -> tuple[WarpCompileRequest, Linked] | None:
         """What :func:`link_ahead` links the module from, before anything is built; None if only its launch may."""
-        module = self._module(source_path, output_path, arch, native_dir, keywords)
+        module, keywords = self._with_suffix(module), module.keywords
         may_build = self._settings.rules.builds and self._settings.bundle is None
         if not (may_build and self.plan.has_own_code):
             return None
@@ -194,18 +190,9 @@ class ModuleBuild:
             return None
         return self._parts(module, source_path.read_text("utf-8"))
 
-    def _module(
-        self, source_path: Path, output_path: Path, arch: int, native_dir: str, keywords: Mapping[str, Any]
-    ) -> ModuleSource:
-        module = ModuleSource(source_path.name, arch, output_path.suffix[1:], native_dir, keywords)
+    def _with_suffix(self, module: ModuleSource) -> ModuleSource:
         is_cubin = module.output == "cubin"  # whose loops may need the suffix
         return replace(module, suffix=self.plan.arch_suffix) if is_cubin else module
-
-    def _note(self, module: ModuleSource, text: str, digest: str) -> None:
-        """Note the module in the start record."""
-        if self._engine.on_loaded is not None and (parts := self._parts(module, text)) is not None:
-            request, linked = parts
-            self._engine.on_loaded(self.plan.name, self.plan.block_dim, request, {}, digest, linked)
 
     def _parts(self, module: ModuleSource, text: str) -> tuple[WarpCompileRequest, Linked] | None:
         """What the module is linked from. None if no key covers it, or if its settings are not those of the process."""
@@ -321,8 +308,7 @@ class ModuleBuild:
 
     def _compile(self, module: ModuleSource, source_path: Path, *, precompiles: bool = True) -> Future[Compiled]:
         prefix = self._prefix if precompiles else 0
-        text = source_path.read_text("utf-8")
-        request = _request(self._context, module, text, f"module {self.plan.name}", prefix)
+        request = _request(self._context, module, source_path.read_text("utf-8"), self.plan.name, prefix)
         return self._phases.of_process(COMPILE, self._context.submit(request))
 
     def _link(
@@ -445,9 +431,9 @@ def _foreign(inputs: Sequence[bytes], keywords: Mapping[str, Any]) -> list[str]:
     return ["a solver or FFT"] if inputs or keywords.get("fatbins") else []
 
 
-def _request(context: BuildContext, module: ModuleSource, text: str, subject: str, prefix: int) -> CompileRequest:
+def _request(context: BuildContext, module: ModuleSource, text: str, name: str, prefix: int) -> CompileRequest:
     flags = module_flags(module, context.toolchain().nvrtc_version)
-    return CompileRequest(module.name, text, flags, module.include_dirs, subject, prefix=prefix)
+    return CompileRequest(module.name, text, flags, module.include_dirs, f"module {name}", prefix=prefix)
 
 
 def key_ahead(
@@ -468,33 +454,22 @@ def key_ahead(
 
 
 def link_ahead(
-    engine: Engine, bare: ModulePlan, module: ModuleSource, text: str, linked: Linked, *, waits: bool, asks: bool
-) -> tuple[CacheKey, bool] | None:
-    """Build the functions of a module, and link it into the cache. See :func:`.start_record.compile_ahead`."""
-    context = replace(engine.build_context(bare.settings), ahead=True)
-    key, functions = key_ahead(engine, bare, module, text, linked)
-    if key is None or (not waits and context.modules.is_locked(key)):
-        return None
-    with context.modules.lease(key, context.upstream(MODULE, key) if asks else None) as lease:
-        if lease.found is not None:
-            return key, False
-        started, futures = now_s(), engine.start(linked.functions, bare.settings).values()
-        compiled = context.submit(_request(context, module, text, f"module {bare.name}", linked.prefix))
-        built = [wait_result(future) for future in futures]
-        if {artifact.symbol: artifact.key for artifact in built} != functions:  # one fell back
-            return None
-        inputs = (result_of(compiled).payload, *payloads_of(built))
-        link = LinkRequest(module.name, inputs, module.target, module.output, linked.register_limit)
-        payload = result_of(context.submit(link)).payload
-        keep_ahead(context, key, payload, {"module": bare.name, "build_seconds": round(now_s() - started, 3)})
-        return key, True
+    engine: Engine, bare: ModulePlan, module: ModuleSource, text: str, linked: Linked, functions: Mapping[str, str]
+) -> bytes | None:
+    """Build the functions of a module of a start record, and link it. See :func:`key_ahead`.
 
+    Args:
+        functions: The keys of its functions by symbol.
 
-def keep_ahead(context: BuildContext, key: CacheKey, payload: bytes, info: Mapping[str, object]) -> None:
-    """Store what a start record has compiled. Only what this process has generated is pushed, under its signature.
-
-    Raises:
-        CacheError: The cache cannot keep it.
+    Returns:
+        The binary; None if another function took the place of one.
     """
-    if not context.modules.put(key, payload, info).is_stored:
-        raise CacheError("it cannot be kept", context.modules.problems[-1].remedy)
+    context = replace(engine.build_context(bare.settings), ahead=True)
+    futures = engine.start(linked.functions, bare.settings).values()
+    compiled = context.submit(_request(context, module, text, bare.name, linked.prefix))
+    built = [wait_result(future) for future in futures]
+    if {artifact.symbol: artifact.key for artifact in built} != functions:
+        return None
+    inputs = (result_of(compiled).payload, *payloads_of(built))
+    link = LinkRequest(module.name, inputs, module.target, module.output, linked.register_limit)
+    return result_of(context.submit(link)).payload

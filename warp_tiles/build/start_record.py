@@ -18,7 +18,7 @@ from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.functions import Linked
-from warp_tiles.build.module_build import keep_ahead, key_ahead, link_ahead
+from warp_tiles.build.module_build import key_ahead, link_ahead
 from warp_tiles.build.records import now_s
 from warp_tiles.build.warp_module import WarpOutput, content_key, upstream_of
 from warp_tiles.compile.module import ModuleSource
@@ -263,62 +263,52 @@ def default_file(root: Path, title: str, identity: str) -> Path:
 # ---- builds
 
 
-def compile_ahead(
-    context: BuildContext, module: StartModule, *, waits: bool = False, asks: bool = True
+def build_ahead(
+    engine: Engine, context: BuildContext, module: StartModule, *, waits: bool = False, asks: bool = True
 ) -> tuple[CacheKey, bool] | None:
-    """Compile a module of Warp into the cache, unless it is there, in a remote store or in the bundle.
+    """Compile or link a module into the cache, unless it is there, in a remote store or in the bundle.
+
+    Only what this process has generated is pushed, under its signature.
 
     Args:
         waits: Wait for another thread or process that compiles it now, in place of leaving it to that.
         asks: False if the remote store is known not to have it.
 
     Returns:
-        Its content key, and True if it was compiled. None if no key covers it, or if another thread or
-        process compiles it now.
+        Its key, and True if it was compiled. None if no key covers it, or if another thread or process compiles it now.
 
     Raises:
-        LinkError, WorkerError: See :func:`warp_tiles.compile.pool.result_of`.
         CacheError: The cache cannot keep it.
+        WarpTilesError: It or one of its functions cannot be built.
+        TypeError: The settings leave a product to Warp that it cannot compute.
         OSError: Warp's files cannot be read.
     """
-    kept, request = module.module_source(), module.request()
-    if _is_uncovered(kept, module.source):
+    source, linked = module.module_source(), module.linked
+    if "\r" in module.source or reason_without_key(source, module.source):  # Warp writes no such character
         return None
-    wanted = WarpOutput(b"", request.source, f".{kept.target}.{module.output}", module.meta)
-    key = content_key(context, request, wanted.target)
-    if not waits and context.modules.is_locked(key):
+    key, functions = _key_of(engine, context, module)
+    if key is None or (not waits and context.modules.is_locked(key)):
         return None
     with context.modules.lease(key, upstream_of(context, key) if asks else None) as lease:
-        found = WarpOutput.of(lease.found)
-        if found is not None and replace(found, binary=b"") == wanted:
-            return key, False
-        compiled = result_of(replace(context, ahead=True).submit(request))
-        info = {"module": module.name, "build_seconds": round(compiled.seconds, 3)}
-        keep_ahead(context, key, replace(wanted, binary=compiled.payload).pack(), info)
+        started = now_s()
+        if linked is None:
+            request = module.request()
+            wanted = WarpOutput(b"", request.source, f".{source.target}.{module.output}", module.meta)
+            if wanted.equal(WarpOutput.of(lease.found)) is not None:
+                return key, False
+            compiled = result_of(replace(context, ahead=True).submit(request))
+            payload, seconds = replace(wanted, binary=compiled.payload).pack(), compiled.seconds
+        else:
+            if lease.found is not None:
+                return key, False
+            bare = _bare_plan(context, module)
+            binary = link_ahead(engine, bare, source, module.source, linked, functions)
+            if binary is None:
+                return None
+            payload, seconds = binary, now_s() - started
+        if not context.modules.put(key, payload, {"module": module.name, "build_seconds": round(seconds, 3)}).is_stored:
+            raise CacheError("it cannot be kept", context.modules.problems[-1].remedy)
         return key, True
-
-
-def _is_uncovered(module: ModuleSource, source: str) -> bool:
-    return "\r" in source or bool(reason_without_key(module, source))  # Warp writes no such character
-
-
-def build_ahead(
-    engine: Engine, context: BuildContext, module: StartModule, *, waits: bool = False, asks: bool = True
-) -> tuple[CacheKey, bool] | None:
-    """Compile or link a module into the cache, see :func:`compile_ahead`.
-
-    Raises:
-        WarpTilesError: A function cannot be built, or the module cannot be linked.
-        TypeError: The settings leave a product to Warp that it cannot compute.
-        OSError: See :func:`compile_ahead`.
-    """
-    if module.linked is None:
-        return compile_ahead(context, module, waits=waits, asks=asks)
-    source = module.module_source()
-    if _is_uncovered(source, module.source):
-        return None
-    plan, linked = _bare_plan(context, module), module.linked
-    return link_ahead(engine, plan, source, module.source, linked, waits=waits, asks=asks)
 
 
 def _bare_plan(context: BuildContext, module: StartModule) -> ModulePlan:
@@ -327,10 +317,15 @@ def _bare_plan(context: BuildContext, module: StartModule) -> ModulePlan:
 
 def key_of(engine: Engine, context: BuildContext, module: StartModule) -> CacheKey | None:
     """The key under which a launch looks a module up; None if nothing covers it."""
+    return _key_of(engine, context, module)[0]
+
+
+def _key_of(engine: Engine, context: BuildContext, module: StartModule) -> tuple[CacheKey | None, dict[str, str]]:
+    """The key, and the keys of the functions that the module is linked from, by symbol."""
     source = module.module_source()
     if module.linked is None:
-        return content_key(context, module.request(), f".{source.target}.{module.output}")
-    return key_ahead(engine, _bare_plan(context, module), source, module.source, module.linked)[0]
+        return content_key(context, module.request(), f".{source.target}.{module.output}"), {}
+    return key_ahead(engine, _bare_plan(context, module), source, module.source, module.linked)
 
 
 class ProgramStart:
