@@ -41,7 +41,7 @@ def test_the_second_build_is_a_hit(bench: Bench) -> None:
 
 def test_the_manifest_describes_the_build(bench: Bench) -> None:
     built = bench.build(ALIGNED)
-    entry = bench.engine.cache.manifest(built.key)
+    entry = bench.cache.manifest(built.key)
     assert entry is not None
     assert entry.info["symbol"] == ALIGNED.symbol
     assert entry.info["variant"] == ALIGNED.to_json()
@@ -50,7 +50,7 @@ def test_the_manifest_describes_the_build(bench: Bench) -> None:
     assert entry.info["tile_config"] == choose(ALIGNED).to_json()
     assert entry.info["provider"] == "mma"
     with settings.override(provider="cublasdx"):
-        other = bench.engine.cache.manifest(bench.build(ALIGNED).key)
+        other = bench.cache.manifest(bench.build(ALIGNED).key)
     assert other is not None
     assert (other.info["provider"], other.info["mathdx"]) == ("cublasdx", "25.6.0")
 
@@ -144,7 +144,7 @@ def test_errors_are_not_cached(bench: Bench) -> None:
 def test_the_constructor_of_an_engine_creates_no_files(tmp_path: Path) -> None:
     with settings.override(cache_dir=tmp_path / "cache"):
         engine = Engine()
-        assert engine.cache.root == tmp_path / "cache"
+        assert engine.build_context(current()).cache.root == tmp_path / "cache"
         engine.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -160,13 +160,13 @@ def test_records_do_not_count_in_a_deterministic_module() -> None:
 
 
 def test_the_cache_depends_on_the_settings(bench: Bench, tmp_path: Path) -> None:
-    first = bench.engine.cache
-    assert bench.engine.cache is first
+    first = bench.cache
+    assert bench.cache is first
     with settings.override(cache_dir=tmp_path / "other"):
-        assert bench.engine.cache.root == tmp_path / "other"
+        assert bench.cache.root == tmp_path / "other"
     with settings.override(cache_max_bytes=5):
-        assert bench.engine.cache.max_bytes == 5
-    assert bench.engine.cache is first
+        assert bench.cache.max_bytes == 5
+    assert bench.cache is first
 
 
 def test_different_settings_have_different_resources(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_with_an_unusable_cache_only_the_caching_is_lost(bench: Bench, tmp_path:
     with settings.override(cache_dir=tmp_path / "file" / "cache"):
         assert bench.build(ALIGNED).payload
         assert not bench.build(ALIGNED).hit
-        assert bench.engine.cache.problems
+        assert bench.cache.problems
     assert len(bench.pool.requests) == 2
 
 

@@ -353,6 +353,6 @@ def test_a_replaced_library_gets_new_compiler_processes(
     first = workshop._context.pool
     assert run_job(job).compiled is not None
     assert workshop._context.pool is first
-    monkeypatch.setattr(Installation, "libraries", lambda _: [(1, 2, 3, 4)])
+    monkeypatch.setattr(module, "files_state", lambda _: [[1, 2, 3, 4, 5]])
     assert run_job(job).compiled is not None
     assert workshop._context.pool is not first

@@ -15,8 +15,7 @@ import pytest
 
 from tests.compile.test_pool import GOOD, ROOT
 from tests.waiting import until
-from warp_tiles.compile.pool import CompilerPool
-from warp_tiles.compile.slots import WorkerSlots
+from warp_tiles.compile.pool import CompilerPool, WorkerSlots
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 
@@ -143,8 +142,7 @@ import os, sys
 from pathlib import Path
 os.cpu_count = lambda: 2
 from tests.compile.test_pool import GOOD
-from warp_tiles.compile.pool import CompilerPool
-from warp_tiles.compile.slots import WorkerSlots
+from warp_tiles.compile.pool import CompilerPool, WorkerSlots
 from warp_tiles.util.trusted_folder import TrustedFolder
 with CompilerPool(4, WorkerSlots(TrustedFolder(Path(sys.argv[1])))) as pool:
     work = [pool.submit(GOOD) for _ in range(8)]

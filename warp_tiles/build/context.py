@@ -219,8 +219,7 @@ class BuildContext:
         Raises:
             WorkerError: warp_tiles was disabled.
         """
-        from warp_tiles.compile.pool import CompilerPool
-        from warp_tiles.compile.slots import WorkerSlots
+        from warp_tiles.compile.pool import CompilerPool, WorkerSlots
 
         jobs, others, of_executor = self.settings.jobs, current().jobs, self.resources.executor_pool
         if not self.settings.layer("jobs").startswith(OF_MODULE):  # it was hashed before the setting changed

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from warp_tiles.compile.sources import DeviceSource
     from warp_tiles.compile.toolchain import ToolchainStore
     from warp_tiles.providers.base import Tuned
-    from warp_tiles.store.cache import Cache
 
 log = logging.getLogger("warp_tiles")
 STARTED_AHEAD = 2  # compiler processes: one for the module, one for its functions
@@ -96,11 +95,6 @@ class Engine:
     def build_context(self, settings: Settings) -> BuildContext:
         """The build context under some settings."""
         return BuildContext(self.resources, settings)
-
-    @property
-    def cache(self) -> Cache:
-        """The cache under the settings of the process."""
-        return self.build_context(current()).cache
 
     def idle_builds(self, make: Callable[[Any], Any]) -> Any:
         """What is built ahead while a launch waits; ``make`` makes it for the start, None without a start record."""

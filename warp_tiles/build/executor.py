@@ -23,14 +23,14 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.pool import CompilerPool, result_of
 from warp_tiles.compile.search import dotted
 from warp_tiles.compile.sources import code_modules, kernels_folder
-from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.compile.toolchain import ToolchainStore, files_state
 from warp_tiles.compile.warp_compiler import WarpCompileRequest, warp_headers_folder
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.providers.cublasdx import CublasdxProvider
@@ -85,17 +85,6 @@ class Installation:
     def _code(self) -> Fact:
         """The package's own modules. Those that are loaded do not change."""
         return Fact(self._store.digests.digest_many(code_modules()), __version__)
-
-    def libraries(self) -> list[tuple[int, ...]]:
-        """The state of the files of compiler and linker, which changes when they are replaced.
-
-        Raises:
-            ToolchainError: There is no compiler.
-        """
-        toolchain = self._store.toolchain()
-        files = [toolchain.nvrtc, *([toolchain.nvjitlink] if toolchain.nvjitlink else [])]
-        found = [os.stat(path) for path in files if path.is_file()]
-        return [(status.st_ino, status.st_dev, status.st_size, status.st_mtime_ns) for status in found]
 
     def _fact(self, name: str) -> Fact:
         try:
@@ -260,8 +249,9 @@ class _Workshop:
 
     def __init__(self, now: Settings) -> None:
         self._context = BuildContext(Resources(), now)
-        self.installation = Installation(self._context.store)
-        self._libraries: list[tuple[int, ...]] = []
+        self._store = self._context.store
+        self.installation = Installation(self._store)
+        self._files: list[Any] = []
         self._lock = threading.Lock()
 
     def run(self, job: Job) -> Compiled:
@@ -274,12 +264,12 @@ class _Workshop:
 
     def _current(self) -> BuildContext:
         """The context. New compiler processes replace those that loaded a library which was replaced since."""
-        libraries = self.installation.libraries()
+        files = files_state(self._store.toolchain())
         with self._lock:
-            if self._libraries not in ([], libraries):
+            if self._files not in ([], files):
                 self._context.resources.close()
                 self._context = BuildContext(Resources(), self._context.settings)
-            self._libraries = libraries
+            self._files = files
             return self._context
 
 

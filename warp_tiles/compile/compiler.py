@@ -125,15 +125,6 @@ class Compiled:
     header_written: bool = False
 
 
-def run(request: CompileRequest | LinkRequest) -> Compiled:
-    """Compile or link, in this process.
-
-    Raises:
-        BuildError, LinkError, ToolchainError: See :func:`compile_to_ltoir` and :func:`link_module`.
-    """
-    return compile_to_ltoir(request) if isinstance(request, CompileRequest) else link_module(request)
-
-
 def compile_to_ltoir(request: CompileRequest) -> Compiled:
     """Compile one translation unit to LTO-IR, in this process.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -73,7 +74,8 @@ class Toolchain:
 
     def to_json(self) -> dict[str, Any]:
         """The toolchain as ``doctor`` and the reports print it."""
-        return {name: _plain(value) for name, value in vars(self).items()}
+        found: dict[str, Any] = json.loads(json.dumps(vars(self), default=str))
+        return found
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Toolchain:
@@ -90,12 +92,6 @@ class Toolchain:
             tuple(int(arch) for arch in data["archs"]),
             (str(missing[0]), str(missing[1])) if missing else None,
         )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 def dotted(version: Version | None) -> str:
