@@ -33,9 +33,9 @@ from warp_tiles.build.executor import (
     run_job,
 )
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.compile.module import warp_headers_folder
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.compile.toolchain import ToolchainStore
-from warp_tiles.compile.warp_compiler import warp_headers_folder
 from warp_tiles.errors import BuildError, RefusedWorkerError, SettingError, ToolchainError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.providers.cublasdx import CublasdxProvider

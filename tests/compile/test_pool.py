@@ -23,8 +23,8 @@ from tests.waiting import until
 from warp_tiles.compile import pool as pool_module
 from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.compile.module import WarpCompileRequest, warp_headers_folder, warp_library
 from warp_tiles.compile.pool import PROCESS_BYTES, CompilerPool, result_of
-from warp_tiles.compile.warp_compiler import WarpCompileRequest, warp_headers_folder, warp_library
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WorkerError
 from warp_tiles.util.threads import available_cores
 

@@ -25,8 +25,7 @@ from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles.build import start_record
 from warp_tiles.build.start_record import ProgramStart, StartModule, StartRecord, default_file, read_record
-from warp_tiles.compile.module import ModuleSource
-from warp_tiles.compile.warp_compiler import reason_without_key
+from warp_tiles.compile.module import ModuleSource, reason_without_key
 from warp_tiles.errors import CacheError, RecordError, SettingError
 from warp_tiles.settings import current
 from warp_tiles.store.cache import Cache, Upstream

@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.compile.module import WarpCompileRequest, warp_headers_folder
 from warp_tiles.compile.pool import CompilerPool, result_of
 from warp_tiles.compile.search import dotted
 from warp_tiles.compile.sources import code_modules, kernels_folder
 from warp_tiles.compile.toolchain import ToolchainStore, files_state
-from warp_tiles.compile.warp_compiler import WarpCompileRequest, warp_headers_folder
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.settings import Settings, current

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from warp_tiles.build.context import BuildContext
 from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.build.records import now_s
-from warp_tiles.build.start_record import StartModule, build_ahead, key_of
+from warp_tiles.build.start_record import StartModule, build_ahead, keys_of
 from warp_tiles.build.warp_module import Start, WarpModuleBuild, content_key
 from warp_tiles.errors import CacheError, WarpTilesError
 from warp_tiles.store.key import CacheKey
@@ -78,7 +78,7 @@ def generated(
             return None
         context = engine.build_context(build.plan.settings)
         one = StartModule.of(build.plan.name, build.plan.block_dim, parts[0], {}, parts[1])
-        key = key_of(engine, context, one)
+        key, _ = keys_of(engine, context, one)
         return None if key is None else IdleModule(one, key, None, context)
     is_known = build.start is not None and build.start.found is not None
     if is_known or module.keywords.get("ltoirs") or module.keywords.get("fatbins"):

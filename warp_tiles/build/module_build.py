@@ -40,9 +40,14 @@ from warp_tiles.build.records import (
 from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.codegen.prelude import prefix_of
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, linker_flags
-from warp_tiles.compile.module import ModuleSource, module_flags, warp_link_reason
+from warp_tiles.compile.module import (
+    ModuleSource,
+    WarpCompileRequest,
+    module_flags,
+    reason_without_key,
+    warp_link_reason,
+)
 from warp_tiles.compile.pool import result_of
-from warp_tiles.compile.warp_compiler import WarpCompileRequest, reason_without_key, warp_library
 from warp_tiles.errors import (
     BuildError,
     LinkError,
@@ -75,7 +80,6 @@ class ModuleBuild:
         self.plan = plan
         self._engine = engine
         self._generated = generated
-        self._session = generated.session
         self._futures: Mapping[Variant, Future[Artifact]] = {}
         self._started = now_s()
         self._phases = Phases()
@@ -203,14 +207,7 @@ class ModuleBuild:
         functions = tuple(dict.fromkeys(v.variant for v in plan.needed if v.variant and v.provider != "scalar"))
         linked = Linked(functions, plan.arch_suffix, plan.register_limit, self._prefix)
         plain = replace(module, suffix="")
-        return WarpCompileRequest.of(plain, warp_library(), text.encode("utf-8"), ()), linked
-
-    def _key(self, module: ModuleSource, text: str) -> CacheKey | None:
-        """The key of the linked module, whose source calls the planned functions; None if it cannot be known yet."""
-        functions = _keys_of(self.plan)
-        if not self.plan.has_own_code or not all(functions.values()):
-            return None
-        return _linked_key(self._context, module, text, functions, self.plan.register_limit)
+        return WarpCompileRequest.of(plain, text.encode("utf-8")), linked
 
     @contextmanager
     def _lease(self, module: ModuleSource, text: str, *, kept: bool) -> Iterator[BuildLease | None]:
@@ -218,8 +215,10 @@ class ModuleBuild:
 
         Yields None if it is not kept or has no key.
         """
-        started = now_s()
-        key = self._key(module, text) if kept else None
+        started, functions = now_s(), _keys_of(self.plan)
+        key = None
+        if kept and all(functions.values()):  # the source calls the planned functions
+            key = _linked_key(self._context, module, text, functions, self.plan.register_limit)
         if key is None:
             with self._context.modules.building():
                 yield None
@@ -358,7 +357,7 @@ class ModuleBuild:
         """
         unbuilt = {artifact.variant: artifact for artifact in artifacts if not artifact.payload}
         requested = {artifact.variant for artifact in artifacts}
-        for site in self._session.sites:
+        for site in self._generated.session.sites:
             adjoint = site.variants[Role.ADJOINT] if site.own_adjoint else None
             if adjoint is not None and adjoint in unbuilt:
                 raise BuildError(

@@ -21,15 +21,14 @@ from warp_tiles.build.functions import Linked
 from warp_tiles.build.module_build import key_ahead, link_ahead
 from warp_tiles.build.records import now_s
 from warp_tiles.build.warp_module import WarpOutput, content_key, upstream_of
-from warp_tiles.compile.module import ModuleSource
-from warp_tiles.compile.pool import result_of
-from warp_tiles.compile.warp_compiler import (
+from warp_tiles.compile.module import (
     SWITCHES,
+    ModuleSource,
     WarpCompileRequest,
     reason_without_key,
     warp_headers_folder,
-    warp_library,
 )
+from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import CacheError, RecordError, WarpTilesError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import current
@@ -157,7 +156,7 @@ class StartModule:
 
     def request(self) -> WarpCompileRequest:
         """The request of the installed Warp's compiler."""
-        return WarpCompileRequest.of(self.module_source(), warp_library(), self.source.encode("utf-8"), ())
+        return WarpCompileRequest.of(self.module_source(), self.source.encode("utf-8"))
 
 
 @dataclass(frozen=True)
@@ -286,7 +285,7 @@ def build_ahead(
     source, linked = module.module_source(), module.linked
     if "\r" in module.source or reason_without_key(source, module.source):  # Warp writes no such character
         return None
-    key, functions = _key_of(engine, context, module)
+    key, functions = keys_of(engine, context, module)
     if key is None or (not waits and context.modules.is_locked(key)):
         return None
     with context.modules.lease(key, upstream_of(context, key) if asks else None) as lease:
@@ -315,13 +314,8 @@ def _bare_plan(context: BuildContext, module: StartModule) -> ModulePlan:
     return ModulePlan(module.name, module.arch, module.block_dim, (), (), context.settings)
 
 
-def key_of(engine: Engine, context: BuildContext, module: StartModule) -> CacheKey | None:
-    """The key under which a launch looks a module up; None if nothing covers it."""
-    return _key_of(engine, context, module)[0]
-
-
-def _key_of(engine: Engine, context: BuildContext, module: StartModule) -> tuple[CacheKey | None, dict[str, str]]:
-    """The key, and the keys of the functions that the module is linked from, by symbol."""
+def keys_of(engine: Engine, context: BuildContext, module: StartModule) -> tuple[CacheKey | None, dict[str, str]]:
+    """The key under which a launch looks a module up, or None if nothing covers it, and those of its functions."""
     source = module.module_source()
     if module.linked is None:
         return content_key(context, module.request(), f".{source.target}.{module.output}"), {}
@@ -433,7 +427,7 @@ class ProgramStart:
                 return
             key = None
             with suppressed(WarpTilesError, TypeError, OSError):  # its build meets it again
-                key = key_of(self._engine, context, module) if held is not None else None
+                key = keys_of(self._engine, context, module)[0] if held is not None else None
             if held is not None and key is not None and key.digest in held:
                 self._queue(self._fetches, self._fetch, context, module, key, threads)
             else:

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext
 from warp_tiles.build.records import COMPILE, WARP_LINK, WRITE, ModuleRecord, Phases, now_s
-from warp_tiles.compile.module import ModuleSource
+from warp_tiles.compile.module import ModuleSource, WarpCompileRequest, names_in_code, reason_without_key
 from warp_tiles.compile.pool import result_of
-from warp_tiles.compile.warp_compiler import WarpCompileRequest, names_in_code, reason_without_key, warp_library
 from warp_tiles.errors import LinkError, WorkerError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.store import MODULE
@@ -153,7 +152,6 @@ class WarpModuleBuild:
         self.plan = plan
         self._program = program
         self._engine = engine
-        self._library = warp_library()
         self.meta = meta
         self.start = start
         self.context = engine.build_context(plan.settings)
@@ -214,7 +212,7 @@ class WarpModuleBuild:
         """The request of a worker, its output without the binary, and the reason why no key covers it."""
         module = replace(module, name=self._program)
         wanted = WarpOutput(b"", source, f".{module.target}.{module.output}", self.meta)
-        request = WarpCompileRequest.of(module, self._library, source, warp_inputs)
+        request = WarpCompileRequest.of(module, source, warp_inputs)
         return request, wanted, reason_without_key(module, source.decode("utf-8"))
 
     def _write(self, output_path: Path, found: WarpOutput) -> None:

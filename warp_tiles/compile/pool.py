@@ -37,7 +37,7 @@ except ImportError:  # not on Linux
     fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from warp_tiles.compile.warp_compiler import WarpCompileRequest
+    from warp_tiles.compile.module import WarpCompileRequest
 
     Request = CompileRequest | LinkRequest | WarpCompileRequest
 

@@ -145,7 +145,7 @@ def run(request: Any) -> Compiled:
         return compile_to_ltoir(request)
     if isinstance(request, LinkRequest):
         return link_module(request)
-    from warp_tiles.compile.warp_compiler import compile_with_warp
+    from warp_tiles.compile.module import compile_with_warp
 
     return compile_with_warp(request)
 
