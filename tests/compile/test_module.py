@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from warp_tiles.compile.compiler import LTO_FLAGS, CompileRequest
+from warp_tiles.compile.compiler import LTO_FLAGS, CompileRequest, linker_flags
 from warp_tiles.compile.module import (
     KNOWN_KEYWORDS,
     ModuleSource,
@@ -296,3 +296,22 @@ def test_a_module_and_a_function_are_linked(output: str, magic: bytes) -> None:
     assert linked.compiler.startswith("nvJitLink ")
     with pytest.raises(LinkError):
         link_module(LinkRequest("m", (kernel.payload,), arch, "cubin"))
+
+
+# ---- the flags of the linker, compared with those that cuda-core makes
+
+
+@pytest.mark.parametrize("registers", [None, 56])
+@pytest.mark.parametrize("output", ["cubin", "ptx"])
+def test_the_linkers_flags_are_those_of_cuda_core(output: str, registers: int | None) -> None:
+    core = pytest.importorskip("cuda.core", reason="cuda-core is the reference")
+    options = core.LinkerOptions(
+        arch="sm_90",
+        link_time_optimization=True,
+        optimize_unused_variables=True,
+        max_register_count=registers,
+        split_compile=0,
+        ptx=True if output == "ptx" else None,
+    )
+    expected = [flag.decode() for flag in options.as_bytes("nvjitlink")]
+    assert sorted(linker_flags("sm_90", output, registers)) == sorted(expected)
