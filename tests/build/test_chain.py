@@ -146,9 +146,11 @@ def test_the_plan_says_which_setting_names_the_provider(bench: Bench) -> None:
 
 @pytest.mark.parametrize("name", ["mma", "cublasdx"])
 def test_a_named_provider_without_a_compiler_is_an_error(bench: Bench, name: str) -> None:
+    bench.engine.use_libmathdx(libmathdx)
     bench.store.error = ToolchainError("NVRTC was not found", remedy="install it")
-    with settings.override(provider=name), pytest.raises(ToolchainError, match="NVRTC was not found"):
-        planned(bench, ALIGNED)
+    for ask in (lambda: planned(bench, ALIGNED), lambda: bench.build(ALIGNED)):
+        with settings.override(provider=name), pytest.raises(ToolchainError, match="NVRTC was not found"):
+            ask()
 
 
 # ---- missing parts of the toolchain

@@ -198,13 +198,6 @@ def test_a_forced_cublasdx_raises_its_first_error(bench: Bench) -> None:
     assert bench.pool.requests == [cublasdx(ALIGNED), cublasdx(UNALIGNED)]
 
 
-def test_a_forced_cublasdx_without_a_toolchain_raises(bench: Bench) -> None:
-    bench.engine.use_libmathdx(libmathdx)
-    bench.store.error = ToolchainError("NVRTC was not found")
-    with settings.override(provider="cublasdx"), pytest.raises(ToolchainError, match="NVRTC was not found"):
-        bench.build(ALIGNED)
-
-
 @pytest.mark.parametrize("name", ["libmathdx", "scalar"])
 def test_other_forced_providers_compile_nothing(bench: Bench, name: str) -> None:
     bench.engine.use_libmathdx(libmathdx)

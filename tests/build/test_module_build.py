@@ -349,27 +349,22 @@ def test_a_failed_link_is_left_to_warp_with_one_warning(case: Case) -> None:
 # ---- the linker setting "own"
 
 
-def test_an_own_linker_raises_if_warp_would_have_to_link(case: Case) -> None:
-    with (
-        settings.override(linker="own"),
-        pytest.raises(LinkError, match="it is a debug build: set the module option mode to 'release'") as caught,
-    ):
-        case.build(config="debug")
-    assert "linker" in caught.value.remedy
-    assert case.warp_built == []
-
-
-def test_an_own_linker_raises_for_libmathdx(case: Case) -> None:
-    case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], "libmathdx", "dot_8_12_4")}
-    with settings.override(linker="own"), pytest.raises(LinkError, match="libmathdx"):
-        case.build()
-    assert case.warp_built == []
-
-
-def test_an_own_linker_raises_the_linkers_error(case: Case) -> None:
-    case.engine.pool.fail = LinkError("module could not be linked", log="undefined symbol")
-    with settings.override(linker="own"), pytest.raises(LinkError, match="could not be linked"):
-        case.build()
+@pytest.mark.parametrize(
+    ("provider", "failure", "keywords", "message"),
+    [
+        ("cublasdx", None, {"config": "debug"}, "it is a debug build: set the module option mode to 'release'"),
+        ("libmathdx", None, {}, "libmathdx"),
+        ("cublasdx", LinkError("module could not be linked", log="undefined symbol"), {}, "could not be linked"),
+    ],
+)
+def test_an_own_linker_raises_where_warp_would_have_to_link(
+    case: Case, provider: str, failure: LinkError | None, keywords: dict[str, Any], message: str
+) -> None:
+    case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], provider, "dot_8_12_4")}
+    case.engine.pool.fail = failure
+    with settings.override(linker="own"), pytest.raises(LinkError, match=message) as caught:
+        case.build(**keywords)
+    assert failure or "linker" in caught.value.remedy
     assert case.warp_built == []
 
 

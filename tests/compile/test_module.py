@@ -239,32 +239,27 @@ def test_a_plain_module_is_linked_here(output: str) -> None:
     assert reason(module(output, config="release", **everything_off)) == ""
 
 
-def test_no_toolchain() -> None:
-    assert "no toolchain" in reason(module(), None)
-
-
 def test_a_linker_that_is_missing_or_older_than_the_compiler() -> None:
+    assert "no toolchain" in reason(module(), None)
     assert "nvJitLink none" in reason(module(), replace(TOOLCHAIN, nvjitlink=None, nvjitlink_version=None))
     text = reason(module(), replace(TOOLCHAIN, nvjitlink_version=(12, 8)))
     assert "nvJitLink 12.8" in text
     assert "NVRTC 12.9" in text
-
-
-def test_a_newer_linker_is_accepted() -> None:
-    assert reason(module(), replace(TOOLCHAIN, nvjitlink_version=(13, 4))) == ""
+    assert reason(module(), replace(TOOLCHAIN, nvjitlink_version=(13, 4))) == "", "a newer one is accepted"
 
 
 def test_foreign_inputs_are_named() -> None:
     assert "libmathdx, a solver" in reason(module(), foreign=("libmathdx", "a solver"))
 
 
-def test_an_unknown_keyword_is_named() -> None:
-    assert "sparkle" in reason(module(sparkle=1))
-
-
 @pytest.mark.parametrize(
     ("keywords", "word"),
-    [({"config": "debug"}, "debug"), ({"compile_time_trace": True}, "trace"), ({"llvm_cuda": True}, "LLVM")],
+    [
+        ({"config": "debug"}, "debug"),
+        ({"compile_time_trace": True}, "trace"),
+        ({"llvm_cuda": True}, "LLVM"),
+        ({"sparkle": 1}, "sparkle"),
+    ],
 )
 def test_modules_that_only_warp_can_build(keywords: dict[str, Any], word: str) -> None:
     assert word in reason(module(**keywords))

@@ -27,7 +27,6 @@ from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.module import WarpCompileRequest, warp_headers_folder, warp_library
 from warp_tiles.compile.pool import PROCESS_BYTES, CompilerPool, WorkerSlots, result_of
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WorkerError
-from warp_tiles.util.threads import available_cores
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 pytest.importorskip("cuda.core", reason="cuda-core compiles")
@@ -257,11 +256,6 @@ def test_a_message_that_ends_early_is_an_end_of_file(tmp_path: Path) -> None:
 
 
 # ---- size of the pool, and other properties
-
-
-def test_jobs() -> None:
-    assert CompilerPool(3).jobs == 3
-    assert CompilerPool(0).jobs == available_cores() >= 1
 
 
 @pytest.mark.parametrize(("free", "jobs"), [(0, 1), (-1, 1), (5 * PROCESS_BYTES - 1, 4), (1 << 50, 8), (None, 8)])
