@@ -242,9 +242,7 @@ def test_what_follows_a_build_does_not_wait_for_those_behind_it(device: StandIn,
     ends = [threading.Event() for _ in range(3)]
     for number, end in enumerate(ends):
         module = replace(MODULE, name=f"m{number}")
-        start._queue(
-            start._threads, lambda *_, end=end: end.wait(20), installed().engine.build_context(current()), module
-        )
+        start._queue(start._threads, lambda *_, end=end: end.wait(20), module)
     start.after_build(replace(MODULE, name="m0"), called.set)
     ends[0].set()
     assert called.wait(20)

@@ -24,6 +24,7 @@ from tests.store.warp_modules import compiled, entries, records, text, warm
 from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles.build import start_record
+from warp_tiles.build.context import BuildContext
 from warp_tiles.build.start_record import ProgramStart, StartModule, StartRecord, default_file, read_record
 from warp_tiles.compile.module import ModuleSource, reason_without_key
 from warp_tiles.errors import CacheError, RecordError, SettingError
@@ -252,7 +253,7 @@ def test_a_record_stays_where_it_was_named(tmp_path: Path, monkeypatch: pytest.M
 def test_what_is_compiled_ahead_is_not_pushed(recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (kept,) = read_record(recorded("first", load(text()))).modules
     pushed: list[object] = []
-    monkeypatch.setattr(start_record, "upstream_of", lambda *_: lambda: Upstream(None, pushed.append))
+    monkeypatch.setattr(BuildContext, "upstream", lambda *_: lambda: Upstream(None, pushed.append))
     with warp_tiles.override(cache_dir=tmp_path / "other", modules="all", jobs=1), warp_tiles.enabled():
         engine = installed().engine
         assert start_record.build_ahead(engine, engine.build_context(current()), kept)[1]

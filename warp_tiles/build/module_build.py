@@ -60,7 +60,6 @@ from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.settings import current
 from warp_tiles.solver.variant import Variant
-from warp_tiles.store import MODULE
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.manifest import Entry
 from warp_tiles.util.files import write_output
@@ -223,7 +222,7 @@ class ModuleBuild:
             with self._context.modules.building():
                 yield None
             return
-        with self._context.leased_module(key, self._context.upstream(MODULE, key), self._phases, started) as lease:
+        with self._context.leased_module(key, self._phases, started) as lease:
             yield lease
 
     def _found(self, entry: Entry, output_path: Path) -> ModuleRecord:

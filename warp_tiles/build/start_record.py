@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from warp_tiles.build.functions import Linked
 from warp_tiles.build.module_build import key_ahead, link_ahead
 from warp_tiles.build.records import now_s
-from warp_tiles.build.warp_module import WarpOutput, content_key, upstream_of
+from warp_tiles.build.warp_module import WarpOutput, content_key
 from warp_tiles.compile.module import (
     SWITCHES,
     ModuleSource,
@@ -34,7 +34,7 @@ from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import current
 from warp_tiles.store import MODULE
 from warp_tiles.store.folder import LOCKS
-from warp_tiles.store.paths import STARTS, absolute, cache_root
+from warp_tiles.store.paths import STARTS, absolute
 from warp_tiles.store.sealed import DamagedError, parse_object
 from warp_tiles.util.files import read_whole, write_output
 from warp_tiles.util.threads import DaemonThreads, raise_if_signalled, suppressed
@@ -288,7 +288,7 @@ def build_ahead(
     key, functions = keys_of(engine, context, module)
     if key is None or (not waits and context.modules.is_locked(key)):
         return None
-    with context.modules.lease(key, upstream_of(context, key) if asks else None) as lease:
+    with context.modules.lease(key, context.upstream(MODULE, key) if asks else None) as lease:
         started = now_s()
         if linked is None:
             request = module.request()
@@ -349,7 +349,8 @@ class ProgramStart:
         self._warp = warp
         self._in_warps_folder = in_warps_folder
         self._archs = archs
-        root, shared = cache_root(current().cache_dir), current().cache_shared
+        self._context = engine.build_context(current())
+        root, shared = self._context.root, self._context.settings.cache_shared
         self._root = TrustedFolder(root, shared=shared)
         self._own = TrustedFolder(root, STARTS, shared=shared) if self.file.parent == root / STARTS else None
         self.recorded: dict[str, int] | None = None
@@ -370,8 +371,7 @@ class ProgramStart:
         Args:
             instead_of: The start whose record is not written, because this one replaces it.
         """
-        now = current()
-        context = self._engine.build_context(now)
+        context, now = self._context, self._context.settings
         if instead_of is not None:
             instead_of.stop()
             self._noted, self._asked, self._compiled = instead_of._noted, instead_of._asked, instead_of._compiled
@@ -398,9 +398,9 @@ class ProgramStart:
         if context.remote is None:
             for module in modules:
                 self.recorded.setdefault(module.name, module.block_dim)
-                self._queue(self._threads, self._compile, context, module)
+                self._queue(self._threads, self._compile, module)
         else:
-            self._fetches.submit(self._fetch_or_compile, context, self._threads, modules)
+            self._fetches.submit(self._fetch_or_compile, self._threads, modules)
 
     def _may_be_needed(self, module: StartModule, is_foreign: bool) -> bool:
         """False for a module that no GPU of this machine loads, or that Warp loads from its own folder.
@@ -419,37 +419,36 @@ class ProgramStart:
         for threads in filter(None, (self._fetches, self._threads, self._followers)):
             threads.close()
 
-    def _fetch_or_compile(self, context: BuildContext, threads: DaemonThreads, modules: Sequence[StartModule]) -> None:
+    def _fetch_or_compile(self, threads: DaemonThreads, modules: Sequence[StartModule]) -> None:
         """Ask the remote store, once, what it has. Fetch that side by side, and compile the rest, in order."""
-        held = context.remote.listed(MODULE) if context.remote is not None else None
+        remote = self._context.remote
+        held = remote.listed(MODULE) if remote is not None else None
         for module in modules:
             if self.is_stopped:
                 return
             key = None
             with suppressed(WarpTilesError, TypeError, OSError):  # its build meets it again
-                key = keys_of(self._engine, context, module)[0] if held is not None else None
+                key = keys_of(self._engine, self._context, module)[0] if held is not None else None
             if held is not None and key is not None and key.digest in held:
-                self._queue(self._fetches, self._fetch, context, module, key, threads)
+                self._queue(self._fetches, self._fetch, module, key, threads)
             else:
-                self._queue(threads, self._compile, context, module, held is None)
+                self._queue(threads, self._compile, module, held is None)
 
-    def _fetch(self, context: BuildContext, module: StartModule, key: CacheKey, threads: DaemonThreads) -> None:
+    def _fetch(self, module: StartModule, key: CacheKey, threads: DaemonThreads) -> None:
         """Fetch a module that the remote store lists. One that does not come is compiled."""
-        upstream = upstream_of(context, key)
-        with suppressed(WarpTilesError, OSError), context.modules.lease(key, upstream, builds=False) as lease:
+        modules, upstream = self._context.modules, self._context.upstream(MODULE, key)
+        with suppressed(WarpTilesError, OSError), modules.lease(key, upstream, builds=False) as lease:
             if lease.found is not None:
                 return
-        self._queue(threads, self._compile, context, module, False)
+        self._queue(threads, self._compile, module, False)
 
-    def _queue(
-        self, threads: DaemonThreads, work: Callable[..., None], context: BuildContext, module: StartModule, *more: Any
-    ) -> None:
+    def _queue(self, threads: DaemonThreads, work: Callable[..., None], module: StartModule, *more: Any) -> None:
         """Fetch or build a module on a thread, unless this start was stopped. The bar counts it until then."""
-        progress, choice = self._engine.progress, context.settings.progress
+        progress, choice = self._engine.progress, self._context.settings.progress
         with ExitStack() as counted:
             counted.enter_context(progress.module(module.name, module.arch, module.block_dim, choice, awaited=False))
             try:
-                future = threads.submit(work, context, module, *more)
+                future = threads.submit(work, module, *more)
             except RuntimeError as stopped:
                 raise_if_signalled(stopped)
                 return
@@ -477,12 +476,12 @@ class ProgramStart:
         else:
             build.add_done_callback(run)
 
-    def _compile(self, context: BuildContext, module: StartModule, asks: bool = True) -> None:
+    def _compile(self, module: StartModule, asks: bool = True) -> None:
         if self.is_stopped:
             return
         started = now_s()
         try:
-            if (done := build_ahead(self._engine, context, module, asks=asks)) is not None and done[1]:
+            if (done := build_ahead(self._engine, self._context, module, asks=asks)) is not None and done[1]:
                 self._compiled[done[0].digest] = now_s() - started
         except CacheError as error:  # the next ones would be built for nothing, too
             self.stop()

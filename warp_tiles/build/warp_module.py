@@ -30,7 +30,7 @@ from warp_tiles.util.warn import WarnedTexts, warn
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
-    from warp_tiles.store.cache import BuildLease, Upstream
+    from warp_tiles.store.cache import BuildLease
     from warp_tiles.store.manifest import Entry
 
 log = logging.getLogger("warp_tiles")
@@ -105,14 +105,8 @@ class Start:
 
 def look_up(context: BuildContext, key: CacheKey, *, asks: bool = True) -> Start:
     """Look a start key up, here and, if ``asks``, in the remote store or the bundle."""
-    with context.modules.lease(key, upstream_of(context, key) if asks else None, builds=False) as lease:
+    with context.modules.lease(key, context.upstream(MODULE, key) if asks else None, builds=False) as lease:
         return Start(key, WarpOutput.of(lease.found), lease.keep)
-
-
-def upstream_of(context: BuildContext, key: CacheKey) -> Callable[[], Upstream] | None:
-    """The remote store's or the bundle's part in a lookup; None without either, and without a toolchain."""
-    # signed statements name the toolchain, also those of modules that Warp's compiler alone has built
-    return None if context.try_toolchain() is None else context.upstream(MODULE, key)
 
 
 def content_key(context: BuildContext, request: WarpCompileRequest, target: str) -> CacheKey:
@@ -185,7 +179,7 @@ class WarpModuleBuild:
             else:
                 if idle is not None:
                     idle.wait_for_lock(self.context, key)
-                with self.context.leased_module(key, upstream_of(self.context, key), self._phases, asked_at) as lease:
+                with self.context.leased_module(key, self._phases, asked_at) as lease:
                     found = wanted.equal(WarpOutput.of(lease.found))
                     by_warp = False
                     if found is not None:
