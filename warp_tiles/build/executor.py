@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.metadata
 import logging
 import os
 import platform
@@ -29,7 +28,7 @@ from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.module import WarpCompileRequest, warp_headers_folder
 from warp_tiles.compile.pool import CompilerPool, result_of
-from warp_tiles.compile.search import dotted
+from warp_tiles.compile.search import dotted, package_version
 from warp_tiles.compile.sources import code_modules, kernels_folder
 from warp_tiles.compile.toolchain import ToolchainStore, files_state
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
@@ -103,7 +102,7 @@ class Installation:
                 return Fact(self._store.source_digest(source), f"mathdx {toolchain.mathdx_version}")
             folder = warp_headers_folder()
             if name == WARP_HEADERS and folder is not None:
-                return Fact(self._store.digests.digest_folder(folder, "*.h"), _warp_version())
+                return Fact(self._store.digests.digest_folder(folder, "*.h"), package_version("warp-lang"))
         except (OSError, ToolchainError) as error:
             raise_if_signalled(error)
             return Fact("", f"missing ({getattr(error, 'message', error)})")
@@ -160,14 +159,6 @@ class Installation:
         if name == _WARP and (folder := warp_headers_folder()) is not None:
             return [os.fspath(folder)]
         raise ToolchainError(f"a request names the include folder {name!r}, which is not known here")
-
-
-@functools.cache
-def _warp_version() -> str:
-    try:
-        return importlib.metadata.version("warp-lang")
-    except importlib.metadata.PackageNotFoundError:  # a checkout
-        return "unknown"
 
 
 # ---- the worker's side
@@ -255,11 +246,7 @@ class _Workshop:
         self._lock = threading.Lock()
 
     def run(self, job: Job) -> Compiled:
-        """Compile or link.
-
-        Raises:
-            WarpTilesError: The request failed.
-        """
+        """Compile or link. Raises the error of a request that failed."""
         return result_of(self._current().submit(self.installation.localized(job.request)))
 
     def _current(self) -> BuildContext:
@@ -278,11 +265,7 @@ _lock = threading.Lock()
 
 
 def _workshop() -> _Workshop:
-    """The workshop of this process under its present settings.
-
-    Raises:
-        SettingError: A setting of this worker is invalid.
-    """
+    """The workshop of this process under its present settings. Raises a SettingError if one is invalid."""
     now = current()
     with _lock:
         identity = (os.getpid(), now)  # a forked child has no compiler processes of its parent

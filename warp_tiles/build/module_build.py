@@ -396,11 +396,7 @@ def _keys_of(plan: ModulePlan) -> dict[str, str]:
 def _linked_key(
     context: BuildContext, module: ModuleSource, text: str, functions: Mapping[str, str], register_limit: int | None
 ) -> CacheKey | None:
-    """The key of a linked module; None if nothing covers what it depends on.
-
-    Args:
-        functions: The keys of the functions that its source calls, by symbol.
-    """
+    """The key of a linked module, from those of its functions by symbol; None if nothing covers what it depends on."""
     keywords = module.keywords
     if module.output != "cubin" or keywords.get("lineinfo") or keywords.get("extra_include_dirs"):
         return None  # line information names files of this machine, and other headers may be anything

@@ -31,11 +31,7 @@ LTO_FLAGS = ("--relocatable-device-code=true", "--dlink-time-opt")
 
 @dataclass(frozen=True)
 class HeaderFile:
-    """A file of precompiled headers for one compilation.
-
-    Attributes:
-        create: True to write the file, False to read it.
-    """
+    """A file of precompiled headers, which one compilation writes (``create``) or reads."""
 
     path: str
     create: bool = False
@@ -54,7 +50,6 @@ class CompileRequest:
         flags: The flags of NVRTC that affect the code, without those for relocatable LTO-IR.
         include_dirs: The folders of its includes, in the order in which they are searched.
         subject: Name of the compiled function or module, for messages.
-        header: Precompiled headers to read or to write, or None.
         prefix: Number of characters at the beginning of a module's source, up to its first declaration, that other
             modules share, so that its headers may be precompiled; 0 to precompile none.
     """
@@ -113,9 +108,7 @@ class Compiled:
     """The result of a request.
 
     Attributes:
-        seconds: Time spent in the compiler or linker.
         compiler: Library and version, e.g. ``NVRTC 12.9``.
-        header_written: True if the request's precompiled headers were written.
     """
 
     payload: bytes
@@ -172,11 +165,7 @@ def _compile(nvrtc: Any, request: CompileRequest, start: float, *more: str) -> C
 
 
 def _checked(nvrtc: Any, result: tuple[Any, ...]) -> Any:
-    """The values of a call of NVRTC: one as it is, several as a tuple.
-
-    Raises:
-        RuntimeError: The call failed.
-    """
+    """The values of a call of NVRTC: one as it is, several as a tuple. Raises a RuntimeError if it failed."""
     status, *values = result
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise RuntimeError(f"NVRTC: {nvrtc.nvrtcGetErrorString(status)[1].decode()}")

@@ -173,12 +173,10 @@ class WarpCompileRequest:
     """One module to compile with Warp's own compiler.
 
     Attributes:
-        native_library: Path of Warp's native library.
         name: File name of the source, which symbols of the binary contain.
         output: ``cubin`` or ``ptx``.
         switches: ``verify_fp``, ``fast_math``, ``fuse_fp`` and ``use_precompiled_headers``.
         ltoirs: LTO-IR to link, e.g. of FFTs.
-        fatbins: Fat binaries to link.
     """
 
     native_library: str
@@ -230,11 +228,7 @@ def names_in_code(name: str, native_dir: str, *, verify_fp: bool) -> list[str]:
 
 
 def reason_left_to_warp(options: Mapping[str, Any]) -> str:
-    """Why Warp compiles a module in its own process and nothing is kept; empty if a worker compiles it.
-
-    Args:
-        options: The resolved options of the module.
-    """
+    """Why Warp compiles a module with these options in its own process, and keeps nothing; empty if a worker does."""
     if options.get("mode") == "debug":
         return "debug builds name files of this machine"
     for name in ("lineinfo", "compile_time_trace", "llvm_cuda", "strip_hash"):
