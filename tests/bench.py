@@ -106,7 +106,7 @@ class FakePool:
         if name in self.refuse:
             future.set_exception(self.refuse[name])
         else:
-            future.set_result(Compiled(f"LTO-IR of {name}".encode(), 0.5, "", "NVRTC 12.9"))
+            future.set_result(Compiled(f"LTO-IR of {name}".encode(), 0.5, "NVRTC 12.9"))
         return future
 
     def start_processes(self, count: int) -> None:

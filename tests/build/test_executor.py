@@ -84,7 +84,7 @@ def request_of(provider: NvrtcProvider[Any], variant: GemmProblem) -> CompileReq
 def compiled_with(facts: Any = None, **fields: Any) -> Callable[[Job], Answer]:
     def answer(job: Job) -> Answer:
         found = job.expected if facts is None else facts(job.expected)
-        return Answer("tcp://worker:1", found, **{"compiled": Compiled(b"ir", 0.1, "", "NVRTC 12.9"), **fields})
+        return Answer("tcp://worker:1", found, **{"compiled": Compiled(b"ir", 0.1, "NVRTC 12.9"), **fields})
 
     return answer
 

@@ -64,7 +64,7 @@ class Pool:
             if self.fails:
                 future.set_exception(BuildError("rejected"))
             else:
-                future.set_result(Compiled(b"ir", 0.1, "", "NVRTC 12.9", create and self.writes))
+                future.set_result(Compiled(b"ir", 0.1, "NVRTC 12.9", create and self.writes))
 
         self.waiting.append(finish)
         return future

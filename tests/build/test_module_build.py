@@ -52,7 +52,7 @@ class FakePool:
         if self.fail is not None and isinstance(request, LinkRequest):
             return done(self.fail)
         kind = b"module LTO-IR" if isinstance(request, CompileRequest) else b"the cubin"
-        return done(Compiled(kind, 0.1, "", ""))
+        return done(Compiled(kind, 0.1, ""))
 
     @property
     def compiled(self) -> list[CompileRequest]:

@@ -179,7 +179,7 @@ def test_the_work_of_a_process_counts_without_the_wait_for_it(stopped: list[floa
     followed = phases.of_process(LINK, work)
     assert not followed.done()
     stopped[0] = 15.0
-    work.set_result(Compiled(b"cubin", 2.0, "", ""))
+    work.set_result(Compiled(b"cubin", 2.0, ""))
     assert followed.result(0).payload == b"cubin"
     assert phases.found == (Phase(LINK, 13.0, 2.0),)
 
@@ -188,7 +188,7 @@ def test_a_phase_is_there_before_its_result() -> None:
     for _ in range(200):
         phases, work = Phases(), Future[Compiled]()
         followed = phases.of_process(LINK, work)
-        threading.Thread(target=work.set_result, args=(Compiled(b"", 0.0, "", ""),)).start()
+        threading.Thread(target=work.set_result, args=(Compiled(b"", 0.0, ""),)).start()
         followed.result(10)
         assert len(phases.found) == 1
 
@@ -212,7 +212,7 @@ def test_phases_are_sorted_by_start(stopped: list[float]) -> None:
     with phases.measured(WAIT):
         stopped[0] = 11.0
     phases.of_process(COMPILE, work)
-    work.set_result(Compiled(b"", 3.0, "", ""))
+    work.set_result(Compiled(b"", 3.0, ""))
     assert [phase.name for phase in phases.found] == [COMPILE, WAIT]
 
 

@@ -192,7 +192,7 @@ def test_another_start_takes_the_place_of_what_was_begun(
     assert isinstance(installed().engine.idle, RecordedModules)
     installed().begin_start(tmp_path / "other.json")
     device.load(second.__name__)
-    assert isinstance(installed().engine.idle, IdleBuilds), "the other record does not exist yet"
+    assert type(installed().engine.idle) is IdleBuilds, "the other record does not exist yet"
 
 
 def test_a_forked_child_has_no_start(device: StandIn, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def digesting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toolchain: None) 
         if by == version:  # the keys of linked modules and of functions leave the names of their sources out
             subject = {"subject": ""} if isinstance(request, CompileRequest) else {}
             request = dataclasses.replace(request, name="", **subject)
-        done.set_result(Compiled(hashlib.sha256(repr(request).encode()).digest(), 0.01, "", by))
+        done.set_result(Compiled(hashlib.sha256(repr(request).encode()).digest(), 0.01, by))
         return done
 
     monkeypatch.setattr(CompilerPool, "submit", submit)
@@ -160,7 +160,7 @@ def test_starts_while_modules_change_at_random_serve_no_wrong_module(
     def submit(_: CompilerPool, request: WarpCompileRequest, **__: object) -> Future[Compiled]:
         done: Future[Compiled] = Future()  # the "binary" names all that the compiler has read
         fields = (request.name, request.source, request.arch, request.options, request.output)
-        done.set_result(Compiled(repr(fields).encode(), 0.0, "", "Warp"))
+        done.set_result(Compiled(repr(fields).encode(), 0.0, "Warp"))
         return done
 
     monkeypatch.setattr(CompilerPool, "submit", submit)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from warp_tiles.build.context import BuildContext
 from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.build.records import now_s
-from warp_tiles.build.start_record import StartModule, build_ahead, keys_of
+from warp_tiles.build.start_record import StartModule, build_ahead, compiled_text, keys_of
 from warp_tiles.build.warp_module import Start, WarpModuleBuild, content_key
 from warp_tiles.errors import CacheError, WarpTilesError
 from warp_tiles.store.key import CacheKey
@@ -257,9 +257,7 @@ class IdleBuilds:
 
     def summary(self) -> str:
         """What was compiled on idle cores, and what of it no launch has asked for; empty if nothing was."""
-        unused = tuple(self._unasked.values())
-        waste = f", {len(unused)} of them for no launch ({sum(unused):.1f} s)" if unused else ""
-        return f"compiled on idle cores: {self._compiled}{waste}" if self._compiled else ""
+        return compiled_text("on idle cores", self._compiled, tuple(self._unasked.values()))
 
     def close(self) -> None:
         """Start no more builds, and log what was compiled."""
@@ -273,27 +271,20 @@ class IdleBuilds:
             log.info("%s", text)
 
 
-class RecordedModules:
-    """Generates the modules of a start record while a launch waits for another one.
+class RecordedModules(IdleBuilds):
+    """Generates the modules of a start record while a launch waits for another one, and compiles none on a budget.
 
     :class:`.start_record.ProgramStart` compiles the recorded sources. This class generates the modules and binds their
     start keys, so that their launches generate nothing. A module whose source has changed is compiled, too.
-
-    Args:
-        generate: Generates a module on this thread, see :data:`Generate`.
     """
 
     def __init__(self, engine: Engine, start: ProgramStart, generate: Generate) -> None:
-        self._engine = engine
-        self._start = start
-        self._generate = generate
+        super().__init__(engine, generate)
+        self._program_start = start
 
-    def wait(self, work: Future[Any], size_bytes: int, pool: CompilerPool) -> None:
+    def wait(self, work: Future[Any], size_bytes: int, pool: CompilerPool, *, begun: bool = False) -> None:
         """Generate modules until the compiler ends or no module can be generated. It does not wait for the compiler."""
         self._generate_while(lambda: not work.done())
-
-    def needed(self, key: CacheKey, size_bytes: int) -> None:
-        """Nothing: the record's builds are not counted against a budget."""
 
     def wait_for_lock(self, context: BuildContext, key: CacheKey) -> None:
         """Generate modules while another thread or process compiles the one that a launch needs."""
@@ -301,11 +292,11 @@ class RecordedModules:
 
     def _generate_while(self, is_waiting: Callable[[], bool]) -> None:
         def goes_on() -> bool:
-            return not self._start.is_stopped and is_waiting()
+            return not self._program_start.is_stopped and is_waiting()
 
         # the time of a generation is saved at the module's launch
         while goes_on() and (one := self._generate(math.inf, goes_on)) is not None:
-            self._start.after_build(one.module, functools.partial(self._bind, one))
+            self._program_start.after_build(one.module, functools.partial(self._bind, one))
 
     def _bind(self, one: IdleModule) -> None:
         try:
@@ -313,10 +304,3 @@ class RecordedModules:
         except (WarpTilesError, TypeError, OSError) as error:  # its launch meets the same error, and reports it
             raise_if_signalled(error)
             log.debug("module %s was not compiled ahead: %s", one.module.name, error)
-
-    def summary(self) -> str:
-        """Nothing: that of the start counts the record's builds."""
-        return ""
-
-    def close(self) -> None:
-        """Nothing: the end of the start stops its builds."""

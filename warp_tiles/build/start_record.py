@@ -259,6 +259,12 @@ def default_file(root: Path, title: str, identity: str) -> Path:
     return root / STARTS / f"{name}-{hashlib.sha256(identity.encode('utf-8')).hexdigest()[:12]}.json"
 
 
+def compiled_text(where: str, count: int, unused_s: Sequence[float]) -> str:
+    """How many modules were compiled, and the seconds of those that no launch has asked for; empty if none was."""
+    waste = f", {len(unused_s)} of them for no launch ({sum(unused_s):.1f} s)" if unused_s else ""
+    return f"compiled {where}: {count}{waste}" if count else ""
+
+
 # ---- builds
 
 
@@ -519,19 +525,17 @@ class ProgramStart:
 
     def to_json(self) -> dict[str, Any]:
         """What was compiled ahead, and what of it no launch has asked for, as :func:`warp_tiles.report` has it."""
-        compiled = dict(self._compiled)
-        unused = [seconds for digest, seconds in compiled.items() if digest not in self._asked]
-        used = len(compiled) - len(unused)
-        facts = {"file": str(self.file), "compiled": len(compiled), "used": used, "unused": len(unused)}
+        count, unused = self._counts()
+        facts = {"file": str(self.file), "compiled": count, "used": count - len(unused), "unused": len(unused)}
         return {**facts, "unused_seconds": round(sum(unused), 3)}
+
+    def _counts(self) -> tuple[int, list[float]]:
+        compiled = dict(self._compiled)
+        return len(compiled), [seconds for digest, seconds in compiled.items() if digest not in self._asked]
 
     def summary(self) -> str:
         """The same in words; empty if nothing was compiled."""
-        found = self.to_json()
-        waste = (
-            f", {found['unused']} of them for no launch ({found['unused_seconds']:.1f} s)" if found["unused"] else ""
-        )
-        return f"compiled ahead: {found['compiled']}{waste}" if found["compiled"] else ""
+        return compiled_text("ahead", *self._counts())
 
     def close(self, loaded: Callable[[StartModule], bool]) -> None:
         """End the builds, and write the record if it has changed.

@@ -113,7 +113,6 @@ class Compiled:
 
     payload: bytes
     seconds: float
-    log: str
     compiler: str
     header_written: bool = False
 
@@ -161,7 +160,7 @@ def _compile(nvrtc: Any, request: CompileRequest, start: float, *more: str) -> C
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     major, minor = _checked(nvrtc, nvrtc.nvrtcVersion())
-    return Compiled(bytes(payload), time.perf_counter() - start, "", f"NVRTC {major}.{minor}", written)
+    return Compiled(bytes(payload), time.perf_counter() - start, f"NVRTC {major}.{minor}", written)
 
 
 def _checked(nvrtc: Any, result: tuple[Any, ...]) -> Any:
@@ -204,7 +203,7 @@ def link_module(request: LinkRequest) -> Compiled:
         if handle:
             nvjitlink.destroy(handle)
     major, minor = nvjitlink.version()
-    return Compiled(bytes(payload), time.perf_counter() - start, "", f"nvJitLink {major}.{minor}")
+    return Compiled(bytes(payload), time.perf_counter() - start, f"nvJitLink {major}.{minor}")
 
 
 def _linker_log(nvjitlink: Any, handle: int) -> str:

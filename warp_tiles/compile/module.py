@@ -279,7 +279,7 @@ def compile_with_warp(request: WarpCompileRequest) -> Compiled:
             raise MemoryError("unable to obtain mapped memory")
         if status or not output.exists():
             raise LinkError(f"Warp's compiler rejects {request.name}: error {status}", log=text)
-        return Compiled(output.read_bytes(), time.perf_counter() - started, text, "Warp")
+        return Compiled(output.read_bytes(), time.perf_counter() - started, "Warp")
 
 
 @contextmanager
