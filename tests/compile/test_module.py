@@ -268,15 +268,6 @@ def test_modules_that_only_warp_can_build(keywords: dict[str, Any], word: str) -
 # ---- the link itself
 
 
-def test_invalid_lto_ir_is_a_link_error() -> None:
-    pytest.importorskip("cuda.core", reason="cuda-core links")
-    from warp_tiles.compile.compiler import LinkRequest, link_module
-
-    with pytest.raises(LinkError, match="module m could not be linked for sm_90") as caught:
-        link_module(LinkRequest("m", (b"not LTO-IR",), "sm_90", "cubin"))
-    assert caught.value.log
-
-
 @pytest.mark.parametrize(("output", "magic"), [("cubin", b"\x7fELF"), ("ptx", b".version")])
 def test_a_module_and_a_function_are_linked(output: str, magic: bytes) -> None:
     pytest.importorskip("cuda.core", reason="cuda-core compiles and links")

@@ -71,8 +71,9 @@ def test_both_kinds_of_requests_are_accepted(shared: CompilerPool) -> None:
     function = shared.submit(GOOD).result(60)
     linked = shared.submit(LinkRequest("m", (kernel.payload, function.payload), "sm_90", "cubin")).result(60)
     assert linked.payload.startswith(b"\x7fELF")
-    with pytest.raises(LinkError, match="module m could not be linked"):
+    with pytest.raises(LinkError, match="module m could not be linked for sm_90") as caught:
         shared.submit(LinkRequest("m", (b"junk",), "sm_90", "cubin")).result(60)
+    assert caught.value.log
 
 
 def test_a_compile_error_arrives_complete(shared: CompilerPool) -> None:

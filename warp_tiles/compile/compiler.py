@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import shlex
 import sys
 import time
@@ -25,7 +26,6 @@ HEAP_END = 0x6000_0000_0000  # below every library, above every executable
 _PROT_NONE = 0
 _LEFT_FREE = 64 << 20  # bytes of each large range, for the other memory that NVRTC allocates meanwhile
 _MAP_FLAGS = 0x02 | 0x20 | 0x4000 | 0x10_0000  # private, anonymous, no reserve, fixed without replacement
-_reserved: bool | None = None
 LTO_FLAGS = ("--relocatable-device-code=true", "--dlink-time-opt")
 
 
@@ -236,18 +236,16 @@ def linker_flags(arch: str, output: str, max_registers: int | None) -> list[str]
 # https://docs.nvidia.com/cuda/nvrtc/#precompiled-header-pch-cuda-12-8
 
 
+@functools.cache
 def reserve_heap(nvrtc: Any) -> bool:
     """Place NVRTC's heap for precompiled headers below :data:`HEAP_END`, once in a process.
 
     Returns:
         True if it lies there. Otherwise, files of other processes are of no use.
     """
-    global _reserved
-    if _reserved is None:
-        _reserved = False
-        with contextlib.suppress(Exception):  # without it, headers are read again
-            _reserved = sys.platform == "linux" and _reserve(nvrtc)
-    return _reserved
+    with contextlib.suppress(Exception):  # without it, headers are read again
+        return sys.platform == "linux" and _reserve(nvrtc)
+    return False
 
 
 def _reserve(nvrtc: Any) -> bool:
