@@ -280,8 +280,8 @@ class Engine:
         if planned.variant is None:
             return replace(planned, provider=planned.provider or "scalar")
         context = self.build_context(chain.settings)
-        found, match = chain.assign(planned, context)
-        key = match.provider.key_of(match.recipes[0])
+        found, provider, recipe = chain.assign(planned, context)
+        key = provider.key_of(recipe)
         if key is None:
             return found
         cached = context.cache.manifest(key) is not None
@@ -346,14 +346,14 @@ class Engine:
             if no_toolchain and provider.compiles:
                 continue
             match = chain.match(provider, variant, context)
-            if isinstance(match.reason_unsupported, ToolchainError):
-                chain.require_fallback(match.reason_unsupported)
+            if isinstance(match, ToolchainError):
+                chain.require_fallback(match)
                 no_toolchain = no_toolchain or provider is providers[0]
-                failures.append(match.reason_unsupported)
-                pending.append(match.reason_unsupported)
-            elif match.reason_unsupported is not None:
-                reasons.append(match.reason_unsupported)
-            for recipe in match.recipes:
+                failures.append(match)
+                pending.append(match)
+            elif not isinstance(match, tuple):
+                reasons.append(match)
+            for recipe in match if isinstance(match, tuple) else ():
                 warned += [self._warn_once(variant_text(variant, failure, recipe.title)) for failure in pending]
                 pending = []
                 try:
