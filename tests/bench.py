@@ -20,7 +20,9 @@ from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.problem import DType, GemmProblem, Role
 from warp_tiles.plan.planning import ModulePlan, Session, resolve
+from warp_tiles.settings import current
 from warp_tiles.solver.variant import Variant
+from warp_tiles.store.cache import Cache
 
 TOOLCHAIN = Toolchain(Path("/lib/libnvrtc.so"), (12, 9), None, None, (), "25.6.0")
 REFUSED = 'header.hpp(7): error: static assertion failed with "unsupported alignment"'
@@ -104,7 +106,7 @@ class FakePool:
         if name in self.refuse:
             future.set_exception(self.refuse[name])
         else:
-            future.set_result(Compiled(f"LTO-IR of {name}".encode(), 0.5, "", "NVRTC 12.9"))
+            future.set_result(Compiled(f"LTO-IR of {name}".encode(), 0.5, "NVRTC 12.9"))
         return future
 
     def start_processes(self, count: int) -> None:
@@ -131,6 +133,11 @@ class Bench:
         self.engine, self.store, self.pool = engine, FakeStore(), FakePool()
         monkeypatch.setattr(module, "ToolchainStore", lambda root, shared: self.store)
         monkeypatch.setattr(engine.resources, "pool", lambda *_: self.pool)
+
+    @property
+    def cache(self) -> Cache:
+        """The cache under the settings of the process."""
+        return self.engine.build_context(current()).cache
 
     def refuse(self, *names: str) -> None:
         """Make the compiler reject sources."""

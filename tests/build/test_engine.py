@@ -13,15 +13,18 @@ from typing import Any
 
 import pytest
 
-from tests.bench import ALIGNED, UNALIGNED, Bench, cublasdx, mma, variant_of
+from tests.bench import ALIGNED, TOOLCHAIN, UNALIGNED, Bench, cublasdx, libmathdx, mma, plan_of, variant_of
 from tests.waiting import until
 from warp_tiles import settings
+from warp_tiles.build import engine
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.engine import STARTED_AHEAD, Engine
 from warp_tiles.build.records import Artifact
-from warp_tiles.errors import BuildError
+from warp_tiles.errors import BuildError, ToolchainError
 from warp_tiles.gemm.choose import choose
-from warp_tiles.settings import current
+from warp_tiles.gemm.problem import Role
+from warp_tiles.plan.planning import Session, resolve
+from warp_tiles.settings import Settings, current
 
 # ---- builds and hits
 
@@ -41,7 +44,7 @@ def test_the_second_build_is_a_hit(bench: Bench) -> None:
 
 def test_the_manifest_describes_the_build(bench: Bench) -> None:
     built = bench.build(ALIGNED)
-    entry = bench.engine.cache.manifest(built.key)
+    entry = bench.cache.manifest(built.key)
     assert entry is not None
     assert entry.info["symbol"] == ALIGNED.symbol
     assert entry.info["variant"] == ALIGNED.to_json()
@@ -50,7 +53,7 @@ def test_the_manifest_describes_the_build(bench: Bench) -> None:
     assert entry.info["tile_config"] == choose(ALIGNED).to_json()
     assert entry.info["provider"] == "mma"
     with settings.override(provider="cublasdx"):
-        other = bench.engine.cache.manifest(bench.build(ALIGNED).key)
+        other = bench.cache.manifest(bench.build(ALIGNED).key)
     assert other is not None
     assert (other.info["provider"], other.info["mathdx"]) == ("cublasdx", "25.6.0")
 
@@ -144,7 +147,7 @@ def test_errors_are_not_cached(bench: Bench) -> None:
 def test_the_constructor_of_an_engine_creates_no_files(tmp_path: Path) -> None:
     with settings.override(cache_dir=tmp_path / "cache"):
         engine = Engine()
-        assert engine.cache.root == tmp_path / "cache"
+        assert engine.build_context(current()).cache.root == tmp_path / "cache"
         engine.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -160,13 +163,13 @@ def test_records_do_not_count_in_a_deterministic_module() -> None:
 
 
 def test_the_cache_depends_on_the_settings(bench: Bench, tmp_path: Path) -> None:
-    first = bench.engine.cache
-    assert bench.engine.cache is first
+    first = bench.cache
+    assert bench.cache is first
     with settings.override(cache_dir=tmp_path / "other"):
-        assert bench.engine.cache.root == tmp_path / "other"
+        assert bench.cache.root == tmp_path / "other"
     with settings.override(cache_max_bytes=5):
-        assert bench.engine.cache.max_bytes == 5
-    assert bench.engine.cache is first
+        assert bench.cache.max_bytes == 5
+    assert bench.cache is first
 
 
 def test_different_settings_have_different_resources(tmp_path: Path) -> None:
@@ -225,7 +228,7 @@ def test_with_an_unusable_cache_only_the_caching_is_lost(bench: Bench, tmp_path:
     with settings.override(cache_dir=tmp_path / "file" / "cache"):
         assert bench.build(ALIGNED).payload
         assert not bench.build(ALIGNED).hit
-        assert bench.engine.cache.problems
+        assert bench.cache.problems
     assert len(bench.pool.requests) == 2
 
 
@@ -277,3 +280,101 @@ def test_a_forked_child_waits_for_no_lock_of_its_parents_threads(tmp_path: Path)
             child.start()
             child.join(10)
             assert not child.is_alive()
+
+
+# ---- before a build: plans with provider, key and cache state
+
+
+def test_a_plan_is_annotated_with_provider_key_and_cache_state(bench: Bench) -> None:
+    before = bench.engine.annotate(plan_of(ALIGNED))
+    forward = before.needed[0]
+    assert (forward.provider, forward.cached, len(forward.key)) == ("mma", False, 64)
+    assert (forward.symbol, forward.tile_config) == (ALIGNED.symbol, choose(ALIGNED))
+    assert bench.pool.requests == [], "planning builds nothing"
+    skipped = next(item for item in before.variants if not item.needed)
+    assert (skipped.provider, skipped.key, skipped.symbol, skipped.tile_config) == ("", "", "", None)
+    built = bench.build(ALIGNED)
+    after = bench.engine.annotate(plan_of(ALIGNED)).needed[0]
+    assert after.cached
+    assert after.key == built.key == forward.key
+
+
+@pytest.mark.parametrize("available", [True, False])
+def test_a_plan_without_a_toolchain_has_another_provider(bench: Bench, available: bool) -> None:
+    if available:
+        bench.engine.use_libmathdx(libmathdx)
+    bench.store.error = ToolchainError("NVRTC was not found")
+    (item,) = bench.engine.annotate(plan_of(ALIGNED)).needed
+    assert item.provider == ("libmathdx" if available else "scalar")
+    assert "NVRTC was not found" in item.reason
+    assert item.key == ""
+
+
+def test_a_scalar_site_is_planned_as_scalar(bench: Bench) -> None:
+    session = Session("module", None, 1)
+    session.add("tile_matmul", "k", {}, scalar_reason="the target is the CPU")
+    annotated = bench.engine.annotate(resolve(session, (), ["k"], []))
+    assert [item.provider for item in annotated.variants if item.needed] == ["scalar"]
+
+
+def test_a_variant_with_several_roles_is_built_once(bench: Bench) -> None:
+    session = Session("module", 90, 32)
+    session.add("tile_matmul", "k", {Role.FORWARD: ALIGNED, Role.ADJOINT_A: ALIGNED, Role.ADJOINT_B: ALIGNED})
+    plan = resolve(session, {0}, ["k"], [])
+    assert len(plan.needed) == 3
+    futures = bench.engine.start(item.variant for item in plan.needed if item.variant)
+    assert {future.result(20).symbol for future in futures.values()} == {ALIGNED.symbol}
+    assert bench.pool.requests == [mma(ALIGNED)]
+
+
+# ---- the text that is added to a module's hash: each input of the machine code changes it
+
+
+CHANGES = (
+    {"register_accumulators": False},
+    {"async_copies": False},
+    {"main_loop": "mma"},
+    {"mathdx_opt_out": "own"},
+    {"solver_gradients": "own"},
+    {"linker": "warp"},
+    {"provider": "mma"},
+)
+
+
+def test_the_settings_that_affect_code() -> None:
+    assert {name for change in CHANGES for name in change} == set(Settings().affecting_code())
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+def test_a_setting_that_affects_code_changes_it(bench: Bench, change: dict[str, Any]) -> None:
+    usual, changed = Settings(), Settings(**change)
+    assert bench.engine.fingerprint(changed) != bench.engine.fingerprint(usual) == bench.engine.fingerprint(Settings())
+    assert bench.engine.choices(changed) != bench.engine.choices(usual)
+
+
+def test_a_provider_that_is_named_differs_from_the_only_one_that_a_policy_allows(bench: Bench) -> None:
+    named, allowed = Settings(provider="scalar"), Settings(policy="scalar")
+    assert named.providers == allowed.providers
+    assert bench.engine.fingerprint(named) != bench.engine.fingerprint(allowed)
+
+
+def test_another_linker_of_the_same_version_changes_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.store.found = replace(TOOLCHAIN, nvjitlink=Path("libnvJitLink.so"))
+    contents = "first"
+    monkeypatch.setattr(bench.store.digests, "digest", lambda path: f"{contents} {path.name}", raising=False)
+    before = bench.engine.fingerprint(Settings())
+    assert "linker=first libnvJitLink.so" in before
+    contents = "second"
+    assert bench.engine.fingerprint(Settings()) != before
+
+
+def test_another_version_of_the_package_changes_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = bench.engine.fingerprint(Settings())
+    monkeypatch.setattr(engine, "__version__", "0.0.0")
+    assert bench.engine.fingerprint(Settings()) != before
+
+
+def test_a_missing_toolchain_changes_it(bench: Bench) -> None:
+    before = bench.engine.fingerprint(Settings(provider="mma"))
+    bench.store.error = ToolchainError("NVRTC was not found")
+    assert "mma: NVRTC was not found" in bench.engine.fingerprint(Settings(provider="mma")) != before

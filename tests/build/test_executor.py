@@ -33,9 +33,9 @@ from warp_tiles.build.executor import (
     run_job,
 )
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.compile.module import warp_headers_folder
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.compile.toolchain import ToolchainStore
-from warp_tiles.compile.warp_compiler import warp_headers_folder
 from warp_tiles.errors import BuildError, RefusedWorkerError, SettingError, ToolchainError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.providers.cublasdx import CublasdxProvider
@@ -81,14 +81,10 @@ def request_of(provider: NvrtcProvider[Any], variant: GemmProblem) -> CompileReq
     return provider.request(provider.recipes(variant)[0])
 
 
-def pool_of(executor: Executor, installation: Installation) -> ExecutorPool:
-    return ExecutorPool(executor, installation)
-
-
 def compiled_with(facts: Any = None, **fields: Any) -> Callable[[Job], Answer]:
     def answer(job: Job) -> Answer:
         found = job.expected if facts is None else facts(job.expected)
-        return Answer("tcp://worker:1", found, **{"compiled": Compiled(b"ir", 0.1, "", "NVRTC 12.9"), **fields})
+        return Answer("tcp://worker:1", found, **{"compiled": Compiled(b"ir", 0.1, "NVRTC 12.9"), **fields})
 
     return answer
 
@@ -136,16 +132,16 @@ def test_a_request_with_a_folder_of_the_user_is_compiled_here(installation: Inst
     pool.close()
 
 
-def test_a_job_can_be_pickled(installation: Installation) -> None:
+def test_a_job_can_be_pickled_and_its_answer_counts(installation: Installation) -> None:
     executor = Fake(compiled_with())
-    pool_of(executor, installation).submit(GOOD).result(0)
+    assert ExecutorPool(executor, installation).submit(GOOD).result(0).payload == b"ir"
     (job,) = executor.jobs
     assert pickle.loads(pickle.dumps((run_job, job))) == (run_job, job)
 
 
 def test_equal_requests_are_different_jobs_because_dask_remembers_errors(installation: Installation) -> None:
     executor = Fake(compiled_with())
-    pool = pool_of(executor, installation)
+    pool = ExecutorPool(executor, installation)
     for _ in range(2):
         pool.submit(GOOD).result(0)
     first, second = executor.jobs
@@ -185,16 +181,12 @@ def test_a_missing_part_never_counts_as_equal() -> None:
 # ---- whose answer counts
 
 
-def test_an_answer_with_the_expected_facts_counts(installation: Installation) -> None:
-    assert pool_of(Fake(compiled_with()), installation).submit(GOOD).result(0).payload == b"ir"
-
-
 @pytest.mark.parametrize("name", [CODE, COMPILER])
 def test_an_answer_of_another_installation_is_refused_by_name(installation: Installation, name: str) -> None:
     def other(expected: Any) -> Any:
         return tuple((n, Fact("b" * 64, "11.7") if n == name else fact) for n, fact in expected)
 
-    future = pool_of(Fake(compiled_with(other)), installation).submit(GOOD)
+    future = ExecutorPool(Fake(compiled_with(other)), installation).submit(GOOD)
     with pytest.raises(RefusedWorkerError) as caught:
         future.result(0)
     own = dict(installation.facts((name,)))[name]
@@ -207,20 +199,20 @@ def test_an_answer_without_proof_is_refused(installation: Installation) -> None:
     """A worker that names fewer parts, e.g. one of another release, proves nothing."""
     for facts in (lambda expected: expected[:1], lambda expected: ()):
         with pytest.raises(WorkerError, match="tcp://worker:1"):
-            pool_of(Fake(compiled_with(facts)), installation).submit(GOOD).result(0)
+            ExecutorPool(Fake(compiled_with(facts)), installation).submit(GOOD).result(0)
 
 
 def test_a_failure_of_the_compiler_counts_only_from_the_same_installation(installation: Installation) -> None:
     failure = BuildError("rejected", log="line 1")
     answer = compiled_with(compiled=None, failure=failure)
     with pytest.raises(BuildError, match="rejected"):
-        pool_of(Fake(answer), installation).submit(GOOD).result(0)
+        ExecutorPool(Fake(answer), installation).submit(GOOD).result(0)
 
     def other(expected: Any) -> Any:
         return tuple((name, Fact("b" * 64)) for name, _ in expected)
 
     with pytest.raises(RefusedWorkerError):
-        pool_of(Fake(compiled_with(other, compiled=None, failure=failure)), installation).submit(GOOD).result(0)
+        ExecutorPool(Fake(compiled_with(other, compiled=None, failure=failure)), installation).submit(GOOD).result(0)
 
 
 def test_a_refused_answer_is_not_asked_for_again(
@@ -255,21 +247,21 @@ def test_errors_of_the_executor_have_a_remedy(installation: Installation, error:
         raise error
 
     with pytest.raises(WorkerError, match=str(error)[:20]) as caught:
-        pool_of(Fake(fail), installation).submit(GOOD).result(0)
+        ExecutorPool(Fake(fail), installation).submit(GOOD).result(0)
     assert remedy in caught.value.remedy
     assert not isinstance(caught.value, RefusedWorkerError)
 
 
 def test_a_value_that_is_no_answer_is_an_error(installation: Installation) -> None:
     with pytest.raises(WorkerError, match="the executor failed"):
-        pool_of(Fake(lambda job: 7), installation).submit(GOOD).result(0)
+        ExecutorPool(Fake(lambda job: 7), installation).submit(GOOD).result(0)
 
 
 def test_an_executor_that_was_shut_down_is_an_error(installation: Installation) -> None:
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
     with pytest.raises(WorkerError, match="after shutdown"):
-        pool_of(executor, installation).submit(GOOD).result(0)
+        ExecutorPool(executor, installation).submit(GOOD).result(0)
 
 
 def test_closing_cancels_what_waits_and_leaves_the_executor(installation: Installation) -> None:
@@ -281,7 +273,7 @@ def test_closing_cancels_what_waits_and_leaves_the_executor(installation: Instal
             return self.sent[0]
 
     executor = Never()
-    pool = pool_of(executor, installation)
+    pool = ExecutorPool(executor, installation)
     future = pool.submit(GOOD)
     pool.close()
     with pytest.raises(WorkerError, match="cancelled"):
@@ -315,7 +307,7 @@ def worker(tmp_path: Path) -> Iterator[None]:
 def test_a_worker_compiles_like_this_process(installation: Installation, store: ToolchainStore) -> None:
     request = request_of(MmaProvider(store), variant_of(16, "float16", threads=64))
     with ThreadPoolExecutor(2) as executor, CompilerPool(1) as local:
-        pool = pool_of(executor, installation)
+        pool = ExecutorPool(executor, installation)
         sent, here = pool.submit(request).result(60), local.submit(request).result(60)
         assert (sent.payload, sent.compiler) == (here.payload, here.compiler)
         with pytest.raises(BuildError, match="the function bad") as caught:
@@ -353,6 +345,6 @@ def test_a_replaced_library_gets_new_compiler_processes(
     first = workshop._context.pool
     assert run_job(job).compiled is not None
     assert workshop._context.pool is first
-    monkeypatch.setattr(Installation, "libraries", lambda _: [(1, 2, 3, 4)])
+    monkeypatch.setattr(module, "files_state", lambda _: [[1, 2, 3, 4, 5]])
     assert run_job(job).compiled is not None
     assert workshop._context.pool is not first

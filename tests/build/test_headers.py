@@ -19,7 +19,6 @@ from warp_tiles.compile.compiler import Compiled, CompileRequest, HeaderFile
 from warp_tiles.compile.search import Toolchain
 from warp_tiles.compile.toolchain import FileDigests
 from warp_tiles.errors import BuildError, ToolchainError
-from warp_tiles.store.key import CacheKey
 from warp_tiles.store.paths import HEADERS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="headers are precompiled on Linux only")
@@ -65,7 +64,7 @@ class Pool:
             if self.fails:
                 future.set_exception(BuildError("rejected"))
             else:
-                future.set_result(Compiled(b"ir", 0.1, "", "NVRTC 12.9", create and self.writes))
+                future.set_result(Compiled(b"ir", 0.1, "NVRTC 12.9", create and self.writes))
 
         self.waiting.append(finish)
         return future
@@ -121,6 +120,7 @@ def states(setup: Setup, count: int) -> list[str]:
 
 def test_the_second_module_writes_the_headers_and_later_ones_read_them(setup: Setup) -> None:
     assert states(setup, 4) == ["none", "write", "read", "read"]
+    assert sorted(path.suffix for path in setup.files) == [".json", ".pch"], "the temporary file is gone"
     header = setup.pool.headers[-1]
     assert header is not None
     assert Path(header.path).read_bytes() == CONTENT
@@ -152,11 +152,6 @@ def test_a_failed_write_leaves_nothing(setup: Setup, failure: str) -> None:
     assert states(setup, 2) == ["write", "read"]
 
 
-def test_the_temporary_file_is_gone_after_the_write(setup: Setup) -> None:
-    states(setup, 2)
-    assert sorted(path.suffix for path in setup.files) == [".json", ".pch"]
-
-
 def test_the_written_file_is_moved_and_belongs_to_its_user_alone(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     write = Path.write_bytes
@@ -176,25 +171,19 @@ def test_the_written_file_is_moved_and_belongs_to_its_user_alone(setup: Setup, m
     assert stat.S_IMODE(status.st_mode) == 0o600
 
 
-@pytest.mark.parametrize("keep_time", [False, True])
-def test_a_damaged_file_is_never_read(setup: Setup, keep_time: bool) -> None:
+@pytest.mark.parametrize("damage", ["changed", "changed with its time", "removed"])
+def test_a_damaged_file_is_never_read_and_is_written_again(setup: Setup, damage: str) -> None:
     states(setup, 3)
     (path,) = (path for path in setup.files if path.suffix == ".pch")
     status = path.stat()
     path.write_bytes(b"x" + CONTENT[1:])
-    if keep_time:
+    if damage == "removed":
+        path.unlink()
+    if damage == "changed with its time":
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     setup.another_process()
     assert states(setup, 2) == ["write", "read"]
     assert path.read_bytes() == CONTENT
-
-
-def test_a_removed_file_is_written_again(setup: Setup) -> None:
-    states(setup, 3)
-    (path,) = (path for path in setup.files if path.suffix == ".pch")
-    path.unlink()
-    setup.another_process()
-    assert states(setup, 2) == ["write", "read"]
 
 
 def _another_prefix(setup: Setup) -> HeaderFile | None:
@@ -269,8 +258,3 @@ def test_a_folder_that_cannot_be_written_costs_only_the_headers(setup: Setup) ->
     setup.root.mkdir()
     (setup.root / HEADERS).write_text("a file is in the way")
     assert states(setup, 3) == ["none"] * 3
-
-
-def test_the_file_of_an_unknown_key_is_none(setup: Setup) -> None:
-    key = CacheKey.of({"kind": "nothing"})
-    assert setup.headers._cache.verified_path(key, lambda path: "") is None

@@ -17,6 +17,7 @@ from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.compile.module import ModuleSource
 from warp_tiles.compile.search import Toolchain
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem, Role
@@ -51,7 +52,7 @@ class FakePool:
         if self.fail is not None and isinstance(request, LinkRequest):
             return done(self.fail)
         kind = b"module LTO-IR" if isinstance(request, CompileRequest) else b"the cubin"
-        return done(Compiled(kind, 0.1, "", ""))
+        return done(Compiled(kind, 0.1, ""))
 
     @property
     def compiled(self) -> list[CompileRequest]:
@@ -136,15 +137,8 @@ class Case:
             self.text_for_warp = self.path.read_text()
             self.output.write_bytes(b"Warp's cubin")
 
-        return build.finish(
-            self.path,
-            self.output,
-            90,
-            native_dir="/warp/native",
-            warp_inputs=warp_inputs,
-            keywords=keywords,
-            warp_build=warp_build,
-        )
+        module = ModuleSource(self.path.name, 90, self.output.suffix[1:], "/warp/native", keywords)
+        return build.finish(self.path, self.output, module, warp_inputs=warp_inputs, warp_build=warp_build)
 
 
 @pytest.fixture
@@ -355,27 +349,22 @@ def test_a_failed_link_is_left_to_warp_with_one_warning(case: Case) -> None:
 # ---- the linker setting "own"
 
 
-def test_an_own_linker_raises_if_warp_would_have_to_link(case: Case) -> None:
-    with (
-        settings.override(linker="own"),
-        pytest.raises(LinkError, match="it is a debug build: set the module option mode to 'release'") as caught,
-    ):
-        case.build(config="debug")
-    assert "linker" in caught.value.remedy
-    assert case.warp_built == []
-
-
-def test_an_own_linker_raises_for_libmathdx(case: Case) -> None:
-    case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], "libmathdx", "dot_8_12_4")}
-    with settings.override(linker="own"), pytest.raises(LinkError, match="libmathdx"):
-        case.build()
-    assert case.warp_built == []
-
-
-def test_an_own_linker_raises_the_linkers_error(case: Case) -> None:
-    case.engine.pool.fail = LinkError("module could not be linked", log="undefined symbol")
-    with settings.override(linker="own"), pytest.raises(LinkError, match="could not be linked"):
-        case.build()
+@pytest.mark.parametrize(
+    ("provider", "failure", "keywords", "message"),
+    [
+        ("cublasdx", None, {"config": "debug"}, "it is a debug build: set the module option mode to 'release'"),
+        ("libmathdx", None, {}, "libmathdx"),
+        ("cublasdx", LinkError("module could not be linked", log="undefined symbol"), {}, "could not be linked"),
+    ],
+)
+def test_an_own_linker_raises_where_warp_would_have_to_link(
+    case: Case, provider: str, failure: LinkError | None, keywords: dict[str, Any], message: str
+) -> None:
+    case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], provider, "dot_8_12_4")}
+    case.engine.pool.fail = failure
+    with settings.override(linker="own"), pytest.raises(LinkError, match=message) as caught:
+        case.build(**keywords)
+    assert failure or "linker" in caught.value.remedy
     assert case.warp_built == []
 
 

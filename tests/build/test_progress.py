@@ -62,10 +62,6 @@ def test_a_bar_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, choice: s
     assert "8x8x8 float32" in text
 
 
-def test_on_works_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    output_of_build(monkeypatch, "on", False)  # rich decides about the output; nothing may fail
-
-
 def test_a_hit_does_not_flash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SHOW_AFTER_SECONDS", 0.2)
     assert output_of_build(monkeypatch, "on", True, seconds=0.0) == ""
@@ -74,8 +70,11 @@ def test_a_hit_does_not_flash(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sys.stderr.getvalue() == ""  # nothing appears later, when the timer ends
 
 
-def test_standard_output_stays_clean(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    output_of_build(monkeypatch, "on", True)
+@pytest.mark.parametrize("terminal", [True, False])  # without one, rich decides about the output, and nothing may fail
+def test_standard_output_stays_clean(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output_of_build(monkeypatch, "on", terminal)
     assert capsys.readouterr().out == ""
 
 

@@ -213,7 +213,7 @@ def test_a_worker_with_other_sources_is_refused_and_nothing_is_stored(
         (future,) = engine.start([variant_of(16, "float16", threads=64)]).values()
         with pytest.raises(RefusedWorkerError) as caught:
             future.result(60)
-        assert engine.cache.entries() == ()
+        assert engine.build_context(settings.current()).cache.entries() == ()
     engine.close()
     own = dict(installation.facts((CODE, DEVICE_SOURCES, COMPILER)))
     for name in (CODE, DEVICE_SOURCES):

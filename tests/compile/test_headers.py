@@ -124,6 +124,5 @@ def test_an_error_while_the_address_is_reserved_fails_no_build(monkeypatch: pyte
     def fail(nvrtc: object) -> bool:
         raise PermissionError("/proc/self/maps")
 
-    monkeypatch.setattr(compiler, "_reserved", None)
     monkeypatch.setattr(compiler, "_reserve", fail)
-    assert compiler.reserve_heap(None) is False
+    assert compiler.reserve_heap("another NVRTC") is False

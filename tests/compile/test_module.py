@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from warp_tiles.compile.compiler import LTO_FLAGS, CompileRequest
+from warp_tiles.compile.compiler import LTO_FLAGS, CompileRequest, linker_flags
 from warp_tiles.compile.module import (
     KNOWN_KEYWORDS,
     ModuleSource,
@@ -239,47 +239,33 @@ def test_a_plain_module_is_linked_here(output: str) -> None:
     assert reason(module(output, config="release", **everything_off)) == ""
 
 
-def test_no_toolchain() -> None:
-    assert "no toolchain" in reason(module(), None)
-
-
 def test_a_linker_that_is_missing_or_older_than_the_compiler() -> None:
+    assert "no toolchain" in reason(module(), None)
     assert "nvJitLink none" in reason(module(), replace(TOOLCHAIN, nvjitlink=None, nvjitlink_version=None))
     text = reason(module(), replace(TOOLCHAIN, nvjitlink_version=(12, 8)))
     assert "nvJitLink 12.8" in text
     assert "NVRTC 12.9" in text
-
-
-def test_a_newer_linker_is_accepted() -> None:
-    assert reason(module(), replace(TOOLCHAIN, nvjitlink_version=(13, 4))) == ""
+    assert reason(module(), replace(TOOLCHAIN, nvjitlink_version=(13, 4))) == "", "a newer one is accepted"
 
 
 def test_foreign_inputs_are_named() -> None:
     assert "libmathdx, a solver" in reason(module(), foreign=("libmathdx", "a solver"))
 
 
-def test_an_unknown_keyword_is_named() -> None:
-    assert "sparkle" in reason(module(sparkle=1))
-
-
 @pytest.mark.parametrize(
     ("keywords", "word"),
-    [({"config": "debug"}, "debug"), ({"compile_time_trace": True}, "trace"), ({"llvm_cuda": True}, "LLVM")],
+    [
+        ({"config": "debug"}, "debug"),
+        ({"compile_time_trace": True}, "trace"),
+        ({"llvm_cuda": True}, "LLVM"),
+        ({"sparkle": 1}, "sparkle"),
+    ],
 )
 def test_modules_that_only_warp_can_build(keywords: dict[str, Any], word: str) -> None:
     assert word in reason(module(**keywords))
 
 
 # ---- the link itself
-
-
-def test_invalid_lto_ir_is_a_link_error() -> None:
-    pytest.importorskip("cuda.core", reason="cuda-core links")
-    from warp_tiles.compile.compiler import LinkRequest, link_module
-
-    with pytest.raises(LinkError, match="module m could not be linked for sm_90") as caught:
-        link_module(LinkRequest("m", (b"not LTO-IR",), "sm_90", "cubin"))
-    assert caught.value.log
 
 
 @pytest.mark.parametrize(("output", "magic"), [("cubin", b"\x7fELF"), ("ptx", b".version")])
@@ -296,3 +282,22 @@ def test_a_module_and_a_function_are_linked(output: str, magic: bytes) -> None:
     assert linked.compiler.startswith("nvJitLink ")
     with pytest.raises(LinkError):
         link_module(LinkRequest("m", (kernel.payload,), arch, "cubin"))
+
+
+# ---- the flags of the linker, compared with those that cuda-core makes
+
+
+@pytest.mark.parametrize("registers", [None, 56])
+@pytest.mark.parametrize("output", ["cubin", "ptx"])
+def test_the_linkers_flags_are_those_of_cuda_core(output: str, registers: int | None) -> None:
+    core = pytest.importorskip("cuda.core", reason="cuda-core is the reference")
+    options = core.LinkerOptions(
+        arch="sm_90",
+        link_time_optimization=True,
+        optimize_unused_variables=True,
+        max_register_count=registers,
+        split_compile=0,
+        ptx=True if output == "ptx" else None,
+    )
+    expected = [flag.decode() for flag in options.as_bytes("nvjitlink")]
+    assert sorted(linker_flags("sm_90", output, registers)) == sorted(expected)

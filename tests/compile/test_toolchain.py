@@ -46,25 +46,12 @@ def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Toolchain]:
 
 def test_the_search_runs_once(found: list[Toolchain], tmp_path: Path) -> None:
     store = ToolchainStore(tmp_path / "memo")
+    assert not (tmp_path / "memo").exists(), "the constructor creates no files"
+    assert found == []
     assert store.toolchain() == store.toolchain() == found[0]
     assert len(found) == 1
     assert ToolchainStore(tmp_path / "memo").toolchain() == found[0]  # as another process would
     assert len(found) == 1
-
-
-def test_the_constructor_of_a_store_creates_no_files(found: list[Toolchain], tmp_path: Path) -> None:
-    ToolchainStore(tmp_path / "memo")
-    assert not (tmp_path / "memo").exists()
-    assert found == []
-
-
-def test_a_changed_environment_repeats_the_search(
-    found: list[Toolchain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ToolchainStore(tmp_path / "memo").toolchain()
-    monkeypatch.setattr(module, "search_state", lambda: ["another state"])
-    ToolchainStore(tmp_path / "memo").toolchain()
-    assert len(found) == 2
 
 
 def cut(text: str) -> str:
@@ -98,12 +85,16 @@ def test_a_damaged_memo_repeats_the_search(
     assert len(found) == 2  # it was repaired
 
 
-def test_removed_files_repeat_the_search(found: list[Toolchain], tmp_path: Path) -> None:
-    # removing or replacing a toolkit below CUDA_HOME changes no folder of packages
-    memo = tmp_path / "memo"
-    ToolchainStore(memo).toolchain()
-    shutil.rmtree(tmp_path / "lib")
-    ToolchainStore(memo).toolchain()
+@pytest.mark.parametrize("change", ["environment", "files"])
+def test_a_change_repeats_the_search(
+    change: str, found: list[Toolchain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ToolchainStore(tmp_path / "memo").toolchain()
+    if change == "environment":
+        monkeypatch.setattr(module, "search_state", lambda: ["another state"])
+    else:  # removing or replacing a toolkit below CUDA_HOME changes no folder of packages
+        shutil.rmtree(tmp_path / "lib")
+    ToolchainStore(tmp_path / "memo").toolchain()
     assert len(found) == 2
 
 
@@ -216,6 +207,8 @@ def test_a_new_file_in_the_own_folder_repeats_the_closure(found: list[Toolchain]
 def test_the_state_of_the_search_depends_on_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     before = module.search_state()
     assert module.search_state() == before
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert module.search_state() == before, "a script's own folder does not matter"
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     assert module.search_state() != before
     monkeypatch.undo()
@@ -227,12 +220,6 @@ def test_the_state_of_the_search_depends_on_the_environment(monkeypatch: pytest.
     (packages / "nvidia").mkdir()
     assert module.search_state() != with_packages
     assert json.loads(json.dumps(module.search_state())) == module.search_state()
-
-
-def test_a_scripts_own_folder_does_not_matter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    before = module.search_state()
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert module.search_state() == before
 
 
 def test_the_root_is_private_under_any_umask(tmp_path: Path) -> None:
@@ -248,7 +235,7 @@ def test_the_root_is_private_under_any_umask(tmp_path: Path) -> None:
 
 
 def test_concurrent_threads_all_get_the_toolchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    remembered, files_state = ToolchainStore._remembered_toolchain, module._files_state
+    remembered, files_state = ToolchainStore._remembered_toolchain, module.files_state
     first, just_found, search = iter([True]), threading.Event(), module.find_toolchain
 
     def late(store: ToolchainStore) -> Toolchain | None:
@@ -268,7 +255,7 @@ def test_concurrent_threads_all_get_the_toolchain(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(module, "find_toolchain", long)
     monkeypatch.setattr(ToolchainStore, "_remembered_toolchain", late)
-    monkeypatch.setattr(module, "_files_state", slow)
+    monkeypatch.setattr(module, "files_state", slow)
     store = ToolchainStore(tmp_path)
     with ThreadPoolExecutor(2) as pool:
         found = [future.result() for future in [pool.submit(store.toolchain) for _ in range(2)]]

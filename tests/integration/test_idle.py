@@ -25,6 +25,7 @@ from warp_tiles._warp.idle import IdleModules
 from warp_tiles._warp.reload import this_thread
 from warp_tiles.build import idle
 from warp_tiles.build import warp_module as warp_module_build
+from warp_tiles.build.context import BuildContext
 from warp_tiles.build.idle import IdleBuilds, IdleModule
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.errors import CacheError, WorkerError
@@ -95,13 +96,13 @@ def test_what_no_launch_has_asked_for_is_looked_up_here_alone_and_warned_of_neve
     wp.set_module_options({"lineinfo": True}, module=second)
     only(first, second, third)
     asked, said = list[bool](), list[str]()
-    upstream_of = warp_module_build.upstream_of
+    upstream = BuildContext.upstream
 
     def ask(*given: Any) -> Any:
         asked.append(this_thread.idle)
-        return upstream_of(*given)
+        return upstream(*given)
 
-    monkeypatch.setattr(warp_module_build, "upstream_of", ask)
+    monkeypatch.setattr(BuildContext, "upstream", ask)
     monkeypatch.setattr(warp_module_build, "say_left_to_warp", said.append)
     device.load(first.__name__)
     until(lambda: not builds()._running and bool(builds()._unasked))

@@ -192,7 +192,7 @@ def test_another_start_takes_the_place_of_what_was_begun(
     assert isinstance(installed().engine.idle, RecordedModules)
     installed().begin_start(tmp_path / "other.json")
     device.load(second.__name__)
-    assert isinstance(installed().engine.idle, IdleBuilds), "the other record does not exist yet"
+    assert type(installed().engine.idle) is IdleBuilds, "the other record does not exist yet"
 
 
 def test_a_forked_child_has_no_start(device: StandIn, tmp_path: Path) -> None:
@@ -241,9 +241,7 @@ def test_what_follows_a_build_does_not_wait_for_those_behind_it(device: StandIn,
     ends = [threading.Event() for _ in range(3)]
     for number, end in enumerate(ends):
         module = replace(MODULE, name=f"m{number}")
-        start._queue(
-            start._threads, lambda *_, end=end: end.wait(20), installed().engine.build_context(current()), module
-        )
+        start._queue(start._threads, lambda *_, end=end: end.wait(20), module)
     start.after_build(replace(MODULE, name="m0"), called.set)
     ends[0].set()
     assert called.wait(20)

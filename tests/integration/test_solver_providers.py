@@ -20,6 +20,7 @@ from warp_tiles.errors import ToolchainError
 from warp_tiles.gemm.problem import Role
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.providers.fallbacks import COSTS, LIBMATHDX_TITLE, SCALAR_TITLE
+from warp_tiles.settings import current
 
 pytestmark = pytest.mark.usefixtures("enabled")
 
@@ -53,12 +54,12 @@ def reasons(found: ModulePlan) -> str:
 @pytest.mark.parametrize("policy", [*ALL_BUT_LOCKED, "locked", "off"])
 def test_planning_builds_nothing(policy: str, libmathdx_solvers: list[str]) -> None:
     engine = installed().engine
-    before = {entry.key for entry in engine.cache.entries()}  # of other tests in this process
+    before = {entry.key for entry in engine.build_context(current()).cache.entries()}  # of other tests in this process
     with warp_tiles.override(policy=policy):
         for call in CALLS if policy == "auto" else ["tile_cholesky"]:
             plan(solver(call))
     assert libmathdx_solvers == []
-    assert {entry.key for entry in engine.cache.entries()} == before
+    assert {entry.key for entry in engine.build_context(current()).cache.entries()} == before
     assert not any(kind == "pool" for kind, *_ in engine.resources._made), "no compiler process was started"
 
 

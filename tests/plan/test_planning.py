@@ -64,7 +64,7 @@ def test_equal_variants_of_two_sites_are_merged() -> None:
 
 
 def test_a_variant_with_two_roles_is_listed_under_both() -> None:
-    # one site's forward product may be another's adjoint; it is built once, see test_engine_plans.py
+    # one site's forward product may be another's adjoint; it is built once, see test_engine.py
     site = {C: BIG[C], A: SMALL[C], B: BIG[B]}
     plan = resolve(session(("one", site), ("two", SMALL)), {0}, ["one", "two"], [])
     assert {item.role for item in plan.needed if item.variant == SMALL[C]} == {C, A}

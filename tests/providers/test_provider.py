@@ -290,7 +290,7 @@ def test_without_headers_mma_builds_and_cublasdx_raises(
 @pytest.mark.parametrize("name", ["mma", "solver"])
 def test_the_cache_stores_the_configuration(name: str, installation: FakeInstallation) -> None:
     kind = KINDS[name]
-    info = installation.provider(name).manifest(recipe(name), Compiled(b"", 1.25, "", "NVRTC 12.9"))
+    info = installation.provider(name).manifest(recipe(name), Compiled(b"", 1.25, "NVRTC 12.9"))
     assert kind.config is not None
     assert info == {
         "symbol": kind.variant.symbol,

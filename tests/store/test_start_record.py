@@ -23,9 +23,9 @@ from tests.store.warp_modules import compiled, entries, records, text, warm
 from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles.build import start_record
-from warp_tiles.build.start_record import StartModule, StartRecord, default_file, read_record
-from warp_tiles.compile.module import ModuleSource
-from warp_tiles.compile.warp_compiler import reason_without_key
+from warp_tiles.build.context import BuildContext
+from warp_tiles.build.start_record import ProgramStart, StartModule, StartRecord, default_file, read_record
+from warp_tiles.compile.module import ModuleSource, reason_without_key
 from warp_tiles.errors import CacheError, RecordError, SettingError
 from warp_tiles.settings import current
 from warp_tiles.store.cache import Cache, Upstream
@@ -89,9 +89,9 @@ def test_a_record_binds_no_start_key(recorded: Any, tmp_path: Path) -> None:
     (kept,) = read_record(file).modules
     cache = tmp_path / "other" / "cache"
     with warp_tiles.override(cache_dir=cache, modules="all", jobs=1), warp_tiles.enabled():
-        context = installed().engine.build_context(current())
-        assert start_record.compile_ahead(context, kept)[1]
-        assert not start_record.compile_ahead(context, kept)[1], "it is found the second time"
+        engine, context = installed().engine, installed().engine.build_context(current())
+        assert start_record.build_ahead(engine, context, kept)[1]
+        assert not start_record.build_ahead(engine, context, kept)[1], "it is found the second time"
     assert [entry["kind"] for entry in entries(tmp_path / "other")] == ["module of Warp"]
 
 
@@ -139,7 +139,7 @@ def test_what_was_not_loaded_stays_behind_and_is_bounded() -> None:
 def test_a_module_in_warps_folder_is_not_compiled_and_stays(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     file = recorded("first", load(text()))
     before = file.read_bytes()
-    monkeypatch.setattr(start_record, "compile_ahead", lambda *_: pytest.fail("it lies in Warp's folder"))
+    monkeypatch.setattr(ProgramStart, "_queue", lambda *_: pytest.fail("it lies in Warp's folder"))
     monkeypatch.setattr("warp_tiles._warp.hooks.in_kernel_cache", lambda _: True)
     recorded("second")
     assert file.read_bytes() == before, "a run that loads nothing writes nothing"
@@ -161,7 +161,7 @@ def test_a_record_of_another_warp_compiles_nothing(recorded: Any, monkeypatch: p
     module = load(text())
     file = recorded("first", module)
     file.write_bytes(dataclasses.replace(read_record(file), warp="1.0").to_bytes())
-    monkeypatch.setattr(start_record, "compile_ahead", lambda *_: pytest.fail("its sources are stale"))
+    monkeypatch.setattr(ProgramStart, "_queue", lambda *_: pytest.fail("its sources are stale"))
     recorded("second", module)
     assert read_record(file).warp != "1.0"
 
@@ -172,7 +172,7 @@ def test_a_policy_that_builds_nothing_compiles_nothing_ahead(
 ) -> None:
     file = recorded("first", load(text()))
     before = file.read_bytes()
-    monkeypatch.setattr(start_record, "compile_ahead", lambda *_: pytest.fail("nothing may be built"))
+    monkeypatch.setattr(ProgramStart, "_queue", lambda *_: pytest.fail("nothing may be built"))
     monkeypatch.setenv("WARP_TILES_POLICY", policy)
     recorded("second")
     assert file.read_bytes() == before
@@ -240,8 +240,8 @@ def test_a_record_cannot_make_the_compiler_read_files(line: str, tmp_path: Path)
     secret.write_text("int secret;\n")
     hostile = dataclasses.replace(MODULE, source=f"#define WP_NO_CRT\n{line.format(secret)}\n")
     with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=1), warp_tiles.enabled():
-        context = installed().engine.build_context(current())
-        assert start_record.compile_ahead(context, hostile) is None
+        engine = installed().engine
+        assert start_record.build_ahead(engine, engine.build_context(current()), hostile) is None
     assert not list((tmp_path / "cache").rglob("*.cubin"))
     module = ModuleSource("m.cu", 90, "cubin", hostile.request().native_dir, {})
     assert reason_without_key(module, hostile.source), "nor may a snippet of the user's own kernels"
@@ -264,9 +264,10 @@ def test_a_record_stays_where_it_was_named(tmp_path: Path, monkeypatch: pytest.M
 def test_what_is_compiled_ahead_is_not_pushed(recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (kept,) = read_record(recorded("first", load(text()))).modules
     pushed: list[object] = []
-    monkeypatch.setattr(start_record, "upstream_of", lambda *_: lambda: Upstream(None, pushed.append))
+    monkeypatch.setattr(BuildContext, "upstream", lambda *_: lambda: Upstream(None, pushed.append))
     with warp_tiles.override(cache_dir=tmp_path / "other", modules="all", jobs=1), warp_tiles.enabled():
-        assert start_record.compile_ahead(installed().engine.build_context(current()), kept)[1]
+        engine = installed().engine
+        assert start_record.build_ahead(engine, engine.build_context(current()), kept)[1]
     assert pushed == []
 
 

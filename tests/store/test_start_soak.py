@@ -28,10 +28,10 @@ from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
 from warp_tiles.build.start_record import StartModule, read_record
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.compile.module import WarpCompileRequest
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.compile.search import dotted
 from warp_tiles.compile.toolchain import ToolchainStore
-from warp_tiles.compile.warp_compiler import WarpCompileRequest
 
 STARTS = 50
 VALUES = 4  # of the constant of each module
@@ -48,7 +48,7 @@ def digesting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toolchain: None) 
         if by == version:  # the keys of linked modules and of functions leave the names of their sources out
             subject = {"subject": ""} if isinstance(request, CompileRequest) else {}
             request = dataclasses.replace(request, name="", **subject)
-        done.set_result(Compiled(hashlib.sha256(repr(request).encode()).digest(), 0.01, "", by))
+        done.set_result(Compiled(hashlib.sha256(repr(request).encode()).digest(), 0.01, by))
         return done
 
     monkeypatch.setattr(CompilerPool, "submit", submit)
@@ -160,7 +160,7 @@ def test_starts_while_modules_change_at_random_serve_no_wrong_module(
     def submit(_: CompilerPool, request: WarpCompileRequest, **__: object) -> Future[Compiled]:
         done: Future[Compiled] = Future()  # the "binary" names all that the compiler has read
         fields = (request.name, request.source, request.arch, request.options, request.output)
-        done.set_result(Compiled(repr(fields).encode(), 0.0, "", "Warp"))
+        done.set_result(Compiled(repr(fields).encode(), 0.0, "Warp"))
         return done
 
     monkeypatch.setattr(CompilerPool, "submit", submit)

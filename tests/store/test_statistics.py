@@ -108,9 +108,10 @@ import os, sys
 import warp_tiles
 from tests.store.test_statistics import build
 from warp_tiles._warp import require_hooks
+from warp_tiles.settings import current
 warp_tiles.enable()
 for name in ("a", "b", "a", "b"):
-    build(require_hooks("a test").engine.cache, name)
+    build(require_hooks("a test").engine.build_context(current()).cache, name)
 os._exit(0) if sys.argv[1] == "killed" else sys.exit(0)
 """
     for how in ("killed", "ends"):

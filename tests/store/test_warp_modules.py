@@ -30,9 +30,9 @@ from warp_tiles.build.warp_module import WarpOutput
 from warp_tiles.cli import commands
 from warp_tiles.compile import pool as pool_module
 from warp_tiles.compile.compiler import Compiled
+from warp_tiles.compile.module import WarpCompileRequest, warp_library
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.compile.toolchain import FileDigests
-from warp_tiles.compile.warp_compiler import WarpCompileRequest, warp_library
 from warp_tiles.settings import current
 from warp_tiles.store import MODULE
 from warp_tiles.store.cache import Cache

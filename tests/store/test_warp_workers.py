@@ -20,12 +20,12 @@ def _disabled() -> None:
 
 
 PHASES = {
-    "request read": "worker._answer = lambda request: os.kill(os.getpid(), 9)",
+    "request read": "worker.run = lambda request: os.kill(os.getpid(), 9)",
     "compiling": """
 def answer(request):
     threading.Timer(0.1, os.kill, (os.getpid(), 9)).start()
     return original(request)
-original, worker._answer = worker._answer, answer
+original, worker.run = worker.run, answer
 """,
     "half an answer": """
 def send(stream, answer):
@@ -40,7 +40,7 @@ worker.send = send
     "a memory error": """
 def answer(request):
     raise MemoryError
-worker._answer = answer
+worker.run = answer
 """,
 }
 AT_START = "import os, pickle, resource, struct, threading\nfrom warp_tiles.compile import worker\n"

@@ -427,15 +427,17 @@ class Hooks:
     def _build_cuda(
         self, original: Callable[..., None], cu_path: str, arch: int, output_path: str, **keywords: Any
     ) -> None:
-        inputs = keywords.get("ltoirs")
-        source, output = Path(cu_path), Path(output_path)
+        from warp_tiles.compile.module import ModuleSource
+
+        inputs, source, output = keywords.get("ltoirs"), Path(cu_path), Path(output_path)
         native_dir = str(Path(find("build.warp_home")) / "native")
+        module = ModuleSource(source.name, arch, output.suffix[1:], native_dir, keywords)
         if this_thread.idle:
             from warp_tiles.build.idle import generated
 
             found = None  # it is left to Warp, so its launch decides again
             if isinstance(inputs, _LinkInputs):
-                found = generated(self.engine, inputs.build, source, output, arch, native_dir, keywords)
+                found = generated(self.engine, inputs.build, source, module)
             shutil.rmtree(source.parent, ignore_errors=True)  # what Warp has written for its compiler
             raise NotCompiled(found)
         if not isinstance(inputs, _LinkInputs):
@@ -445,15 +447,7 @@ class Hooks:
         def warp_build(ltoirs: list[bytes]) -> None:
             original(cu_path, arch, output_path, **{**keywords, "ltoirs": ltoirs})
 
-        inputs.build.finish(
-            source,
-            output,
-            arch,
-            native_dir=native_dir,
-            warp_inputs=list(inputs),
-            keywords=keywords,
-            warp_build=warp_build,
-        )
+        inputs.build.finish(source, output, module, warp_inputs=list(inputs), warp_build=warp_build)
 
     # ---- plans
 

@@ -53,7 +53,7 @@ class PlainModules:
         if not self.serves(resolved) or not warp.config.cache_kernels:
             return None
         from warp_tiles.build.warp_module import say_left_to_warp
-        from warp_tiles.compile.warp_compiler import reason_left_to_warp
+        from warp_tiles.compile.module import reason_left_to_warp
 
         prints = warp.config.log_level <= warp.LOG_DEBUG or getattr(warp.config, "verbose", False)
         if reason := "Warp's log shows what the compiler prints" if prints else reason_left_to_warp(options):
@@ -83,7 +83,7 @@ class PlainModules:
 
     def start_key(self, module: Any, options: Mapping[str, Any], context: BuildContext) -> CacheKey | None:
         """The key over all that a module's source and binary follow from; None if a value is not known exactly."""
-        from warp_tiles.compile.warp_compiler import names_in_code, warp_library
+        from warp_tiles.compile.module import names_in_code, warp_library
 
         digests = context.store.digests
         self._generator = self._generator or digests.digest_folder(Path(find("build.warp_home"), "_src"), "*.py")

@@ -421,11 +421,11 @@ def _provider(
         return other, found
     chain, forward = engine.chain(resolved), found[Role.FORWARD]
     match = chain.match(chain.order(forward)[0], forward, engine.build_context(resolved))
-    if match.reason_unsupported is None:
+    if isinstance(match, tuple):
         return "mma", ""
-    if isinstance(match.reason_unsupported, ToolchainError):
+    if isinstance(match, ToolchainError):
         if not chain.replaces_missing_toolchains:
             return "mma", ""
         if not this_thread.planning:
-            engine.warn_of_toolchain(match.reason_unsupported, other)
-    return other, match.reason_unsupported.message
+            engine.warn_of_toolchain(match, other)
+    return other, match.message

@@ -17,21 +17,6 @@ from warp_tiles.solver.variant import Variant
 
 
 @dataclass(frozen=True)
-class ProviderMatch:
-    """The result of asking one provider to build a function.
-
-    Attributes:
-        recipes: Its ways to build the variant, best first; empty if it cannot build it.
-        reason_unsupported: The reason: UnsupportedVariant, which is normal, or ToolchainError, which the user can
-            remedy. None if it can.
-    """
-
-    provider: Provider[Any]
-    recipes: tuple[Recipe, ...]
-    reason_unsupported: WarpTilesError | None = None
-
-
-@dataclass(frozen=True)
 class Chain:
     """The providers under some settings.
 
@@ -61,8 +46,14 @@ class Chain:
             return None
         return self.tuned.best(variant, [provider.name for provider in providers])
 
-    def match(self, provider: Provider[Any], variant: Variant, context: ProviderContext) -> ProviderMatch:
-        """Asks one provider of the chain to build a variant.
+    @staticmethod
+    def match(
+        provider: Provider[Any], variant: Variant, context: ProviderContext
+    ) -> tuple[Recipe, ...] | UnsupportedVariant | ToolchainError:
+        """Asks one provider to build a variant. Returns its ways, best first.
+
+        If it cannot, returns the reason: UnsupportedVariant, which is normal, or ToolchainError, which the user can
+        remedy.
 
         Raises:
             WorkerError: A compiler process died; the provider may still support the variant.
@@ -73,8 +64,8 @@ class Chain:
         except WorkerError:
             raise
         except (UnsupportedVariant, ToolchainError) as error:
-            return ProviderMatch(provider, (), error)
-        return ProviderMatch(provider, recipes)
+            return error
+        return recipes
 
     @property
     def replaces_missing_toolchains(self) -> bool:
@@ -135,8 +126,8 @@ class Chain:
             remedy = f"{named('policy')} is {self.settings.policy!r}, which tries {', '.join(self.settings.providers)}"
         return UnsupportedVariant(f"no provider can build {variant.describe()}: {causes}", remedy)
 
-    def assign(self, planned: PlannedVariant, context: ProviderContext) -> tuple[PlannedVariant, ProviderMatch]:
-        """Assign the first provider that can build a needed variant. Returns the variant and the provider's match.
+    def assign(self, planned: PlannedVariant, context: ProviderContext) -> tuple[PlannedVariant, Provider[Any], Recipe]:
+        """Assign the first provider that can build a needed variant. Returns it, the provider and its recipe.
 
         Raises:
             LockedError, ToolchainError: See :meth:`require_fallback`.
@@ -148,17 +139,17 @@ class Chain:
         reasons: list[WarpTilesError] = []
         for provider in self.order(variant):
             match = self.match(provider, variant, context)
-            if match.reason_unsupported is None:
-                recipe = match.recipes[0]
+            if isinstance(match, tuple):
+                recipe = match[0]
                 reason = f"{planned.reason}; {self.reason(provider, variant, reasons)}"
                 found = replace(
                     planned, reason=reason, provider=provider.name, symbol=recipe.symbol,
                     tile_config=recipe.tile_config, choice=self.choice(provider, variant),
                 )  # fmt: skip
-                return found, match
-            if isinstance(match.reason_unsupported, ToolchainError):
-                self.require_fallback(match.reason_unsupported)
-            reasons.append(match.reason_unsupported)
+                return found, provider, recipe
+            if isinstance(match, ToolchainError):
+                self.require_fallback(match)
+            reasons.append(match)
         error = self.unsupported(variant, reasons)
         if isinstance(variant, GemmProblem) and variant.c.dtype == "bfloat16":
             text = BFLOAT16_OUT_ERROR if planned.role is Role.FORWARD else BFLOAT16_ADJOINT_ERROR

@@ -219,8 +219,7 @@ class BuildContext:
         Raises:
             WorkerError: warp_tiles was disabled.
         """
-        from warp_tiles.compile.pool import CompilerPool
-        from warp_tiles.compile.slots import WorkerSlots
+        from warp_tiles.compile.pool import CompilerPool, WorkerSlots
 
         jobs, others, of_executor = self.settings.jobs, current().jobs, self.resources.executor_pool
         if not self.settings.layer("jobs").startswith(OF_MODULE):  # it was hashed before the setting changed
@@ -235,7 +234,10 @@ class BuildContext:
         return self.resources.pool(jobs, others, make)
 
     def upstream(self, kind: str, key: CacheKey) -> AskUpstream | None:
-        """The part of the bundle or of the remote store in a lookup; None without either."""
+        """The part of the bundle or of the remote store in a lookup; None without either, and without a toolchain."""
+        # signed statements name the toolchain, also those of modules that Warp's compiler alone has built
+        if self.try_toolchain() is None:
+            return None
         if (bundle := self.bundle) is not None:
             return lambda: bundle.upstream(kind, key.digest, self.toolchain_text(kind))
         if (remote := self.remote) is not None:
@@ -300,15 +302,13 @@ class BuildContext:
         return submit(request)
 
     @contextmanager
-    def leased_module(
-        self, key: CacheKey, upstream: AskUpstream | None, phases: Phases, started_at_s: float
-    ) -> Iterator[BuildLease]:
+    def leased_module(self, key: CacheKey, phases: Phases, started_at_s: float) -> Iterator[BuildLease]:
         """Look a module up, and keep other processes from building it. The lookup and the fetch are phases.
 
         Args:
-            upstream: See :meth:`upstream`.
             started_at_s: The start of the lookup.
         """
+        upstream = self.upstream(MODULE, key)
 
         def asked() -> Upstream:
             assert upstream is not None

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from warp_tiles.compile.sources import DeviceSource
     from warp_tiles.compile.toolchain import ToolchainStore
     from warp_tiles.providers.base import Tuned
-    from warp_tiles.store.cache import Cache
 
 log = logging.getLogger("warp_tiles")
 STARTED_AHEAD = 2  # compiler processes: one for the module, one for its functions
@@ -96,11 +95,6 @@ class Engine:
     def build_context(self, settings: Settings) -> BuildContext:
         """The build context under some settings."""
         return BuildContext(self.resources, settings)
-
-    @property
-    def cache(self) -> Cache:
-        """The cache under the settings of the process."""
-        return self.build_context(current()).cache
 
     def idle_builds(self, make: Callable[[Any], Any]) -> Any:
         """What is built ahead while a launch waits; ``make`` makes it for the start, None without a start record."""
@@ -286,8 +280,8 @@ class Engine:
         if planned.variant is None:
             return replace(planned, provider=planned.provider or "scalar")
         context = self.build_context(chain.settings)
-        found, match = chain.assign(planned, context)
-        key = match.provider.key_of(match.recipes[0])
+        found, provider, recipe = chain.assign(planned, context)
+        key = provider.key_of(recipe)
         if key is None:
             return found
         cached = context.cache.manifest(key) is not None
@@ -352,14 +346,14 @@ class Engine:
             if no_toolchain and provider.compiles:
                 continue
             match = chain.match(provider, variant, context)
-            if isinstance(match.reason_unsupported, ToolchainError):
-                chain.require_fallback(match.reason_unsupported)
+            if isinstance(match, ToolchainError):
+                chain.require_fallback(match)
                 no_toolchain = no_toolchain or provider is providers[0]
-                failures.append(match.reason_unsupported)
-                pending.append(match.reason_unsupported)
-            elif match.reason_unsupported is not None:
-                reasons.append(match.reason_unsupported)
-            for recipe in match.recipes:
+                failures.append(match)
+                pending.append(match)
+            elif not isinstance(match, tuple):
+                reasons.append(match)
+            for recipe in match if isinstance(match, tuple) else ():
                 warned += [self._warn_once(variant_text(variant, failure, recipe.title)) for failure in pending]
                 pending = []
                 try:

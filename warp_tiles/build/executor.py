@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.metadata
 import logging
 import os
 import platform
@@ -23,15 +22,15 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.compile.module import WarpCompileRequest, warp_headers_folder
 from warp_tiles.compile.pool import CompilerPool, result_of
-from warp_tiles.compile.search import dotted
+from warp_tiles.compile.search import dotted, package_version
 from warp_tiles.compile.sources import code_modules, kernels_folder
-from warp_tiles.compile.toolchain import ToolchainStore
-from warp_tiles.compile.warp_compiler import WarpCompileRequest, warp_headers_folder
+from warp_tiles.compile.toolchain import ToolchainStore, files_state
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.settings import Settings, current
@@ -86,17 +85,6 @@ class Installation:
         """The package's own modules. Those that are loaded do not change."""
         return Fact(self._store.digests.digest_many(code_modules()), __version__)
 
-    def libraries(self) -> list[tuple[int, ...]]:
-        """The state of the files of compiler and linker, which changes when they are replaced.
-
-        Raises:
-            ToolchainError: There is no compiler.
-        """
-        toolchain = self._store.toolchain()
-        files = [toolchain.nvrtc, *([toolchain.nvjitlink] if toolchain.nvjitlink else [])]
-        found = [os.stat(path) for path in files if path.is_file()]
-        return [(status.st_ino, status.st_dev, status.st_size, status.st_mtime_ns) for status in found]
-
     def _fact(self, name: str) -> Fact:
         try:
             if name == CODE:
@@ -114,7 +102,7 @@ class Installation:
                 return Fact(self._store.source_digest(source), f"mathdx {toolchain.mathdx_version}")
             folder = warp_headers_folder()
             if name == WARP_HEADERS and folder is not None:
-                return Fact(self._store.digests.digest_folder(folder, "*.h"), _warp_version())
+                return Fact(self._store.digests.digest_folder(folder, "*.h"), package_version("warp-lang"))
         except (OSError, ToolchainError) as error:
             raise_if_signalled(error)
             return Fact("", f"missing ({getattr(error, 'message', error)})")
@@ -171,14 +159,6 @@ class Installation:
         if name == _WARP and (folder := warp_headers_folder()) is not None:
             return [os.fspath(folder)]
         raise ToolchainError(f"a request names the include folder {name!r}, which is not known here")
-
-
-@functools.cache
-def _warp_version() -> str:
-    try:
-        return importlib.metadata.version("warp-lang")
-    except importlib.metadata.PackageNotFoundError:  # a checkout
-        return "unknown"
 
 
 # ---- the worker's side
@@ -260,26 +240,23 @@ class _Workshop:
 
     def __init__(self, now: Settings) -> None:
         self._context = BuildContext(Resources(), now)
-        self.installation = Installation(self._context.store)
-        self._libraries: list[tuple[int, ...]] = []
+        self._store = self._context.store
+        self.installation = Installation(self._store)
+        self._files: list[Any] = []
         self._lock = threading.Lock()
 
     def run(self, job: Job) -> Compiled:
-        """Compile or link.
-
-        Raises:
-            WarpTilesError: The request failed.
-        """
+        """Compile or link. Raises the error of a request that failed."""
         return result_of(self._current().submit(self.installation.localized(job.request)))
 
     def _current(self) -> BuildContext:
         """The context. New compiler processes replace those that loaded a library which was replaced since."""
-        libraries = self.installation.libraries()
+        files = files_state(self._store.toolchain())
         with self._lock:
-            if self._libraries not in ([], libraries):
+            if self._files not in ([], files):
                 self._context.resources.close()
                 self._context = BuildContext(Resources(), self._context.settings)
-            self._libraries = libraries
+            self._files = files
             return self._context
 
 
@@ -288,11 +265,7 @@ _lock = threading.Lock()
 
 
 def _workshop() -> _Workshop:
-    """The workshop of this process under its present settings.
-
-    Raises:
-        SettingError: A setting of this worker is invalid.
-    """
+    """The workshop of this process under its present settings. Raises a SettingError if one is invalid."""
     now = current()
     with _lock:
         identity = (os.getpid(), now)  # a forked child has no compiler processes of its parent

@@ -15,7 +15,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from warp_tiles.build.context import BuildContext
 from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.build.records import now_s
-from warp_tiles.build.start_record import StartModule, build_ahead, key_of
+from warp_tiles.build.start_record import StartModule, build_ahead, compiled_text, keys_of
 from warp_tiles.build.warp_module import Start, WarpModuleBuild, content_key
 from warp_tiles.errors import CacheError, WarpTilesError
 from warp_tiles.store.key import CacheKey
@@ -33,6 +33,7 @@ from warp_tiles.util.threads import DaemonThreads, available_cores, raise_if_sig
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
     from warp_tiles.build.start_record import ProgramStart
+    from warp_tiles.compile.module import ModuleSource
     from warp_tiles.compile.pool import CompilerPool
 
 log = logging.getLogger("warp_tiles")
@@ -68,33 +69,27 @@ class IdleModule:
 
 
 def generated(
-    engine: Engine,
-    build: WarpModuleBuild | ModuleBuild,
-    source: Path,
-    output_path: Path,
-    arch: int,
-    native_dir: str,
-    keywords: Mapping[str, Any],
+    engine: Engine, build: WarpModuleBuild | ModuleBuild, source: Path, module: ModuleSource
 ) -> IdleModule | None:
     """A module that Warp has generated ahead. None if it is known, or if only its launch may build it."""
     if isinstance(build, ModuleBuild):
-        parts = build.ahead(source, output_path, arch, native_dir, keywords)
+        parts = build.ahead(source, module)
         if parts is None:
             return None
         context = engine.build_context(build.plan.settings)
-        module = StartModule.of(build.plan.name, build.plan.block_dim, parts[0], {}, parts[1])
-        key = key_of(engine, context, module)
-        return None if key is None else IdleModule(module, key, None, context)
+        one = StartModule.of(build.plan.name, build.plan.block_dim, parts[0], {}, parts[1])
+        key, _ = keys_of(engine, context, one)
+        return None if key is None else IdleModule(one, key, None, context)
     is_known = build.start is not None and build.start.found is not None
-    if is_known or keywords.get("ltoirs") or keywords.get("fatbins"):
+    if is_known or module.keywords.get("ltoirs") or module.keywords.get("fatbins"):
         return None
     if build.context.bundle is not None or not build.plan.settings.rules.builds:
         return None
-    request, wanted, reason = build.request(source.read_bytes(), output_path, arch, native_dir, (), keywords)
+    request, wanted, reason = build.request(source.read_bytes(), module, ())
     if reason:
         return None
-    module = StartModule.of(build.plan.name, build.plan.block_dim, request, build.meta, None)
-    return IdleModule(module, content_key(build.context, request, wanted.target), build.start, build.context)
+    one = StartModule.of(build.plan.name, build.plan.block_dim, request, build.meta, None)
+    return IdleModule(one, content_key(build.context, request, wanted.target), build.start, build.context)
 
 
 def compiled(engine: Engine, one: IdleModule) -> bool:
@@ -262,9 +257,7 @@ class IdleBuilds:
 
     def summary(self) -> str:
         """What was compiled on idle cores, and what of it no launch has asked for; empty if nothing was."""
-        unused = tuple(self._unasked.values())
-        waste = f", {len(unused)} of them for no launch ({sum(unused):.1f} s)" if unused else ""
-        return f"compiled on idle cores: {self._compiled}{waste}" if self._compiled else ""
+        return compiled_text("on idle cores", self._compiled, tuple(self._unasked.values()))
 
     def close(self) -> None:
         """Start no more builds, and log what was compiled."""
@@ -278,27 +271,20 @@ class IdleBuilds:
             log.info("%s", text)
 
 
-class RecordedModules:
-    """Generates the modules of a start record while a launch waits for another one.
+class RecordedModules(IdleBuilds):
+    """Generates the modules of a start record while a launch waits for another one, and compiles none on a budget.
 
     :class:`.start_record.ProgramStart` compiles the recorded sources. This class generates the modules and binds their
     start keys, so that their launches generate nothing. A module whose source has changed is compiled, too.
-
-    Args:
-        generate: Generates a module on this thread, see :data:`Generate`.
     """
 
     def __init__(self, engine: Engine, start: ProgramStart, generate: Generate) -> None:
-        self._engine = engine
-        self._start = start
-        self._generate = generate
+        super().__init__(engine, generate)
+        self._program_start = start
 
-    def wait(self, work: Future[Any], size_bytes: int, pool: CompilerPool) -> None:
+    def wait(self, work: Future[Any], size_bytes: int, pool: CompilerPool, *, begun: bool = False) -> None:
         """Generate modules until the compiler ends or no module can be generated. It does not wait for the compiler."""
         self._generate_while(lambda: not work.done())
-
-    def needed(self, key: CacheKey, size_bytes: int) -> None:
-        """Nothing: the record's builds are not counted against a budget."""
 
     def wait_for_lock(self, context: BuildContext, key: CacheKey) -> None:
         """Generate modules while another thread or process compiles the one that a launch needs."""
@@ -306,11 +292,11 @@ class RecordedModules:
 
     def _generate_while(self, is_waiting: Callable[[], bool]) -> None:
         def goes_on() -> bool:
-            return not self._start.is_stopped and is_waiting()
+            return not self._program_start.is_stopped and is_waiting()
 
         # the time of a generation is saved at the module's launch
         while goes_on() and (one := self._generate(math.inf, goes_on)) is not None:
-            self._start.after_build(one.module, functools.partial(self._bind, one))
+            self._program_start.after_build(one.module, functools.partial(self._bind, one))
 
     def _bind(self, one: IdleModule) -> None:
         try:
@@ -318,10 +304,3 @@ class RecordedModules:
         except (WarpTilesError, TypeError, OSError) as error:  # its launch meets the same error, and reports it
             raise_if_signalled(error)
             log.debug("module %s was not compiled ahead: %s", one.module.name, error)
-
-    def summary(self) -> str:
-        """Nothing: that of the start counts the record's builds."""
-        return ""
-
-    def close(self) -> None:
-        """Nothing: the end of the start stops its builds."""

@@ -40,12 +40,16 @@ from warp_tiles.build.records import (
 from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.codegen.prelude import prefix_of
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, linker_flags
-from warp_tiles.compile.module import ModuleSource, module_flags, warp_link_reason
+from warp_tiles.compile.module import (
+    ModuleSource,
+    WarpCompileRequest,
+    module_flags,
+    reason_without_key,
+    warp_link_reason,
+)
 from warp_tiles.compile.pool import result_of
-from warp_tiles.compile.warp_compiler import WarpCompileRequest, reason_without_key, warp_library
 from warp_tiles.errors import (
     BuildError,
-    CacheError,
     LinkError,
     RefusedWorkerError,
     ToolchainError,
@@ -56,7 +60,6 @@ from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.settings import current
 from warp_tiles.solver.variant import Variant
-from warp_tiles.store import MODULE
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.manifest import Entry
 from warp_tiles.util.files import write_output
@@ -76,7 +79,6 @@ class ModuleBuild:
         self.plan = plan
         self._engine = engine
         self._generated = generated
-        self._session = generated.session
         self._futures: Mapping[Variant, Future[Artifact]] = {}
         self._started = now_s()
         self._phases = Phases()
@@ -124,11 +126,9 @@ class ModuleBuild:
         self,
         source_path: Path,
         output_path: Path,
-        arch: int,
+        module: ModuleSource,
         *,
-        native_dir: str,
         warp_inputs: Sequence[bytes],
-        keywords: Mapping[str, Any],
         warp_build: Callable[[list[bytes]], None],
     ) -> ModuleRecord:
         """Wait for the variants, then compile and link the module.
@@ -136,8 +136,7 @@ class ModuleBuild:
         Args:
             source_path: Generated source. It is written again if a product fell back.
             output_path: ``.cubin`` or ``.ptx`` to write.
-            arch: Compute capability.
-            native_dir: Folder of Warp's headers.
+            module: The module, with the arguments of Warp's ``build_cuda()``.
             warp_inputs: LTO-IR that Warp built itself, for solvers and FFTs.
             warp_build: Runs Warp's own build with the given LTO-IR.
 
@@ -145,12 +144,13 @@ class ModuleBuild:
             BuildError: A variant could not be built and may not fall back.
             LinkError: The module could not be compiled or linked, and the settings forbid Warp's link.
         """
-        module = self._module(source_path, output_path, arch, native_dir, keywords)
-        foreign = _foreign(warp_inputs, keywords)
+        module = self._with_suffix(module)
+        foreign = _foreign(warp_inputs, module.keywords)
         linked_here = self.plan.has_own_code and not self._warp_link_reason(module, foreign)
         kept = linked_here and self._settings.keeps_modules
         text = source_path.read_text("utf-8")
-        counted = self._engine.progress.module(self.plan.name, arch, self.plan.block_dim, self._settings.progress)
+        plan, progress = self.plan, self._engine.progress
+        counted = progress.module(plan.name, module.arch, plan.block_dim, self._settings.progress)
         with counted, self._lease(module, text, kept=kept) as lease:
             if lease is not None and lease.found is not None:
                 record = replace(self._found(lease.found, output_path), module_key=lease.found.key)
@@ -167,8 +167,9 @@ class ModuleBuild:
                 if lease is not None and as_planned and self._context.stores_modules:
                     info = {"module": self.plan.name, "build_seconds": round(now_s() - began, 3)}
                     record = replace(record, module_key=lease.keep(output_path.read_bytes(), info).key)
-        if self._engine.on_loaded is not None and record.module_key:
-            self._note(module, text, record.module_key)
+        note = self._engine.on_loaded  # in the start record
+        if note is not None and record.module_key and (parts := self._parts(module, text)) is not None:
+            note(self.plan.name, self.plan.block_dim, parts[0], {}, record.module_key, parts[1])
         self._engine.recorder.add_record(record)
         log.info("%s", record.summary())
         for loop in record.loops:
@@ -182,11 +183,9 @@ class ModuleBuild:
             )
         return record
 
-    def ahead(
-        self, source_path: Path, output_path: Path, arch: int, native_dir: str, keywords: Mapping[str, Any]
-    ) -> tuple[WarpCompileRequest, Linked] | None:
+    def ahead(self, source_path: Path, module: ModuleSource) -> tuple[WarpCompileRequest, Linked] | None:
         """What :func:`link_ahead` links the module from, before anything is built; None if only its launch may."""
-        module = self._module(source_path, output_path, arch, native_dir, keywords)
+        module, keywords = self._with_suffix(module), module.keywords
         may_build = self._settings.rules.builds and self._settings.bundle is None
         if not (may_build and self.plan.has_own_code):
             return None
@@ -194,18 +193,9 @@ class ModuleBuild:
             return None
         return self._parts(module, source_path.read_text("utf-8"))
 
-    def _module(
-        self, source_path: Path, output_path: Path, arch: int, native_dir: str, keywords: Mapping[str, Any]
-    ) -> ModuleSource:
-        module = ModuleSource(source_path.name, arch, output_path.suffix[1:], native_dir, keywords)
+    def _with_suffix(self, module: ModuleSource) -> ModuleSource:
         is_cubin = module.output == "cubin"  # whose loops may need the suffix
         return replace(module, suffix=self.plan.arch_suffix) if is_cubin else module
-
-    def _note(self, module: ModuleSource, text: str, digest: str) -> None:
-        """Note the module in the start record."""
-        if self._engine.on_loaded is not None and (parts := self._parts(module, text)) is not None:
-            request, linked = parts
-            self._engine.on_loaded(self.plan.name, self.plan.block_dim, request, {}, digest, linked)
 
     def _parts(self, module: ModuleSource, text: str) -> tuple[WarpCompileRequest, Linked] | None:
         """What the module is linked from. None if no key covers it, or if its settings are not those of the process."""
@@ -216,14 +206,7 @@ class ModuleBuild:
         functions = tuple(dict.fromkeys(v.variant for v in plan.needed if v.variant and v.provider != "scalar"))
         linked = Linked(functions, plan.arch_suffix, plan.register_limit, self._prefix)
         plain = replace(module, suffix="")
-        return WarpCompileRequest.of(plain, warp_library(), text.encode("utf-8"), ()), linked
-
-    def _key(self, module: ModuleSource, text: str) -> CacheKey | None:
-        """The key of the linked module, whose source calls the planned functions; None if it cannot be known yet."""
-        functions = _keys_of(self.plan)
-        if not self.plan.has_own_code or not all(functions.values()):
-            return None
-        return _linked_key(self._context, module, text, functions, self.plan.register_limit)
+        return WarpCompileRequest.of(plain, text.encode("utf-8")), linked
 
     @contextmanager
     def _lease(self, module: ModuleSource, text: str, *, kept: bool) -> Iterator[BuildLease | None]:
@@ -231,13 +214,15 @@ class ModuleBuild:
 
         Yields None if it is not kept or has no key.
         """
-        started = now_s()
-        key = self._key(module, text) if kept else None
+        started, functions = now_s(), _keys_of(self.plan)
+        key = None
+        if kept and all(functions.values()):  # the source calls the planned functions
+            key = _linked_key(self._context, module, text, functions, self.plan.register_limit)
         if key is None:
             with self._context.modules.building():
                 yield None
             return
-        with self._context.leased_module(key, self._context.upstream(MODULE, key), self._phases, started) as lease:
+        with self._context.leased_module(key, self._phases, started) as lease:
             yield lease
 
     def _found(self, entry: Entry, output_path: Path) -> ModuleRecord:
@@ -321,8 +306,7 @@ class ModuleBuild:
 
     def _compile(self, module: ModuleSource, source_path: Path, *, precompiles: bool = True) -> Future[Compiled]:
         prefix = self._prefix if precompiles else 0
-        text = source_path.read_text("utf-8")
-        request = _request(self._context, module, text, f"module {self.plan.name}", prefix)
+        request = _request(self._context, module, source_path.read_text("utf-8"), self.plan.name, prefix)
         return self._phases.of_process(COMPILE, self._context.submit(request))
 
     def _link(
@@ -372,7 +356,7 @@ class ModuleBuild:
         """
         unbuilt = {artifact.variant: artifact for artifact in artifacts if not artifact.payload}
         requested = {artifact.variant for artifact in artifacts}
-        for site in self._session.sites:
+        for site in self._generated.session.sites:
             adjoint = site.variants[Role.ADJOINT] if site.own_adjoint else None
             if adjoint is not None and adjoint in unbuilt:
                 raise BuildError(
@@ -412,11 +396,7 @@ def _keys_of(plan: ModulePlan) -> dict[str, str]:
 def _linked_key(
     context: BuildContext, module: ModuleSource, text: str, functions: Mapping[str, str], register_limit: int | None
 ) -> CacheKey | None:
-    """The key of a linked module; None if nothing covers what it depends on.
-
-    Args:
-        functions: The keys of the functions that its source calls, by symbol.
-    """
+    """The key of a linked module, from those of its functions by symbol; None if nothing covers what it depends on."""
     keywords = module.keywords
     if module.output != "cubin" or keywords.get("lineinfo") or keywords.get("extra_include_dirs"):
         return None  # line information names files of this machine, and other headers may be anything
@@ -445,9 +425,9 @@ def _foreign(inputs: Sequence[bytes], keywords: Mapping[str, Any]) -> list[str]:
     return ["a solver or FFT"] if inputs or keywords.get("fatbins") else []
 
 
-def _request(context: BuildContext, module: ModuleSource, text: str, subject: str, prefix: int) -> CompileRequest:
+def _request(context: BuildContext, module: ModuleSource, text: str, name: str, prefix: int) -> CompileRequest:
     flags = module_flags(module, context.toolchain().nvrtc_version)
-    return CompileRequest(module.name, text, flags, module.include_dirs, subject, prefix=prefix)
+    return CompileRequest(module.name, text, flags, module.include_dirs, f"module {name}", prefix=prefix)
 
 
 def key_ahead(
@@ -468,33 +448,22 @@ def key_ahead(
 
 
 def link_ahead(
-    engine: Engine, bare: ModulePlan, module: ModuleSource, text: str, linked: Linked, *, waits: bool, asks: bool
-) -> tuple[CacheKey, bool] | None:
-    """Build the functions of a module, and link it into the cache. See :func:`.start_record.compile_ahead`."""
-    context = replace(engine.build_context(bare.settings), ahead=True)
-    key, functions = key_ahead(engine, bare, module, text, linked)
-    if key is None or (not waits and context.modules.is_locked(key)):
-        return None
-    with context.modules.lease(key, context.upstream(MODULE, key) if asks else None) as lease:
-        if lease.found is not None:
-            return key, False
-        started, futures = now_s(), engine.start(linked.functions, bare.settings).values()
-        compiled = context.submit(_request(context, module, text, f"module {bare.name}", linked.prefix))
-        built = [wait_result(future) for future in futures]
-        if {artifact.symbol: artifact.key for artifact in built} != functions:  # one fell back
-            return None
-        inputs = (result_of(compiled).payload, *payloads_of(built))
-        link = LinkRequest(module.name, inputs, module.target, module.output, linked.register_limit)
-        payload = result_of(context.submit(link)).payload
-        keep_ahead(context, key, payload, {"module": bare.name, "build_seconds": round(now_s() - started, 3)})
-        return key, True
+    engine: Engine, bare: ModulePlan, module: ModuleSource, text: str, linked: Linked, functions: Mapping[str, str]
+) -> bytes | None:
+    """Build the functions of a module of a start record, and link it. See :func:`key_ahead`.
 
+    Args:
+        functions: The keys of its functions by symbol.
 
-def keep_ahead(context: BuildContext, key: CacheKey, payload: bytes, info: Mapping[str, object]) -> None:
-    """Store what a start record has compiled. Only what this process has generated is pushed, under its signature.
-
-    Raises:
-        CacheError: The cache cannot keep it.
+    Returns:
+        The binary; None if another function took the place of one.
     """
-    if not context.modules.put(key, payload, info).is_stored:
-        raise CacheError("it cannot be kept", context.modules.problems[-1].remedy)
+    context = replace(engine.build_context(bare.settings), ahead=True)
+    futures = engine.start(linked.functions, bare.settings).values()
+    compiled = context.submit(_request(context, module, text, bare.name, linked.prefix))
+    built = [wait_result(future) for future in futures]
+    if {artifact.symbol: artifact.key for artifact in built} != functions:
+        return None
+    inputs = (result_of(compiled).payload, *payloads_of(built))
+    link = LinkRequest(module.name, inputs, module.target, module.output, linked.register_limit)
+    return result_of(context.submit(link)).payload

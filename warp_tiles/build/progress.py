@@ -80,14 +80,14 @@ class BuildProgress:
                 self._running -= 1
                 self._done += 1
                 self._draw(what)
-                if not self._running and self._timer is not None:
-                    self._timer.cancel()
-                    self._timer = None
                 if not self._running:
                     self._modules.clear()
-                if not self._running and self._bar is not None:
-                    self._bar.stop()
-                    self._bar = self._task = None
+                    if self._timer is not None:
+                        self._timer.cancel()
+                        self._timer = None
+                    if self._bar is not None:
+                        self._bar.stop()
+                        self._bar = self._task = None
 
     @contextlib.contextmanager
     def module(

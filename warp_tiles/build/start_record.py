@@ -18,24 +18,23 @@ from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.functions import Linked
-from warp_tiles.build.module_build import keep_ahead, key_ahead, link_ahead
+from warp_tiles.build.module_build import key_ahead, link_ahead
 from warp_tiles.build.records import now_s
-from warp_tiles.build.warp_module import WarpOutput, content_key, upstream_of
-from warp_tiles.compile.module import ModuleSource
-from warp_tiles.compile.pool import result_of
-from warp_tiles.compile.warp_compiler import (
+from warp_tiles.build.warp_module import WarpOutput, content_key
+from warp_tiles.compile.module import (
     SWITCHES,
+    ModuleSource,
     WarpCompileRequest,
     reason_without_key,
     warp_headers_folder,
-    warp_library,
 )
+from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import CacheError, RecordError, WarpTilesError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import current
 from warp_tiles.store import MODULE
 from warp_tiles.store.folder import LOCKS
-from warp_tiles.store.paths import STARTS, absolute, cache_root
+from warp_tiles.store.paths import STARTS, absolute
 from warp_tiles.store.sealed import DamagedError, parse_object
 from warp_tiles.util.files import read_whole, write_output
 from warp_tiles.util.threads import DaemonThreads, raise_if_signalled, suppressed
@@ -157,7 +156,7 @@ class StartModule:
 
     def request(self) -> WarpCompileRequest:
         """The request of the installed Warp's compiler."""
-        return WarpCompileRequest.of(self.module_source(), warp_library(), self.source.encode("utf-8"), ())
+        return WarpCompileRequest.of(self.module_source(), self.source.encode("utf-8"))
 
 
 @dataclass(frozen=True)
@@ -260,65 +259,61 @@ def default_file(root: Path, title: str, identity: str) -> Path:
     return root / STARTS / f"{name}-{hashlib.sha256(identity.encode('utf-8')).hexdigest()[:12]}.json"
 
 
+def compiled_text(where: str, count: int, unused_s: Sequence[float]) -> str:
+    """How many modules were compiled, and the seconds of those that no launch has asked for; empty if none was."""
+    waste = f", {len(unused_s)} of them for no launch ({sum(unused_s):.1f} s)" if unused_s else ""
+    return f"compiled {where}: {count}{waste}" if count else ""
+
+
 # ---- builds
 
 
-def compile_ahead(
-    context: BuildContext, module: StartModule, *, waits: bool = False, asks: bool = True
+def build_ahead(
+    engine: Engine, context: BuildContext, module: StartModule, *, waits: bool = False, asks: bool = True
 ) -> tuple[CacheKey, bool] | None:
-    """Compile a module of Warp into the cache, unless it is there, in a remote store or in the bundle.
+    """Compile or link a module into the cache, unless it is there, in a remote store or in the bundle.
+
+    Only what this process has generated is pushed, under its signature.
 
     Args:
         waits: Wait for another thread or process that compiles it now, in place of leaving it to that.
         asks: False if the remote store is known not to have it.
 
     Returns:
-        Its content key, and True if it was compiled. None if no key covers it, or if another thread or
-        process compiles it now.
+        Its key, and True if it was compiled. None if no key covers it, or if another thread or process compiles it now.
 
     Raises:
-        LinkError, WorkerError: See :func:`warp_tiles.compile.pool.result_of`.
         CacheError: The cache cannot keep it.
+        WarpTilesError: It or one of its functions cannot be built.
+        TypeError: The settings leave a product to Warp that it cannot compute.
         OSError: Warp's files cannot be read.
     """
-    kept, request = module.module_source(), module.request()
-    if _is_uncovered(kept, module.source):
+    source, linked = module.module_source(), module.linked
+    if "\r" in module.source or reason_without_key(source, module.source):  # Warp writes no such character
         return None
-    wanted = WarpOutput(b"", request.source, f".{kept.target}.{module.output}", module.meta)
-    key = content_key(context, request, wanted.target)
-    if not waits and context.modules.is_locked(key):
+    key, functions = keys_of(engine, context, module)
+    if key is None or (not waits and context.modules.is_locked(key)):
         return None
-    with context.modules.lease(key, upstream_of(context, key) if asks else None) as lease:
-        found = WarpOutput.of(lease.found)
-        if found is not None and replace(found, binary=b"") == wanted:
-            return key, False
-        compiled = result_of(replace(context, ahead=True).submit(request))
-        info = {"module": module.name, "build_seconds": round(compiled.seconds, 3)}
-        keep_ahead(context, key, replace(wanted, binary=compiled.payload).pack(), info)
+    with context.modules.lease(key, context.upstream(MODULE, key) if asks else None) as lease:
+        started = now_s()
+        if linked is None:
+            request = module.request()
+            wanted = WarpOutput(b"", request.source, f".{source.target}.{module.output}", module.meta)
+            if wanted.equal(WarpOutput.of(lease.found)) is not None:
+                return key, False
+            compiled = result_of(replace(context, ahead=True).submit(request))
+            payload, seconds = replace(wanted, binary=compiled.payload).pack(), compiled.seconds
+        else:
+            if lease.found is not None:
+                return key, False
+            bare = _bare_plan(context, module)
+            binary = link_ahead(engine, bare, source, module.source, linked, functions)
+            if binary is None:
+                return None
+            payload, seconds = binary, now_s() - started
+        if not context.modules.put(key, payload, {"module": module.name, "build_seconds": round(seconds, 3)}).is_stored:
+            raise CacheError("it cannot be kept", context.modules.problems[-1].remedy)
         return key, True
-
-
-def _is_uncovered(module: ModuleSource, source: str) -> bool:
-    return "\r" in source or bool(reason_without_key(module, source))  # Warp writes no such character
-
-
-def build_ahead(
-    engine: Engine, context: BuildContext, module: StartModule, *, waits: bool = False, asks: bool = True
-) -> tuple[CacheKey, bool] | None:
-    """Compile or link a module into the cache, see :func:`compile_ahead`.
-
-    Raises:
-        WarpTilesError: A function cannot be built, or the module cannot be linked.
-        TypeError: The settings leave a product to Warp that it cannot compute.
-        OSError: See :func:`compile_ahead`.
-    """
-    if module.linked is None:
-        return compile_ahead(context, module, waits=waits, asks=asks)
-    source = module.module_source()
-    if _is_uncovered(source, module.source):
-        return None
-    plan, linked = _bare_plan(context, module), module.linked
-    return link_ahead(engine, plan, source, module.source, linked, waits=waits, asks=asks)
 
 
 def _bare_plan(context: BuildContext, module: StartModule) -> ModulePlan:
@@ -335,12 +330,12 @@ def build_order(modules: Sequence[StartModule], jobs: int) -> list[StartModule]:
     return sorted(modules, key=lambda one: -len(one.source) if len(one.source) > share else 0)
 
 
-def key_of(engine: Engine, context: BuildContext, module: StartModule) -> CacheKey | None:
-    """The key under which a launch looks a module up; None if nothing covers it."""
+def keys_of(engine: Engine, context: BuildContext, module: StartModule) -> tuple[CacheKey | None, dict[str, str]]:
+    """The key under which a launch looks a module up, or None if nothing covers it, and those of its functions."""
     source = module.module_source()
     if module.linked is None:
-        return content_key(context, module.request(), f".{source.target}.{module.output}")
-    return key_ahead(engine, _bare_plan(context, module), source, module.source, module.linked)[0]
+        return content_key(context, module.request(), f".{source.target}.{module.output}"), {}
+    return key_ahead(engine, _bare_plan(context, module), source, module.source, module.linked)
 
 
 class ProgramStart:
@@ -370,7 +365,8 @@ class ProgramStart:
         self._warp = warp
         self._in_warps_folder = in_warps_folder
         self._archs = archs
-        root, shared = cache_root(current().cache_dir), current().cache_shared
+        self._context = engine.build_context(current())
+        root, shared = self._context.root, self._context.settings.cache_shared
         self._root = TrustedFolder(root, shared=shared)
         self._own = TrustedFolder(root, STARTS, shared=shared) if self.file.parent == root / STARTS else None
         self.recorded: dict[str, int] | None = None
@@ -391,8 +387,7 @@ class ProgramStart:
         Args:
             instead_of: The start whose record is not written, because this one replaces it.
         """
-        now = current()
-        context = self._engine.build_context(now)
+        context, now = self._context, self._context.settings
         if instead_of is not None:
             instead_of.stop()
             self._noted, self._asked, self._compiled = instead_of._noted, instead_of._asked, instead_of._compiled
@@ -421,9 +416,9 @@ class ProgramStart:
             for module in needed:
                 self.recorded.setdefault(module.name, module.block_dim)
             for module in modules:
-                self._queue(self._threads, self._compile, context, module)
+                self._queue(self._threads, self._compile, module)
         else:
-            self._fetches.submit(self._fetch_or_compile, context, self._threads, modules)
+            self._fetches.submit(self._fetch_or_compile, self._threads, modules)
 
     def _may_be_needed(self, module: StartModule, is_foreign: bool) -> bool:
         """False for a module that no GPU of this machine loads, or that Warp loads from its own folder.
@@ -442,37 +437,36 @@ class ProgramStart:
         for threads in filter(None, (self._fetches, self._threads, self._followers)):
             threads.close()
 
-    def _fetch_or_compile(self, context: BuildContext, threads: DaemonThreads, modules: Sequence[StartModule]) -> None:
+    def _fetch_or_compile(self, threads: DaemonThreads, modules: Sequence[StartModule]) -> None:
         """Ask the remote store, once, what it has. Fetch that side by side, and compile the rest, in order."""
-        held = context.remote.listed(MODULE) if context.remote is not None else None
+        remote = self._context.remote
+        held = remote.listed(MODULE) if remote is not None else None
         for module in modules:
             if self.is_stopped:
                 return
             key = None
             with suppressed(WarpTilesError, TypeError, OSError):  # its build meets it again
-                key = key_of(self._engine, context, module) if held is not None else None
+                key = keys_of(self._engine, self._context, module)[0] if held is not None else None
             if held is not None and key is not None and key.digest in held:
-                self._queue(self._fetches, self._fetch, context, module, key, threads)
+                self._queue(self._fetches, self._fetch, module, key, threads)
             else:
-                self._queue(threads, self._compile, context, module, held is None)
+                self._queue(threads, self._compile, module, held is None)
 
-    def _fetch(self, context: BuildContext, module: StartModule, key: CacheKey, threads: DaemonThreads) -> None:
+    def _fetch(self, module: StartModule, key: CacheKey, threads: DaemonThreads) -> None:
         """Fetch a module that the remote store lists. One that does not come is compiled."""
-        upstream = upstream_of(context, key)
-        with suppressed(WarpTilesError, OSError), context.modules.lease(key, upstream, builds=False) as lease:
+        modules, upstream = self._context.modules, self._context.upstream(MODULE, key)
+        with suppressed(WarpTilesError, OSError), modules.lease(key, upstream, builds=False) as lease:
             if lease.found is not None:
                 return
-        self._queue(threads, self._compile, context, module, False)
+        self._queue(threads, self._compile, module, False)
 
-    def _queue(
-        self, threads: DaemonThreads, work: Callable[..., None], context: BuildContext, module: StartModule, *more: Any
-    ) -> None:
+    def _queue(self, threads: DaemonThreads, work: Callable[..., None], module: StartModule, *more: Any) -> None:
         """Fetch or build a module on a thread, unless this start was stopped. The bar counts it until then."""
-        progress, choice = self._engine.progress, context.settings.progress
+        progress, choice = self._engine.progress, self._context.settings.progress
         with ExitStack() as counted:
             counted.enter_context(progress.module(module.name, module.arch, module.block_dim, choice, awaited=False))
             try:
-                future = threads.submit(work, context, module, *more)
+                future = threads.submit(work, module, *more)
             except RuntimeError as stopped:
                 raise_if_signalled(stopped)
                 return
@@ -500,12 +494,12 @@ class ProgramStart:
         else:
             build.add_done_callback(run)
 
-    def _compile(self, context: BuildContext, module: StartModule, asks: bool = True) -> None:
+    def _compile(self, module: StartModule, asks: bool = True) -> None:
         if self.is_stopped:
             return
         started = now_s()
         try:
-            if (done := build_ahead(self._engine, context, module, asks=asks)) is not None and done[1]:
+            if (done := build_ahead(self._engine, self._context, module, asks=asks)) is not None and done[1]:
                 self._compiled[done[0].digest] = now_s() - started
         except CacheError as error:  # the next ones would be built for nothing, too
             self.stop()
@@ -543,19 +537,17 @@ class ProgramStart:
 
     def to_json(self) -> dict[str, Any]:
         """What was compiled ahead, and what of it no launch has asked for, as :func:`warp_tiles.report` has it."""
-        compiled = dict(self._compiled)
-        unused = [seconds for digest, seconds in compiled.items() if digest not in self._asked]
-        used = len(compiled) - len(unused)
-        facts = {"file": str(self.file), "compiled": len(compiled), "used": used, "unused": len(unused)}
+        count, unused = self._counts()
+        facts = {"file": str(self.file), "compiled": count, "used": count - len(unused), "unused": len(unused)}
         return {**facts, "unused_seconds": round(sum(unused), 3)}
+
+    def _counts(self) -> tuple[int, list[float]]:
+        compiled = dict(self._compiled)
+        return len(compiled), [seconds for digest, seconds in compiled.items() if digest not in self._asked]
 
     def summary(self) -> str:
         """The same in words; empty if nothing was compiled."""
-        found = self.to_json()
-        waste = (
-            f", {found['unused']} of them for no launch ({found['unused_seconds']:.1f} s)" if found["unused"] else ""
-        )
-        return f"compiled ahead: {found['compiled']}{waste}" if found["compiled"] else ""
+        return compiled_text("ahead", *self._counts())
 
     def close(self, loaded: Callable[[StartModule], bool]) -> None:
         """End the builds, and write the record if it has changed.

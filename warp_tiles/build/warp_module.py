@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext
 from warp_tiles.build.records import COMPILE, WARP_LINK, WRITE, ModuleRecord, Phases, now_s
-from warp_tiles.compile.module import ModuleSource
+from warp_tiles.compile.module import ModuleSource, WarpCompileRequest, names_in_code, reason_without_key
 from warp_tiles.compile.pool import result_of
-from warp_tiles.compile.warp_compiler import WarpCompileRequest, names_in_code, reason_without_key, warp_library
 from warp_tiles.errors import LinkError, WorkerError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.store import MODULE
@@ -31,7 +30,7 @@ from warp_tiles.util.warn import WarnedTexts, warn
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
-    from warp_tiles.store.cache import BuildLease, Upstream
+    from warp_tiles.store.cache import BuildLease
     from warp_tiles.store.manifest import Entry
 
 log = logging.getLogger("warp_tiles")
@@ -77,6 +76,10 @@ class WarpOutput:
         except (zlib.error, ValueError, LookupError, TypeError, RecursionError):
             return None
 
+    def equal(self, other: WarpOutput | None) -> WarpOutput | None:
+        """The other output, if it is the same but for the binary; otherwise None."""
+        return other if other is not None and replace(other, binary=self.binary) == self else None
+
 
 def _unpacked(data: bytes) -> bytes:
     unpacker = zlib.decompressobj()
@@ -102,14 +105,8 @@ class Start:
 
 def look_up(context: BuildContext, key: CacheKey, *, asks: bool = True) -> Start:
     """Look a start key up, here and, if ``asks``, in the remote store or the bundle."""
-    with context.modules.lease(key, upstream_of(context, key) if asks else None, builds=False) as lease:
+    with context.modules.lease(key, context.upstream(MODULE, key) if asks else None, builds=False) as lease:
         return Start(key, WarpOutput.of(lease.found), lease.keep)
-
-
-def upstream_of(context: BuildContext, key: CacheKey) -> Callable[[], Upstream] | None:
-    """The remote store's or the bundle's part in a lookup; None without either, and without a toolchain."""
-    # signed statements name the toolchain, also those of modules that Warp's compiler alone has built
-    return None if context.try_toolchain() is None else context.upstream(MODULE, key)
 
 
 def content_key(context: BuildContext, request: WarpCompileRequest, target: str) -> CacheKey:
@@ -149,7 +146,6 @@ class WarpModuleBuild:
         self.plan = plan
         self._program = program
         self._engine = engine
-        self._library = warp_library()
         self.meta = meta
         self.start = start
         self.context = engine.build_context(plan.settings)
@@ -159,39 +155,36 @@ class WarpModuleBuild:
         self,
         source_path: Path,
         output_path: Path,
-        arch: int,
+        module: ModuleSource,
         *,
-        native_dir: str,
         warp_inputs: Sequence[bytes],
-        keywords: Mapping[str, Any],
         warp_build: Callable[[list[bytes]], None],
     ) -> None:
         """Write the binary, from an entry or from Warp's compiler. See :meth:`ModuleBuild.finish`."""
         started, source = now_s(), source_path.read_bytes()
-        request, wanted, reason = self.request(source, output_path, arch, native_dir, warp_inputs, keywords)
+        request, wanted, reason = self.request(source, module, warp_inputs)
         if reason:
             say_left_to_warp(reason)
             warp_build(list(warp_inputs))
             return
         key = content_key(self.context, request, wanted.target)
-        progress = self._engine.progress.module(self.plan.name, arch, self.plan.block_dim, self.plan.settings.progress)
-        with progress:
+        plan, progress = self.plan, self._engine.progress
+        with progress.module(plan.name, module.arch, plan.block_dim, plan.settings.progress):
             asked_at, idle = now_s(), self._engine.idle
             if idle is not None:
                 idle.needed(key, len(source))
-            found = self.start.found if self.start is not None else None
-            if found is not None and replace(found, binary=b"") == wanted:
+            found = wanted.equal(self.start.found) if self.start is not None else None
+            if found is not None:
                 self._write(output_path, found)
             else:
                 if idle is not None:
                     idle.wait_for_lock(self.context, key)
-                with self.context.leased_module(key, upstream_of(self.context, key), self._phases, asked_at) as lease:
-                    found = WarpOutput.of(lease.found)
+                with self.context.leased_module(key, self._phases, asked_at) as lease:
+                    found = wanted.equal(WarpOutput.of(lease.found))
                     by_warp = False
-                    if found is not None and replace(found, binary=b"") == wanted:
+                    if found is not None:
                         self._write(output_path, found)
                     else:
-                        found = None
                         by_warp = self._compile(request, output_path, lambda: warp_build(list(warp_inputs)))
                     if not by_warp or source_path.name == self._program:
                         output = found or replace(wanted, binary=output_path.read_bytes())
@@ -208,18 +201,12 @@ class WarpModuleBuild:
         )  # fmt: skip
 
     def request(
-        self,
-        source: bytes,
-        output_path: Path,
-        arch: int,
-        native_dir: str,
-        warp_inputs: Sequence[bytes],
-        keywords: Mapping[str, Any],
+        self, source: bytes, module: ModuleSource, warp_inputs: Sequence[bytes]
     ) -> tuple[WarpCompileRequest, WarpOutput, str]:
         """The request of a worker, its output without the binary, and the reason why no key covers it."""
-        module = ModuleSource(self._program, arch, output_path.suffix[1:], native_dir, keywords)
+        module = replace(module, name=self._program)
         wanted = WarpOutput(b"", source, f".{module.target}.{module.output}", self.meta)
-        request = WarpCompileRequest.of(module, self._library, source, warp_inputs)
+        request = WarpCompileRequest.of(module, source, warp_inputs)
         return request, wanted, reason_without_key(module, source.decode("utf-8"))
 
     def _write(self, output_path: Path, found: WarpOutput) -> None:

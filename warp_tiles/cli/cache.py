@@ -270,7 +270,7 @@ def sign_and_write(keys: Collection[str] | None = None) -> dict[str, Transfer]:
     Raises:
         RemoteError: There is no store, it does not answer, or others can write the cache.
     """
-    from warp_tiles.compile.warp_compiler import warp_library
+    from warp_tiles.compile.module import warp_library
     from warp_tiles.store import transfer
 
     with _opened(writes=True) as (context, remote), counted("pushed") as done:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import shlex
 import sys
 import time
@@ -25,17 +26,12 @@ HEAP_END = 0x6000_0000_0000  # below every library, above every executable
 _PROT_NONE = 0
 _LEFT_FREE = 64 << 20  # bytes of each large range, for the other memory that NVRTC allocates meanwhile
 _MAP_FLAGS = 0x02 | 0x20 | 0x4000 | 0x10_0000  # private, anonymous, no reserve, fixed without replacement
-_reserved: bool | None = None
 LTO_FLAGS = ("--relocatable-device-code=true", "--dlink-time-opt")
 
 
 @dataclass(frozen=True)
 class HeaderFile:
-    """A file of precompiled headers for one compilation.
-
-    Attributes:
-        create: True to write the file, False to read it.
-    """
+    """A file of precompiled headers, which one compilation writes (``create``) or reads."""
 
     path: str
     create: bool = False
@@ -54,7 +50,6 @@ class CompileRequest:
         flags: The flags of NVRTC that affect the code, without those for relocatable LTO-IR.
         include_dirs: The folders of its includes, in the order in which they are searched.
         subject: Name of the compiled function or module, for messages.
-        header: Precompiled headers to read or to write, or None.
         prefix: Number of characters at the beginning of a module's source, up to its first declaration, that other
             modules share, so that its headers may be precompiled; 0 to precompile none.
     """
@@ -113,25 +108,13 @@ class Compiled:
     """The result of a request.
 
     Attributes:
-        seconds: Time spent in the compiler or linker.
         compiler: Library and version, e.g. ``NVRTC 12.9``.
-        header_written: True if the request's precompiled headers were written.
     """
 
     payload: bytes
     seconds: float
-    log: str
     compiler: str
     header_written: bool = False
-
-
-def run(request: CompileRequest | LinkRequest) -> Compiled:
-    """Compile or link, in this process.
-
-    Raises:
-        BuildError, LinkError, ToolchainError: See :func:`compile_to_ltoir` and :func:`link_module`.
-    """
-    return compile_to_ltoir(request) if isinstance(request, CompileRequest) else link_module(request)
 
 
 def compile_to_ltoir(request: CompileRequest) -> Compiled:
@@ -177,15 +160,11 @@ def _compile(nvrtc: Any, request: CompileRequest, start: float, *more: str) -> C
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     major, minor = _checked(nvrtc, nvrtc.nvrtcVersion())
-    return Compiled(bytes(payload), time.perf_counter() - start, "", f"NVRTC {major}.{minor}", written)
+    return Compiled(bytes(payload), time.perf_counter() - start, f"NVRTC {major}.{minor}", written)
 
 
 def _checked(nvrtc: Any, result: tuple[Any, ...]) -> Any:
-    """The values of a call of NVRTC: one as it is, several as a tuple.
-
-    Raises:
-        RuntimeError: The call failed.
-    """
+    """The values of a call of NVRTC: one as it is, several as a tuple. Raises a RuntimeError if it failed."""
     status, *values = result
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise RuntimeError(f"NVRTC: {nvrtc.nvrtcGetErrorString(status)[1].decode()}")
@@ -224,7 +203,7 @@ def link_module(request: LinkRequest) -> Compiled:
         if handle:
             nvjitlink.destroy(handle)
     major, minor = nvjitlink.version()
-    return Compiled(bytes(payload), time.perf_counter() - start, "", f"nvJitLink {major}.{minor}")
+    return Compiled(bytes(payload), time.perf_counter() - start, f"nvJitLink {major}.{minor}")
 
 
 def _linker_log(nvjitlink: Any, handle: int) -> str:
@@ -257,18 +236,16 @@ def linker_flags(arch: str, output: str, max_registers: int | None) -> list[str]
 # https://docs.nvidia.com/cuda/nvrtc/#precompiled-header-pch-cuda-12-8
 
 
+@functools.cache
 def reserve_heap(nvrtc: Any) -> bool:
     """Place NVRTC's heap for precompiled headers below :data:`HEAP_END`, once in a process.
 
     Returns:
         True if it lies there. Otherwise, files of other processes are of no use.
     """
-    global _reserved
-    if _reserved is None:
-        _reserved = False
-        with contextlib.suppress(Exception):  # without it, headers are read again
-            _reserved = sys.platform == "linux" and _reserve(nvrtc)
-    return _reserved
+    with contextlib.suppress(Exception):  # without it, headers are read again
+        return sys.platform == "linux" and _reserve(nvrtc)
+    return False
 
 
 def _reserve(nvrtc: Any) -> bool:

@@ -25,13 +25,19 @@ from typing import TYPE_CHECKING, Any
 from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.search import import_path
-from warp_tiles.compile.slots import WorkerSlots
 from warp_tiles.errors import WarpTilesError, WorkerError
-from warp_tiles.util.processes import free_memory_bytes
+from warp_tiles.store.folder import LOCKS, SLOT_PREFIX
+from warp_tiles.util.processes import free_memory_bytes, host
 from warp_tiles.util.threads import DaemonThreads, available_cores, held, raise_if_signalled, suppressed, wait_all
+from warp_tiles.util.trusted_folder import TrustedFolder
+
+try:
+    import fcntl
+except ImportError:  # not on Linux
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from warp_tiles.compile.warp_compiler import WarpCompileRequest
+    from warp_tiles.compile.module import WarpCompileRequest
 
     Request = CompileRequest | LinkRequest | WarpCompileRequest
 
@@ -130,11 +136,7 @@ class _Process:
         raise failure
 
     def _end_process(self, *, kill: bool = False) -> None:
-        """Close the pipes of the process, wait until it ends, at last kill it, and remove its files.
-
-        Args:
-            kill: Do not wait.
-        """
+        """Close the pipes of the process, wait until it ends, at last or at once kill it, and remove its files."""
         with self._lock:
             process, self._process = self._process, None
             folder, self._folder = self._folder, None
@@ -167,6 +169,60 @@ def _identity(folder: str) -> tuple[int, int, int]:
 def _default_jobs() -> int:
     cores, free = available_cores(), free_memory_bytes()
     return cores if free is None else max(1, min(cores, free // PROCESS_BYTES))
+
+
+class WorkerSlots:
+    """Slots of running compilers that a pool has taken. All processes of a user on a host share one for each core.
+
+    Each is a locked file, so those of a killed process are free.
+
+    Args:
+        files: The folder of all caches. If it cannot be used, every slot is free.
+    """
+
+    def __init__(self, files: TrustedFolder) -> None:
+        self._files = files
+        self._taken: set[int] = set()
+
+    def take(self) -> int | None:
+        """Take a slot, to be given to :meth:`release`; None if all are taken."""
+        count = os.cpu_count() or 1  # those of the host, because processes may have different ones
+        try:
+            if fcntl is None:
+                return -1
+            self._files.make(LOCKS)
+            for number in range(count):
+                path = self._files.path(f"{LOCKS}/{SLOT_PREFIX}{host()}-{os.getuid()}-{number}.lock")
+                slot = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, self._files.modes()[1])
+                try:
+                    fcntl.flock(slot, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    os.close(slot)
+                    continue
+                except OSError:
+                    os.close(slot)
+                    raise
+                self._taken.add(slot)
+                return slot
+        except OSError as error:  # no locks, or a folder that is refused
+            raise_if_signalled(error)
+            return -1
+        return None
+
+    def release(self, slot: int | None) -> None:
+        """Give a slot back."""
+        if slot in self._taken:
+            self._taken.discard(slot)
+            with suppressed(OSError):
+                fcntl.flock(slot, fcntl.LOCK_UN)  # a child that was forked meanwhile may have a copy
+            os.close(slot)
+
+    def after_fork(self) -> None:
+        """Close what a forked child has of its parent's slots."""
+        for slot in self._taken:
+            with suppressed(OSError):
+                os.close(slot)
+        self._taken.clear()
 
 
 class CompilerPool:

@@ -10,7 +10,9 @@ is loaded here is found. It searches the other places.
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -73,7 +75,8 @@ class Toolchain:
 
     def to_json(self) -> dict[str, Any]:
         """The toolchain as ``doctor`` and the reports print it."""
-        return {name: _plain(value) for name, value in vars(self).items()}
+        found: dict[str, Any] = json.loads(json.dumps(vars(self), default=str))
+        return found
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Toolchain:
@@ -90,12 +93,6 @@ class Toolchain:
             tuple(int(arch) for arch in data["archs"]),
             (str(missing[0]), str(missing[1])) if missing else None,
         )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 def dotted(version: Version | None) -> str:
@@ -230,20 +227,25 @@ def _find_mathdx() -> tuple[tuple[Path, ...], str]:
             roots.append(Path(home))
     for root in roots:
         if (root / "include" / "cublasdx.hpp").is_file():
-            import importlib.metadata  # takes long
-
             cutlass = next((c for c in (root / "external/cutlass/include", root / "include") if c.is_dir()), None)
             folders = [root / "include", *([cutlass] if cutlass else [])]
-            try:
-                version = importlib.metadata.version("nvidia-mathdx")
-            except importlib.metadata.PackageNotFoundError:
-                version = "unknown"
-            return tuple(dict.fromkeys(folders)), version
+            return tuple(dict.fromkeys(folders)), package_version("nvidia-mathdx")
     raise ToolchainError(
         "the cuBLASDx headers (cublasdx.hpp) were found neither where Python imports packages from (sys.path) "
         "nor below MATHDX_HOME",
         remedy=_install("nvidia-mathdx"),
     )
+
+
+@functools.cache
+def package_version(name: str) -> str:
+    """The version of an installed package; ``unknown`` for a checkout, and for a package that pip did not install."""
+    import importlib.metadata  # takes long
+
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 # ---- wheels, wherever Python imports from

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, compile_to_ltoir, run
+from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, compile_to_ltoir, link_module
 from warp_tiles.compile.search import load_library
 from warp_tiles.errors import ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.util.threads import suppressed
@@ -123,7 +123,7 @@ def serve(parent: int | None = None, folder: str | None = None) -> None:
             return
         answer: tuple[bool, object]
         try:
-            answer = (True, _answer(request))
+            answer = (True, run(request))
         except WarpTilesError as error:
             answer = (False, error)
         except Exception as error:
@@ -139,10 +139,13 @@ def serve(parent: int | None = None, folder: str | None = None) -> None:
             os._exit(0)  # the interpreter would try to flush the stream again
 
 
-def _answer(request: Any) -> Compiled:
-    if isinstance(request, CompileRequest | LinkRequest):
-        return run(request)
-    from warp_tiles.compile.warp_compiler import compile_with_warp
+def run(request: Any) -> Compiled:
+    """Compile or link, in this process."""
+    if isinstance(request, CompileRequest):
+        return compile_to_ltoir(request)
+    if isinstance(request, LinkRequest):
+        return link_module(request)
+    from warp_tiles.compile.module import compile_with_warp
 
     return compile_with_warp(request)
 
