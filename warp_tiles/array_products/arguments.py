@@ -16,7 +16,7 @@ from warp_tiles.array_products.call import Bias, MatmulCall, are_distinct, conti
 from warp_tiles.array_products.prepared import PreparedMatmul
 from warp_tiles.array_products.tensor_matmul import TensorMatmul
 from warp_tiles.errors import MatmulError
-from warp_tiles.gemm.problem import DTYPES, DType
+from warp_tiles.gemm.problem import DTYPES, DType, accumulator_of
 from warp_tiles.util.threads import raise_if_signalled
 
 PRECISIONS = ("default", "tf32")
@@ -66,7 +66,7 @@ def checked(
         MatmulError: An argument does not fit the others.
     """
     shape, dtype = _checked_operands(a, b)
-    accumulator: DType = "float64" if dtype == "float64" else "float32"
+    accumulator = accumulator_of(dtype)
     if out is None and beta != 0.0:
         raise MatmulError(f"beta is {beta}, and out is None", remedy="give the array that beta scales as out")
     found = dtype if out is None else _checked_out(out, shape, (dtype, accumulator))

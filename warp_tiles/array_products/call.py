@@ -9,7 +9,7 @@ from typing import Any
 import warp as wp
 
 from warp_tiles.gemm.matmul_question import ALIGNED, STRIDED, MatmulProblem, Operand
-from warp_tiles.gemm.problem import DTYPE_BYTES, DType
+from warp_tiles.gemm.problem import DTYPE_BYTES, DType, accumulator_of
 
 
 @dataclass(frozen=True)
@@ -67,19 +67,12 @@ class View:
             return self
         return replace(self, shape=(batch, *self.shape[1:]), strides=(0, *self.strides[1:]))
 
-    def alone(self) -> View:
-        """The first matrix."""
-        return replace(self, shape=(1, *self.shape[1:]))
-
-    @property
-    def rows_can_join(self) -> bool:
-        """True if the rows of all matrices are the rows of one matrix."""
-        return self.strides[0] == self.shape[1] * self.strides[1]
-
-    def joined_rows(self) -> View:
-        """One matrix with the rows of all matrices."""
-        (batch, rows, columns), (_, down, along) = self.shape, self.strides
-        return replace(self, shape=(1, batch * rows, columns), strides=(batch * rows * down, down, along))
+    def joined_rows(self) -> View | None:
+        """One matrix with the rows of all matrices; None if they do not follow one another."""
+        (batch, rows, columns), (far, down, along) = self.shape, self.strides
+        if far != rows * down:
+            return None
+        return replace(self, shape=(1, batch * rows, columns), strides=(batch * far, down, along))
 
 
 def view_of(array: Any, dtype: DType) -> View:
@@ -173,7 +166,7 @@ class MatmulCall:
     @property
     def accumulator(self) -> DType:
         """Element type of the sums."""
-        return "float64" if self.a.dtype == "float64" else "float32"
+        return accumulator_of(self.a.dtype)
 
     @property
     def is_empty(self) -> bool:
@@ -238,9 +231,11 @@ def _joined(call: MatmulCall) -> MatmulCall | None:
     if a.shape[0] == 1:
         return None
     if call.summed:
-        columns = a.transposed()
-        if columns.rows_can_join and b.rows_can_join:
-            return replace(call, a=columns.joined_rows().transposed(), b=b.joined_rows(), summed=False)
-    elif b.strides[0] == 0 and a.rows_can_join and out.rows_can_join:
-        return replace(call, a=a.joined_rows(), b=b.alone(), out=out.joined_rows())
+        columns, rows = a.transposed().joined_rows(), b.joined_rows()
+        if columns is not None and rows is not None:
+            return replace(call, a=columns.transposed(), b=rows, summed=False)
+    elif b.strides[0] == 0:
+        rows, result = a.joined_rows(), out.joined_rows()
+        if rows is not None and result is not None:
+            return replace(call, a=rows, b=replace(b, shape=(1, *b.shape[1:])), out=result)
     return None

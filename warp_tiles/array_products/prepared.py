@@ -54,6 +54,7 @@ class PreparedMatmul:
 
     Attributes:
         is_swapped: True if A and B are exchanged, so that C is the transpose of the caller's.
+        copies: Copies of operands, each with 0 for A or 1 for B and its offset in the workspace.
         workspace_bytes: Size of the workspace: the sums of slices, and then the copies.
     """
 
@@ -62,8 +63,7 @@ class PreparedMatmul:
     is_swapped: bool
     launch: Any
     reduction: Any
-    copies: tuple[PaddedCopy | None, PaddedCopy | None]
-    copy_offsets: tuple[int, ...]
+    copies: tuple[tuple[int, int, PaddedCopy], ...]
     counters: int
     workspace_bytes: int
 
@@ -71,7 +71,7 @@ class PreparedMatmul:
         """True if the modules of its kernels are unmodified."""
         if not self.workspace_bytes:
             return bool(self.launch.is_current())
-        launches = (self.launch, self.reduction, *(copy and copy.launch for copy in self.copies))
+        launches = (self.launch, self.reduction, *(copy.launch for *_, copy in self.copies))
         return all(launch is None or launch.is_current() for launch in launches)
 
     def run(
@@ -90,10 +90,9 @@ class PreparedMatmul:
             return
         with workspace(self.workspace_bytes, self.counters, self.device) as memory:
             operands = [a, b]
-            for number, (copy, offset) in enumerate(zip(self.copies, self.copy_offsets)):
-                if copy is not None:
-                    copy.launch.run_at((operands[number], memory.start + offset))
-                    operands[number] = memory.start + offset
+            for number, offset, copy in self.copies:
+                copy.launch.run_at((operands[number], memory.start + offset))
+                operands[number] = memory.start + offset
             if self.reduction is None:
                 slices = (memory.start, memory.arrived) if self.counters else ()
                 self.launch.run_at((*operands, out, bias, factor, *slices), alpha, beta)
@@ -128,12 +127,6 @@ def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -
 def _prepare_loop(call: MatmulCall, is_swapped: bool, found: MatmulAnswer, device: Any) -> PreparedMatmul:
     """The product by Warp kernels. See :func:`prepare`."""
     chosen = found.config
-    a, b = call.a, call.b
-    copies = (
-        padded_copy(a, 1 + (call.split_operand == "a"), device) if chosen.copies_a and 0 not in a.shape else None,
-        padded_copy(b, 1 + (call.split_operand == "b"), device) if chosen.copies_b and 0 not in b.shape else None,
-    )
-    call = replace(call, a=copies[0].view if copies[0] else a, b=copies[1].view if copies[1] else b)
     (batch, _, k), (_, m, n) = call.a.shape, call.out.shape
     rows, columns = -(-m // chosen.tile_m), -(-n // chosen.tile_n)
     blocks = batch * rows * columns * chosen.split_k
@@ -153,12 +146,20 @@ def _prepare_loop(call: MatmulCall, is_swapped: bool, found: MatmulAnswer, devic
     elif chosen.split_k > 1:
         counters = batch * rows * columns
         sums = (counters * chosen.split_k, chosen.tile_m, chosen.tile_n)
+    size = _aligned(math.prod(sums) * DTYPE_BYTES[call.accumulator])
+    operands, copies = [], []
+    for number, (name, view, is_copied) in enumerate((("a", call.a, chosen.copies_a), ("b", call.b, chosen.copies_b))):
+        is_split = call.split_operand == name
+        if is_copied and 0 not in view.shape:
+            copy = padded_copy(view, 1 + is_split, device)
+            copies.append((number, size, copy))
+            view, size = copy.view, size + _aligned(copy.size_bytes)
+        operands.append(_operand(view, is_split))
     slices = arrived = None
     if key.is_split:
         slices, arrived = layout(contiguous(call.accumulator, sums)), (int, (counters,), (4,))
     steps = -(-k // chosen.tile_k)
     slice_depth = -(-steps // chosen.split_k) * chosen.tile_k
-    operands = [_operand(view, call.split_operand == name) for name, view in (("a", call.a), ("b", call.b))]
     launch = packed(
         tile_kernel(key),
         [slice_depth, *raster_arguments(rows, columns, chosen.group, chosen.split_k), 1.0, 0.0],
@@ -169,11 +170,7 @@ def _prepare_loop(call: MatmulCall, is_swapped: bool, found: MatmulAnswer, devic
         tiled=True,
         max_blocks=found.max_blocks,
     )
-    size, offsets = _aligned(math.prod(sums) * DTYPE_BYTES[call.accumulator]), []
-    for copy in copies:
-        offsets.append(size)
-        size += _aligned(copy.size_bytes if copy else 0)
-    return PreparedMatmul(found, device, is_swapped, launch, reduction, copies, tuple(offsets), counters, size)
+    return PreparedMatmul(found, device, is_swapped, launch, reduction, tuple(copies), counters, size)
 
 
 def answered(

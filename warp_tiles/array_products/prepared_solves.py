@@ -237,7 +237,7 @@ def _substitutions(call: SolveCall, factor: View, where: int, config: SolveConfi
     key = SolveKernel(factor.dtype, rows, config.columns, 0, config.threads, upper, n % rows > 0)
     arrays, at = [layout(factor.stored), layout(call.x)], (device, config)
     if call.b is not None:
-        copy = elementwise(scale_kernel(*(call.x.dtype,) * 3), (call.b, call.x), call.x.shape, device)
+        copy = elementwise(scale_kernel(call.x.dtype, call.x.dtype), (call.b, call.x), call.x.shape, device)
         yield _Launch(copy, ((B, 0), (X, 0)), 1.0)
     dim = [batch, -(-columns // config.columns)]
     strips = range(0, n, config.strip)

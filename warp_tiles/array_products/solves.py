@@ -71,7 +71,7 @@ def cholesky(
         return out
     backward = None
     if tape is not None and a.grad is not None and out.grad is not None:
-        from warp_tiles.array_products.solve_gradients import CholeskyBackward
+        from warp_tiles.array_products.backward import CholeskyBackward
 
         _require_apart(a, out)
         backward = CholeskyBackward(a, out, upper)
@@ -139,7 +139,7 @@ def solve(
     factor, is_factored = a, factored
     backward = None
     if records:
-        from warp_tiles.array_products.solve_gradients import SolveBackward
+        from warp_tiles.array_products.backward import SolveBackward
 
         _require_apart(b, out)
         factor = a if factored else wp.empty(a.shape, dtype=a.dtype, device=a.device)

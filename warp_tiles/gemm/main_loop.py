@@ -32,7 +32,7 @@ from warp_tiles.gemm.pipeline import (
     PipelineConfig,
     PipelineOverrides,
 )
-from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand, accumulator_of
 
 _LARGE_SIDE = 128  # of a tile of C
 
@@ -344,7 +344,7 @@ def staged_product(
     dtype = variant.a.dtype
     if variant.b.dtype != dtype:
         return "stages hold tiles of one dtype: load A and B with the same one"
-    total = "float64" if dtype == "float64" else "float32"
+    total = accumulator_of(dtype)
     if variant.c.dtype != total or variant.c.arrangement != "row_major" or not variant.is_dense:
         return f"stages need dense tiles and a row-major C of {total}: use such tiles"
     step = 16 if DTYPE_BYTES[dtype] == 2 else 8

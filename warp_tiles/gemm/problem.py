@@ -48,6 +48,11 @@ DTYPES: dict[DType, DTypeInfo] = {
 DTYPE_BYTES: dict[DType, int] = {name: info.size_bytes for name, info in DTYPES.items()}
 
 
+def accumulator_of(dtype: DType) -> DType:
+    """Element type of the sums of products of an element type."""
+    return "float64" if dtype == "float64" else "float32"
+
+
 class Role(str, Enum):
     """The purpose of a product: the call itself or one of its two adjoints."""
 
