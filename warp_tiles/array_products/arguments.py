@@ -13,8 +13,7 @@ import numpy as np
 import warp as wp
 
 from warp_tiles.array_products.call import Bias, MatmulCall, are_distinct, contiguous, operand_views, view_of
-from warp_tiles.array_products.prepared import PreparedMatmul
-from warp_tiles.array_products.tensor_matmul import TensorMatmul
+from warp_tiles.array_products.prepared import PreparedProduct
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.problem import DTYPES, DType, accumulator_of
 from warp_tiles.util.threads import raise_if_signalled
@@ -46,7 +45,7 @@ class CheckedCall:
     call: MatmulCall
     shape: tuple[int, ...]
     spans: tuple[tuple[int, int], ...]
-    product: PreparedMatmul | TensorMatmul | None = None
+    product: PreparedProduct | None = None
 
 
 def checked(

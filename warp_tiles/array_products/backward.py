@@ -30,10 +30,9 @@ from warp_tiles.array_products.elementwise import (
     scale_kernel,
 )
 from warp_tiles.array_products.kernels import types
-from warp_tiles.array_products.prepared import PreparedMatmul, add_rows, apply, elementwise, is_prepared, prepared
+from warp_tiles.array_products.prepared import PreparedProduct, add_rows, apply, elementwise, is_prepared, prepared
 from warp_tiles.array_products.prepared_solves import SolveCall, prepared_solve
 from warp_tiles.array_products.solve_kernels import triangle_kernel
-from warp_tiles.array_products.tensor_matmul import TensorMatmul
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.matmul_question import Operand
 from warp_tiles.gemm.problem import DType
@@ -90,9 +89,7 @@ class Backward(TapeCall):
     b_transposed: bool = False
     # the products of A's gradient (True) and of B's, because a pass is often repeated. Warp refuses gradients with
     # another type or other strides than their arrays, so the same products add to a gradient that replaces one.
-    _known: dict[bool, PreparedMatmul | TensorMatmul] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _known: dict[bool, PreparedProduct] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self) -> None:
         gradient = self.out.grad
@@ -121,7 +118,7 @@ class Backward(TapeCall):
         bias = None if self.bias is None else self.bias.ptr
         prepared(again, device).run(self.a.ptr or 0, self.b.ptr or 0, total[1].ptr, bias, self.alpha, self.beta)
         result = _scratch(given[0], device)
-        apply(gradient_kernel(call.epilogue, given[0].dtype), (total, given, result), given[0].shape)
+        apply(gradient_kernel(call.epilogue, given[0].dtype), total, given, result)
         return result
 
     def with_copy_of_out(self) -> Backward:
@@ -195,7 +192,8 @@ class Backward(TapeCall):
         batch, rows, columns = before.shape
         chunks = -(-rows // CHUNK)
         view, sums = _scratch(contiguous(call.accumulator, (batch * chunks, 1, columns)), device)
-        apply(column_sums_kernel(before.dtype), ((before, array), (view, sums)), (batch, chunks, columns), CHUNK)
+        kernel, dim = column_sums_kernel(before.dtype), (batch, chunks, columns)
+        elementwise(kernel, (before, view), dim, device, CHUNK).run_at((array.ptr, sums.ptr), 1.0)
         assert call.bias is not None
         target = View(call.bias.dtype, (1, 1, columns), (0, 0, self.bias.grad.strides[0]))
         add_rows(view, target, (sums.ptr, self.bias.grad.ptr), device)
@@ -208,7 +206,7 @@ def _scratch(view: View, device: Any) -> Matrix:
 
 
 def _copy(source: Matrix, target: Matrix, factor: float = 1.0) -> None:
-    apply(scale_kernel(source[0].dtype, target[0].dtype), (source, target), target[0].shape, factor=factor)
+    apply(scale_kernel(source[0].dtype, target[0].dtype), source, target, factor=factor)
 
 
 def _forget(result: Any) -> None:
@@ -361,7 +359,7 @@ class SolveBackward(TapeCall):
         _substitute(factor, found, forward=True)
         if self.b.grad is not None:
             kernel = scale_kernel(dtype, dtype, adds=True)
-            apply(kernel, (found, (right_sides(self.b.grad, self.a, dtype), self.b.grad)), view.shape)
+            apply(kernel, found, (right_sides(self.b.grad, self.a, dtype), self.b.grad))
         if self.a.grad is not None:
             target = lower_view(self.a.grad, self.upper, dtype), self.a.grad
             product = _scratch(target[0], device)
@@ -383,12 +381,12 @@ def _transposed(matrix: Matrix) -> Matrix:
 def _triangle(source: Matrix, device: Any, diagonal: float = 1.0) -> Matrix:
     """A copy of the lower triangle, with a scaled diagonal and zeros above it."""
     result = _scratch(source[0], device)
-    apply(triangle_kernel(source[0].dtype, adds=False), (source, result), source[0].shape, factor=diagonal)
+    apply(triangle_kernel(source[0].dtype, adds=False), source, result, factor=diagonal)
     return result
 
 
 def _add_triangle(source: Matrix, target: Matrix, folds: bool) -> None:
-    apply(triangle_kernel(source[0].dtype, adds=True, folds=folds), (source, target), source[0].shape)
+    apply(triangle_kernel(source[0].dtype, adds=True, folds=folds), source, target)
 
 
 def _multiply(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, adds: bool = False) -> None:

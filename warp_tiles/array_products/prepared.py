@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import warp as wp
 
@@ -101,7 +101,10 @@ class PreparedMatmul:
                 self.reduction.run_at((memory.start, out, bias, factor), alpha, beta)
 
 
-def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -> PreparedMatmul | TensorMatmul:
+PreparedProduct = PreparedMatmul | TensorMatmul
+
+
+def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -> PreparedProduct:
     """Chooses the configuration of a product, builds and loads its kernels, and packs their launches.
 
     Args:
@@ -182,14 +185,14 @@ def answered(
     return call, is_swapped, answer(problem, device, config)
 
 
-def prepared(call: MatmulCall, device: Any) -> PreparedMatmul | TensorMatmul:
+def prepared(call: MatmulCall, device: Any) -> PreparedProduct:
     """The product on a device. It is prepared once, and again after its module was modified.
 
     Raises:
         MatmulError: See :func:`prepare`, and: its kernels cannot be built with its epilogue.
         Exception: Any error of ``wp.launch`` when a module does not build.
     """
-    found: PreparedMatmul | TensorMatmul = kept((call, device.alias), lambda: _with_epilogue(call, device))
+    found = kept((call, device.alias), lambda: _with_epilogue(call, device))
     if is_planning():
         note_product(found.answer)
     return found
@@ -200,7 +203,7 @@ def is_prepared(call: MatmulCall, device: Any) -> bool:
     return ((call, device.alias), is_deterministic()) in _prepared
 
 
-def _with_epilogue(call: MatmulCall, device: Any) -> PreparedMatmul | TensorMatmul:
+def _with_epilogue(call: MatmulCall, device: Any) -> PreparedProduct:
     try:
         return prepare(call, device)
     except WarpTilesError:
@@ -217,15 +220,16 @@ def _with_epilogue(call: MatmulCall, device: Any) -> PreparedMatmul | TensorMatm
         ) from error
 
 
+Made = TypeVar("Made", bound=Any)
 _prepared: dict[Any, Any] = {}
 
 
-def kept(key: Any, make: Callable[[], Any]) -> Any:
+def kept(key: Any, make: Callable[[], Made]) -> Made:
     """What was made for a key, if its modules and Warp's deterministic mode are unmodified."""
     if is_planning():  # what is made for a plan launches nothing
         return make()
     key = key, is_deterministic()
-    found = _prepared.get(key)
+    found: Made | None = _prepared.get(key)
     if found is None or not found.is_current():
         found = make()
         if len(_prepared) >= _MOST_PREPARED:
@@ -338,9 +342,7 @@ def elementwise(kernel: Any, views: Sequence[View], dim: Sequence[int], device: 
     return kept(key, lambda: packed(kernel, [*scalars, 1.0], [layout(view) for view in views], dim, device))
 
 
-def apply(
-    kernel: Any, arrays: Sequence[tuple[View, Any]], dim: Sequence[int], *scalars: int, factor: float = 1.0
-) -> None:
-    """Launches a kernel over arrays, given with their views. See :func:`elementwise`."""
-    launch = elementwise(kernel, [view for view, _ in arrays], dim, arrays[0][1].device, *scalars)
+def apply(kernel: Any, *arrays: tuple[View, Any], factor: float = 1.0) -> None:
+    """Launches a kernel with a thread for each element of arrays of one shape, given with their views."""
+    launch = elementwise(kernel, [view for view, _ in arrays], arrays[0][0].shape, arrays[0][1].device)
     launch.run_at(tuple(array.ptr for _, array in arrays), factor)

@@ -105,14 +105,14 @@ class _Launch:
 
     launch: Any
     arrays: tuple[tuple[int, int] | None, ...]
-    factor: float | None = None
+    scalars: tuple[float, ...] = ()
 
     def is_current(self) -> bool:
         return bool(self.launch.is_current())
 
     def run(self, memory: Sequence[int]) -> None:
         pointers = tuple(None if one is None else memory[one[0]] + one[1] for one in self.arrays)
-        self.launch.run_at(pointers, *(() if self.factor is None else (self.factor,)))
+        self.launch.run_at(pointers, *self.scalars)
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,7 @@ def prepared_solve(call: SolveCall, device: Any) -> PreparedSolve:
     Raises:
         Exception: Any error of ``wp.launch`` when a module does not build.
     """
-    found: PreparedSolve = kept((call, device.alias), lambda: _prepare(call, device))
-    return found
+    return kept((call, device.alias), lambda: _prepare(call, device))
 
 
 def _prepare(call: SolveCall, device: Any) -> PreparedSolve:
@@ -238,7 +237,7 @@ def _substitutions(call: SolveCall, factor: View, where: int, config: SolveConfi
     arrays, at = [layout(factor.stored), layout(call.x)], (device, config)
     if call.b is not None:
         copy = elementwise(scale_kernel(call.x.dtype, call.x.dtype), (call.b, call.x), call.x.shape, device)
-        yield _Launch(copy, ((B, 0), (X, 0)), 1.0)
+        yield _Launch(copy, ((B, 0), (X, 0)), (1.0,))
     dim = [batch, -(-columns // config.columns)]
     strips = range(0, n, config.strip)
     for forward, order in ((True, strips), (False, reversed(strips))):
@@ -258,9 +257,8 @@ def _substitutions(call: SolveCall, factor: View, where: int, config: SolveConfi
 
 
 def _triangle(source: View, source_at: int, result: View, result_at: int, device: Any) -> _Launch:
-    kernel = triangle_kernel(source.dtype, adds=False)
-    launch = elementwise(kernel, (source, result), result.shape, device)
-    return _Launch(launch, ((source_at, 0), (result_at, 0)), 1.0)
+    launch = elementwise(triangle_kernel(source.dtype, adds=False), (source, result), result.shape, device)
+    return _Launch(launch, ((source_at, 0), (result_at, 0)), (1.0,))
 
 
 _Part = tuple[View, int]  # a part of the matrices of a view, and its first byte

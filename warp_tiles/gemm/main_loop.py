@@ -399,6 +399,8 @@ def reason_for_double_buffers(variant: GemmProblem, beside_solvers: bool = False
 
 def _ways(variant: GemmProblem, families: Collection[InstructionFamily]) -> list[MmaPlan]:
     """The ways to multiply, the best one first."""
+    if variant.arch < ASYNC_COPIES_ARCH or variant.threads % LANES:
+        return []
     if _uses_fma(variant):
         return list(_fma_products(variant))
     found = list(_warpgroup_products(variant)) if "wgmma" in families else []
@@ -476,10 +478,8 @@ def _products_from_buffers(
         yield MmaPlan("wgmma", groups_m, groups_n, _accumulators(variant), swapped=swapped)
 
 
-def _warp_grids(variant: GemmProblem) -> Iterator[tuple[int, int]]:
+def _warp_grids(variant: GemmProblem) -> list[tuple[int, int]]:
     """Grids of warps, the one that reads the least shared memory first."""
-    if variant.arch < ASYNC_COPIES_ARCH or variant.threads % LANES:
-        return
     warps = variant.threads // LANES
     # a vector of tf32 that is contiguous along M or N has lines of four fragments
     tf32 = variant.a.dtype == "float32"
@@ -491,13 +491,11 @@ def _warp_grids(variant: GemmProblem) -> Iterator[tuple[int, int]]:
         if warps % warps_m == 0 and variant.m % (rows * warps_m) == 0
         if variant.n % (columns * (warps // warps_m)) == 0
     ]
-    yield from sorted(grids, key=lambda grid: variant.m // grid[0] + variant.n // grid[1])
+    return sorted(grids, key=lambda grid: variant.m // grid[0] + variant.n // grid[1])
 
 
 def _fma_products(variant: GemmProblem) -> Iterator[MmaPlan]:
     """Products without tensor cores, the one whose lanes and warps read the fewest values first."""
-    if variant.arch < ASYNC_COPIES_ARCH or variant.threads % LANES:
-        return
     warps = variant.threads // LANES
     found = []
     for warps_m, lanes_m in itertools.product([w for w in range(1, warps + 1) if warps % w == 0], (4, 8)):

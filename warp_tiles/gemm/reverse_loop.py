@@ -71,21 +71,21 @@ def reverse_loop(
     """
     products = []
     for variant, gradient_is_a in gradient_variants(forward):
-        found = _shared_product(variant, families)
-        if isinstance(found, str):
-            return f"gradients of {variant.size}: {found}"
-        products.append(GradientProduct(*found, gradient_is_a))
-    of_a, of_b = products
-    accumulators, threads = of_a.answer.accumulators + of_b.answer.accumulators, forward.threads
-    if accumulators > (available := accumulator_registers(threads)):
-        needs = f"the gradients need {accumulators} accumulators of a thread, which has room for {available}"
-        return f"{needs}: use more threads or smaller tiles"
+        shared = _shared_product(variant, families)
+        if isinstance(shared, str):
+            return f"gradients of {variant.size}: {shared}"
+        products.append(GradientProduct(*shared, gradient_is_a))
     needed = gradient_bytes(forward) + STAGES * memory.stage_bytes
-    total, limit = memory.total_bytes(needed), shared_limit(forward.arch, threads)
+    of_a, of_b = products
+    found = ReverseLoop(of_a, of_b, needed, memory.extra_bytes(needed))
+    if found.accumulators > (available := accumulator_registers(forward.threads)):
+        needs = f"the gradients need {found.accumulators} accumulators of a thread, which has room for {available}"
+        return f"{needs}: use more threads or smaller tiles"
+    total, limit = memory.total_bytes(needed), shared_limit(forward.arch, forward.threads)
     if total > limit:
         needs = f"gradients and {STAGES} stages need {total} bytes of shared memory, and a block has {limit}"
         return f"{needs}: use smaller tiles"
-    return ReverseLoop(of_a, of_b, needed, memory.extra_bytes(needed))
+    return found
 
 
 def _shared_product(variant: GemmProblem, families: Collection[InstructionFamily]) -> tuple[GemmProblem, MmaPlan] | str:
