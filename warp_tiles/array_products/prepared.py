@@ -189,8 +189,7 @@ def prepared(call: MatmulCall, device: Any) -> PreparedProduct:
     """The product on a device. It is prepared once, and again after its module was modified.
 
     Raises:
-        MatmulError: See :func:`prepare`, and: its kernels cannot be built with its epilogue.
-        Exception: Any error of ``wp.launch`` when a module does not build.
+        MatmulError: Its kernels cannot be built with its epilogue. See :func:`prepare` for others.
     """
     found = kept((call, device.alias), lambda: _with_epilogue(call, device))
     if is_planning():

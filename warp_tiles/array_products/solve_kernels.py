@@ -27,7 +27,6 @@ class SolveKernel:
         rows: Rows and columns of a tile of the matrix.
         columns: Columns of a tile of right-hand sides; 0 if the kernel solves nothing.
         step: Elements of a row that an iteration of a loop of products multiplies; 0 without products.
-        threads: Threads of a block.
         is_padded: True if tiles extend beyond the matrix.
         has_info: True if the kernel stores whether each matrix is positive definite.
     """

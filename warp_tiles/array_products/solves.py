@@ -135,10 +135,9 @@ def solve(
         elif info is not None:
             info.zero_()
         return out
-    records = tape is not None and out.grad is not None and (a.grad is not None or b.grad is not None)
     factor, is_factored = a, factored
     backward = None
-    if records:
+    if tape is not None and out.grad is not None and (a.grad is not None or b.grad is not None):
         from warp_tiles.array_products.backward import SolveBackward
 
         _require_apart(b, out)
@@ -147,8 +146,7 @@ def solve(
         backward.check_gradients()
         if not factored:
             is_factored = True
-            view = lower_view(a, upper, dtype)
-            call = SolveCall(view, lower_view(factor, upper, dtype), has_info=info is not None)
+            call = SolveCall(lower_view(a, upper, dtype), lower_view(factor, upper, dtype), has_info=info is not None)
             prepared_solve(call, a.device).run(a, factor, None, None, info)
     call = SolveCall(
         lower_view(factor, upper, dtype),

@@ -223,8 +223,7 @@ def loop_question(
 
     Args:
         products: The forward products, each with the names of the tiles that are its operands.
-        iterations: Iterations of the loop; 0 if they are known at a launch alone.
-        families, memory, arrays, registers: See :class:`LoopQuestion`.
+        iterations: Iterations of the loop. See :class:`LoopQuestion` for them and the others.
     """
     return LoopQuestion(
         tuple(tuple(_in_buffers(*product, tiles) for product in products) for tiles in transpositions(products)),

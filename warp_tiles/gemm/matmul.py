@@ -148,8 +148,6 @@ def choose_matmul(
     copies of operands where they save time.
 
     Args:
-        arch: Compute capability, e.g. 90.
-        records: Measured configurations by shape bucket.
         pipeline: What a setting fixes of the loop's pipeline, or the reason why loops have no stages; None if the
             launch may fix it.
     """
