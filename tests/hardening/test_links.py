@@ -103,10 +103,6 @@ def everything(folder: Path) -> dict[str, object]:
     }  # fmt: skip
 
 
-def shards(folder: Path) -> Iterator[str]:
-    yield from {path.parent.name for path in folder.rglob("*.*") if len(path.parent.name) == 2}
-
-
 @contextlib.contextmanager
 def errors_of_commands() -> Iterator[None]:
     with contextlib.suppress(CacheError, RecordError, RefusedFolderError):
