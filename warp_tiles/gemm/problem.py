@@ -6,6 +6,7 @@ A :class:`GemmProblem` holds everything that decides the machine code of one pro
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Literal
@@ -86,6 +87,13 @@ class Operand:
         """The operand whose matrix is the transpose, in the same memory."""
         flipped: Arrangement = "col_major" if self.arrangement == "row_major" else "row_major"
         return Operand(self.dtype, flipped, self.leading_dimension, self.alignment)
+
+
+def dense_operand(dtype: DType, rows: int, columns: int, *, transposed: bool = False) -> Operand:
+    """A matrix without padding whose base is aligned. Its columns are contiguous if it is transposed, else its rows."""
+    line = rows if transposed else columns
+    arrangement: Arrangement = "col_major" if transposed else "row_major"
+    return Operand(dtype, arrangement, line, math.gcd(line * DTYPE_BYTES[dtype], 16))
 
 
 @dataclass(frozen=True)
