@@ -154,9 +154,7 @@ def warp_tiles_command(*words: str, **streams: object) -> subprocess.CompletedPr
 
 
 @pytest.mark.parametrize("words", [("settings",), ("plan", "--json", "{script}", "{folder}")], ids=" ".join)
-def test_standard_output_that_is_full(tmp_path: Path, words: tuple[str, ...]) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(MAIN)
+def test_standard_output_that_is_full(script: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     with open(device(tmp_path, "full"), "wb") as full:
         refused = warp_tiles_command(*(word.format(script=script, folder=tmp_path) for word in words), stdout=full)
     assert refused.returncode == 1, refused.stderr

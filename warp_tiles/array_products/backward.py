@@ -139,14 +139,12 @@ class Backward(TapeCall):
 
     def _products(self) -> list[MatmulCall]:
         """The products that add to the gradients. Warp demands gradients with the strides of their arrays."""
-        found = [self._product(self.call.out, is_a=is_a) for is_a in (True, False)]
-        return [call for call in found if call is not None]
+        operands = ((True, self.a), (False, self.b))
+        return [self._product(self.call.out, is_a=is_a) for is_a, array in operands if array.grad is not None]
 
-    def _product(self, view: View, *, is_a: bool) -> MatmulCall | None:
+    def _product(self, view: View, *, is_a: bool) -> MatmulCall:
         """A.grad += alpha * G @ B^T, or B.grad += alpha * A^T @ G, summed over the batch if it shares the operand."""
         array, transposed = (self.a, self.a_transposed) if is_a else (self.b, self.b_transposed)
-        if array.grad is None:
-            return None
         target = view_of(array.grad, self.call.a.dtype)
         if transposed:
             target = target.transposed()
@@ -179,7 +177,7 @@ class Backward(TapeCall):
             return
         if product is None or not product.is_current():
             call = self._product(view, is_a=is_a)
-            if call is None or call.is_empty:
+            if call.is_empty:
                 return
             self._known[is_a] = product = prepared(call, self.out.device)
         left, right = (gradient, self.b) if is_a else (self.a, gradient)
