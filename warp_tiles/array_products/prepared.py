@@ -231,10 +231,15 @@ def kept(key: Any, make: Callable[[], Made]) -> Made:
     found: Made | None = _prepared.get(key)
     if found is None or not found.is_current():
         found = make()
-        if len(_prepared) >= _MOST_PREPARED:
-            _prepared.clear()
-        _prepared[key] = found
+        remember(_prepared, key, found, _MOST_PREPARED)
     return found
+
+
+def remember(known: dict[Any, Any], key: Any, value: Any, most: int) -> None:
+    """Keeps a value. A full dictionary is emptied first."""
+    if len(known) >= most and key not in known:
+        known.clear()
+    known[key] = value
 
 
 def epilogue_of(call: MatmulCall) -> Epilogue:

@@ -17,6 +17,7 @@ from warp_tiles.array_products.arguments import (
     described,
 )
 from warp_tiles.array_products.call import lower_view, right_sides
+from warp_tiles.array_products.prepared import remember
 from warp_tiles.array_products.prepared_solves import PreparedSolve, SolveCall, prepared_solve
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.problem import DType
@@ -177,9 +178,7 @@ def _key(function: str, upper: bool, tape: Any, *arrays: Any) -> Any:
 def _remembered(key: Any, call: SolveCall, device: Any) -> PreparedSolve:
     prepared = prepared_solve(call, device)
     if key is not None:
-        if len(_known) >= _MOST_CALLS:
-            _known.clear()
-        _known[key] = prepared
+        remember(_known, key, prepared, _MOST_CALLS)
     return prepared
 
 
