@@ -11,7 +11,7 @@ import warp as wp
 
 from tests.array_products.cases import CPU, LAYOUTS, integers, on, square, transposed, values_of
 from warp_tiles.array_products.arguments import checked
-from warp_tiles.array_products.call import MatmulCall, View, contiguous, operand_views, view_of
+from warp_tiles.array_products.call import MatmulCall, View, aligned_view, contiguous, view_of
 from warp_tiles.array_products.prepared import padded_copy, prepare
 from warp_tiles.gemm.matmul_question import MatmulConfig
 
@@ -51,9 +51,9 @@ def test_the_alignment_of_lines(operand: View, alignment: int) -> None:
 def test_a_copy_has_aligned_lines_and_the_same_elements(dtype: str, layout: str, shape: tuple[int, ...]) -> None:
     values = integers(1, *shape)
     array = LAYOUTS[layout](values, TYPES[dtype])
-    copy = padded_copy(view_of(array, dtype), 1, wp.get_device(CPU))
+    copy = padded_copy(view_of(array), 1, wp.get_device(CPU))
     assert copy.view.line_alignment == 16
-    assert copy.view.is_transposed == view_of(array, dtype).is_transposed
+    assert copy.view.is_transposed == view_of(array).is_transposed
     memory = wp.full(copy.size_bytes, 255, dtype=wp.uint8, device=CPU)
     copy.launch.run_at((array.ptr, memory.ptr))
     strides = copy.view.strides if len(shape) == 3 else copy.view.strides[1:]
@@ -66,8 +66,8 @@ def test_the_alignment_of_the_first_element(gap: int) -> None:
     whole = wp.zeros(64 + gap, dtype=wp.float16, device=CPU)
     assert whole.ptr % 16 == 0
     part = wp.array(ptr=whole.ptr + 2 * gap, dtype=wp.float16, shape=(8, 8), device=CPU)
-    assert operand_views(part, part, "float16", 1)[0].line_alignment == (min(16, 2 * gap) if gap else 16)
-    assert view_of(part, "float16").line_alignment == 16
+    assert aligned_view(part).line_alignment == (min(16, 2 * gap) if gap else 16)
+    assert view_of(part).line_alignment == 16
 
 
 @pytest.mark.parametrize("copies", [(True, False), (False, True), (True, True)], ids=str)
@@ -100,7 +100,7 @@ def test_operands_in_parts_are_copied_whole(name: str, is_summed: bool) -> None:
     arrays = {key: on(np.concatenate([found, rest]) if key == name else found) for key, found in values.items()}
     expected = np.matmul(*(found + rest if key == name else found for key, found in values.items()))
     out = on(np.full(expected[0].shape if is_summed else expected.shape, np.nan))
-    views = (contiguous("float32", shapes["a"]), contiguous("float32", shapes["b"]), view_of(out, "float32"))
+    views = (contiguous("float32", shapes["a"]), contiguous("float32", shapes["b"]), view_of(out))
     call = MatmulCall(*views, summed=is_summed, split_operand=name)
     product = prepare(call, wp.get_device(CPU), COPIES)
     product.run(arrays["a"].ptr, arrays["b"].ptr, out.ptr, None, 1.0, 0.0)

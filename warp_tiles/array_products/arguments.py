@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import warp as wp
 
-from warp_tiles.array_products.call import Bias, MatmulCall, are_distinct, contiguous, operand_views, view_of
+from warp_tiles.array_products.call import Bias, MatmulCall, aligned_view, are_distinct, contiguous, view_of
 from warp_tiles.array_products.prepared import PreparedProduct
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.problem import DTYPES, DType, accumulator_of
@@ -80,9 +80,9 @@ def checked(
                 f"{name} and out are on different devices: {described(name, array)}, and out is on {device}",
                 remedy="move one of them",
             )
-    result = contiguous(dtype, (1, *shape)[-3:]) if out is None else view_of(out, found)  # type: ignore[arg-type]
-    views = operand_views(a, b, dtype, result.shape[0])
-    call = MatmulCall(*views, result, vector, alpha != 1.0, beta != 0.0, epilogue, tf32)
+    result = contiguous(dtype, (1, *shape)[-3:]) if out is None else view_of(out)  # type: ignore[arg-type]
+    left, right = (aligned_view(operand).shared(result.shape[0]) for operand in (a, b))
+    call = MatmulCall(left, right, result, vector, alpha != 1.0, beta != 0.0, epilogue, tf32)
     arrays = () if out is None else (out, a, b, *([] if bias is None else [bias]))
     return CheckedCall(call, shape, tuple(map(span, arrays)))
 

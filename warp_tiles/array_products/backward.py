@@ -96,7 +96,7 @@ class Backward(TapeCall):
         if gradient is None:
             return
         device = self.out.device
-        view = view_of(gradient, self.call.out.dtype)
+        view = view_of(gradient)
         before, array = (view, gradient) if self.call.epilogue is None else self._before_epilogue((view, gradient))
         split, factor = _split(before, array, self.call.a.dtype, device)
         self._add_to_operand(before, split, factor, is_a=True)
@@ -113,7 +113,7 @@ class Backward(TapeCall):
         call, device = self.call, self.out.device
         total = _scratch(contiguous(call.accumulator, given[0].shape), device)
         if self.old is not None:
-            _copy((view_of(self.old, call.out.dtype), self.old), total)
+            _copy((view_of(self.old), self.old), total)
         again = replace(call, out=total[0], epilogue=None)
         bias = None if self.bias is None else self.bias.ptr
         prepared(again, device).run(self.a.ptr or 0, self.b.ptr or 0, total[1].ptr, bias, self.alpha, self.beta)
@@ -145,7 +145,7 @@ class Backward(TapeCall):
     def _product(self, view: View, *, is_a: bool) -> MatmulCall:
         """A.grad += alpha * G @ B^T, or B.grad += alpha * A^T @ G, summed over the batch if it shares the operand."""
         array, transposed = (self.a, self.a_transposed) if is_a else (self.b, self.b_transposed)
-        target = view_of(array.grad, self.call.a.dtype)
+        target = view_of(array.grad)
         if transposed:
             target = target.transposed()
         other, dtype = (self.call.b if is_a else self.call.a).transposed(), self.call.a.dtype
@@ -316,16 +316,15 @@ class CholeskyBackward(TapeCall):
         given = self.factor.grad
         if given is None or self.a.grad is None:
             return
-        dtype = self.factor.dtype.__name__
-        factor = lower_view(self.factor, self.upper, dtype), self.factor
-        gradient = _triangle((lower_view(given, self.upper, dtype), given), self.factor.device)
+        factor = lower_view(self.factor, self.upper), self.factor
+        gradient = _triangle((lower_view(given, self.upper), given), self.factor.device)
         product = _scratch(gradient[0], self.factor.device)
         _multiply(_transposed(factor), gradient, product)
         halved = _triangle(product, self.factor.device, 0.5)
         for _ in range(2):  # L^-T (L^-T P)^T is the transpose of L^-T P L^-1
             _substitute(factor, halved, forward=False)
             halved = _transposed(halved)
-        _add_triangle(halved, (lower_view(self.a.grad, self.upper, dtype), self.a.grad), folds=True)
+        _add_triangle(halved, (lower_view(self.a.grad, self.upper), self.a.grad), folds=True)
         _forget(self.factor)
 
 
@@ -348,18 +347,18 @@ class SolveBackward(TapeCall):
         given = self.x.grad
         if given is None:
             return
-        device, dtype = self.x.device, self.x.dtype.__name__
-        factor = lower_view(self.factor, self.upper, dtype), self.factor
-        x = right_sides(self.x, self.a, dtype), self.x
-        view = right_sides(given, self.a, dtype)
+        device = self.x.device
+        factor = lower_view(self.factor, self.upper), self.factor
+        x = right_sides(self.x, self.a), self.x
+        view = right_sides(given, self.a)
         found = _scratch(view, device)
         _copy((view, given), found)
         _substitute(factor, found, forward=True)
         if self.b.grad is not None:
-            kernel = scale_kernel(dtype, dtype, adds=True)
-            apply(kernel, found, (right_sides(self.b.grad, self.a, dtype), self.b.grad))
+            kernel = scale_kernel(view.dtype, view.dtype, adds=True)
+            apply(kernel, found, (right_sides(self.b.grad, self.a), self.b.grad))
         if self.a.grad is not None:
-            target = lower_view(self.a.grad, self.upper, dtype), self.a.grad
+            target = lower_view(self.a.grad, self.upper), self.a.grad
             product = _scratch(target[0], device)
             _multiply(found, _transposed(x), product, -1.0)
             if self.is_factored:

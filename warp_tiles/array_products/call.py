@@ -75,35 +75,31 @@ class View:
         return replace(self, shape=(1, batch * rows, columns), strides=(batch * far, down, along))
 
 
-def view_of(array: Any, dtype: DType) -> View:
+def view_of(array: Any) -> View:
     """The view of a Warp array with 2 or 3 dimensions. Its first element counts as aligned."""
     if len(array.shape) == 2:
-        return View(dtype, (1, *array.shape), (0, *array.strides))
-    return View(dtype, array.shape, array.strides)
+        return View(array.dtype.__name__, (1, *array.shape), (0, *array.strides))
+    return View(array.dtype.__name__, array.shape, array.strides)
 
 
-def operand_views(a: Any, b: Any, dtype: DType, batch: int) -> tuple[View, View]:
-    """The views of A and B with the alignments of their first elements. A single matrix becomes a batch of it."""
-    return _aligned(view_of(a, dtype), a).shared(batch), _aligned(view_of(b, dtype), b).shared(batch)
+def aligned_view(array: Any) -> View:
+    """The view with the alignment of the first element."""
+    return replace(view_of(array), alignment=math.gcd(ALIGNED, array.ptr or 0))
 
 
-def lower_view(array: Any, upper: bool, dtype: DType) -> View:
+def lower_view(array: Any, upper: bool) -> View:
     """The matrices whose lower triangles count: those of the array, or their transposes."""
-    view = _aligned(view_of(array, dtype), array)
-    return view.transposed() if upper else view
+    return aligned_view(array).transposed() if upper else aligned_view(array)
 
 
-def right_sides(array: Any, matrix: Any, dtype: DType) -> View:
+def right_sides(array: Any, matrix: Any) -> View:
     """Vectors or matrices as (batch, n, columns)."""
     if array.ndim == matrix.ndim:
-        return _aligned(view_of(array, dtype), array)
+        return aligned_view(array)
     batch, strides = (1, 0) if array.ndim == 1 else (array.shape[0], array.strides[0])
-    step = wp.types.type_size_in_bytes(array.dtype)
-    return _aligned(View(dtype, (batch, array.shape[-1], 1), (strides, array.strides[-1], step)), array)
-
-
-def _aligned(view: View, array: Any) -> View:
-    return replace(view, alignment=math.gcd(ALIGNED, array.ptr or 0))
+    strides = strides, array.strides[-1], wp.types.type_size_in_bytes(array.dtype)
+    alignment = math.gcd(ALIGNED, array.ptr or 0)
+    return View(array.dtype.__name__, (batch, array.shape[-1], 1), strides, alignment)
 
 
 def are_distinct(array: Any) -> bool:

@@ -145,7 +145,7 @@ def _prepare_loop(call: MatmulCall, is_swapped: bool, found: MatmulAnswer, devic
     if call.summed:  # a matrix of sums for each slice of each product
         sums = (batch * chosen.split_k, m, n)
         out = contiguous(call.accumulator, sums)
-        reduction = reduction_of(epilogue_of(call), out, call.out, stride, sums[0], device)
+        reduction = reduction_of(epilogue_of(call), out, call.out, stride, device)
     elif chosen.split_k > 1:
         counters = batch * rows * columns
         sums = (counters * chosen.split_k, chosen.tile_m, chosen.tile_n)
@@ -321,22 +321,21 @@ def padded_copy(view: View, parts: int, device: Any) -> PaddedCopy:
     return PaddedCopy(padded, count * lines * result.strides[1], launch)
 
 
-def reduction_of(epilogue: Epilogue, sums: View, out: View, bias_stride: int, slices: int, device: Any) -> Any:
+def reduction_of(epilogue: Epilogue, sums: View, out: View, bias_stride: int, device: Any) -> Any:
     """The launch that adds slices in order, with an epilogue. Its arrays are the slices, the result, bias and factor.
 
     Args:
         sums: The slices: (batch * slices, m, n).
         bias_stride: Distance between elements of the bias in bytes.
-        slices: The number of slices of each matrix of the result.
     """
     arrays = [layout(sums), layout(out), *_vectors(epilogue, out.shape[2], bias_stride)]
-    return packed(reduce_kernel(epilogue), [slices, 1.0, 0.0], arrays, out.shape, device)
+    return packed(reduce_kernel(epilogue), [sums.shape[0] // out.shape[0], 1.0, 0.0], arrays, out.shape, device)
 
 
 def add_rows(sums: View, target: View, pointers: tuple[int, int], device: Any) -> None:
     """Adds all rows of ``sums`` to ``target`` in order."""
     epilogue = Epilogue(target.dtype, has_beta=True, sums=sums.dtype)
-    found = kept((sums, target, device.alias), lambda: reduction_of(epilogue, sums, target, 0, sums.shape[0], device))
+    found = kept((sums, target, device.alias), lambda: reduction_of(epilogue, sums, target, 0, device))
     found.run_at((*pointers, None, None), 1.0, 1.0)
 
 

@@ -40,7 +40,7 @@ class SolveCall:
         x: Where X is stored: (batch, n, columns); None without right-hand sides.
         b: B, of x's shape; None if x holds it.
         is_factored: True if ``a`` is L.
-        forward, backward: Whether X is computed by L, and by L^T.
+        forward: True if X is computed by L, before it is by L^T.
         has_info: True if the call stores ``info``.
     """
 
@@ -50,7 +50,6 @@ class SolveCall:
     x: View | None = None
     is_factored: bool = False
     forward: bool = True
-    backward: bool = True
     has_info: bool = False
 
 
@@ -181,9 +180,7 @@ def _in_block(call: SolveCall, config: SolveConfig, device: Any) -> _Launch:
         call.a.dtype, config.rows, config.columns, 0, config.threads, upper, config.rows > n, call.has_info
     )
     solves = call.x is not None
-    kernel = block_kernel(
-        key, not call.is_factored, call.factor is not None, solves and call.forward, solves and call.backward
-    )
+    kernel = block_kernel(key, not call.is_factored, call.factor is not None, solves and call.forward, solves)
     source = (call.x, X) if call.b is None else (call.b, B)
     places = ((call.a, A), (call.factor, FACTOR), source, (call.x, X))
     stored = [((view and upper and at in (A, FACTOR) and view.transposed()) or view, at) for view, at in places]
@@ -234,7 +231,7 @@ def _substitutions(call: SolveCall, factor: View, where: int, config: SolveConfi
     dim = [batch, -(-columns // config.columns)]
     strips = range(0, n, config.strip)
     for forward, order in ((True, strips), (False, reversed(strips))):
-        if not (call.forward if forward else call.backward):
+        if forward and not call.forward:
             continue
         for first in order:
             last = min(n, first + config.strip)

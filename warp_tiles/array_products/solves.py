@@ -20,7 +20,6 @@ from warp_tiles.array_products.call import lower_view, right_sides
 from warp_tiles.array_products.prepared import remember
 from warp_tiles.array_products.prepared_solves import PreparedSolve, SolveCall, prepared_solve
 from warp_tiles.errors import MatmulError
-from warp_tiles.gemm.problem import DType
 
 _DTYPES = ("float32", "float64")
 _MOST_CALLS = 1024  # that are remembered
@@ -62,10 +61,10 @@ def cholesky(
     if known is not None and known.is_current():
         known.run(a, out, None, None, info)
         return out
-    dtype = _checked_matrix(a)
+    _check_matrix(a)
     _check_info(info, a)
     out = _result("a", a, out, tape is not None and a.requires_grad)
-    call = SolveCall(lower_view(a, upper, dtype), lower_view(out, upper, dtype), has_info=info is not None)
+    call = SolveCall(lower_view(a, upper), lower_view(out, upper), has_info=info is not None)
     if math.prod(a.shape) == 0:
         if info is not None:
             info.zero_()
@@ -122,7 +121,7 @@ def solve(
     if known is not None and known.is_current():
         known.run(a, None, b, out, info)
         return out
-    dtype = _checked_matrix(a)
+    _check_matrix(a)
     _check_right_sides(a, b)
     if factored and info is not None:
         raise MatmulError("info is given, and a is factored", remedy="give info to cholesky()")
@@ -131,7 +130,7 @@ def solve(
     check_overlap("a", a, out)
     if math.prod(b.shape) == 0:
         if math.prod(a.shape) and info is not None:  # without right-hand sides
-            call = SolveCall(lower_view(a, upper, dtype), has_info=True)
+            call = SolveCall(lower_view(a, upper), has_info=True)
             prepared_solve(call, a.device).run(a, None, None, None, info)
         elif info is not None:
             info.zero_()
@@ -147,12 +146,12 @@ def solve(
         backward.check_gradients()
         if not factored:
             is_factored = True
-            call = SolveCall(lower_view(a, upper, dtype), lower_view(factor, upper, dtype), has_info=info is not None)
+            call = SolveCall(lower_view(a, upper), lower_view(factor, upper), has_info=info is not None)
             prepared_solve(call, a.device).run(a, factor, None, None, info)
     call = SolveCall(
-        lower_view(factor, upper, dtype),
-        b=None if _is_same(b, out) else right_sides(b, factor, dtype),
-        x=right_sides(out, factor, dtype),
+        lower_view(factor, upper),
+        b=None if _is_same(b, out) else right_sides(b, factor),
+        x=right_sides(out, factor),
         is_factored=is_factored,
         has_info=info is not None and not is_factored,
     )
@@ -185,13 +184,11 @@ def _remembered(key: Any, call: SolveCall, device: Any) -> PreparedSolve:
 # ---- checks
 
 
-def _checked_matrix(a: Any) -> DType:
-    dtype = checked_array("a", a, (2, 3))
-    if dtype not in _DTYPES:
+def _check_matrix(a: Any) -> None:
+    if checked_array("a", a, (2, 3)) not in _DTYPES:
         raise MatmulError(f"{described('a', a)}", remedy=f"use {' or '.join(_DTYPES)}")
     if a.shape[-1] != a.shape[-2]:
         raise MatmulError(f"{described('a', a)}: its matrices are not square", remedy="give (n, n) or (batch, n, n)")
-    return dtype
 
 
 def _check_right_sides(a: Any, b: Any) -> None:
