@@ -95,10 +95,9 @@ class Backward(TapeCall):
         gradient = self.out.grad
         if gradient is None:
             return
-        device = self.out.device
         view = view_of(gradient)
         before, array = (view, gradient) if self.call.epilogue is None else self._before_epilogue((view, gradient))
-        split, factor = _split(before, array, self.call.a.dtype, device)
+        split, factor = _split(before, array, self.call.a.dtype)
         self._add_to_operand(before, split, factor, is_a=True)
         self._add_to_operand(before, split, factor, is_a=False)
         if self.bias is not None and self.bias.grad is not None:
@@ -216,7 +215,7 @@ def _forget(result: Any) -> None:
 # ---- float32 gradients of 16-bit operands
 
 
-def _split(view: View, array: Any, operands: DType, device: Any) -> tuple[Any, Any]:
+def _split(view: View, array: Any, operands: DType) -> tuple[Any, Any]:
     """A gradient as an operand, and an array with the factor of its elements or None.
 
     A float32 gradient of 16-bit operands is a sum of two arrays of their type, which tensor cores multiply. The second
@@ -224,7 +223,7 @@ def _split(view: View, array: Any, operands: DType, device: Any) -> tuple[Any, A
     """
     if view.dtype == operands:
         return array, None
-    batch, rows, columns = view.shape
+    (batch, rows, columns), device = view.shape, array.device
     _, parts = _scratch(contiguous(operands, (2 * batch, rows, columns)), device)
     numbers = wp.zeros((2, 1, 1), dtype=float, device=device)  # the largest magnitude, and the factor
     largest, factor = numbers[0], numbers[1]
@@ -317,10 +316,10 @@ class CholeskyBackward(TapeCall):
         if given is None or self.a.grad is None:
             return
         factor = lower_view(self.factor, self.upper), self.factor
-        gradient = _triangle((lower_view(given, self.upper), given), self.factor.device)
+        gradient = _triangle((lower_view(given, self.upper), given))
         product = _scratch(gradient[0], self.factor.device)
         _multiply(_transposed(factor), gradient, product)
-        halved = _triangle(product, self.factor.device, 0.5)
+        halved = _triangle(product, 0.5)
         for _ in range(2):  # L^-T (L^-T P)^T is the transpose of L^-T P L^-1
             _substitute(factor, halved, forward=False)
             halved = _transposed(halved)
@@ -362,7 +361,7 @@ class SolveBackward(TapeCall):
             product = _scratch(target[0], device)
             _multiply(found, _transposed(x), product, -1.0)
             if self.is_factored:
-                lower, both = _triangle(factor, device), _scratch(target[0], device)
+                lower, both = _triangle(factor), _scratch(target[0], device)
                 _multiply(product, lower, both)
                 _multiply(_transposed(product), lower, both, adds=True)
                 _add_triangle(both, target, folds=False)
@@ -375,9 +374,9 @@ def _transposed(matrix: Matrix) -> Matrix:
     return matrix[0].transposed(), matrix[1]
 
 
-def _triangle(source: Matrix, device: Any, diagonal: float = 1.0) -> Matrix:
+def _triangle(source: Matrix, diagonal: float = 1.0) -> Matrix:
     """A copy of the lower triangle, with a scaled diagonal and zeros above it."""
-    result = _scratch(source[0], device)
+    result = _scratch(source[0], source[1].device)
     apply(triangle_kernel(source[0].dtype, adds=False), source, result, factor=diagonal)
     return result
 
