@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import tempfile
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +218,7 @@ def tolerance(case: Case, inputs: Inputs) -> Result:
     products is at most about K u sum |a| |b|, where u is the roundoff of the accumulating dtype.
     """
     sizes = Inputs(abs(inputs.a), abs(inputs.b), abs(inputs.c), abs(inputs.grad_d))
-    magnitude = reference(Case(**{**_dict(case), "alpha": abs(case.alpha), "beta": abs(case.beta)}), sizes)
+    magnitude = reference(replace(case, alpha=abs(case.alpha), beta=abs(case.beta)), sizes)
 
     def bound(values: Matrix, dtype: str, reduced: int) -> Matrix:
         unit = ROUNDOFF[dtype] + (2 * TF32_TRUNCATION / max(reduced, 1) if case.tf32 else 0.0)
@@ -229,10 +229,6 @@ def tolerance(case: Case, inputs: Inputs) -> Result:
         return Result(d, None, None)
     # Warp rounds alpha to the gradients' dtypes, and adds each gradient to a zero gradient
     return Result(d, bound(magnitude.grad_a, case.a, case.n), bound(magnitude.grad_b, case.b, case.m))
-
-
-def _dict(case: Case) -> dict[str, Any]:
-    return {item.name: getattr(case, item.name) for item in fields(case)}
 
 
 def assert_close(case: Case, got: Result, expected: Result, allowed: Result) -> None:

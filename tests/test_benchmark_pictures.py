@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,19 @@ from benchmarks.speed import ratios
 from benchmarks.speed.cells import PARTS
 
 PICTURES = list(figures.pictures())
+
+
+def drawn(picture: Picture) -> Any:
+    """Its figure, whose texts have their places."""
+    figure = picture.draw(*picture.data)
+    figure.draw_without_rendering()
+    return figure
+
+
+def overlaps(texts: Iterable[Any]) -> bool:
+    """True if one text covers a part of another."""
+    boxes = [text.get_window_extent() for text in texts if text.get_text()]
+    return any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
 
 
 def rows_with(*values: float) -> list[dict[str, Any]]:
@@ -60,9 +74,7 @@ def test_the_recorded_summaries_are_those_of_their_rows() -> None:
 
 @pytest.mark.parametrize("picture", PICTURES[2:], ids=lambda picture: picture.name)
 def test_pictures_of_products_explain_their_lines_and_cover_no_text(picture: Picture) -> None:
-    figure = picture.draw(*picture.data)
-    figure.draw_without_rendering()
-    name = picture.data[0]
+    figure, name = drawn(picture), picture.data[0]
     (legend,) = figure.legends
     labels = {text.get_text() for text in legend.get_texts()}
     assert (LIMIT in labels) == (name in ("resident", "deep", "backward_resident"))
@@ -72,29 +84,24 @@ def test_pictures_of_products_explain_their_lines_and_cover_no_text(picture: Pic
     for axes in figure.axes:
         assert axes.get_yscale() == "linear"
         assert not area.overlaps(axes.get_tightbbox())
-        boxes = [text.get_window_extent() for text in (*axes.texts, *axes.get_xticklabels()) if text.get_text()]
-        assert not [1 for one, other in itertools.combinations(boxes, 2) if one.overlaps(other)], name
+        assert not overlaps((*axes.texts, *axes.get_xticklabels())), name
 
 
 def test_compile_times_are_dots_because_their_axes_are_logarithmic() -> None:
     picture = PICTURES[1]
     (groups,) = picture.data
-    figure = picture.draw(groups)
-    figure.draw_without_rendering()
-    for axes in figure.axes:
+    for axes in drawn(picture).axes:
         assert axes.get_xscale() == "log"
         assert not axes.patches
         measured = sum(len(group["rows"]) for group in groups.values())
         assert len([line for line in axes.lines if line.get_linestyle() == "None"]) == measured
-        boxes = [text.get_window_extent() for text in axes.texts]
-        assert not [1 for one, other in itertools.combinations(boxes, 2) if one.overlaps(other)]
-        assert all(box.x1 <= axes.get_window_extent().x1 for box in boxes)
+        assert not overlaps(axes.texts)
+        assert all(text.get_window_extent().x1 <= axes.get_window_extent().x1 for text in axes.texts)
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
 def test_texts_are_legible_at_the_width_of_a_page(picture: Picture) -> None:
-    figure = picture.draw(*picture.data)
-    figure.draw_without_rendering()
+    figure = drawn(picture)
     width = figure.get_size_inches()[0]
     assert width == (style.PHONE_INCHES if picture is PICTURES[0] else style.WIDTH_INCHES)
     shown = figure.findobj(lambda artist: hasattr(artist, "get_fontsize") and artist.get_visible())
@@ -117,11 +124,11 @@ def test_the_pictures_are_drawn_from_the_results() -> None:
 
 
 def test_every_picture_of_the_pages_is_one_of_them_and_shown() -> None:
-    drawn = {picture.name for picture in PICTURES}
-    assert len(drawn) == len(PICTURES)
-    assert {path.name for path in DOCS.glob("*.png")} == drawn
+    names = {picture.name for picture in PICTURES}
+    assert len(names) == len(PICTURES)
+    assert {path.name for path in DOCS.glob("*.png")} == names
     pages = "".join(path.read_text("utf-8") for path in DOCS.glob("*.md"))
-    assert set(re.findall(r"\((\w+\.png)\)", pages)) == drawn
+    assert set(re.findall(r"\((\w+\.png)\)", pages)) == names
 
 
 def test_other_results_make_a_picture_outdated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -7,25 +7,15 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.integration.commands import command
+from tests.interpreter import python
 from warp_tiles.reports.functions import functions, module_title
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def run(*command: str, cwd: Path = ROOT, timeout: float = 600, **environ: str) -> str:
-    """Run a command that must succeed. Returns its standard output."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), **environ}
-    done = subprocess.run([*command], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout)
-    assert done.returncode == 0, (
-        f"{command} ended with {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    )
-    return done.stdout
 
 
 def printed(*words: object) -> str:
@@ -47,21 +37,13 @@ def test_gemm_through_run(tmp_path: Path) -> None:
 
 
 def test_gemm_refuses_an_invalid_size() -> None:
-    done = subprocess.run(
-        [sys.executable, "examples/gemm.py", "--size", "100"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2
-    assert "multiple of 64, got 100" in done.stderr
+    assert "multiple of 64, got 100" in python("examples/gemm.py", "--size", "100", status=2).stderr
 
 
 def test_mlp_train_draws_its_loss(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra 'plot')")
     picture = tmp_path / "loss.png"
-    text = run(sys.executable, "examples/mlp_train.py", "--steps", "100", "--plot", str(picture))
+    text = python("examples/mlp_train.py", "--steps", "100", "--plot", picture).stdout
     assert "gradients differ from NumPy's by at most" in text
     first, last = map(float, re.findall(r": ([\d.]+) -> ([\d.]+) in 100 steps", text)[0])
     assert last < 0.1 * first
@@ -69,7 +51,7 @@ def test_mlp_train_draws_its_loss(tmp_path: Path) -> None:
 
 
 def test_recorded_training() -> None:
-    text = run(sys.executable, "examples/recorded_training.py", "--steps", "100", "--device", "cpu")
+    text = python("examples/recorded_training.py", "--steps", "100", "--device", "cpu").stdout
     assert "gradients of the recorded launches equal wp.Tape's bit for bit" in text
     first, last = map(float, re.findall(r": ([\d.]+) -> ([\d.]+) in 100 steps", text)[0])
     assert last < 0.1 * first
@@ -77,7 +59,7 @@ def test_recorded_training() -> None:
 
 
 def test_matmul() -> None:
-    text = run(sys.executable, "examples/matmul.py", "--size", "64")
+    text = python("examples/matmul.py", "--size", "64").stdout
     found = dict(re.findall(r"^(.+) on .*: differs from NumPy by ([\d.e-]+) of", text, re.MULTILINE))
     assert set(found) == {
         *("gelu(x @ w + bias)", "gradient of x", "gradient of w", "gradient of bias", "2 a^T @ b + c / 2"),
@@ -85,7 +67,7 @@ def test_matmul() -> None:
 
 
 def test_solves() -> None:
-    text = run(sys.executable, "examples/solves.py", "--size", "70")
+    text = python("examples/solves.py", "--size", "70").stdout
     assert set(re.findall(r"^(.+) on .*: differs from NumPy by", text, re.MULTILINE)) == {"x", "gradient of y", "L"}
     assert "matrix 42 is not positive definite: its leading minor of order 8 is not positive" in text
 
@@ -104,7 +86,7 @@ runpy.run_path("examples/skip_adjoints.py", run_name="__main__")
 @pytest.mark.slow
 @pytest.mark.nightly  # Warp builds seven functions with libmathdx
 def test_skip_adjoints(tmp_path: Path) -> None:
-    text = run(sys.executable, "-c", _SKIP_ADJOINTS.format(folder=str(tmp_path)))
+    text = python("-c", _SKIP_ADJOINTS.format(folder=str(tmp_path))).stdout
     rows = re.findall(r"^(.{20})(Warp|warp_tiles) +(\d+)", text, re.MULTILINE)
     counts = {(name.strip(), who): int(count) for name, who, count in rows}
     assert counts == {
@@ -130,7 +112,7 @@ def test_the_program_of_the_readme_runs_and_prints(tmp_path: Path) -> None:
         r"^```python\n(import numpy.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
     )
     (tmp_path / "program.py").write_text(program)
-    assert run(sys.executable, str(tmp_path / "program.py")).splitlines()[-1] == "16.0"
+    assert python(tmp_path / "program.py").stdout.splitlines()[-1] == "16.0"
     (shown,) = re.findall(r"^```\n(module .*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     (module,) = json.loads(printed("plan", "--json", tmp_path / "program.py"))["modules"]
     title, *cells = shown.splitlines()
@@ -172,5 +154,9 @@ def test_the_readmes_first_command_in_a_clean_copy(tmp_path: Path) -> None:
             shutil.copy2(ROOT / name, target)
     outside = {"PYTHONPATH": "", "WARP_CACHE_PATH": str(tmp_path / "w"), "WARP_TILES_CACHE_DIR": str(tmp_path / "t")}
     outside["PIP_COMPILE"] = "0"  # most modules of the packages are never imported
-    text = run("bash", "-c", readme_commands()[0], cwd=tmp_path, **outside)
-    assert "largest error" in text
+    done = subprocess.run(
+        ["bash", "-c", readme_commands()[0]],
+        cwd=tmp_path, env={**os.environ, **outside}, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    assert "largest error" in done.stdout

@@ -5,10 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ import pytest
 import yaml
 
 import warp_tiles
+from tests.interpreter import python
 from tests.test_docs import anchors
 from tools import notebook, site
 from tools.project import ROOT, pyproject
@@ -155,12 +153,9 @@ def test_the_page_of_the_tutorial_has_its_cells() -> None:
 @pytest.mark.slow
 def test_the_cells_run_without_a_gpu_and_print_what_the_notebook_shows(tmp_path: Path) -> None:
     (tmp_path / "tutorial.py").write_text(notebook.as_script())
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(tmp_path)}
+    environment = {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(tmp_path)}
     environment |= {"WARP_CACHE_PATH": str(tmp_path / "kernels"), "WARP_TILES_CACHE_DIR": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [sys.executable, "tutorial.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
+    done = python("tutorial.py", folder=tmp_path, **environment)
     assert "RuntimeWarning" not in done.stderr
     shown = "".join(printed for _, _, printed in notebook.cells()).splitlines()
     hashes_differ = [line for line in shown if ".cubin:" in line]  # between versions of Warp and of the compiler
@@ -174,11 +169,7 @@ def test_the_site_is_built_strictly(tmp_path: Path) -> None:
     missing = [name for name in ("mkdocs", "material", "mkdocstrings") if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"{', '.join(missing)} not installed (extra 'docs'); `nox -s docs` builds the site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
-        cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    python("-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site", NO_MKDOCS_2_WARNING="1")
     reference = (tmp_path / "site" / "api.html").read_text("utf-8")
     assert [name for name in documented() if not re.search(rf'id="warp_tiles\.(api\.)?{name}"', reference)] == []
     assert "Plan a Warp module without building anything" in reference, "the function, not the package of its name"

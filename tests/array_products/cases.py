@@ -34,6 +34,11 @@ def on(values: Values, dtype: Any = wp.float32, device: str = CPU, **options: An
     )
 
 
+def zeros(*shape: int, dtype: Any = wp.float32) -> Any:
+    """A Warp array of zeros on the CPU."""
+    return wp.zeros(shape, dtype=dtype, device=CPU)
+
+
 def values_of(array: Any) -> Values:
     """The elements of an array, also of bfloat16, which NumPy lacks."""
     if array.dtype is not wp.bfloat16:

@@ -17,12 +17,13 @@ from warp_tiles import settings
 from warp_tiles._warp.intercept import collected_products, intercepted, note_product
 from warp_tiles.array_products import answers
 from warp_tiles.array_products.arguments import checked
-from warp_tiles.array_products.call import MatmulCall, View, contiguous
+from warp_tiles.array_products.call import Bias, MatmulCall, View, contiguous
 from warp_tiles.array_products.kernels import tile_kernel
 from warp_tiles.array_products.prepared import answered, kept, kernel_of
 from warp_tiles.gemm.main_loop import LoopAnswer
 from warp_tiles.gemm.matmul import answer_of, candidates, choose_matmul
 from warp_tiles.gemm.matmul_question import MatmulAnswer, MatmulConfig, MatmulProblem
+from warp_tiles.gemm.pipeline import PipelineOverrides
 
 PROBLEM = MatmulProblem(4096, 128, 1024, 1, "float16", "float16", "float16")
 CONFIG = MatmulConfig(64, 64, 128, 128, 2, 4)
@@ -69,7 +70,7 @@ def test_a_product_in_words(options: dict[str, Any], text: str) -> None:
 
 
 def test_its_reason_names_the_gpu_and_who_decided() -> None:
-    setting = answer_of(PROBLEM, CONFIG, 90, 132, gpu="GPU", pipeline=warp_tiles_pipeline("mma"))
+    setting = answer_of(PROBLEM, CONFIG, 90, 132, gpu="GPU", pipeline=PipelineOverrides.parse("mma"))
     found = [RECORDED, ESTIMATED, replace(ESTIMATED, gpu=""), setting, answer_of(PROBLEM, CONFIG, 90, 132, gpu="GPU")]
     texts = [one.reason for one in found]
     assert len(set(texts)) == 5
@@ -79,10 +80,6 @@ def test_its_reason_names_the_gpu_and_who_decided() -> None:
     assert [one.decided_by for one in found[3:]] == ["setting", "search"]
     without = answer_of(PROBLEM, CONFIG, 90, 132, gpu="GPU", pipeline="warp_tiles is not enabled")
     assert without.reason.endswith("no stages: warp_tiles is not enabled")
-
-
-def warp_tiles_pipeline(text: str) -> Any:
-    return answers.PipelineOverrides.parse(text)
 
 
 def test_json() -> None:
@@ -112,7 +109,7 @@ def test_a_kernel_is_built_as_the_answer_says(arch: int, dtype: Any, options: di
         a,
         contiguous(dtype, (1, k, n)),
         contiguous(dtype, (1, m, n)),
-        answers_bias() if options.get("has_bias") else None,
+        Bias("float32", 4) if options.get("has_bias") else None,
         tf32=options.get("tf32", False),
         split_operand="a" if options.get("split") else None,
     )
@@ -132,12 +129,6 @@ def test_a_kernel_is_built_as_the_answer_says(arch: int, dtype: Any, options: di
         loop.registers,
         loop.resident_blocks,
     )
-
-
-def answers_bias() -> Any:
-    from warp_tiles.array_products.call import Bias
-
-    return Bias("float32", 4)
 
 
 # ---- plans of scripts

@@ -9,14 +9,9 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.array_products.cases import CPU, integers, on, square
+from tests.array_products.cases import CPU, integers, on, square, zeros
 from warp_tiles import MatmulError
 from warp_tiles.array_products import prepared
-
-
-def zeros(*shape: int, dtype: Any = wp.float32) -> Any:
-    return wp.zeros(shape, dtype=dtype, device=CPU)
-
 
 A, B = zeros(3, 4), zeros(4, 5)
 

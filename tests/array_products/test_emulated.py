@@ -27,9 +27,13 @@ def negated(x: float):
     return -x
 
 
-def emulated(machine: Machine, kernel: Any, folder: Path) -> EmulatedKernels:  # noqa: F811
+def launched(machine: Machine, kernel: Any, folder: Path, blocks: int, arguments: list[Any]) -> dict[str, Any]:  # noqa: F811
+    """The arrays after a launch of a kernel."""
     wp.set_module_options({"block_dim": THREADS}, module=kernel.module)
-    return EmulatedKernels(machine, generate(kernel.module, folder, 90, THREADS))
+    kernels = EmulatedKernels(machine, generate(kernel.module, folder / "m", 90, THREADS))
+    outcome = kernels.forward(kernel, (blocks,), arguments)
+    assert outcome.error == ""
+    return outcome.arrays
 
 
 def key(epilogue: Epilogue | None, **options: Any) -> TileKernel:
@@ -57,11 +61,9 @@ def test_an_epilogue_of_the_previous_c(machine: Machine, tmp_path: Path, out: st
     kernel = tile_kernel(key(epilogue, b_transposed=True))
     a, b, c, bias = integers(1, M, K, most=1), integers(2, K, N, most=1), integers(3, M, N), integers(4, N)
     arrays = [values.astype(np.float16)[None] for values in (a, np.ascontiguousarray(b.T))]
-    outcome = emulated(machine, kernel, tmp_path / "m").forward(
-        kernel, (4,), [*counts(K), 2.0, 0.5, *arrays, c.astype(out)[None], bias.astype(np.float32), *unused()]
-    )
-    assert outcome.error == ""
-    assert np.array_equal(outcome.arrays["C"][0], -(2 * (a @ b) + 0.5 * c + bias))
+    given = [*counts(K), 2.0, 0.5, *arrays, c.astype(out)[None], bias.astype(np.float32), *unused()]
+    found = launched(machine, kernel, tmp_path, 4, given)
+    assert np.array_equal(found["C"][0], -(2 * (a @ b) + 0.5 * c + bias))
 
 
 def test_rounded_sums_of_wide_tiles(machine: Machine, tmp_path: Path) -> None:  # noqa: F811
@@ -70,11 +72,8 @@ def test_rounded_sums_of_wide_tiles(machine: Machine, tmp_path: Path) -> None:  
     a, b = integers(1, M, K, most=1), integers(2, K, columns, most=1)
     arrays = [values.astype(np.float16)[None] for values in (a, b)]
     c, none = np.full((1, M, columns), np.nan, dtype=np.float16), np.zeros(1, dtype=np.float16)
-    outcome = emulated(machine, kernel, tmp_path / "m").forward(
-        kernel, (4,), [*counts(K)[:1], *raster_arguments(2, 2, 2, 1), 1.0, 0.0, *arrays, c, none, *unused()]
-    )
-    assert outcome.error == ""
-    assert np.array_equal(outcome.arrays["C"][0], a @ b)
+    given = [*counts(K)[:1], *raster_arguments(2, 2, 2, 1), 1.0, 0.0, *arrays, c, none, *unused()]
+    assert np.array_equal(launched(machine, kernel, tmp_path, 4, given)["C"][0], a @ b)
 
 
 def test_slices_of_a_batch_and_their_sum(machine: Machine, tmp_path: Path) -> None:  # noqa: F811
@@ -84,13 +83,9 @@ def test_slices_of_a_batch_and_their_sum(machine: Machine, tmp_path: Path) -> No
     stored = np.ascontiguousarray(a.transpose(0, 2, 1)).astype(np.float16)
     sums = np.full((batch * slices, M, N), np.nan, dtype=np.float32)
     none = np.zeros(N, dtype=np.float32)
-    outcome = emulated(machine, kernel, tmp_path / "m").forward(
-        kernel,
-        (batch * 4 * slices,),
-        [*counts(K, slices), 1.0, 0.0, stored, b.astype(np.float16), sums, none, *unused()],
-    )
-    assert outcome.error == ""
-    assert np.array_equal(outcome.arrays["C"].reshape(batch, slices, M, N).sum(1), a @ b)
+    given = [*counts(K, slices), 1.0, 0.0, stored, b.astype(np.float16), sums, none, *unused()]
+    found = launched(machine, kernel, tmp_path, batch * 4 * slices, given)
+    assert np.array_equal(found["C"].reshape(batch, slices, M, N).sum(1), a @ b)
 
 
 @pytest.mark.parametrize("epilogue", [False, True], ids=["plain", "epilogue"])
@@ -102,18 +97,14 @@ def test_the_last_block_of_a_tile_adds_the_slices(machine: Machine, tmp_path: Pa
     c, bias = integers(3, M, N), integers(4, N)
     old = np.repeat(c[None], batch, axis=0).astype(last.out)
     sums = np.full((batch * 4 * slices, *TILE[:2]), np.nan, dtype=np.float32)
-    outcome = emulated(machine, kernel, tmp_path / "m").forward(
-        kernel,
-        (batch * 4 * slices,),
-        [
-            *(*counts(K, slices), 0.5 if epilogue else 1.0, 0.25),
-            *(a.astype(np.float16), b.astype(np.float16), old, bias.astype(np.float32)),
-            *(np.full(1, 4.0, dtype=np.float32), sums, np.zeros(batch * 4, dtype=np.int32)),
-        ],
-    )
-    assert outcome.error == ""
-    assert np.array_equal(outcome.arrays["C"], -(2 * (a @ b) + 0.25 * c + bias) if epilogue else a @ b)
-    assert not outcome.arrays["Arrived"].any()
+    given = [
+        *(*counts(K, slices), 0.5 if epilogue else 1.0, 0.25),
+        *(a.astype(np.float16), b.astype(np.float16), old, bias.astype(np.float32)),
+        *(np.full(1, 4.0, dtype=np.float32), sums, np.zeros(batch * 4, dtype=np.int32)),
+    ]
+    found = launched(machine, kernel, tmp_path, batch * 4 * slices, given)
+    assert np.array_equal(found["C"], -(2 * (a @ b) + 0.25 * c + bias) if epilogue else a @ b)
+    assert not found["Arrived"].any()
 
 
 @pytest.mark.parametrize("in_parts", ["a", "b"])
@@ -131,11 +122,8 @@ def test_an_operand_in_parts(machine: Machine, tmp_path: Path, in_parts: str, tr
         for parts in stored.values()
     ]
     c, none = np.full((1, M, N), np.nan, dtype=np.float32), np.zeros(N, dtype=np.float32)
-    outcome = emulated(machine, kernel, tmp_path / "m").forward(
-        kernel, (4,), [*counts(K), 1.0, 0.0, *arrays, c, none, *unused()]
-    )
-    assert outcome.error == ""
-    assert np.array_equal(outcome.arrays["C"][0], sum(stored["a"]) @ sum(stored["b"]))
+    found = launched(machine, kernel, tmp_path, 4, [*counts(K), 1.0, 0.0, *arrays, c, none, *unused()])
+    assert np.array_equal(found["C"][0], sum(stored["a"]) @ sum(stored["b"]))
 
 
 @pytest.mark.parametrize(
@@ -168,10 +156,6 @@ def test_types(
     a, b = integers(1, M, K, most=1), integers(2, K, N, most=1)
     stored = [np.ascontiguousarray(values.T if transposed else values)[None] for values in (a, b)]
     c, none = np.full((1, M, N), np.nan, dtype=result), np.zeros(N, dtype=result)
-    outcome = emulated(machine, kernel, tmp_path / "m").forward(
-        kernel,
-        (4,),
-        [*counts(K), 1.0, 0.0, stored[0].astype(a_type), stored[1].astype(b_type), c, none, *unused(sums)],
-    )
-    assert outcome.error == ""
-    assert np.array_equal(outcome.arrays["C"][0], a @ b)
+    arrays = stored[0].astype(a_type), stored[1].astype(b_type)
+    found = launched(machine, kernel, tmp_path, 4, [*counts(K), 1.0, 0.0, *arrays, c, none, *unused(sums)])
+    assert np.array_equal(found["C"][0], a @ b)

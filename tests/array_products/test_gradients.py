@@ -16,6 +16,8 @@ from warp_tiles.array_products import prepared as prepared_module
 from warp_tiles.array_products.prepared import PreparedMatmul
 from warp_tiles.errors import MatmulError
 
+A, B, G = integers(1, 9, 8), integers(2, 8, 7), integers(3, 9, 7)
+
 
 def gradients(g: Values, a: Values, b: Values, alpha: float = 1.0) -> tuple[Values, Values, Values]:
     """Gradients of a, b and the bias in NumPy. ``g`` is the gradient before the epilogue."""
@@ -42,14 +44,25 @@ def backward(tape: Any, out: Any, g: Values) -> None:
     tape.backward()
 
 
+def leaves(*values: Values, dtype: Any = wp.float32) -> list[Any]:
+    """Arrays that require gradients."""
+    return [on(one, dtype, requires_grad=True) for one in values]
+
+
+def taped(g: Values, *arrays: Any, **options: Any) -> Any:
+    """The result of a product, after its backward pass on a tape with this gradient."""
+    with wp.Tape() as tape:
+        out = warp_tiles.matmul(*arrays, **options)
+    backward(tape, out, g)
+    return out
+
+
 @pytest.mark.parametrize("dtype", [wp.float16, wp.bfloat16, wp.float32, wp.float64], ids=lambda dtype: dtype.__name__)
 def test_types(dtype: Any) -> None:
     a, b, g = integers(1, 40, 20, most=1), integers(2, 20, 36, most=1), integers(3, 40, 36, most=1)
-    arrays = [on(values, dtype, requires_grad=True) for values in (a, b)]
-    with wp.Tape() as tape:
-        out = warp_tiles.matmul(*arrays)
+    arrays = leaves(a, b, dtype=dtype)
+    out = taped(g, *arrays)
     assert out.requires_grad
-    backward(tape, out, g)
     for array, expected in zip(arrays, gradients(g, a, b)):
         assert np.array_equal(values_of(array.grad), expected)
     assert not np.any(values_of(out.grad)), "as with Warp, an overwritten array has no gradient left"
@@ -57,11 +70,8 @@ def test_types(dtype: Any) -> None:
 
 def differentiated(a: Values, b: Values, g: Values, dtype: Any = wp.float16, alpha: float = 1.0) -> list[Any]:
     """The operands of a product with a float32 result, after its backward pass on a tape."""
-    arrays = [on(values, dtype, requires_grad=True) for values in (a, b)]
-    out = wp.zeros(g.shape, dtype=wp.float32, device=CPU, requires_grad=True)
-    with wp.Tape() as tape:
-        warp_tiles.matmul(*arrays, out, alpha=alpha)
-    backward(tape, out, g)
+    arrays = leaves(a, b, dtype=dtype)
+    taped(g, *arrays, wp.zeros(g.shape, dtype=wp.float32, device=CPU, requires_grad=True), alpha=alpha)
     return arrays
 
 
@@ -73,9 +83,7 @@ def test_layouts_of_a_float32_result(dtype: Any, shapes: tuple[tuple[int, ...], 
     x, y = (LAYOUTS[layout](values, dtype, requires_grad=True) for values in (a, b))
     out = LAYOUTS[layout](np.zeros((a @ b).shape), requires_grad=True)
     g = integers(3, *out.shape) + 0.5
-    with wp.Tape() as tape:
-        warp_tiles.matmul(x, y, out)
-    backward(tape, out, g)
+    taped(g, x, y, out)
     for array, expected in zip((x, y), gradients(g, a, b)):
         np.testing.assert_allclose(values_of(array.grad), expected, rtol=2.0**-8 if dtype is wp.bfloat16 else 2.0**-11)
 
@@ -146,9 +154,7 @@ def test_batches_and_layouts(a_shape: tuple[int, ...], b_shape: tuple[int, ...],
     a, b = integers(1, *a_shape), integers(2, *b_shape)
     g = integers(3, *(a @ b).shape)
     x, y = LAYOUTS[a_layout](a, requires_grad=True), LAYOUTS[b_layout](b, requires_grad=True)
-    with wp.Tape() as tape:
-        out = warp_tiles.matmul(x, y)
-    backward(tape, out, g)
+    taped(g, x, y)
     of_a, of_b, _ = gradients(g, a, b)
     assert np.array_equal(x.grad.numpy(), of_a)
     assert np.array_equal(y.grad.numpy(), of_b)
@@ -161,84 +167,74 @@ def test_options(batch: tuple[int, ...], epilogue: Any, beta: float) -> None:
     alpha = 0.125
     a, b, c = integers(1, *batch, 33, 20), integers(2, 20, 18), integers(3, *batch, 33, 18)
     bias, g = integers(4, 18), integers(5, *batch, 33, 18)
-    x, y, v, out = (on(values, requires_grad=True) for values in (a, b, bias, c))
-    with wp.Tape() as tape:
-        warp_tiles.matmul(x, y, out, alpha=alpha, beta=beta, bias=v, epilogue=epilogue)
+    x, y, v, out = leaves(a, b, bias, c)
+    taped(g, x, y, out, alpha=alpha, beta=beta, bias=v, epilogue=epilogue)
     before = alpha * (a @ b) + beta * c + bias
-    backward(tape, out, g)
     for array, expected in zip((x, y, v), gradients(slope(epilogue, before) * g, a, b, alpha)):
         np.testing.assert_allclose(array.grad.numpy(), expected, rtol=1e-4, atol=1e-3)
     np.testing.assert_allclose(out.grad.numpy(), beta * slope(epilogue, before) * g, rtol=1e-4, atol=1e-4)
 
 
 def test_gradients_are_added() -> None:
-    a, b, g = integers(1, 9, 8), integers(2, 8, 7), integers(3, 9, 7)
-    x, y, v = on(a, requires_grad=True), on(b, requires_grad=True), on(integers(4, 7), requires_grad=True)
+    x, y, v = leaves(A, B, integers(4, 7))
     for array in (x, y, v):
         array.grad.fill_(100.0)
     with wp.Tape() as tape:
         out = warp_tiles.matmul(x, y, bias=v)
-    backward(tape, out, g)
-    for array, expected in zip((x, y, v), gradients(g, a, b)):
+    backward(tape, out, G)
+    for array, expected in zip((x, y, v), gradients(G, A, B)):
         assert np.array_equal(array.grad.numpy(), 100 + expected)
     tape.zero()
     assert not any(np.any(array.grad.numpy()) for array in (x, y, v, out))
 
 
 def test_a_repeated_backward_pass_looks_its_products_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b, g = integers(1, 9, 8), integers(2, 8, 7), integers(3, 9, 7)
-    x, y = on(a, requires_grad=True), on(b, requires_grad=True)
+    x, y = leaves(A, B)
     prepare = Mock(wraps=backward_module.prepared)
     monkeypatch.setattr(backward_module, "prepared", prepare)
     with wp.Tape() as tape:
         out = warp_tiles.matmul(x, y)
     for _ in range(3):
-        backward(tape, out, g)
+        backward(tape, out, G)
         x.grad = wp.zeros_like(x)  # the next pass adds to the new array
     assert prepare.call_count == 2
-    backward(tape, out, 5 * g)
-    assert np.array_equal(x.grad.numpy(), 5 * g @ b.T)
-    assert np.array_equal(y.grad.numpy(), 8 * a.T @ g)
+    backward(tape, out, 5 * G)
+    assert np.array_equal(x.grad.numpy(), 5 * G @ B.T)
+    assert np.array_equal(y.grad.numpy(), 8 * A.T @ G)
 
 
 def test_a_modified_module_between_two_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b, g = integers(1, 9, 8), integers(2, 8, 7), integers(3, 9, 7)
-    x, y = on(a, requires_grad=True), on(b, requires_grad=True)
+    x, y = leaves(A, B)
     with wp.Tape() as tape:
         out = warp_tiles.matmul(x, y)
-    backward(tape, out, g)
+    backward(tape, out, G)
     monkeypatch.setattr(PreparedMatmul, "is_current", lambda _: False)  # as after an edit of the module
     prepare = Mock(wraps=prepared_module.prepare)
     monkeypatch.setattr(prepared_module, "prepare", prepare)
-    backward(tape, out, g)
+    backward(tape, out, G)
     assert prepare.call_count == 2
-    assert np.array_equal(x.grad.numpy(), 2 * g @ b.T)
+    assert np.array_equal(x.grad.numpy(), 2 * G @ B.T)
 
 
 def test_only_required_gradients_are_computed() -> None:
-    a, b, g = integers(1, 9, 8), integers(2, 8, 7), integers(3, 9, 7)
-    x, y = on(a), on(b, requires_grad=True)
-    with wp.Tape() as tape:
-        out = warp_tiles.matmul(x, y)
-    backward(tape, out, g)
+    x, y = on(A), on(B, requires_grad=True)
+    taped(G, x, y)
     assert x.grad is None
-    assert np.array_equal(y.grad.numpy(), a.T @ g)
+    assert np.array_equal(y.grad.numpy(), A.T @ G)
 
 
 def test_nothing_is_recorded_without_gradients() -> None:
     with wp.Tape() as tape:
-        out = warp_tiles.matmul(on(integers(1, 9, 8)), on(integers(2, 8, 7)))
+        out = warp_tiles.matmul(on(A), on(B))
     assert not out.requires_grad
     assert tape.launches == []
-    assert not warp_tiles.matmul(on(integers(1, 9, 8), requires_grad=True), on(integers(2, 8, 7))).requires_grad
+    assert not warp_tiles.matmul(on(A, requires_grad=True), on(B)).requires_grad
 
 
 def test_one_array_as_both_operands() -> None:
     a, g = integers(1, 9, 9), integers(2, 9, 9)
     x = on(a, requires_grad=True)
-    with wp.Tape() as tape:
-        out = warp_tiles.matmul(x, x)
-    backward(tape, out, g)
+    taped(g, x, x)
     assert np.array_equal(x.grad.numpy(), g @ a.T + a.T @ g)
 
 
@@ -248,80 +244,58 @@ def test_a_chain_with_launches_of_warp() -> None:
         i, j = wp.tid()
         wp.atomic_add(loss, 0, values[i, j])
 
-    a, b, c = integers(1, 9, 8), integers(2, 8, 7), integers(3, 7, 6)
-    x, y, z = (on(values, requires_grad=True) for values in (a, b, c))
+    c = integers(3, 7, 6)
+    x, y, z = leaves(A, B, c)
     loss = wp.zeros(1, dtype=float, device=CPU, requires_grad=True)
     with wp.Tape() as tape:
         out = warp_tiles.matmul(warp_tiles.matmul(x, y), z)
         wp.launch(total, dim=out.shape, inputs=[out], outputs=[loss], device=CPU)
     tape.backward(loss)
     g = np.ones((9, 6))
-    assert np.array_equal(x.grad.numpy(), g @ c.T @ b.T)
-    assert np.array_equal(y.grad.numpy(), a.T @ g @ c.T)
-    assert np.array_equal(z.grad.numpy(), (a @ b).T @ g)
+    assert np.array_equal(x.grad.numpy(), g @ c.T @ B.T)
+    assert np.array_equal(y.grad.numpy(), A.T @ g @ c.T)
+    assert np.array_equal(z.grad.numpy(), (A @ B).T @ g)
 
 
-def test_one_result_for_several_products() -> None:
-    a, b, g = integers(1, 9, 8), integers(2, 8, 7), integers(3, 9, 7)
-    first, second, y = on(a, requires_grad=True), on(2 * a, requires_grad=True), on(b, requires_grad=True)
+@pytest.mark.parametrize("beta", [0.0, 3.0], ids=["overwritten", "summed"])
+def test_one_result_of_two_products(beta: float) -> None:
+    first, second, y = leaves(A, 2 * A, B)
     out = wp.zeros((9, 7), dtype=float, device=CPU, requires_grad=True)
     with wp.Tape() as tape:
         warp_tiles.matmul(first, y, out)
-        warp_tiles.matmul(second, y, out)  # overwrites the first product
-    backward(tape, out, g)
-    assert not np.any(first.grad.numpy())
-    assert np.array_equal(second.grad.numpy(), g @ b.T)
-
-
-def test_a_sum_of_products_in_one_result() -> None:
-    a, b, g = integers(1, 9, 8), integers(2, 8, 7), integers(3, 9, 7)
-    first, second, y = on(a, requires_grad=True), on(2 * a, requires_grad=True), on(b, requires_grad=True)
-    out = wp.zeros((9, 7), dtype=float, device=CPU, requires_grad=True)
-    with wp.Tape() as tape:
-        warp_tiles.matmul(first, y, out)
-        warp_tiles.matmul(second, y, out, beta=3.0)
-    backward(tape, out, g)
-    assert np.array_equal(first.grad.numpy(), 3 * g @ b.T)
-    assert np.array_equal(second.grad.numpy(), g @ b.T)
-    assert np.array_equal(y.grad.numpy(), 3 * a.T @ g + 2 * a.T @ g)
+        warp_tiles.matmul(second, y, out, beta=beta)
+    backward(tape, out, G)
+    assert np.array_equal(first.grad.numpy(), beta * G @ B.T)
+    assert np.array_equal(second.grad.numpy(), G @ B.T)
+    assert np.array_equal(y.grad.numpy(), beta * A.T @ G + 2 * A.T @ G)
 
 
 def test_a_retained_gradient() -> None:
-    x, y = on(integers(1, 9, 8), requires_grad=True), on(integers(2, 8, 7), requires_grad=True)
-    g = integers(3, 9, 7)
     with wp.Tape() as tape:
-        out = warp_tiles.matmul(x, y)
+        out = warp_tiles.matmul(*leaves(A, B))
     out.retain_grad = True
-    backward(tape, out, g)
-    assert np.array_equal(out.grad.numpy(), g)
+    backward(tape, out, G)
+    assert np.array_equal(out.grad.numpy(), G)
 
 
 def test_a_result_whose_columns_are_contiguous() -> None:
-    a, b, g = integers(1, 9, 8), integers(2, 8, 7), integers(3, 9, 7)
-    x, y, bias = on(a, requires_grad=True), on(b, requires_grad=True), on(integers(4, 7), requires_grad=True)
+    x, y, bias = leaves(A, B, integers(4, 7))
     out = transposed(np.zeros((9, 7)), requires_grad=True)
-    with wp.Tape() as tape:
-        warp_tiles.matmul(x, y, out, bias=bias, epilogue=square)
-    before = a @ b + bias.numpy()
-    backward(tape, out, g)
+    taped(G, x, y, out, bias=bias, epilogue=square)
+    before = A @ B + bias.numpy()
     assert np.array_equal(out.numpy(), before**2)
-    for array, expected in zip((x, y, bias), gradients(slope(square, before) * g, a, b)):
+    for array, expected in zip((x, y, bias), gradients(slope(square, before) * G, A, B)):
         assert np.array_equal(array.grad.numpy(), expected)
 
 
 def test_gradients_of_many_rows_of_a_bias() -> None:
     g = integers(1, 3, 700, 5)
-    x, y, bias = on(np.zeros((3, 700, 2))), on(np.zeros((2, 5))), on(np.zeros(5), requires_grad=True)
-    with wp.Tape() as tape:
-        out = warp_tiles.matmul(x, y, bias=bias)
-    backward(tape, out, g)
+    bias = on(np.zeros(5), requires_grad=True)
+    taped(g, on(np.zeros((3, 700, 2))), on(np.zeros((2, 5))), bias=bias)
     assert np.array_equal(bias.grad.numpy(), g.sum((0, 1)))
 
 
 def test_gradients_without_k() -> None:
-    x, y = (on(np.zeros(shape), requires_grad=True) for shape in ((3, 0), (0, 4)))
-    bias = on(np.zeros(4), requires_grad=True)
-    with wp.Tape() as tape:
-        out = warp_tiles.matmul(x, y, bias=bias)
-    backward(tape, out, np.ones((3, 4)))
+    x, y, bias = leaves(np.zeros((3, 0)), np.zeros((0, 4)), np.zeros(4))
+    taped(np.ones((3, 4)), x, y, bias=bias)
     assert np.array_equal(bias.grad.numpy(), np.full(4, 3.0))

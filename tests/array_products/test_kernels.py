@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +11,7 @@ import warp as wp
 from hypothesis import strategies as st
 
 from tests.array_products.cases import cube, square
+from tests.interpreter import python
 from warp_tiles.array_products.kernels import (
     Epilogue,
     TileKernel,
@@ -25,8 +22,6 @@ from warp_tiles.array_products.kernels import (
     tile_kernel,
     tile_position,
 )
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def key(epilogue: Epilogue | None = None, **options: Any) -> TileKernel:
@@ -83,11 +78,7 @@ def test_names_are_the_same_in_each_process() -> None:
     )
     found = []
     for seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}
-        done = subprocess.run(
-            [sys.executable, "-c", code, seed], cwd=ROOT, env=environment, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
+        done = python("-c", code, seed, PYTHONHASHSEED=seed)
         found.append(done.stdout.splitlines()[-1])
     assert found[0] == found[1]
     assert len(set(found[0].split())) == len(KEYS)

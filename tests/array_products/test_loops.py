@@ -27,17 +27,13 @@ def loop_of(key: TileKernel, threads: int, arch: int = 90) -> dict[str, Any]:
     return dict(loop)
 
 
-def tile_of(config: MatmulConfig) -> tuple[int, int, int]:
-    return config.tile_m, config.tile_n, config.tile_k
-
-
 def tiles(dtype: Any, arch: int = 90) -> list[MatmulConfig]:
     """All tiles that the chooser can choose."""
     sizes = (16, 48, 4096)
     problems = [
         MatmulProblem(m, n, k, a=dtype, b=dtype, out=dtype) for m, n, k in itertools.product(sizes, sizes, (16, 4096))
     ]
-    found = {tile_of(config): config for one in problems for config in candidates(one, arch, 132)}
+    found = {config.tile: config for one in problems for config in candidates(one, arch, 132)}
     return list(found.values())
 
 
@@ -58,7 +54,7 @@ def epilogues(dtype: Any) -> dict[str, Epilogue | None]:
 def test_every_epilogue_and_layout(dtype: Any, name: str) -> None:
     for a_transposed, b_transposed in itertools.product((False, True), repeat=2):
         key = TileKernel(
-            dtype, dtype, tile_of(LARGE), a_transposed, b_transposed, False, epilogues(dtype)[name],
+            dtype, dtype, LARGE.tile, a_transposed, b_transposed, False, epilogues(dtype)[name],
             scaled=name != "plain",
         )  # fmt: skip
         loop = loop_of(key, LARGE.threads)
@@ -73,7 +69,7 @@ def test_every_tile(dtype: Any, arch: int) -> None:
     for number, config in enumerate(tiles(dtype, arch)):
         layout = bool(number % 2), bool(number % 3)
         loop = loop_of(
-            TileKernel(dtype, dtype, tile_of(config), *layout, False, Epilogue(dtype, bias=dtype)),
+            TileKernel(dtype, dtype, config.tile, *layout, False, Epilogue(dtype, bias=dtype)),
             config.threads,
             arch,
         )
@@ -87,15 +83,15 @@ def test_every_tile(dtype: Any, arch: int) -> None:
 )
 def test_loops_of_other_types_load_ahead(dtype: Any, tf32: bool, b_transposed: bool) -> None:
     question = MatmulProblem(4096, 4096, 4096, a=dtype, b=dtype, out=dtype, tf32=tf32, b_transposed=b_transposed)
-    for config in {tile_of(config): config for config in candidates(question, 90, 132)}.values():
+    for config in {config.tile: config for config in candidates(question, 90, 132)}.values():
         epilogue = Epilogue(dtype, sums=dtype)
-        loop = loop_of(TileKernel(dtype, dtype, tile_of(config), False, b_transposed, tf32, epilogue), config.threads)
+        loop = loop_of(TileKernel(dtype, dtype, config.tile, False, b_transposed, tf32, epilogue), config.threads)
         small = tf32 and (config.tile_m, config.tile_n) == (32, 32)  # 128 threads share too few of its sums
         assert loop["state"] in ("pipelined", *(["register_accumulators"] if small else [])), (config, loop)
 
 
 def test_kernels_without_adjoints_and_without_unused_functions() -> None:
-    key = TileKernel("float16", "float16", tile_of(LARGE), False, False, False, Epilogue("float16"))
+    key = TileKernel("float16", "float16", LARGE.tile, False, False, False, Epilogue("float16"))
     plan = warp_tiles.plan(tile_kernel(key).module, arch=90, block_dim=256)
     assert [(variant.role.value, variant.provider) for variant in plan.variants if variant.needed] == [
         ("forward", "stages")

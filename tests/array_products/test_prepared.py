@@ -11,10 +11,11 @@ import warp as wp
 
 from tests.array_products.cases import CPU, LAYOUTS, integers, on, square, transposed, values_of
 from warp_tiles.array_products.arguments import checked
-from warp_tiles.array_products.call import MatmulCall, View, contiguous, operand_views, view_of
+from warp_tiles.array_products.call import MatmulCall, View, aligned_view, contiguous, view_of
 from warp_tiles.array_products.prepared import padded_copy, prepare
 from warp_tiles.gemm.matmul_question import MatmulConfig
 
+COPIES = MatmulConfig(16, 32, 16, 1, 1, 2, True, True)
 TYPES = {"float16": wp.float16, "bfloat16": wp.bfloat16, "float32": wp.float32, "float64": wp.float64}
 
 
@@ -50,9 +51,9 @@ def test_the_alignment_of_lines(operand: View, alignment: int) -> None:
 def test_a_copy_has_aligned_lines_and_the_same_elements(dtype: str, layout: str, shape: tuple[int, ...]) -> None:
     values = integers(1, *shape)
     array = LAYOUTS[layout](values, TYPES[dtype])
-    copy = padded_copy(view_of(array, dtype), 1, wp.get_device(CPU))
+    copy = padded_copy(view_of(array), 1, wp.get_device(CPU))
     assert copy.view.line_alignment == 16
-    assert copy.view.is_transposed == view_of(array, dtype).is_transposed
+    assert copy.view.is_transposed == view_of(array).is_transposed
     memory = wp.full(copy.size_bytes, 255, dtype=wp.uint8, device=CPU)
     copy.launch.run_at((array.ptr, memory.ptr))
     strides = copy.view.strides if len(shape) == 3 else copy.view.strides[1:]
@@ -65,8 +66,8 @@ def test_the_alignment_of_the_first_element(gap: int) -> None:
     whole = wp.zeros(64 + gap, dtype=wp.float16, device=CPU)
     assert whole.ptr % 16 == 0
     part = wp.array(ptr=whole.ptr + 2 * gap, dtype=wp.float16, shape=(8, 8), device=CPU)
-    assert operand_views(part, part, "float16", 1)[0].line_alignment == (min(16, 2 * gap) if gap else 16)
-    assert view_of(part, "float16").line_alignment == 16
+    assert aligned_view(part).line_alignment == (min(16, 2 * gap) if gap else 16)
+    assert view_of(part).line_alignment == 16
 
 
 @pytest.mark.parametrize("copies", [(True, False), (False, True), (True, True)], ids=str)
@@ -86,8 +87,7 @@ def test_products_of_copies(
 
 def test_nothing_is_copied_without_k() -> None:
     a, b = on(integers(1, 8, 7))[:, 0:0], on(integers(2, 8, 9))[0:0]
-    config = MatmulConfig(16, 32, 16, 1, 1, 2, True, True)
-    assert np.array_equal(run(config, a, b, on(np.full((8, 9), np.nan))), np.zeros((8, 9)))
+    assert np.array_equal(run(COPIES, a, b, on(np.full((8, 9), np.nan))), np.zeros((8, 9)))
 
 
 @pytest.mark.parametrize("is_summed", [True, False], ids=["summed", "batch"])
@@ -100,18 +100,11 @@ def test_operands_in_parts_are_copied_whole(name: str, is_summed: bool) -> None:
     arrays = {key: on(np.concatenate([found, rest]) if key == name else found) for key, found in values.items()}
     expected = np.matmul(*(found + rest if key == name else found for key, found in values.items()))
     out = on(np.full(expected[0].shape if is_summed else expected.shape, np.nan))
-    views = (contiguous("float32", shapes["a"]), contiguous("float32", shapes["b"]), view_of(out, "float32"))
+    views = (contiguous("float32", shapes["a"]), contiguous("float32", shapes["b"]), view_of(out))
     call = MatmulCall(*views, summed=is_summed, split_operand=name)
-    product = prepare(call, wp.get_device(CPU), MatmulConfig(16, 32, 16, 1, 1, 2, True, True))
+    product = prepare(call, wp.get_device(CPU), COPIES)
     product.run(arrays["a"].ptr, arrays["b"].ptr, out.ptr, None, 1.0, 0.0)
     assert np.array_equal(out.numpy(), expected.sum(0) if is_summed else expected)
-
-
-def test_a_result_whose_columns_are_contiguous() -> None:
-    """A and B are exchanged, and so are their copies."""
-    a, b = integers(1, 50, 33), integers(2, 33, 70)
-    out = LAYOUTS["columns"](np.full((50, 70), np.nan))
-    assert np.array_equal(run(MatmulConfig(16, 32, 16, 1, 1, 2, True, True), on(a), on(b), out), a @ b)
 
 
 # ---- Slices of K, groups of rows, tiles that matrices do not fill
@@ -142,9 +135,11 @@ def test_slices_with_every_option() -> None:
     assert np.array_equal(found, (0.25 * (a @ b) + 2 * c + bias) ** 2)
 
 
-def test_slices_of_a_result_whose_columns_are_contiguous() -> None:
-    a, b = integers(1, 50, 100), integers(2, 100, 70)
-    assert np.array_equal(run(SPLIT, on(a), on(b), transposed(np.zeros((50, 70)))), a @ b)
+@pytest.mark.parametrize("config", [SPLIT, COPIES], ids=["slices", "copies"])
+def test_a_result_whose_columns_are_contiguous(config: MatmulConfig) -> None:
+    """A and B are exchanged, and so are their copies."""
+    a, b = integers(1, 50, 99), integers(2, 99, 70)
+    assert np.array_equal(run(config, on(a), on(b), transposed(np.full((50, 70), np.nan))), a @ b)
 
 
 @pytest.mark.parametrize("group", [1, 2, 3, 7, 100])

@@ -48,7 +48,7 @@ def test_a_kernel_needs_no_more_than_there_is(name: str, arch: int, main_loop: s
         TileKernel(
             problem.a,
             problem.b,
-            (config.tile_m, config.tile_n, config.tile_k),
+            config.tile,
             problem.a_transposed,
             problem.b_transposed,
             tf32=problem.tf32,

@@ -10,7 +10,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.array_products.cases import LAYOUTS, Values, on, values_of
+from tests.array_products.cases import LAYOUTS, Values, on, values_of, zeros
 from tests.array_products.solve_cases import (
     cholesky_gradient,
     factor_of,
@@ -227,10 +227,6 @@ def test_only_one_operand_has_a_gradient() -> None:
 
 
 # ---- errors
-
-
-def zeros(*shape: int, dtype: Any = F32) -> Any:
-    return wp.zeros(shape, dtype=dtype, device="cpu")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.emulator.gemm import operand
 from warp_tiles.gemm.choose import candidates, choose, cost
 from warp_tiles.gemm.matmul import cost_us
 from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
-from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, Operand, Precision
+from warp_tiles.gemm.problem import DType, GemmProblem, Precision, dense_operand
 from warp_tiles.gemm.tile_config import TileConfig, accumulators_per_thread, registers, transposed
 
 
@@ -120,14 +120,10 @@ def product(
     precision: Precision = "default",
 ) -> GemmProblem:
     """A product of dense operands. ``layouts`` has ``r`` for row-major and ``c`` for column-major A, B and C."""
-
-    def dense(rows: int, columns: int, letter: str, dtype: DType) -> Operand:
-        line = columns if letter == "r" else rows
-        alignment = next(size for size in (16, 8, 4, 2) if line * DTYPE_BYTES[dtype] % size == 0)
-        return operand(dtype, letter == "r", line, alignment)
-
     sizes = (m, k), (k, n), (m, n)
-    a, b, c = (dense(*size, letter, dtype) for size, letter, dtype in zip(sizes, layouts, dtypes))
+    a, b, c = (
+        dense_operand(dtype, *size, transposed=letter == "c") for size, letter, dtype in zip(sizes, layouts, dtypes)
+    )
     return GemmProblem(m, n, k, a, b, c, precision, threads, arch)
 
 

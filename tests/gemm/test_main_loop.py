@@ -55,6 +55,10 @@ def tf32(m: int, n: int, k: int, threads: int, layout: str, arch: int = 90) -> G
     return variant_of(m, n, k, threads, arch, "float32", layout=layout, precision="tf32")
 
 
+def fp32(m: int, n: int, k: int, threads: int, layout: str) -> GemmProblem:
+    return variant_of(m, n, k, threads, dtype="float32", layout=layout)
+
+
 def fp64(m: int, n: int, k: int, threads: int, arch: int = 90) -> GemmProblem:
     return variant_of(m, n, k, threads, arch, "float64", "float64")
 
@@ -97,6 +101,7 @@ def loop_of(
         (variant_of(16, 64, 128, 128, layout="cc"), MmaPlan("wgmma", 1, 1, 8, swapped=True)),
         (variant_of(80, 128, 32, 128, dtype="bfloat16"), MmaPlan("wgmma", 1, 1, 80, swapped=True)),
         (variant_of(48, 128, 32, 256), MmaPlan("wgmma", 1, 2, 24, swapped=True)),  # each group has 64 columns
+        (variant_of(32, 128, 64, 256), MmaPlan("wgmma", 1, 2, 16, swapped=True)),
         (variant_of(32, 64, 32, 256), MmaPlan("wgmma", 2, 1, 8, swapped=True)),  # and here 16 rows
         (variant_of(32, 64, 32, 256, layout="cr"), MmaPlan("mma_m16n8k16", 2, 4, 8)),  # panels of A have 32 rows
         (variant_of(96, 64, 32, 256, layout="cr"), MmaPlan("mma_m16n8k16", 2, 4, 24)),  # and here as well
@@ -119,22 +124,10 @@ def loop_of(
         (tf32(64, 64, 32, 64, "cr", 80), MmaPlan("mma_m16n8k8", 1, 2, 64)),
         (fp64(64, 64, 16, 128), MmaPlan("mma_m16n8k8", 2, 2, 64)),
         (fp64(64, 64, 16, 128, 80), MmaPlan("mma_m8n8k4", 2, 2, 64)),
-        (
-            variant_of(128, 128, 16, 256, dtype="float32", layout="rc"),
-            MmaPlan("fma", 2, 4, 64, lanes_m=8, operands=128),
-        ),
-        (
-            variant_of(64, 64, 16, 64, dtype="float32", layout="cc"),
-            MmaPlan("fma", 1, 2, 64, lanes_m=8, operands=80),
-        ),
-        (
-            variant_of(128, 128, 16, 128, dtype="float32", layout="cr"),
-            MmaPlan("fma", 2, 2, 128, lanes_m=4, operands=48),
-        ),
-        (
-            variant_of(128, 128, 64, 128, dtype="float32", layout="cr"),
-            MmaPlan("fma", 2, 2, 128, lanes_m=4, operands=48),
-        ),
+        (fp32(128, 128, 16, 256, "rc"), MmaPlan("fma", 2, 4, 64, lanes_m=8, operands=128)),
+        (fp32(64, 64, 16, 64, "cc"), MmaPlan("fma", 1, 2, 64, lanes_m=8, operands=80)),
+        (fp32(128, 128, 16, 128, "cr"), MmaPlan("fma", 2, 2, 128, lanes_m=4, operands=48)),
+        (fp32(128, 128, 64, 128, "cr"), MmaPlan("fma", 2, 2, 128, lanes_m=4, operands=48)),
     ],
 )
 def test_instruction_and_grid(variant: GemmProblem, expected: MmaPlan) -> None:
@@ -144,7 +137,7 @@ def test_instruction_and_grid(variant: GemmProblem, expected: MmaPlan) -> None:
 @pytest.mark.parametrize(
     ("variant", "reason"),
     [
-        (variant_of(32, 32, 32, 128, dtype="float32", layout="cr"), "128 threads cannot share 32x32x32"),
+        (fp32(32, 32, 32, 128, "cr"), "128 threads cannot share 32x32x32"),
         (fp64(128, 128, 16, 128), "128x128x16 needs 256 accumulators of a thread, which has room for 199"),
         (variant_of(64, 64, 16, 64, dtype="float32", result="float64"), "a row-major C of float32"),
         (variant_of(64, 64, 64, 128, result="float16"), "a row-major C of float32"),
@@ -196,13 +189,13 @@ def test_a_loop_beside_solvers_leaves_more_blocks_resident() -> None:
 
 @pytest.mark.parametrize(("threads", "accumulators"), [(128, "2 accumulators"), (512, "less than one accumulator")])
 def test_a_loop_beside_solvers_with_few_accumulators_has_no_stages(threads: int, accumulators: str) -> None:
-    variant = variant_of(16, 16, 16, threads, dtype="float32", layout="rc")
+    variant = fp32(16, 16, 16, threads, "rc")
     assert reason_for_double_buffers(variant, beside_solvers=True) == (
         f"with {accumulators} of a thread a loop beside a solver is slower from stages; "
         "stages gain from 4 on: use larger tiles or fewer threads"
     )
     assert reason_for_double_buffers(variant) == ""
-    assert reason_for_double_buffers(variant_of(32, 32, 32, 128, dtype="float32", layout="rc"), True) == ""
+    assert reason_for_double_buffers(fp32(32, 32, 32, 128, "rc"), True) == ""
 
 
 def test_wgmma_only_if_it_may_be_used() -> None:
@@ -210,15 +203,19 @@ def test_wgmma_only_if_it_may_be_used() -> None:
     assert found == MmaPlan("mma_m16n8k16", 2, 2, 128)
 
 
-def test_a_block_that_is_alone_keeps_products_in_flight() -> None:
-    loop = loop_of(128, 256, 64, 256)
-    assert (loop.stages, loop.in_flight, loop.per_barrier, loop.blocks) == (4, 1, 1, 1)
-    assert loop.extra_bytes == 4 * loop.stage_bytes + STAGE_ALIGNMENT - (loop.stage_bytes + 4 * 128 * 256)
-
-
-def test_two_blocks_come_before_a_fourth_stage() -> None:
-    loop = loop_of(128, 128, 64, 128)
-    assert (loop.stages, loop.in_flight, loop.per_barrier, loop.blocks) == (3, 0, 1, 2)
+@pytest.mark.parametrize(
+    ("n", "k", "threads", "stages", "in_flight", "blocks"),
+    [
+        (256, 64, 256, 4, 1, 1),  # a block that is alone keeps products in flight
+        (128, 64, 128, 3, 0, 2),  # two blocks come before a fourth stage
+        (128, 32, 128, 4, 1, 2),  # an iteration of two steps stays in flight
+    ],
+)
+def test_stages_and_products_in_flight(n: int, k: int, threads: int, stages: int, in_flight: int, blocks: int) -> None:
+    loop = loop_of(128, n, k, threads)
+    assert (loop.stages, loop.in_flight, loop.per_barrier, loop.blocks) == (stages, in_flight, 1, blocks)
+    beyond_tiles = stages * loop.stage_bytes + STAGE_ALIGNMENT - (loop.stage_bytes + 4 * 128 * n)
+    assert loop.extra_bytes == max(0, beyond_tiles)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +224,7 @@ def test_two_blocks_come_before_a_fourth_stage() -> None:
 )
 def test_the_register_limit_of_the_module(registers: int, products: int, stages: int, blocks: int) -> None:
     """64 accumulators and 32 registers of operands exceed those of two blocks of 256 threads."""
-    variant = variant_of(128, 128, 32, 256, dtype="float32", layout="cr")
+    variant = fp32(128, 128, 32, 256, "cr")
     tiles = 4 * (32 * (128 + 128) + 128 * 128)
     memory = LoopMemory(4 * 32 * (128 + 128), tiles, tiles, True)
     found = pipeline_of(variant, memory, products=products, registers=registers)
@@ -249,7 +246,7 @@ def test_the_register_limit_of_the_module(registers: int, products: int, stages:
 )
 def test_loops_by_fma_with_few_resident_blocks(m: int, n: int, k: int, threads: int, found: int | str) -> None:
     """Where double buffers are as good, few blocks that wait for their loads are not."""
-    variant = variant_of(m, n, k, threads, dtype="float32", layout="cr")
+    variant = fp32(m, n, k, threads, "cr")
     tiles = 4 * (k * (m + n) + m * n)
 
     def stages(may_double_buffer: bool) -> int | str:
@@ -269,11 +266,6 @@ def test_sums_of_all_products_decide_about_resident_blocks() -> None:
     ]
     one, four = (loop.blocks for loop in found if isinstance(loop, PipelineConfig))
     assert one > four
-
-
-def test_an_iteration_of_two_steps_stays_in_flight() -> None:
-    loop = loop_of(128, 128, 32, 128)
-    assert (loop.stages, loop.in_flight, loop.per_barrier, loop.blocks) == (4, 1, 1, 2)
 
 
 def test_mma_has_nothing_in_flight() -> None:
@@ -331,17 +323,13 @@ def test_a_bad_choice_is_named(text: str, message: str) -> None:
         PipelineOverrides.parse(text)
 
 
+@pytest.mark.parametrize(("m", "n", "accumulators", "swapped"), [(128, 256, 128, False), (32, 128, 16, True)])
 @pytest.mark.parametrize(("warps_m", "grid"), [(1, (1, 2)), (2, (2, 1))])
-def test_a_grid_can_be_chosen(warps_m: int, grid: tuple[int, int]) -> None:
-    found = staged_product(variant_of(128, 256, 64, 256), ALL, PipelineOverrides(warps_m=warps_m))
-    assert isinstance(found, MmaPlan)
-    assert (found.warps_m, found.warps_n) == grid
-
-
-@pytest.mark.parametrize(("warps_m", "grid"), [(None, (1, 2)), (1, (1, 2)), (2, (2, 1))])
-def test_a_grid_of_a_swapped_product_can_be_chosen(warps_m: int | None, grid: tuple[int, int]) -> None:
-    found = staged_product(variant_of(32, 128, 64, 256), ALL, PipelineOverrides(warps_m=warps_m))
-    assert found == MmaPlan("wgmma", *grid, 16, swapped=True)
+def test_a_grid_can_be_chosen(
+    m: int, n: int, accumulators: int, swapped: bool, warps_m: int, grid: tuple[int, int]
+) -> None:
+    found = staged_product(variant_of(m, n, 64, 256), ALL, PipelineOverrides(warps_m=warps_m))
+    assert found == MmaPlan("wgmma", *grid, accumulators, swapped=swapped)
 
 
 def test_a_grid_that_does_not_fit_is_a_reason() -> None:

@@ -349,15 +349,12 @@ def test_products_that_are_slow_without_copies(
     assert (config.copies_a, config.copies_b) == copies
 
 
-def test_a_product_of_one_step_copies_nothing() -> None:
-    config = choose_matmul(
-        MatmulProblem(17, 17, 17, 1, "float16", "float16", a_alignment=2, b_alignment=2), 90, 132
-    ).config
-    assert (config.copies_a, config.copies_b) == (False, False)
-
-
-def test_a_large_product_of_one_step_gains_nothing_from_wider_copies() -> None:
-    problem = MatmulProblem(4096, 4096, 60, 1, "float16", "float16", "float16", a_alignment=4, b_alignment=4)
+@pytest.mark.parametrize(("sizes", "out", "alignment"), [
+    ((17, 17, 17), "float32", 2),
+    ((4096, 4096, 60), "float16", 4),  # a large product gains nothing from wider copies
+])  # fmt: skip
+def test_a_product_of_one_step_copies_nothing(sizes: tuple[int, int, int], out: Any, alignment: int) -> None:
+    problem = MatmulProblem(*sizes, 1, "float16", "float16", out, a_alignment=alignment, b_alignment=alignment)
     config = choose_matmul(problem, 90, 132).config
     assert (config.copies_a, config.copies_b) == (False, False)
 

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def _no_permission(folder: Path) -> Path:
-    root = folder / "cache"
-    root.mkdir()
-    (root / "tuning" / "loop").mkdir(parents=True)
-    root.chmod(0)
-    return root
+def _with_mode(mode: int, inside: str = "") -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        root = folder / "cache"
+        (root / inside).mkdir(parents=True)
+        root.chmod(mode)
+        return root
+
+    return make
 
 
 def _below_no_permission(folder: Path) -> Path:
@@ -32,13 +34,6 @@ def _part_without_permission(name: str) -> Callable[[Path], Path]:
         return folder / "cache"
 
     return make
-
-
-def _open_to_all(folder: Path) -> Path:
-    root = folder / "cache"
-    root.mkdir()
-    root.chmod(0o777)
-    return root
 
 
 def _of_another_user(folder: Path) -> Path:
@@ -60,12 +55,6 @@ def _file(folder: Path) -> Path:
 def _loop(folder: Path) -> Path:
     (folder / "cache").symlink_to(folder / "cache")
     return folder / "cache"
-
-
-def _read_only(folder: Path) -> Path:
-    root = folder / "cache"
-    root.mkdir(mode=0o500)
-    return root
 
 
 def _link(name: str) -> Callable[[Path], Path]:
@@ -111,18 +100,18 @@ def _fifo(folder: Path) -> Path:
 
 
 STATES: dict[str, Callable[[Path], Path | str]] = {
-    "no permission": _no_permission,
+    "no permission": _with_mode(0, "tuning/loop"),
     "below a folder without permission": _below_no_permission,
     "a layout without permission": _part_without_permission("v1"),
     "tuning records without permission": _part_without_permission("tuning"),
     "facts without permission": _part_without_permission("toolchain"),
-    "open to all": _open_to_all,
+    "open to all": _with_mode(0o777),
     "of another user": _of_another_user,
     "a long name": _long_name,
     "a file in its place": _file,
     "a FIFO in its place": _fifo,
     "a link to itself": _loop,
-    "read-only": _read_only,
+    "read-only": _with_mode(0o500),
     "a link in place of the layout": _link("v1"),
     "a link in place of the records": _link("tuning"),
     "a link in place of the facts": _link("toolchain"),

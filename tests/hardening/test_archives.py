@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import struct
-import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.hardening.memory import less_than
 from tests.store.subjects import TOOLCHAIN, TRUSTED, entry, signed
 from warp_tiles.errors import BundleError
 from warp_tiles.store import LTOIR, bundle, object_name
@@ -84,13 +84,12 @@ def test_a_hostile_archive_is_refused_and_takes_little_memory(name: str, tmp_pat
         file.truncate(size)
         file.seek(size - len(tail))
         file.write(tail)
-    tracemalloc.start()
-    try:
-        with pytest.raises(BundleError, match="cannot be used") as caught, Bundle(path, TRUSTED, unsigned=True) as read:
-            read.check()
-        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
-    finally:
-        tracemalloc.stop()
+    with (
+        less_than(MOST_BYTES),
+        pytest.raises(BundleError, match="cannot be used") as caught,
+        Bundle(path, TRUSTED, unsigned=True) as read,
+    ):
+        read.check()
     assert "make it again" in caught.value.remedy
 
 
@@ -98,13 +97,8 @@ def test_a_large_directory_takes_little_memory(tmp_path: Path) -> None:
     count = MOST_OBJECTS // 10
     objects = ((LTOIR, f"{number:064x}", b"") for number in range(count))
     write_bundle(tmp_path / "bundle", objects)
-    tracemalloc.start()
-    try:
-        with Bundle(tmp_path / "bundle", TRUSTED) as read:
-            assert len(read.names(LTOIR)) == count
-        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES // 2
-    finally:
-        tracemalloc.stop()
+    with less_than(MOST_BYTES // 2), Bundle(tmp_path / "bundle", TRUSTED) as read:
+        assert len(read.names(LTOIR)) == count
 
 
 # fields of a local header by offset, and places behind it

@@ -16,12 +16,12 @@ import warp_tiles
 from tests.hardening.devices import device
 from tests.integration.commands import MAIN
 from tests.integration.helpers import gemm, load
+from tests.interpreter import REPOSITORY, python
 from warp_tiles import cli, settings
 from warp_tiles._warp.internals import find
 from warp_tiles.errors import PlanError, SettingError
 from warp_tiles.util.warn import printable
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 Run = Callable[..., tuple[int, str]]
 
 
@@ -132,8 +132,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 sys.argv = ["warp-tiles", "compile", "-o", {str(tmp_path / "out")!r}, {str(script)!r}, {str(tmp_path)!r}]
 cli.main()
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True)
-    assert done.returncode == 2, done.stderr
+    done = python("-c", code, status=2)
     assert "cannot be written: File too large" in done.stderr
     assert "Traceback" not in done.stderr
     assert not list((tmp_path / "out").glob("*.cubin"))
@@ -148,25 +147,16 @@ def test_a_report_that_cannot_be_written(run: Run, tmp_path: Path, place: str) -
     assert "cannot be written" in messages
 
 
-def python(*words: str, **streams: object) -> subprocess.CompletedProcess[bytes]:
+def warp_tiles_command(*words: str, **streams: object) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [sys.executable, "-m", "warp_tiles", *words], cwd=REPOSITORY, stderr=subprocess.PIPE, check=False, **streams
     )
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("settings",),
-        ("plan", "--json", "{script}", "{folder}"),
-    ],
-    ids=" ".join,
-)
-def test_standard_output_that_is_full(tmp_path: Path, words: tuple[str, ...]) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(MAIN)
+@pytest.mark.parametrize("words", [("settings",), ("plan", "--json", "{script}", "{folder}")], ids=" ".join)
+def test_standard_output_that_is_full(script: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     with open(device(tmp_path, "full"), "wb") as full:
-        refused = python(*(word.format(script=script, folder=tmp_path) for word in words), stdout=full)
+        refused = warp_tiles_command(*(word.format(script=script, folder=tmp_path) for word in words), stdout=full)
     assert refused.returncode == 1, refused.stderr
     *others, message = refused.stderr.splitlines()
     assert message == b"warp-tiles: standard output cannot be written: No space left on device"
@@ -174,11 +164,11 @@ def test_standard_output_that_is_full(tmp_path: Path, words: tuple[str, ...]) ->
 
 
 def test_standard_output_that_is_closed_or_a_closed_pipe() -> None:
-    closed = python("settings", preexec_fn=lambda: os.close(1))
+    closed = warp_tiles_command("settings", preexec_fn=lambda: os.close(1))
     assert (closed.returncode, closed.stderr) == (0, b"")
     reader, writer = os.pipe()
     os.close(reader)
-    ended = python("settings", stdout=writer)
+    ended = warp_tiles_command("settings", stdout=writer)
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (1, b"")
 

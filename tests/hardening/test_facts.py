@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import threading
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 import warp_tiles
 from tests.hardening.damage import damage
+from tests.hardening.memory import less_than
 from tests.hardening.subjects import ABSENT, SUBJECTS
 from warp_tiles.cli import doctor
 from warp_tiles.compile.toolchain import FileDigests, ToolchainStore
@@ -87,12 +87,8 @@ def test_a_huge_file_is_not_read(kind: str, tmp_path: Path, monkeypatch: pytest.
     logged: list[str] = []
     monkeypatch.setattr(report.logger, "warning", lambda text, *values: logged.append(text % values))
     os.truncate(SUBJECTS[kind].write(tmp_path), 1 << 30)
-    tracemalloc.start()
-    try:
+    with less_than(16 << 20):
         assert SUBJECTS[kind].read(tmp_path) is ABSENT
-        assert tracemalloc.get_traced_memory()[1] < 16 << 20
-    finally:
-        tracemalloc.stop()
     (message,) = logged
     assert f"more than {1 << 20 if kind == 'manifest' else 4 << 20} bytes" in message
 

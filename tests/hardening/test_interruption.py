@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.commands import MAIN, command, json_of
+from tests.interpreter import REPOSITORY, python
 from tests.nightly import some
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
@@ -27,7 +28,6 @@ from warp_tiles.util.files import staging
 from warp_tiles.util.processes import TEMP_PREFIX
 from warp_tiles.util.trusted_folder import PATIENCE_S
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 MANY = """
 import warp as wp
 
@@ -157,8 +157,7 @@ def test_a_signal_ends_a_compilation_at_once_and_leaves_nothing(
 
 
 def test_what_a_killed_compilation_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    killed = subprocess.run([sys.executable, "-c", LEFT, tmp_path], cwd=REPOSITORY, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    python("-c", LEFT, tmp_path, status=-signal.SIGKILL)
     (left,) = tmp_path.iterdir()
     assert sorted(path.name for path in left.iterdir()) == ["cubin"]
     with staging(tmp_path) as place:

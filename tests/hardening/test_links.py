@@ -103,14 +103,16 @@ def everything(folder: Path) -> dict[str, object]:
     }  # fmt: skip
 
 
-def shards(folder: Path) -> Iterator[str]:
-    yield from {path.parent.name for path in folder.rglob("*.*") if len(path.parent.name) == 2}
-
-
 @contextlib.contextmanager
 def errors_of_commands() -> Iterator[None]:
     with contextlib.suppress(CacheError, RecordError, RefusedFolderError):
         yield
+
+
+def use_everything(root: Path) -> None:
+    for operation in OPERATIONS.values():
+        with errors_of_commands():
+            operation(root)
 
 
 def test_the_holder_of_a_lock_is_not_written_through_a_link(tmp_path: Path) -> None:
@@ -140,9 +142,7 @@ def test_what_lies_behind_a_link_stays_as_it_is(tmp_path: Path, place: str) -> N
         os.utime(path, (old, old))
     before = everything(elsewhere)
     (good / place).symlink_to(elsewhere)
-    for operation in OPERATIONS.values():
-        with errors_of_commands():
-            operation(good)
+    use_everything(good)
     assert everything(elsewhere) == before
     assert (good / place).is_symlink()
 
@@ -176,9 +176,7 @@ def test_a_link_in_place_of_a_shard_is_not_followed(tmp_path: Path, kind: str) -
         shard.symlink_to(elsewhere / shard.name)
     before = everything(elsewhere)
     assert [Cache(root).get(key(number)) for number in range(3)] == [None] * 3
-    for operation in OPERATIONS.values():
-        with errors_of_commands():
-            operation(root)
+    use_everything(root)
     assert everything(elsewhere) == before
 
 
@@ -189,9 +187,7 @@ def test_the_target_of_a_planted_lock_is_not_truncated(tmp_path: Path, name: str
     target.write_text("precious")
     TrustedFolder(root).make(name.rpartition("/")[0])
     (root / name).symlink_to(target)
-    for operation in OPERATIONS.values():
-        with errors_of_commands():
-            operation(root)
+    use_everything(root)
     assert target.read_text() == "precious"
 
 
@@ -228,9 +224,7 @@ def test_an_inner_folder_obeys_the_roots_rule(
     files = TrustedFolder(root)
     with pytest.raises(RefusedFolderError, match="others write" if rule == "open to all" else "belongs to user"):
         files.files(place)
-    for operation in OPERATIONS.values():
-        with errors_of_commands():
-            operation(root)
+    use_everything(root)
     assert everything(root / place) == before
 
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import tracemalloc
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ import warp as wp
 
 import warp_tiles
 from tests.hardening.devices import device
+from tests.hardening.memory import kilobytes_of_refusal, less_than
 from tests.integration.helpers import gemm, load
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
@@ -123,8 +123,7 @@ def test_standard_output_is_written_to_and_not_replaced(tmp_path: Path, name: st
     code = f"""
 import os
 from pathlib import Path
-from warp_tiles.util.files import matches
-from warp_tiles.util.files import open_output, write_output
+from warp_tiles.util.files import write_output
 print("before", flush=True)
 write_output(Path({name!r}), b"data\\n")
 print("after", flush=True)
@@ -251,12 +250,8 @@ def test_a_digest_of_a_huge_file_takes_little_memory(tmp_path: Path) -> None:
     path.touch()
     os.truncate(path, 64 << 20)
     path.with_name("x.cubin.sha256").write_text(f"{'0' * 64}  x.cubin\n")
-    tracemalloc.start()
-    try:
+    with less_than(8 << 20):
         assert not matches(path)
-        assert tracemalloc.get_traced_memory()[1] < 8 << 20
-    finally:
-        tracemalloc.stop()
     os.truncate(path, 2 << 30)  # is not read
     assert not matches(path)
 
@@ -282,37 +277,22 @@ def test_an_import_of_no_ordinary_file(tmp_path: Path, kind: str) -> None:
     assert "cache folder" not in str(caught.value)
 
 
-def memory_of_refusal(path: Path, reason: str) -> int:
-    """Kilobytes that a process needs to refuse a bundle."""
-    code = f"""
-import resource
-from pathlib import Path
-from warp_tiles.store.cache import Cache
-from warp_tiles.errors import BundleError
-from warp_tiles.store.transfer import import_bundle
-cache = Cache(Path({str(path.parent / "cache")!r}))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-try:
-    import_bundle({{"ltoir": cache}}, Path({str(path)!r}), {{}})
-except BundleError as error:
-    assert {reason!r} in str(error), error
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    return int(done.stdout)
-
-
 def test_an_envelope_of_any_json_takes_bounded_memory(tmp_path: Path) -> None:
     """Objects take the most memory for the bytes of their JSON."""
     item = b'{"":{}},'
     body = b'{"signatures":[' + item * ((1 << 21) // len(item) - 10) + b"{}]}"
     path, key = tmp_path / "bundle", "ab" * 32
+    before = (
+        "from warp_tiles.store.cache import Cache; from warp_tiles.store.transfer import import_bundle\n"
+        f"cache = Cache(Path({str(tmp_path / 'cache')!r}))"
+    )
+    call = f"import_bundle({{'ltoir': cache}}, Path({str(path)!r}), {{}})"
     for head, reason, most in (
         (MAGIC + len(body).to_bytes(8, "big") + body, "malformed", 100_000),
         (MAGIC + (1 << 40).to_bytes(8, "big") + b"x", "envelope claims", 50_000),
     ):
         write_bundle(path, [(LTOIR, key, head)])
-        assert memory_of_refusal(path, reason) < most
+        assert kilobytes_of_refusal(before, call, BundleError, reason) < most
 
 
 @pytest.mark.parametrize("name", ["null", "full"])

@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 import sys
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from tests.hardening.memory import kilobytes_of_refusal, less_than
 from tests.integration.commands import command
 from tests.tuning.tuning_records import ENVIRONMENT, timing
 from tests.tuning.tuning_records import key as record_key
@@ -31,8 +30,6 @@ from warp_tiles.tuning.folder import MAX_BYTES
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import DEFAULTS, Record, decode_record, encode_record
 from warp_tiles.tuning.store import MAX_EXPORT_BYTES, RecordStore, records_key
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -62,15 +59,11 @@ def test_a_number_that_nothing_can_bear_is_damage(shipped: Path, place: str, num
 
 def test_a_huge_record_is_not_read(shipped: Path) -> None:
     os.truncate(file_of(shipped), 1 << 30)
-    tracemalloc.start()
-    try:
+    with less_than(16 << 20):
         with pytest.warns(RuntimeWarning, match=f"more than {MAX_BYTES} bytes"):
             assert RecordStore(shipped).load(record_key("gemm")) is None
         for store in (RecordStore(shipped.parent / "own", [shipped]), RecordStore(shipped)):
             assert store.records() == []
-        assert tracemalloc.get_traced_memory()[1] < 16 << 20
-    finally:
-        tracemalloc.stop()
 
 
 def test_one_looping_link_does_not_disable_a_folder(shipped: Path) -> None:
@@ -110,20 +103,9 @@ def test_a_damaged_export_takes_bounded_memory(tmp_path: Path, size: int) -> Non
     """Objects take the most memory for the bytes of their JSON."""
     path, item = tmp_path / "records.json", b'{"":{}},'
     path.write_bytes(b'{"schema":1,"records":[' + item * ((size - 100) // len(item)) + b"{}]}")
-    code = f"""
-import resource
-from pathlib import Path
-from warp_tiles.errors import RecordError
-from warp_tiles.tuning.store import RecordStore
-store = RecordStore(Path({str(tmp_path / "own")!r}))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-try:
-    store.import_bytes(Path({str(path)!r}).read_bytes(), "records")
-except RecordError:
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 300_000  # kB
+    before = f"from warp_tiles.tuning.store import RecordStore\nstore = RecordStore(Path({str(tmp_path / 'own')!r}))"
+    call = f"store.import_bytes(Path({str(path)!r}).read_bytes(), 'records')"
+    assert kilobytes_of_refusal(before, call, RecordError) < 300_000
 
 
 def test_names_of_files_cannot_drive_a_terminal(shipped: Path, tmp_path: Path) -> None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.interpreter import python
 from tests.store.cache_workers import get_or_build
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.explain import MissedKeys
 from warp_tiles.store.key import CacheKey
 from warp_tiles.util.trusted_folder import TrustedFolder
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 SECOND = """
 import os, sys
 from pathlib import Path
@@ -60,8 +58,7 @@ def test_commands_of_the_second_user(tmp_path: Path) -> None:
     first = Cache(root, allow_shared=True)
     first.put(CacheKey.of({"name": "first"}), b"first", {})
     MissedKeys(root, shared=True).add(CacheKey.of({"name": "asked"}))
-    done = subprocess.run([sys.executable, "-c", SECOND, root, warm], cwd=REPOSITORY, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
+    python("-c", SECOND, root, warm)
 
 
 def test_a_file_system_without_locks_still_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
+from tests.interpreter import REPOSITORY, python
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.compile.compiler import Compiled, LinkRequest
 from warp_tiles.compile.pool import CompilerPool
@@ -17,7 +15,6 @@ from warp_tiles.errors import LinkError
 from warp_tiles.store.cache import Cache
 from warp_tiles.util.threads import DaemonThreads, side_by_side
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import atexit, sys, threading
 import numpy as np, warp as wp, warp_tiles
@@ -46,14 +43,8 @@ else:
 @pytest.mark.parametrize("when", ["thread", "handler"])
 def test_launches_and_builds_at_the_end_of_the_interpreter(when: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "script.py", when, "out"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "WARP_TILES_CACHE_DIR": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {"PYTHONPATH": str(REPOSITORY), "WARP_TILES_CACHE_DIR": str(tmp_path / "cache")}
+    done = python("script.py", when, "out", folder=tmp_path, **environment)
     assert "built by mma" in done.stdout, done.stderr
     assert "Traceback" not in done.stderr
     assert list((tmp_path / "out").glob("*.cubin"))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.hardening.writers import KEYS, inner_caches, key, payload
+from tests.interpreter import python
 from tests.nightly import some
 from tests.store.cache_workers import get_or_build
 from tests.tuning.tuning_records import key as record_key
@@ -16,16 +15,11 @@ from warp_tiles.store.cache import Cache
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.trusted_folder import TrustedFolder
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 ROUNDS, PROCESSES = 10, 64
 
 
 def run(*words: object) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.hardening.writers", *map(str, words)],
-        cwd=REPOSITORY, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = python("-m", "tests.hardening.writers", *words)
     assert "Traceback" not in done.stderr
     return done.stdout
 

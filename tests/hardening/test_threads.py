@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import warp as wp
 
@@ -22,6 +21,14 @@ CHANGES: dict[str, Callable[[], None]] = {
     "override": lambda: _blocks.enter_context(warp_tiles.override(policy="scalar")),
 }
 _blocks = contextlib.ExitStack()
+
+
+def launch(kernel: Any) -> None:
+    """Launch a kernel of one product of two 16x16 tiles of twos on the CPU."""
+    a = wp.full((16, 16), 2.0, dtype=wp.float32, device="cpu")
+    c = wp.zeros((16, 16), dtype=wp.float32, device="cpu")
+    wp.launch_tiled(kernel, dim=[1], inputs=[a, a], outputs=[c], block_dim=64, device="cpu")
+    assert (c.numpy() == 64.0).all()
 
 
 @pytest.fixture(autouse=True)
@@ -57,12 +64,8 @@ def while_compiling(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None])
 def test_a_change_in_another_thread_does_not_disturb_a_launch(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     kernels = load(gemm())
     changes = while_compiling(monkeypatch, CHANGES[change])
-    a = wp.array(np.full((16, 16), 2.0), dtype=wp.float32, device="cpu")
-    c = wp.zeros((16, 16), dtype=wp.float32, device="cpu")
     for _ in range(2):
-        c.zero_()
-        wp.launch_tiled(kernels.gemm, dim=[1], inputs=[a, a], outputs=[c], block_dim=64, device="cpu")
-        assert (c.numpy() == 64.0).all()
+        launch(kernels.gemm)
     assert changes
 
 
@@ -90,14 +93,6 @@ def test_enable_while_another_thread_loads_a_module(monkeypatch: pytest.MonkeyPa
         return original(self, *args, **named)
 
     monkeypatch.setattr(module, "_compile", slow)
-    a = wp.array(np.full((16, 16), 2.0), dtype=wp.float32, device="cpu")
-    c = wp.zeros((16, 16), dtype=wp.float32, device="cpu")
-
-    def launch(kernel: Any) -> None:
-        c.zero_()
-        wp.launch_tiled(kernel, dim=[1], inputs=[a, a], outputs=[c], block_dim=64, device="cpu")
-        assert (c.numpy() == 64.0).all()
-
     errors: list[BaseException] = []
 
     def first() -> None:

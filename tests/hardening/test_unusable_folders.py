@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.hardening.states import STATES
+from tests.interpreter import python
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 # facts only save time; an absolute path needs no working folder
 QUIET = {"facts without permission", "no working folder"}
 # three caches below one root have one problem
@@ -25,15 +22,8 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     """The outcome of each state, from one process."""
     folder = tmp_path_factory.mktemp("states")
     names = [name for name in STATES if name != "of another user" or os.geteuid() == 0]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.hardening.launches", str(folder), *names],
-        cwd=REPOSITORY,
-        env={**os.environ, "WARP_CACHE_PATH": str(folder / "kernels")},
-        capture_output=True,
-        text=True,
-    )
+    done = python("-m", "tests.hardening.launches", folder, *names, WARP_CACHE_PATH=str(folder / "kernels"))
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert done.returncode == 0, done.stderr[-3000:]
     return {row["state"]: row for row in found}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -95,10 +96,6 @@ def test_a_process_whose_answer_is_not_read_ends_silently() -> None:
 
 def test_the_working_folder_is_no_source_of_code(tmp_path: Path) -> None:
     """Also without the files of an environment that import more at the start of the interpreter."""
-    import os
-    import subprocess
-    import sys
-
     for name in ("types", "struct", "pickle", "threading", "ast", "select"):
         (tmp_path / f"{name}.py").write_text("import os; os._exit(77)")
     package = Path(pool_module.__file__).parents[1]

@@ -80,11 +80,14 @@ def records_for(arch: int | None, multiprocessors: int, gpu: str) -> Mapping[Sha
     Args:
         gpu: Its name. GPUs with equal multiprocessors can have different memory, as an H100 and an H200 have.
     """
+    from warp_tiles.tuning.record import decode_records
+
     found: dict[str, list[Record]] = {}
-    for record in _shipped():
-        where = record.key.environment
-        if (where.arch, where.multiprocessors) == (arch, multiprocessors):
-            found.setdefault(where.device, []).append(record)
+    for path in sorted(RECORDS.glob("*.json")):
+        for record in decode_records(path.read_bytes()):
+            where = record.key.environment
+            if (where.arch, where.multiprocessors) == (arch, multiprocessors):
+                found.setdefault(where.device, []).append(record)
     return winners(found.get(gpu, found.get(_REFERENCE, [])))
 
 
@@ -96,10 +99,3 @@ def winners(records: list[Record]) -> dict[ShapeBucket, MatmulConfig]:
         for bucket, (winner, default) in best.items()
         if winner is not None and winner is not default
     }
-
-
-@functools.cache
-def _shipped() -> tuple[Record, ...]:
-    from warp_tiles.tuning.record import decode_records
-
-    return tuple(record for path in sorted(RECORDS.glob("*.json")) for record in decode_records(path.read_bytes()))

@@ -12,11 +12,10 @@ from typing import Any, TypeVar
 import numpy as np
 import warp as wp
 
-from warp_tiles.array_products.call import Bias, MatmulCall, are_distinct, contiguous, operand_views, view_of
-from warp_tiles.array_products.prepared import PreparedMatmul
-from warp_tiles.array_products.tensor_matmul import TensorMatmul
+from warp_tiles.array_products.call import Bias, MatmulCall, aligned_view, are_distinct, contiguous, view_of
+from warp_tiles.array_products.prepared import PreparedProduct
 from warp_tiles.errors import MatmulError
-from warp_tiles.gemm.problem import DTYPES, DType
+from warp_tiles.gemm.problem import DTYPES, DType, accumulator_of
 from warp_tiles.util.threads import raise_if_signalled
 
 PRECISIONS = ("default", "tf32")
@@ -46,7 +45,7 @@ class CheckedCall:
     call: MatmulCall
     shape: tuple[int, ...]
     spans: tuple[tuple[int, int], ...]
-    product: PreparedMatmul | TensorMatmul | None = None
+    product: PreparedProduct | None = None
 
 
 def checked(
@@ -66,7 +65,7 @@ def checked(
         MatmulError: An argument does not fit the others.
     """
     shape, dtype = _checked_operands(a, b)
-    accumulator: DType = "float64" if dtype == "float64" else "float32"
+    accumulator = accumulator_of(dtype)
     if out is None and beta != 0.0:
         raise MatmulError(f"beta is {beta}, and out is None", remedy="give the array that beta scales as out")
     found = dtype if out is None else _checked_out(out, shape, (dtype, accumulator))
@@ -81,9 +80,9 @@ def checked(
                 f"{name} and out are on different devices: {described(name, array)}, and out is on {device}",
                 remedy="move one of them",
             )
-    result = contiguous(dtype, (1, *shape)[-3:]) if out is None else view_of(out, found)  # type: ignore[arg-type]
-    views = operand_views(a, b, dtype, result.shape[0])
-    call = MatmulCall(*views, result, vector, alpha != 1.0, beta != 0.0, epilogue, tf32)
+    result = contiguous(dtype, (1, *shape)[-3:]) if out is None else view_of(out)  # type: ignore[arg-type]
+    left, right = (aligned_view(operand).shared(result.shape[0]) for operand in (a, b))
+    call = MatmulCall(left, right, result, vector, alpha != 1.0, beta != 0.0, epilogue, tf32)
     arrays = () if out is None else (out, a, b, *([] if bias is None else [bias]))
     return CheckedCall(call, shape, tuple(map(span, arrays)))
 

@@ -1,4 +1,6 @@
-"""The backward pass of :func:`warp_tiles.matmul` on a ``wp.Tape``, and that of kernels which multiply whole arrays."""
+"""The backward passes of :func:`warp_tiles.matmul`, ``cholesky`` and ``solve`` on a ``wp.Tape``, and those of kernels
+which multiply whole arrays.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ from typing import Any
 import warp as wp
 
 from warp_tiles.array_products.arguments import check_overlap, checked
-from warp_tiles.array_products.call import MatmulCall, View, contiguous, view_of
+from warp_tiles.array_products.call import (
+    MatmulCall,
+    View,
+    are_distinct,
+    contiguous,
+    lower_view,
+    right_sides,
+    view_of,
+)
 from warp_tiles.array_products.elementwise import (
     CHUNK,
     column_sums_kernel,
@@ -20,15 +30,42 @@ from warp_tiles.array_products.elementwise import (
     scale_kernel,
 )
 from warp_tiles.array_products.kernels import types
-from warp_tiles.array_products.prepared import PreparedMatmul, add_rows, apply, elementwise, is_prepared, prepared
-from warp_tiles.array_products.tape import TapeCall
-from warp_tiles.array_products.tensor_matmul import TensorMatmul
+from warp_tiles.array_products.prepared import PreparedProduct, add_rows, apply, elementwise, is_prepared, prepared
+from warp_tiles.array_products.prepared_solves import SolveCall, prepared_solve
+from warp_tiles.array_products.solve_kernels import triangle_kernel
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.matmul_question import Operand
 from warp_tiles.gemm.problem import DType
 from warp_tiles.plan.whole import LEAST_WORK, Argument, WholeOperand, WholeProduct
 
 _NUMBER = contiguous("float32", (1, 1, 1))
+Matrix = tuple[View, Any]  # a view, and the array whose memory it has
+
+
+class TapeCall:
+    """A backward pass. A tape calls it. Its attributes with a gradient are the arrays of the call."""
+
+    def check_gradients(self) -> None:
+        """Checks that each element of a gradient has memory of its own, because nothing is added atomically.
+
+        Raises:
+            MatmulError: Elements of a gradient share memory.
+        """
+        for name, array in vars(self).items():
+            gradient = getattr(array, "grad", None)
+            if gradient is not None and not are_distinct(gradient):
+                raise MatmulError(
+                    f"the gradient of {name} has shape {tuple(gradient.shape)} and strides {tuple(gradient.strides)}: "
+                    "elements share memory",
+                    remedy=f"copy {name} into an array of its own before the call",
+                )
+
+    def record_on(self, tape: Any) -> None:
+        """Lets a tape's backward pass add the gradients. The tape then zeroes them with its own."""
+        for array in vars(self).values():
+            if getattr(array, "grad", None) is not None:
+                tape.gradients[array] = array.grad
+        tape.record_func(self, [])
 
 
 @dataclass(frozen=True)
@@ -52,54 +89,42 @@ class Backward(TapeCall):
     b_transposed: bool = False
     # the products of A's gradient (True) and of B's, because a pass is often repeated. Warp refuses gradients with
     # another type or other strides than their arrays, so the same products add to a gradient that replaces one.
-    _known: dict[bool, PreparedMatmul | TensorMatmul] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _known: dict[bool, PreparedProduct] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self) -> None:
         gradient = self.out.grad
         if gradient is None:
             return
-        device = self.out.device
-        view = view_of(gradient, self.call.out.dtype)
-        before, array = view, gradient
-        if self.call.epilogue is not None:
-            before, array = self._before_epilogue(view, gradient)
-        split, factor = _split(before, array, self.call.a.dtype, device)
+        view = view_of(gradient)
+        before, array = (view, gradient) if self.call.epilogue is None else self._before_epilogue((view, gradient))
+        split, factor = _split(before, array, self.call.a.dtype)
         self._add_to_operand(before, split, factor, is_a=True)
         self._add_to_operand(before, split, factor, is_a=False)
         if self.bias is not None and self.bias.grad is not None:
             self._add_to_bias(before, array)
         if self.call.has_beta:
-            kernel = scale_kernel(before.dtype, view.dtype, self.call.accumulator)
-            apply(kernel, ((before, array), (view, gradient)), view.shape, factor=self.beta)
-        elif not getattr(self.out, "retain_grad", False):  # the product overwrote what was there before
-            gradient.zero_()
+            _copy((before, array), (view, gradient), self.beta)
+        else:
+            _forget(self.out)
 
-    def _before_epilogue(self, view: View, gradient: Any) -> tuple[View, Any]:
+    def _before_epilogue(self, given: Matrix) -> Matrix:
         """The gradient before the epilogue, in an array of its own."""
         call, device = self.call, self.out.device
-        sums, value = types(call.accumulator, view.dtype)
-        total = wp.empty(view.shape, dtype=sums, device=device)
-        result = wp.empty(view.shape, dtype=value, device=device)
-        inputs, outputs = contiguous(call.accumulator, view.shape), contiguous(view.dtype, view.shape)
+        total = _scratch(contiguous(call.accumulator, given[0].shape), device)
         if self.old is not None:
-            kernel = scale_kernel(view.dtype, call.accumulator, call.accumulator)
-            apply(kernel, ((view_of(self.old, view.dtype), self.old), (inputs, total)), view.shape)
-        again = replace(call, out=inputs, epilogue=None)
+            _copy((view_of(self.old), self.old), total)
+        again = replace(call, out=total[0], epilogue=None)
         bias = None if self.bias is None else self.bias.ptr
-        prepared(again, device).run(self.a.ptr or 0, self.b.ptr or 0, total.ptr, bias, self.alpha, self.beta)
-        kernel = gradient_kernel(call.epilogue, view.dtype, call.accumulator)
-        apply(kernel, ((inputs, total), (view, gradient), (outputs, result)), view.shape)
-        return outputs, result
+        prepared(again, device).run(self.a.ptr or 0, self.b.ptr or 0, total[1].ptr, bias, self.alpha, self.beta)
+        result = _scratch(given[0], device)
+        apply(gradient_kernel(call.epilogue, given[0].dtype), total, given, result)
+        return result
 
     def with_copy_of_out(self) -> Backward:
         """The same with a copy of C that no tape records."""
-        view = self.call.out
-        copy = wp.empty(view.shape, dtype=self.out.dtype, device=self.out.device)
-        kernel = scale_kernel(view.dtype, view.dtype, self.call.accumulator)
-        apply(kernel, ((view, self.out), (contiguous(view.dtype, view.shape), copy)), view.shape)
-        return replace(self, old=copy)
+        copy = _scratch(self.call.out, self.out.device)
+        _copy((self.call.out, self.out), copy)
+        return replace(self, old=copy[1])
 
     def is_prepared(self) -> bool:
         """True if the kernels of a backward pass without epilogue and bias are built and loaded."""
@@ -113,15 +138,13 @@ class Backward(TapeCall):
 
     def _products(self) -> list[MatmulCall]:
         """The products that add to the gradients. Warp demands gradients with the strides of their arrays."""
-        found = [self._product(self.call.out, is_a=is_a) for is_a in (True, False)]
-        return [call for call in found if call is not None]
+        operands = ((True, self.a), (False, self.b))
+        return [self._product(self.call.out, is_a=is_a) for is_a, array in operands if array.grad is not None]
 
-    def _product(self, view: View, *, is_a: bool) -> MatmulCall | None:
+    def _product(self, view: View, *, is_a: bool) -> MatmulCall:
         """A.grad += alpha * G @ B^T, or B.grad += alpha * A^T @ G, summed over the batch if it shares the operand."""
         array, transposed = (self.a, self.a_transposed) if is_a else (self.b, self.b_transposed)
-        if array.grad is None:
-            return None
-        target = view_of(array.grad, self.call.a.dtype)
+        target = view_of(array.grad)
         if transposed:
             target = target.transposed()
         other, dtype = (self.call.b if is_a else self.call.a).transposed(), self.call.a.dtype
@@ -153,7 +176,7 @@ class Backward(TapeCall):
             return
         if product is None or not product.is_current():
             call = self._product(view, is_a=is_a)
-            if call is None or call.is_empty:
+            if call.is_empty:
                 return
             self._known[is_a] = product = prepared(call, self.out.device)
         left, right = (gradient, self.b) if is_a else (self.a, gradient)
@@ -165,20 +188,34 @@ class Backward(TapeCall):
         device, call = self.out.device, self.call
         batch, rows, columns = before.shape
         chunks = -(-rows // CHUNK)
-        (dtype,) = types(call.accumulator)
-        sums = wp.empty((batch * chunks, 1, columns), dtype=dtype, device=device)
-        sums_view = contiguous(call.accumulator, sums.shape)
-        kernel = column_sums_kernel(before.dtype, call.accumulator)
-        apply(kernel, ((before, array), (sums_view, sums)), (batch, chunks, columns), CHUNK)
+        view, sums = _scratch(contiguous(call.accumulator, (batch * chunks, 1, columns)), device)
+        kernel, dim = column_sums_kernel(before.dtype), (batch, chunks, columns)
+        elementwise(kernel, (before, view), dim, device, CHUNK).run_at((array.ptr, sums.ptr), 1.0)
         assert call.bias is not None
         target = View(call.bias.dtype, (1, 1, columns), (0, 0, self.bias.grad.strides[0]))
-        add_rows(sums_view, target, (sums.ptr, self.bias.grad.ptr), device)
+        add_rows(view, target, (sums.ptr, self.bias.grad.ptr), device)
+
+
+def _scratch(view: View, device: Any) -> Matrix:
+    """A new contiguous array of the shape and type of a view."""
+    (dtype,) = types(view.dtype)
+    return contiguous(view.dtype, view.shape), wp.empty(view.shape, dtype=dtype, device=device)
+
+
+def _copy(source: Matrix, target: Matrix, factor: float = 1.0) -> None:
+    apply(scale_kernel(source[0].dtype, target[0].dtype), source, target, factor=factor)
+
+
+def _forget(result: Any) -> None:
+    """The call overwrote what was in its result before."""
+    if not getattr(result, "retain_grad", False):
+        result.grad.zero_()
 
 
 # ---- float32 gradients of 16-bit operands
 
 
-def _split(view: View, array: Any, operands: DType, device: Any) -> tuple[Any, Any]:
+def _split(view: View, array: Any, operands: DType) -> tuple[Any, Any]:
     """A gradient as an operand, and an array with the factor of its elements or None.
 
     A float32 gradient of 16-bit operands is a sum of two arrays of their type, which tensor cores multiply. The second
@@ -186,9 +223,8 @@ def _split(view: View, array: Any, operands: DType, device: Any) -> tuple[Any, A
     """
     if view.dtype == operands:
         return array, None
-    batch, rows, columns = view.shape
-    (half,) = types(operands)
-    parts = wp.empty((2 * batch, rows, columns), dtype=half, device=device)
+    (batch, rows, columns), device = view.shape, array.device
+    _, parts = _scratch(contiguous(operands, (2 * batch, rows, columns)), device)
     numbers = wp.zeros((2, 1, 1), dtype=float, device=device)  # the largest magnitude, and the factor
     largest, factor = numbers[0], numbers[1]
     *scan, halve = _split_launches(view, operands, device)
@@ -257,3 +293,105 @@ def gemm_gradients(
 
 def _as_operand(operand: WholeOperand, array: Any) -> Any:
     return array.transpose() if operand.transposed else array
+
+
+# ---- factorizations and solves
+
+# A gradient is that of the triangle that is read: an element below the diagonal counts for both elements of the
+# symmetric matrix. So it is M + M^T of the lower triangle, and M on the diagonal, where M is the gradient of a full
+# matrix. Upper triangles are the lower ones of the transposes.
+
+
+@dataclass(frozen=True)
+class CholeskyBackward(TapeCall):
+    """Adds L^-T Phi(L^T G) L^-1 to the gradient of A, with the gradient G of L. Phi takes the lower triangle, and half
+    of the diagonal. Murray, Differentiation of the Cholesky decomposition (2016), eq. 10."""
+
+    a: Any
+    factor: Any
+    upper: bool
+
+    def __call__(self) -> None:
+        given = self.factor.grad
+        if given is None or self.a.grad is None:
+            return
+        factor = lower_view(self.factor, self.upper), self.factor
+        gradient = _triangle((lower_view(given, self.upper), given))
+        product = _scratch(gradient[0], self.factor.device)
+        _multiply(_transposed(factor), gradient, product)
+        halved = _triangle(product, 0.5)
+        for _ in range(2):  # L^-T (L^-T P)^T is the transpose of L^-T P L^-1
+            _substitute(factor, halved, forward=False)
+            halved = _transposed(halved)
+        _add_triangle(halved, (lower_view(self.a.grad, self.upper), self.a.grad), folds=True)
+        _forget(self.factor)
+
+
+@dataclass(frozen=True)
+class SolveBackward(TapeCall):
+    """Adds H = A^-1 G to the gradient of B, and -H X^T to that of A, with the gradient G of X. Giles, Collected matrix
+    derivative results for forward and reverse mode algorithmic differentiation (2008), 2.3.1.
+
+    The gradient of a factor is (M + M^T) L, where M is that of A.
+    """
+
+    a: Any
+    b: Any
+    x: Any
+    factor: Any
+    upper: bool
+    is_factored: bool
+
+    def __call__(self) -> None:
+        given = self.x.grad
+        if given is None:
+            return
+        device = self.x.device
+        factor = lower_view(self.factor, self.upper), self.factor
+        x = right_sides(self.x, self.a), self.x
+        view = right_sides(given, self.a)
+        found = _scratch(view, device)
+        _copy((view, given), found)
+        _substitute(factor, found, forward=True)
+        if self.b.grad is not None:
+            kernel = scale_kernel(view.dtype, view.dtype, adds=True)
+            apply(kernel, found, (right_sides(self.b.grad, self.a), self.b.grad))
+        if self.a.grad is not None:
+            target = lower_view(self.a.grad, self.upper), self.a.grad
+            product = _scratch(target[0], device)
+            _multiply(found, _transposed(x), product, -1.0)
+            if self.is_factored:
+                lower, both = _triangle(factor), _scratch(target[0], device)
+                _multiply(product, lower, both)
+                _multiply(_transposed(product), lower, both, adds=True)
+                _add_triangle(both, target, folds=False)
+            else:
+                _add_triangle(product, target, folds=True)
+        _forget(self.x)
+
+
+def _transposed(matrix: Matrix) -> Matrix:
+    return matrix[0].transposed(), matrix[1]
+
+
+def _triangle(source: Matrix, diagonal: float = 1.0) -> Matrix:
+    """A copy of the lower triangle, with a scaled diagonal and zeros above it."""
+    result = _scratch(source[0], source[1].device)
+    apply(triangle_kernel(source[0].dtype, adds=False), source, result, factor=diagonal)
+    return result
+
+
+def _add_triangle(source: Matrix, target: Matrix, folds: bool) -> None:
+    apply(triangle_kernel(source[0].dtype, adds=True, folds=folds), source, target)
+
+
+def _multiply(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, adds: bool = False) -> None:
+    """C = alpha A B, or its sum with C."""
+    call = MatmulCall(a[0], b[0], c[0], scaled=alpha != 1.0, has_beta=adds)
+    prepared(call, c[1].device).run(a[1].ptr, b[1].ptr, c[1].ptr, None, alpha, float(adds))
+
+
+def _substitute(factor: Matrix, x: Matrix, forward: bool) -> None:
+    """Solves with L^T, and with L first if ``forward``, in place."""
+    call = SolveCall(factor[0], x=x[0], is_factored=True, forward=forward)
+    prepared_solve(call, x[1].device).run(factor[1], None, None, x[1], None)

@@ -9,7 +9,7 @@ from typing import Any
 import warp as wp
 
 from warp_tiles.gemm.matmul_question import ALIGNED, STRIDED, MatmulProblem, Operand
-from warp_tiles.gemm.problem import DTYPE_BYTES, DType
+from warp_tiles.gemm.problem import DTYPE_BYTES, DType, accumulator_of
 
 
 @dataclass(frozen=True)
@@ -67,50 +67,39 @@ class View:
             return self
         return replace(self, shape=(batch, *self.shape[1:]), strides=(0, *self.strides[1:]))
 
-    def alone(self) -> View:
-        """The first matrix."""
-        return replace(self, shape=(1, *self.shape[1:]))
-
-    @property
-    def rows_can_join(self) -> bool:
-        """True if the rows of all matrices are the rows of one matrix."""
-        return self.strides[0] == self.shape[1] * self.strides[1]
-
-    def joined_rows(self) -> View:
-        """One matrix with the rows of all matrices."""
-        (batch, rows, columns), (_, down, along) = self.shape, self.strides
-        return replace(self, shape=(1, batch * rows, columns), strides=(batch * rows * down, down, along))
+    def joined_rows(self) -> View | None:
+        """One matrix with the rows of all matrices; None if they do not follow one another."""
+        (batch, rows, columns), (far, down, along) = self.shape, self.strides
+        if far != rows * down:
+            return None
+        return replace(self, shape=(1, batch * rows, columns), strides=(batch * far, down, along))
 
 
-def view_of(array: Any, dtype: DType) -> View:
+def view_of(array: Any) -> View:
     """The view of a Warp array with 2 or 3 dimensions. Its first element counts as aligned."""
     if len(array.shape) == 2:
-        return View(dtype, (1, *array.shape), (0, *array.strides))
-    return View(dtype, array.shape, array.strides)
+        return View(array.dtype.__name__, (1, *array.shape), (0, *array.strides))
+    return View(array.dtype.__name__, array.shape, array.strides)
 
 
-def operand_views(a: Any, b: Any, dtype: DType, batch: int) -> tuple[View, View]:
-    """The views of A and B with the alignments of their first elements. A single matrix becomes a batch of it."""
-    return _aligned(view_of(a, dtype), a).shared(batch), _aligned(view_of(b, dtype), b).shared(batch)
+def aligned_view(array: Any) -> View:
+    """The view with the alignment of the first element."""
+    return replace(view_of(array), alignment=math.gcd(ALIGNED, array.ptr or 0))
 
 
-def lower_view(array: Any, upper: bool, dtype: DType) -> View:
+def lower_view(array: Any, upper: bool) -> View:
     """The matrices whose lower triangles count: those of the array, or their transposes."""
-    view = _aligned(view_of(array, dtype), array)
-    return view.transposed() if upper else view
+    return aligned_view(array).transposed() if upper else aligned_view(array)
 
 
-def right_sides(array: Any, matrix: Any, dtype: DType) -> View:
+def right_sides(array: Any, matrix: Any) -> View:
     """Vectors or matrices as (batch, n, columns)."""
     if array.ndim == matrix.ndim:
-        return _aligned(view_of(array, dtype), array)
+        return aligned_view(array)
     batch, strides = (1, 0) if array.ndim == 1 else (array.shape[0], array.strides[0])
-    step = wp.types.type_size_in_bytes(array.dtype)
-    return _aligned(View(dtype, (batch, array.shape[-1], 1), (strides, array.strides[-1], step)), array)
-
-
-def _aligned(view: View, array: Any) -> View:
-    return replace(view, alignment=math.gcd(ALIGNED, array.ptr or 0))
+    strides = strides, array.strides[-1], wp.types.type_size_in_bytes(array.dtype)
+    alignment = math.gcd(ALIGNED, array.ptr or 0)
+    return View(array.dtype.__name__, (batch, array.shape[-1], 1), strides, alignment)
 
 
 def are_distinct(array: Any) -> bool:
@@ -173,7 +162,7 @@ class MatmulCall:
     @property
     def accumulator(self) -> DType:
         """Element type of the sums."""
-        return "float64" if self.a.dtype == "float64" else "float32"
+        return accumulator_of(self.a.dtype)
 
     @property
     def is_empty(self) -> bool:
@@ -238,9 +227,11 @@ def _joined(call: MatmulCall) -> MatmulCall | None:
     if a.shape[0] == 1:
         return None
     if call.summed:
-        columns = a.transposed()
-        if columns.rows_can_join and b.rows_can_join:
-            return replace(call, a=columns.joined_rows().transposed(), b=b.joined_rows(), summed=False)
-    elif b.strides[0] == 0 and a.rows_can_join and out.rows_can_join:
-        return replace(call, a=a.joined_rows(), b=b.alone(), out=out.joined_rows())
+        columns, rows = a.transposed().joined_rows(), b.joined_rows()
+        if columns is not None and rows is not None:
+            return replace(call, a=columns.transposed(), b=rows, summed=False)
+    elif b.strides[0] == 0:
+        rows, result = a.joined_rows(), out.joined_rows()
+        if rows is not None and result is not None:
+            return replace(call, a=rows, b=replace(b, shape=(1, *b.shape[1:])), out=result)
     return None

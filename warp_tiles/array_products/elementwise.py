@@ -9,18 +9,18 @@ from typing import Any
 import warp as wp
 
 from warp_tiles.array_products.kernels import forward_kernel, types
-from warp_tiles.gemm.problem import DType
+from warp_tiles.gemm.problem import DType, accumulator_of
 
 CHUNK = 128  # rows of a column that one thread reads
 
 
 @functools.cache
-def gradient_kernel(function: Any, dtype: DType, sums: DType) -> Any:
+def gradient_kernel(function: Any, dtype: DType) -> Any:
     """A kernel of ``factor, Before, Gradient, Result``: the gradient before an epilogue, from the one after it.
 
     ``Before`` are the values that the epilogue gets. All arrays are (batch, m, n).
     """
-    value, total = types(dtype, sums)
+    value, total = types(dtype, accumulator_of(dtype))
 
     @forward_kernel
     def epilogue_gradient(
@@ -37,9 +37,9 @@ def gradient_kernel(function: Any, dtype: DType, sums: DType) -> Any:
 
 
 @functools.cache
-def scale_kernel(source: DType, result: DType, sums: DType, adds: bool = False) -> Any:
+def scale_kernel(source: DType, result: DType, adds: bool = False) -> Any:
     """A kernel of ``factor, Source, Result``: a scaled copy, or its sum with Result. Both arrays are (batch, m, n)."""
-    source_type, result_type, total = types(source, result, sums)
+    source_type, result_type, total = types(source, result, accumulator_of(source))
 
     @forward_kernel
     def scaled_copy(
@@ -118,12 +118,12 @@ def parts_kernel(half: DType) -> Any:
 
 
 @functools.cache
-def column_sums_kernel(dtype: DType, sums: DType) -> Any:
+def column_sums_kernel(dtype: DType) -> Any:
     """A kernel of ``height, one, Gradient, Sums``: sums of ``height`` rows.
 
     ``Gradient`` is (batch, m, n). ``Sums`` is (batch * chunks, 1, n). The launch has a thread for each of its elements.
     """
-    value, total = types(dtype, sums)
+    value, total = types(dtype, accumulator_of(dtype))
 
     @forward_kernel
     def column_sums(

@@ -16,7 +16,7 @@ from typing import Any
 import warp as wp
 
 from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
-from warp_tiles.gemm.problem import DType
+from warp_tiles.gemm.problem import DType, accumulator_of
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TileKernel:
     @property
     def sums(self) -> DType:
         """Element type of the sums."""
-        return "float64" if self.a == "float64" else "float32"
+        return accumulator_of(self.a)
 
     @property
     def stored(self) -> Epilogue:

@@ -11,7 +11,7 @@ import warp as wp
 from warp_tiles._warp.intercept import is_planning
 from warp_tiles._warp.launch import runtime
 from warp_tiles.array_products import arguments
-from warp_tiles.array_products.prepared import prepared
+from warp_tiles.array_products.prepared import prepared, remember
 from warp_tiles.gemm.matmul_question import ALIGNED
 
 _MOST_CALLS = 1024  # that are remembered
@@ -106,7 +106,7 @@ def matmul(
     if not call.is_empty and (known.product is None or not known.product.is_current()):
         known.product = prepared(call, out.device)
     if key is not None:
-        _remember(_known, key, known)
+        remember(_known, key, known, _MOST_CALLS)
     product = known.product
     if product is None:
         return out
@@ -114,7 +114,8 @@ def matmul(
         _check_memory(known.spans, a, b, bias, out)
     if is_repeatable:
         references = (weakref.ref(a), weakref.ref(b), weakref.ref(out))
-        _remember(_repeats, arrays, _Repeat(references, (a.ptr, b.ptr, out.ptr), options, known))
+        repeat = _Repeat(references, (a.ptr, b.ptr, out.ptr), options, known)
+        remember(_repeats, arrays, repeat, _MOST_CALLS)
     backward = None if tape is None else _backward(call, a, b, out, bias, alpha, beta)
     product.run(a.ptr or 0, b.ptr or 0, out.ptr, None if bias is None else bias.ptr, alpha, beta)
     if backward is not None:
@@ -138,12 +139,6 @@ def _key(a: Any, b: Any, out: Any, bias: Any, options: tuple[Any, ...]) -> Any:
     except (AttributeError, TypeError):  # not an array, or not hashable
         return None
     return key
-
-
-def _remember(calls: dict[Any, Any], key: Any, call: arguments.CheckedCall | _Repeat) -> None:
-    if len(calls) >= _MOST_CALLS and key not in calls:
-        calls.clear()
-    calls[key] = call
 
 
 def _check_memory(spans: tuple[tuple[int, int], ...], a: Any, b: Any, bias: Any, out: Any) -> None:

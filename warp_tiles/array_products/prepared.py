@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import warp as wp
 
@@ -54,6 +54,7 @@ class PreparedMatmul:
 
     Attributes:
         is_swapped: True if A and B are exchanged, so that C is the transpose of the caller's.
+        copies: Copies of operands, each with 0 for A or 1 for B and its offset in the workspace.
         workspace_bytes: Size of the workspace: the sums of slices, and then the copies.
     """
 
@@ -62,8 +63,7 @@ class PreparedMatmul:
     is_swapped: bool
     launch: Any
     reduction: Any
-    copies: tuple[PaddedCopy | None, PaddedCopy | None]
-    copy_offsets: tuple[int, ...]
+    copies: tuple[tuple[int, int, PaddedCopy], ...]
     counters: int
     workspace_bytes: int
 
@@ -71,7 +71,7 @@ class PreparedMatmul:
         """True if the modules of its kernels are unmodified."""
         if not self.workspace_bytes:
             return bool(self.launch.is_current())
-        launches = (self.launch, self.reduction, *(copy and copy.launch for copy in self.copies))
+        launches = (self.launch, self.reduction, *(copy.launch for *_, copy in self.copies))
         return all(launch is None or launch.is_current() for launch in launches)
 
     def run(
@@ -90,10 +90,9 @@ class PreparedMatmul:
             return
         with workspace(self.workspace_bytes, self.counters, self.device) as memory:
             operands = [a, b]
-            for number, (copy, offset) in enumerate(zip(self.copies, self.copy_offsets)):
-                if copy is not None:
-                    copy.launch.run_at((operands[number], memory.start + offset))
-                    operands[number] = memory.start + offset
+            for number, offset, copy in self.copies:
+                copy.launch.run_at((operands[number], memory.start + offset))
+                operands[number] = memory.start + offset
             if self.reduction is None:
                 slices = (memory.start, memory.arrived) if self.counters else ()
                 self.launch.run_at((*operands, out, bias, factor, *slices), alpha, beta)
@@ -102,7 +101,10 @@ class PreparedMatmul:
                 self.reduction.run_at((memory.start, out, bias, factor), alpha, beta)
 
 
-def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -> PreparedMatmul | TensorMatmul:
+PreparedProduct = PreparedMatmul | TensorMatmul
+
+
+def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -> PreparedProduct:
     """Chooses the configuration of a product, builds and loads its kernels, and packs their launches.
 
     Args:
@@ -128,12 +130,6 @@ def prepare(call: MatmulCall, device: Any, config: MatmulConfig | None = None) -
 def _prepare_loop(call: MatmulCall, is_swapped: bool, found: MatmulAnswer, device: Any) -> PreparedMatmul:
     """The product by Warp kernels. See :func:`prepare`."""
     chosen = found.config
-    a, b = call.a, call.b
-    copies = (
-        padded_copy(a, 1 + (call.split_operand == "a"), device) if chosen.copies_a and 0 not in a.shape else None,
-        padded_copy(b, 1 + (call.split_operand == "b"), device) if chosen.copies_b and 0 not in b.shape else None,
-    )
-    call = replace(call, a=copies[0].view if copies[0] else a, b=copies[1].view if copies[1] else b)
     (batch, _, k), (_, m, n) = call.a.shape, call.out.shape
     rows, columns = -(-m // chosen.tile_m), -(-n // chosen.tile_n)
     blocks = batch * rows * columns * chosen.split_k
@@ -149,16 +145,24 @@ def _prepare_loop(call: MatmulCall, is_swapped: bool, found: MatmulAnswer, devic
     if call.summed:  # a matrix of sums for each slice of each product
         sums = (batch * chosen.split_k, m, n)
         out = contiguous(call.accumulator, sums)
-        reduction = reduction_of(epilogue_of(call), out, call.out, stride, sums[0], device)
+        reduction = reduction_of(epilogue_of(call), out, call.out, stride, device)
     elif chosen.split_k > 1:
         counters = batch * rows * columns
         sums = (counters * chosen.split_k, chosen.tile_m, chosen.tile_n)
+    size = _aligned(math.prod(sums) * DTYPE_BYTES[call.accumulator])
+    operands, copies = [], []
+    for number, (name, view, is_copied) in enumerate((("a", call.a, chosen.copies_a), ("b", call.b, chosen.copies_b))):
+        is_split = call.split_operand == name
+        if is_copied and 0 not in view.shape:
+            copy = padded_copy(view, 1 + is_split, device)
+            copies.append((number, size, copy))
+            view, size = copy.view, size + _aligned(copy.size_bytes)
+        operands.append(_operand(view, is_split))
     slices = arrived = None
     if key.is_split:
         slices, arrived = layout(contiguous(call.accumulator, sums)), (int, (counters,), (4,))
     steps = -(-k // chosen.tile_k)
     slice_depth = -(-steps // chosen.split_k) * chosen.tile_k
-    operands = [_operand(view, call.split_operand == name) for name, view in (("a", call.a), ("b", call.b))]
     launch = packed(
         tile_kernel(key),
         [slice_depth, *raster_arguments(rows, columns, chosen.group, chosen.split_k), 1.0, 0.0],
@@ -169,11 +173,7 @@ def _prepare_loop(call: MatmulCall, is_swapped: bool, found: MatmulAnswer, devic
         tiled=True,
         max_blocks=found.max_blocks,
     )
-    size, offsets = _aligned(math.prod(sums) * DTYPE_BYTES[call.accumulator]), []
-    for copy in copies:
-        offsets.append(size)
-        size += _aligned(copy.size_bytes if copy else 0)
-    return PreparedMatmul(found, device, is_swapped, launch, reduction, copies, tuple(offsets), counters, size)
+    return PreparedMatmul(found, device, is_swapped, launch, reduction, tuple(copies), counters, size)
 
 
 def answered(
@@ -185,14 +185,13 @@ def answered(
     return call, is_swapped, answer(problem, device, config)
 
 
-def prepared(call: MatmulCall, device: Any) -> PreparedMatmul | TensorMatmul:
+def prepared(call: MatmulCall, device: Any) -> PreparedProduct:
     """The product on a device. It is prepared once, and again after its module was modified.
 
     Raises:
-        MatmulError: See :func:`prepare`, and: its kernels cannot be built with its epilogue.
-        Exception: Any error of ``wp.launch`` when a module does not build.
+        MatmulError: Its kernels cannot be built with its epilogue. See :func:`prepare` for others.
     """
-    found: PreparedMatmul | TensorMatmul = kept((call, device.alias), lambda: _with_epilogue(call, device))
+    found = kept((call, device.alias), lambda: _with_epilogue(call, device))
     if is_planning():
         note_product(found.answer)
     return found
@@ -203,7 +202,7 @@ def is_prepared(call: MatmulCall, device: Any) -> bool:
     return ((call, device.alias), is_deterministic()) in _prepared
 
 
-def _with_epilogue(call: MatmulCall, device: Any) -> PreparedMatmul | TensorMatmul:
+def _with_epilogue(call: MatmulCall, device: Any) -> PreparedProduct:
     try:
         return prepare(call, device)
     except WarpTilesError:
@@ -220,21 +219,27 @@ def _with_epilogue(call: MatmulCall, device: Any) -> PreparedMatmul | TensorMatm
         ) from error
 
 
+Made = TypeVar("Made", bound=Any)
 _prepared: dict[Any, Any] = {}
 
 
-def kept(key: Any, make: Callable[[], Any]) -> Any:
+def kept(key: Any, make: Callable[[], Made]) -> Made:
     """What was made for a key, if its modules and Warp's deterministic mode are unmodified."""
     if is_planning():  # what is made for a plan launches nothing
         return make()
     key = key, is_deterministic()
-    found = _prepared.get(key)
+    found: Made | None = _prepared.get(key)
     if found is None or not found.is_current():
         found = make()
-        if len(_prepared) >= _MOST_PREPARED:
-            _prepared.clear()
-        _prepared[key] = found
+        remember(_prepared, key, found, _MOST_PREPARED)
     return found
+
+
+def remember(known: dict[Any, Any], key: Any, value: Any, most: int) -> None:
+    """Keeps a value. A full dictionary is emptied first."""
+    if len(known) >= most and key not in known:
+        known.clear()
+    known[key] = value
 
 
 def epilogue_of(call: MatmulCall) -> Epilogue:
@@ -316,22 +321,21 @@ def padded_copy(view: View, parts: int, device: Any) -> PaddedCopy:
     return PaddedCopy(padded, count * lines * result.strides[1], launch)
 
 
-def reduction_of(epilogue: Epilogue, sums: View, out: View, bias_stride: int, slices: int, device: Any) -> Any:
+def reduction_of(epilogue: Epilogue, sums: View, out: View, bias_stride: int, device: Any) -> Any:
     """The launch that adds slices in order, with an epilogue. Its arrays are the slices, the result, bias and factor.
 
     Args:
         sums: The slices: (batch * slices, m, n).
         bias_stride: Distance between elements of the bias in bytes.
-        slices: The number of slices of each matrix of the result.
     """
     arrays = [layout(sums), layout(out), *_vectors(epilogue, out.shape[2], bias_stride)]
-    return packed(reduce_kernel(epilogue), [slices, 1.0, 0.0], arrays, out.shape, device)
+    return packed(reduce_kernel(epilogue), [sums.shape[0] // out.shape[0], 1.0, 0.0], arrays, out.shape, device)
 
 
 def add_rows(sums: View, target: View, pointers: tuple[int, int], device: Any) -> None:
     """Adds all rows of ``sums`` to ``target`` in order."""
     epilogue = Epilogue(target.dtype, has_beta=True, sums=sums.dtype)
-    found = kept((sums, target, device.alias), lambda: reduction_of(epilogue, sums, target, 0, sums.shape[0], device))
+    found = kept((sums, target, device.alias), lambda: reduction_of(epilogue, sums, target, 0, device))
     found.run_at((*pointers, None, None), 1.0, 1.0)
 
 
@@ -341,9 +345,7 @@ def elementwise(kernel: Any, views: Sequence[View], dim: Sequence[int], device: 
     return kept(key, lambda: packed(kernel, [*scalars, 1.0], [layout(view) for view in views], dim, device))
 
 
-def apply(
-    kernel: Any, arrays: Sequence[tuple[View, Any]], dim: Sequence[int], *scalars: int, factor: float = 1.0
-) -> None:
-    """Launches a kernel over arrays, given with their views. See :func:`elementwise`."""
-    launch = elementwise(kernel, [view for view, _ in arrays], dim, arrays[0][1].device, *scalars)
+def apply(kernel: Any, *arrays: tuple[View, Any], factor: float = 1.0) -> None:
+    """Launches a kernel with a thread for each element of arrays of one shape, given with their views."""
+    launch = elementwise(kernel, [view for view, _ in arrays], arrays[0][0].shape, arrays[0][1].device)
     launch.run_at(tuple(array.ptr for _, array in arrays), factor)

@@ -40,7 +40,7 @@ class SolveCall:
         x: Where X is stored: (batch, n, columns); None without right-hand sides.
         b: B, of x's shape; None if x holds it.
         is_factored: True if ``a`` is L.
-        forward, backward: Whether X is computed by L, and by L^T.
+        forward: True if X is computed by L, before it is by L^T.
         has_info: True if the call stores ``info``.
     """
 
@@ -50,7 +50,6 @@ class SolveCall:
     x: View | None = None
     is_factored: bool = False
     forward: bool = True
-    backward: bool = True
     has_info: bool = False
 
 
@@ -75,14 +74,7 @@ class SolveConfig:
 
 
 def choose(n: int, columns: int, size_bytes: int, arch: int | None) -> SolveConfig:
-    """Chooses tiles and threads.
-
-    Args:
-        n: Rows of a matrix.
-        columns: Right-hand sides; 0 for none.
-        size_bytes: Bytes of an element.
-        arch: Compute capability; None for the CPU.
-    """
+    """Tiles and threads for matrices of n rows, with so many right-hand sides or 0; for the CPU if arch is None."""
     if arch is None:  # few shapes of tiles, because each of them compiles for a second
         small = n <= _CPU_ROWS
         rows, width = -(-n // 16) * 16 if small else _CPU_BLOCK, 8 if columns > 1 else columns
@@ -105,14 +97,14 @@ class _Launch:
 
     launch: Any
     arrays: tuple[tuple[int, int] | None, ...]
-    factor: float | None = None
+    scalars: tuple[float, ...] = ()
 
     def is_current(self) -> bool:
         return bool(self.launch.is_current())
 
     def run(self, memory: Sequence[int]) -> None:
         pointers = tuple(None if one is None else memory[one[0]] + one[1] for one in self.arrays)
-        self.launch.run_at(pointers, *(() if self.factor is None else (self.factor,)))
+        self.launch.run_at(pointers, *self.scalars)
 
 
 @dataclass(frozen=True)
@@ -154,8 +146,7 @@ def prepared_solve(call: SolveCall, device: Any) -> PreparedSolve:
     Raises:
         Exception: Any error of ``wp.launch`` when a module does not build.
     """
-    found: PreparedSolve = kept((call, device.alias), lambda: _prepare(call, device))
-    return found
+    return kept((call, device.alias), lambda: _prepare(call, device))
 
 
 def _prepare(call: SolveCall, device: Any) -> PreparedSolve:
@@ -189,9 +180,7 @@ def _in_block(call: SolveCall, config: SolveConfig, device: Any) -> _Launch:
         call.a.dtype, config.rows, config.columns, 0, config.threads, upper, config.rows > n, call.has_info
     )
     solves = call.x is not None
-    kernel = block_kernel(
-        key, not call.is_factored, call.factor is not None, solves and call.forward, solves and call.backward
-    )
+    kernel = block_kernel(key, not call.is_factored, call.factor is not None, solves and call.forward, solves)
     source = (call.x, X) if call.b is None else (call.b, B)
     places = ((call.a, A), (call.factor, FACTOR), source, (call.x, X))
     stored = [((view and upper and at in (A, FACTOR) and view.transposed()) or view, at) for view, at in places]
@@ -237,12 +226,12 @@ def _substitutions(call: SolveCall, factor: View, where: int, config: SolveConfi
     key = SolveKernel(factor.dtype, rows, config.columns, 0, config.threads, upper, n % rows > 0)
     arrays, at = [layout(factor.stored), layout(call.x)], (device, config)
     if call.b is not None:
-        copy = elementwise(scale_kernel(*(call.x.dtype,) * 3), (call.b, call.x), call.x.shape, device)
-        yield _Launch(copy, ((B, 0), (X, 0)), 1.0)
+        copy = elementwise(scale_kernel(call.x.dtype, call.x.dtype), (call.b, call.x), call.x.shape, device)
+        yield _Launch(copy, ((B, 0), (X, 0)), (1.0,))
     dim = [batch, -(-columns // config.columns)]
     strips = range(0, n, config.strip)
     for forward, order in ((True, strips), (False, reversed(strips))):
-        if not (call.forward if forward else call.backward):
+        if forward and not call.forward:
             continue
         for first in order:
             last = min(n, first + config.strip)
@@ -258,9 +247,8 @@ def _substitutions(call: SolveCall, factor: View, where: int, config: SolveConfi
 
 
 def _triangle(source: View, source_at: int, result: View, result_at: int, device: Any) -> _Launch:
-    kernel = triangle_kernel(source.dtype, adds=False)
-    launch = elementwise(kernel, (source, result), result.shape, device)
-    return _Launch(launch, ((source_at, 0), (result_at, 0)), 1.0)
+    launch = elementwise(triangle_kernel(source.dtype, adds=False), (source, result), result.shape, device)
+    return _Launch(launch, ((source_at, 0), (result_at, 0)), (1.0,))
 
 
 _Part = tuple[View, int]  # a part of the matrices of a view, and its first byte

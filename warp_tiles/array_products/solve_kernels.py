@@ -27,7 +27,6 @@ class SolveKernel:
         rows: Rows and columns of a tile of the matrix.
         columns: Columns of a tile of right-hand sides; 0 if the kernel solves nothing.
         step: Elements of a row that an iteration of a loop of products multiplies; 0 without products.
-        threads: Threads of a block.
         is_padded: True if tiles extend beyond the matrix.
         has_info: True if the kernel stores whether each matrix is positive definite.
     """
@@ -95,17 +94,17 @@ def first_failure(key: SolveKernel):
 
 
 @functools.cache
-def block_kernel(key: SolveKernel, factors: bool, stores: bool, forward: bool, backward: bool):
+def block_kernel(key: SolveKernel, factors: bool, stores: bool, forward: bool, solves: bool):
     """A kernel of ``n, A, L, B, X, Info``: one block for each matrix A of (batch, n, n).
 
     Args:
         factors: True to factor A; else A is a factor.
         stores: True to store the factor in L.
-        forward, backward: True to solve with L, and with L^T: X of (batch, n, columns) from B.
+        forward, solves: True to solve with L, and then with L^T: X of (batch, n, columns) from B.
     """
     (value,) = types(key.dtype)
     ROWS, COLUMNS, upper = key.rows, key.columns, key.upper
-    is_padded, has_info, solves = key.is_padded, key.has_info, forward or backward
+    is_padded, has_info = key.is_padded, key.has_info
     pad, store_info = padding_function(key), first_failure(key)
 
     def solve_in_block(
@@ -135,13 +134,11 @@ def block_kernel(key: SolveKernel, factors: bool, stores: bool, forward: bool, b
                 if upper:
                     if forward:
                         wp.tile_lower_solve_inplace(wp.tile_transpose(a), x)
-                    if backward:
-                        wp.tile_upper_solve_inplace(a, x)
+                    wp.tile_upper_solve_inplace(a, x)
                 else:
                     if forward:
                         wp.tile_lower_solve_inplace(a, x)
-                    if backward:
-                        wp.tile_upper_solve_inplace(wp.tile_transpose(a), x)
+                    wp.tile_upper_solve_inplace(wp.tile_transpose(a), x)
                 wp.tile_store(X[z], x, offset=(0, column))
 
     return forward_kernel(solve_in_block)

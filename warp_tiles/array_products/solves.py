@@ -17,9 +17,9 @@ from warp_tiles.array_products.arguments import (
     described,
 )
 from warp_tiles.array_products.call import lower_view, right_sides
+from warp_tiles.array_products.prepared import remember
 from warp_tiles.array_products.prepared_solves import PreparedSolve, SolveCall, prepared_solve
 from warp_tiles.errors import MatmulError
-from warp_tiles.gemm.problem import DType
 
 _DTYPES = ("float32", "float64")
 _MOST_CALLS = 1024  # that are remembered
@@ -61,17 +61,17 @@ def cholesky(
     if known is not None and known.is_current():
         known.run(a, out, None, None, info)
         return out
-    dtype = _checked_matrix(a)
+    _check_matrix(a)
     _check_info(info, a)
     out = _result("a", a, out, tape is not None and a.requires_grad)
-    call = SolveCall(lower_view(a, upper, dtype), lower_view(out, upper, dtype), has_info=info is not None)
+    call = SolveCall(lower_view(a, upper), lower_view(out, upper), has_info=info is not None)
     if math.prod(a.shape) == 0:
         if info is not None:
             info.zero_()
         return out
     backward = None
     if tape is not None and a.grad is not None and out.grad is not None:
-        from warp_tiles.array_products.solve_gradients import CholeskyBackward
+        from warp_tiles.array_products.backward import CholeskyBackward
 
         _require_apart(a, out)
         backward = CholeskyBackward(a, out, upper)
@@ -121,7 +121,7 @@ def solve(
     if known is not None and known.is_current():
         known.run(a, None, b, out, info)
         return out
-    dtype = _checked_matrix(a)
+    _check_matrix(a)
     _check_right_sides(a, b)
     if factored and info is not None:
         raise MatmulError("info is given, and a is factored", remedy="give info to cholesky()")
@@ -130,16 +130,15 @@ def solve(
     check_overlap("a", a, out)
     if math.prod(b.shape) == 0:
         if math.prod(a.shape) and info is not None:  # without right-hand sides
-            call = SolveCall(lower_view(a, upper, dtype), has_info=True)
+            call = SolveCall(lower_view(a, upper), has_info=True)
             prepared_solve(call, a.device).run(a, None, None, None, info)
         elif info is not None:
             info.zero_()
         return out
-    records = tape is not None and out.grad is not None and (a.grad is not None or b.grad is not None)
     factor, is_factored = a, factored
     backward = None
-    if records:
-        from warp_tiles.array_products.solve_gradients import SolveBackward
+    if tape is not None and out.grad is not None and (a.grad is not None or b.grad is not None):
+        from warp_tiles.array_products.backward import SolveBackward
 
         _require_apart(b, out)
         factor = a if factored else wp.empty(a.shape, dtype=a.dtype, device=a.device)
@@ -147,13 +146,12 @@ def solve(
         backward.check_gradients()
         if not factored:
             is_factored = True
-            view = lower_view(a, upper, dtype)
-            call = SolveCall(view, lower_view(factor, upper, dtype), has_info=info is not None)
+            call = SolveCall(lower_view(a, upper), lower_view(factor, upper), has_info=info is not None)
             prepared_solve(call, a.device).run(a, factor, None, None, info)
     call = SolveCall(
-        lower_view(factor, upper, dtype),
-        b=None if _is_same(b, out) else right_sides(b, factor, dtype),
-        x=right_sides(out, factor, dtype),
+        lower_view(factor, upper),
+        b=None if _is_same(b, out) else right_sides(b, factor),
+        x=right_sides(out, factor),
         is_factored=is_factored,
         has_info=info is not None and not is_factored,
     )
@@ -179,22 +177,18 @@ def _key(function: str, upper: bool, tape: Any, *arrays: Any) -> Any:
 def _remembered(key: Any, call: SolveCall, device: Any) -> PreparedSolve:
     prepared = prepared_solve(call, device)
     if key is not None:
-        if len(_known) >= _MOST_CALLS:
-            _known.clear()
-        _known[key] = prepared
+        remember(_known, key, prepared, _MOST_CALLS)
     return prepared
 
 
 # ---- checks
 
 
-def _checked_matrix(a: Any) -> DType:
-    dtype = checked_array("a", a, (2, 3))
-    if dtype not in _DTYPES:
+def _check_matrix(a: Any) -> None:
+    if checked_array("a", a, (2, 3)) not in _DTYPES:
         raise MatmulError(f"{described('a', a)}", remedy=f"use {' or '.join(_DTYPES)}")
     if a.shape[-1] != a.shape[-2]:
         raise MatmulError(f"{described('a', a)}: its matrices are not square", remedy="give (n, n) or (batch, n, n)")
-    return dtype
 
 
 def _check_right_sides(a: Any, b: Any) -> None:

@@ -79,17 +79,15 @@ class TensorMatmul:
         self, a: int, b: int, out: int, bias: int | None, alpha: float, beta: float, factor: int | None = None
     ) -> None:
         """Launches the product on the device's current stream. See :meth:`.prepared.PreparedMatmul.run`."""
-        if (a | b | out) % ALIGNED or is_saving_capture():
-            self._by_loop().run(a, b, out, bias, alpha, beta, factor)
-            return
-        pointers = (b, a, out) if self.is_swapped else (a, b, out)
-        with self._lock:
-            maps = self._maps.get(pointers) or self._encoded(pointers)
-            if maps is not None:
-                given = self._given
-                given.alpha, given.beta, given.c, given.bias, given.factor = alpha, beta, out, bias, factor
-                self._native.launch(self._blocks, maps[0])
-                return
+        if not ((a | b | out) % ALIGNED or is_saving_capture()):
+            pointers = (b, a, out) if self.is_swapped else (a, b, out)
+            with self._lock:
+                maps = self._maps.get(pointers) or self._encoded(pointers)
+                if maps is not None:
+                    given = self._given
+                    given.alpha, given.beta, given.c, given.bias, given.factor = alpha, beta, out, bias, factor
+                    self._native.launch(self._blocks, maps[0])
+                    return
         self._by_loop().run(a, b, out, bias, alpha, beta, factor)
 
     def _by_loop(self) -> Any:

@@ -142,7 +142,6 @@ def products(a: Tile, b: Tile, out: Tile, *, precision: Precision, target: Targe
     Args:
         a, b, out: Tiles of M x K, K x N and M x N elements.
         precision: ``default`` or ``tf32``, also for the adjoints.
-        target: The GPU and the block.
 
     Raises:
         TypeError: See :func:`check_tiles`. Also if ``out`` is bfloat16 on the scalar path.

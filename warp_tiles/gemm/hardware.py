@@ -91,8 +91,6 @@ def shared_limit(arch: int, threads: int) -> int:
 def resident_blocks(arch: int, threads: int, *, shared_bytes: int, registers: float = 0) -> int:
     """Blocks that a multiprocessor runs at a time; 0 if it cannot run one.
 
-    Source: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#compute-capabilities.
-
     Args:
         shared_bytes: Its dynamic shared memory.
         registers: Registers of a thread; 0 if they do not limit.

@@ -32,7 +32,7 @@ from warp_tiles.gemm.pipeline import (
     PipelineConfig,
     PipelineOverrides,
 )
-from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand, accumulator_of
 
 _LARGE_SIDE = 128  # of a tile of C
 
@@ -223,8 +223,7 @@ def loop_question(
 
     Args:
         products: The forward products, each with the names of the tiles that are its operands.
-        iterations: Iterations of the loop; 0 if they are known at a launch alone.
-        families, memory, arrays, registers: See :class:`LoopQuestion`.
+        iterations: Iterations of the loop. See :class:`LoopQuestion` for them and the others.
     """
     return LoopQuestion(
         tuple(tuple(_in_buffers(*product, tiles) for product in products) for tiles in transpositions(products)),
@@ -344,7 +343,7 @@ def staged_product(
     dtype = variant.a.dtype
     if variant.b.dtype != dtype:
         return "stages hold tiles of one dtype: load A and B with the same one"
-    total = "float64" if dtype == "float64" else "float32"
+    total = accumulator_of(dtype)
     if variant.c.dtype != total or variant.c.arrangement != "row_major" or not variant.is_dense:
         return f"stages need dense tiles and a row-major C of {total}: use such tiles"
     step = 16 if DTYPE_BYTES[dtype] == 2 else 8
@@ -399,6 +398,8 @@ def reason_for_double_buffers(variant: GemmProblem, beside_solvers: bool = False
 
 def _ways(variant: GemmProblem, families: Collection[InstructionFamily]) -> list[MmaPlan]:
     """The ways to multiply, the best one first."""
+    if variant.arch < ASYNC_COPIES_ARCH or variant.threads % LANES:
+        return []
     if _uses_fma(variant):
         return list(_fma_products(variant))
     found = list(_warpgroup_products(variant)) if "wgmma" in families else []
@@ -476,10 +477,8 @@ def _products_from_buffers(
         yield MmaPlan("wgmma", groups_m, groups_n, _accumulators(variant), swapped=swapped)
 
 
-def _warp_grids(variant: GemmProblem) -> Iterator[tuple[int, int]]:
+def _warp_grids(variant: GemmProblem) -> list[tuple[int, int]]:
     """Grids of warps, the one that reads the least shared memory first."""
-    if variant.arch < ASYNC_COPIES_ARCH or variant.threads % LANES:
-        return
     warps = variant.threads // LANES
     # a vector of tf32 that is contiguous along M or N has lines of four fragments
     tf32 = variant.a.dtype == "float32"
@@ -491,13 +490,11 @@ def _warp_grids(variant: GemmProblem) -> Iterator[tuple[int, int]]:
         if warps % warps_m == 0 and variant.m % (rows * warps_m) == 0
         if variant.n % (columns * (warps // warps_m)) == 0
     ]
-    yield from sorted(grids, key=lambda grid: variant.m // grid[0] + variant.n // grid[1])
+    return sorted(grids, key=lambda grid: variant.m // grid[0] + variant.n // grid[1])
 
 
 def _fma_products(variant: GemmProblem) -> Iterator[MmaPlan]:
     """Products without tensor cores, the one whose lanes and warps read the fewest values first."""
-    if variant.arch < ASYNC_COPIES_ARCH or variant.threads % LANES:
-        return
     warps = variant.threads // LANES
     found = []
     for warps_m, lanes_m in itertools.product([w for w in range(1, warps + 1) if warps % w == 0], (4, 8)):

@@ -31,8 +31,7 @@ from warp_tiles.gemm.matmul_question import (
     ShapeBucket,
 )
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides
-from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem
-from warp_tiles.gemm.problem import Operand as Tile
+from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, dense_operand
 from warp_tiles.gemm.tensor_kernel import REGISTERS, TensorKernel, best_tile
 
 # ---- constants of architectures and types
@@ -148,8 +147,6 @@ def choose_matmul(
     copies of operands where they save time.
 
     Args:
-        arch: Compute capability, e.g. 90.
-        records: Measured configurations by shape bucket.
         pipeline: What a setting fixes of the loop's pipeline, or the reason why loops have no stages; None if the
             launch may fix it.
     """
@@ -234,16 +231,11 @@ def loop_of(
 ) -> LoopAnswer | str:
     """The pipeline of the loop of a product's kernel, or the reason why it has no stages."""
     m, n, k = config.tile
-
-    def tile(dtype: DType, lines: int, length: int, *, transposed: bool = False) -> Tile:
-        step = lines if transposed else length
-        aligned = math.gcd(step * DTYPE_BYTES[dtype], ALIGNED)
-        return Tile(dtype, "col_major" if transposed else "row_major", step, aligned)
-
-    a = tile(problem.a, m, k, transposed=problem.a_transposed)
-    b = tile(problem.b, k, n, transposed=problem.b_transposed)
+    a = dense_operand(problem.a, m, k, transposed=problem.a_transposed)
+    b = dense_operand(problem.b, k, n, transposed=problem.b_transposed)
+    c = dense_operand(problem.accumulator, m, n)
     precision: Literal["tf32", "default"] = "tf32" if problem.tf32 and arch >= TF32_MIN_ARCH else "default"
-    forward = GemmProblem(m, n, k, a, b, tile(problem.accumulator, m, n), precision, config.threads, arch)
+    forward = GemmProblem(m, n, k, a, b, c, precision, config.threads, arch)
     second = {"a": ("rest", "b"), "b": ("a", "rest")}.get(problem.split_operand or "")
     products = [(forward, tiles) for tiles in (("a", "b"), second) if tiles is not None]
     sizes = {"a": m * k * DTYPE_BYTES[problem.a], "b": k * n * DTYPE_BYTES[problem.b]}

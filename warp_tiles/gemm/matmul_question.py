@@ -9,7 +9,7 @@ from typing import Any, Literal
 from warp_tiles.gemm.hardware import has_wgmma
 from warp_tiles.gemm.main_loop import LoopAnswer
 from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
-from warp_tiles.gemm.problem import DTYPE_BYTES, DType
+from warp_tiles.gemm.problem import DTYPE_BYTES, DType, accumulator_of
 from warp_tiles.gemm.tensor_kernel import THREADS, WARPS, TensorKernel
 
 ALIGNED = 16  # bytes of the widest async copy
@@ -63,7 +63,7 @@ class MatmulProblem:
     @property
     def accumulator(self) -> DType:
         """Element type of the accumulators."""
-        return "float64" if self.a == "float64" else "float32"
+        return accumulator_of(self.a)
 
     @property
     def kind(self) -> str:

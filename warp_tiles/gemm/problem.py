@@ -6,6 +6,7 @@ A :class:`GemmProblem` holds everything that decides the machine code of one pro
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Literal
@@ -48,6 +49,11 @@ DTYPES: dict[DType, DTypeInfo] = {
 DTYPE_BYTES: dict[DType, int] = {name: info.size_bytes for name, info in DTYPES.items()}
 
 
+def accumulator_of(dtype: DType) -> DType:
+    """Element type of the sums of products of an element type."""
+    return "float64" if dtype == "float64" else "float32"
+
+
 class Role(str, Enum):
     """The purpose of a product: the call itself or one of its two adjoints."""
 
@@ -81,6 +87,13 @@ class Operand:
         """The operand whose matrix is the transpose, in the same memory."""
         flipped: Arrangement = "col_major" if self.arrangement == "row_major" else "row_major"
         return Operand(self.dtype, flipped, self.leading_dimension, self.alignment)
+
+
+def dense_operand(dtype: DType, rows: int, columns: int, *, transposed: bool = False) -> Operand:
+    """A matrix without padding whose base is aligned. Its columns are contiguous if it is transposed, else its rows."""
+    line = rows if transposed else columns
+    arrangement: Arrangement = "col_major" if transposed else "row_major"
+    return Operand(dtype, arrangement, line, math.gcd(line * DTYPE_BYTES[dtype], 16))
 
 
 @dataclass(frozen=True)

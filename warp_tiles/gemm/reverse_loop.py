@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from warp_tiles.gemm.hardware import LANES, accumulator_registers, shared_limit
 from warp_tiles.gemm.main_loop import staged_product
 from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, LoopMemory, MmaPlan
-from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, GemmProblem, Operand
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand, dense_operand
 
 # An iteration's products take longer than the loads of the next one. A third stage gains nothing, because atomic
 # additions to the L2 cache take the time (docs/experiments.md).
 STAGES = 2
-_VECTOR_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -71,21 +70,21 @@ def reverse_loop(
     """
     products = []
     for variant, gradient_is_a in gradient_variants(forward):
-        found = _shared_product(variant, families)
-        if isinstance(found, str):
-            return f"gradients of {variant.size}: {found}"
-        products.append(GradientProduct(*found, gradient_is_a))
-    of_a, of_b = products
-    accumulators, threads = of_a.answer.accumulators + of_b.answer.accumulators, forward.threads
-    if accumulators > (available := accumulator_registers(threads)):
-        needs = f"the gradients need {accumulators} accumulators of a thread, which has room for {available}"
-        return f"{needs}: use more threads or smaller tiles"
+        shared = _shared_product(variant, families)
+        if isinstance(shared, str):
+            return f"gradients of {variant.size}: {shared}"
+        products.append(GradientProduct(*shared, gradient_is_a))
     needed = gradient_bytes(forward) + STAGES * memory.stage_bytes
-    total, limit = memory.total_bytes(needed), shared_limit(forward.arch, threads)
+    of_a, of_b = products
+    found = ReverseLoop(of_a, of_b, needed, memory.extra_bytes(needed))
+    if found.accumulators > (available := accumulator_registers(forward.threads)):
+        needs = f"the gradients need {found.accumulators} accumulators of a thread, which has room for {available}"
+        return f"{needs}: use more threads or smaller tiles"
+    total, limit = memory.total_bytes(needed), shared_limit(forward.arch, forward.threads)
     if total > limit:
         needs = f"gradients and {STAGES} stages need {total} bytes of shared memory, and a block has {limit}"
         return f"{needs}: use smaller tiles"
-    return ReverseLoop(of_a, of_b, needed, memory.extra_bytes(needed))
+    return found
 
 
 def _shared_product(variant: GemmProblem, families: Collection[InstructionFamily]) -> tuple[GemmProblem, MmaPlan] | str:
@@ -117,32 +116,16 @@ def gradient_variants(forward: GemmProblem) -> Sequence[tuple[GemmProblem, bool]
 
     The gradient of an operand that is loaded as its transpose is computed transposed. G is row-major.
     """
-    m, n, k, a, b = forward.m, forward.n, forward.k, forward.a.arrangement, forward.b.arrangement
-    row: Arrangement = "row_major"
-    column: Arrangement = "col_major"
-    flipped: dict[Arrangement, Arrangement] = {"row_major": "col_major", "col_major": "row_major"}
-    of_a = (
-        (_variant(forward, (m, k, n), row, flipped[b]), True)  # G B^T
-        if a == row
-        else (_variant(forward, (k, m, n), b, column), False)  # B G^T
-    )
-    of_b = (
-        (_variant(forward, (k, n, m), flipped[a], row), False)  # A^T G
-        if b == row
-        else (_variant(forward, (n, k, m), column, a), True)  # G^T A
-    )
-    return of_a, of_b
+    m, n, k, dtype = forward.m, forward.n, forward.k, forward.a.dtype
+    a_transposed, b_transposed = (operand.arrangement == "col_major" for operand in (forward.a, forward.b))
+    a = dense_operand(dtype, m, k, transposed=a_transposed)
+    b = dense_operand(dtype, k, n, transposed=b_transposed)
+    g = dense_operand(dtype, m, n)
+    of_a = (b, g.transposed(), (k, m, n)) if a_transposed else (g, b.transposed(), (m, k, n))
+    of_b = (g.transposed(), a, (n, k, m)) if b_transposed else (a.transposed(), g, (k, n, m))
+    return (_variant(forward, *of_a), not a_transposed), (_variant(forward, *of_b), b_transposed)
 
 
-def _variant(forward: GemmProblem, sizes: tuple[int, int, int], a: Arrangement, b: Arrangement) -> GemmProblem:
+def _variant(forward: GemmProblem, a: Operand, b: Operand, sizes: tuple[int, int, int]) -> GemmProblem:
     m, n, k = sizes
-    dtype = forward.a.dtype
-    return replace(
-        forward,
-        m=m,
-        n=n,
-        k=k,
-        a=Operand(dtype, a, k if a == "row_major" else m, _VECTOR_BYTES),
-        b=Operand(dtype, b, n if b == "row_major" else k, _VECTOR_BYTES),
-        c=Operand(forward.c.dtype, "row_major", n, _VECTOR_BYTES),
-    )
+    return replace(forward, m=m, n=n, k=k, a=a, b=b, c=dense_operand(forward.c.dtype, m, n))

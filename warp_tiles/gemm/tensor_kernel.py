@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from warp_tiles.gemm.hardware import WGMMA_ARCH, multiprocessor
-from warp_tiles.gemm.problem import DTYPE_BYTES, DType
+from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, DType
 
 HEADER, TARGET = "matmul/tensor_matmul.cuh", "sm_90a"
 THREADS = 384  # one warpgroup that loads and two that multiply
@@ -27,7 +27,6 @@ GROUP_ROWS = 1024  # of C that consecutive blocks share
 ROWS = 64  # of C, that a warpgroup stores at a time
 _CHUNK_BYTES = ROWS * ROW_BYTES
 _CHUNKS = 2 * 2  # of two warpgroups
-TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
 
 
 def best_tile(m: int, n: int, k_bytes: int, batch: int, multiprocessors: int) -> tuple[int, int]:
@@ -98,7 +97,7 @@ class TensorKernel:
     def source(self) -> str:
         """The translation unit."""
         flags = ", ".join(str(flag).lower() for flag in (self.a_along_m, self.b_along_n, self.has_beta))
-        types = ", ".join(f"wt::{TYPES[one]}" if one else "void" for one in (self.a, self.out, self.bias))
+        types = ", ".join(f"wt::{DTYPES[one].code}" if one else "void" for one in (self.a, self.out, self.bias))
         sizes = f"{self.tile_m}, {self.tile_n}, {self.stages}"
         maps = ", ".join(f"const __grid_constant__ wt_matmul::TensorMap {name}" for name in "abc")
         return (
