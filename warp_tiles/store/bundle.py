@@ -27,7 +27,6 @@ from typing import BinaryIO, NamedTuple
 
 from warp_tiles.errors import BundleError
 from warp_tiles.store import LAYOUT, LTOIR, MODULE, RECORDS, TOOLCHAIN, object_name
-from warp_tiles.store.cache import Upstream
 from warp_tiles.store.envelope import RefusedError, Wanted, unpack
 from warp_tiles.store.folder import MAX_PAYLOAD_BYTES
 from warp_tiles.store.keys import PublicKey
@@ -213,10 +212,6 @@ class Bundle:
             if self._said.add(key):
                 log.warning("the bundle %s: %s %s is refused: %s", self.path, kind, key[:12], error)
             return None
-
-    def upstream(self, kind: str, key: str, toolchain: str) -> Upstream:
-        """The bundle's part in a lookup (:data:`warp_tiles.store.cache.AskUpstream`)."""
-        return Upstream(self.fetch(kind, key, toolchain))
 
     def _read(self, wanted: Wanted) -> Entry:
         return unpack(self._chunks(wanted), wanted, self.trusted)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from warp_tiles.errors import CacheError
 from warp_tiles.store import maintain
-from warp_tiles.store.folder import OBJECTS, Folder, lock_problem, refused
+from warp_tiles.store.folder import OBJECTS, Folder, refused
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import LAYOUT, absolute
@@ -165,7 +165,7 @@ class Cache:
             TypeError: The payload is not bytes or ``info`` has no JSON form.
             ValueError: The payload is empty or ``info`` holds a number that is not finite.
         """
-        return self.add(Entry(key.digest, payload, Manifest.describe(key, payload, info)))
+        return self.add(Entry(payload, Manifest.describe(key, payload, info)))
 
     def add(self, entry: Entry, written: str = "") -> Entry:
         """Store a verified entry, e.g. of another machine; see :meth:`put`.
@@ -179,14 +179,8 @@ class Cache:
         """
         size = len(entry.payload) + len(entry.manifest.encode())
         if size > self.max_bytes:
-            self._problems.add(
-                Problem(
-                    "size",
-                    str(self.root),
-                    f"an entry of {size} bytes exceeds the cache's bound of {self.max_bytes} bytes",
-                    "raise the bound: WARP_TILES_CACHE_MAX_BYTES",
-                )
-            )
+            reason = f"an entry of {size} bytes exceeds the cache's bound of {self.max_bytes} bytes"
+            self._problems.add("size", self.root, reason, "raise the bound: WARP_TILES_CACHE_MAX_BYTES")
             return entry
         try:
             with self._folder.changing():
@@ -244,7 +238,7 @@ class Cache:
                 except OSError as error:
                     raise_if_signalled(error)
                     if isinstance(error, TimeoutError):
-                        self._problems.add(lock_problem(self.root, error))
+                        self._problems.lock(self.root, error)
                     else:
                         self._unusable(error)
                 found = self.get(key)
@@ -279,7 +273,7 @@ class Cache:
         # one message for all caches of a root, unless the cause lies in this one
         root = self._folder.files.root
         inner = isinstance(error, PermissionError) and root / (error.filename or root) not in (root, *root.parents)
-        self._problems.folder(str(self.root if inner else root), error)
+        self._problems.folder(self.root if inner else root, error)
 
     # ---- commands of a user, for which an unusable folder is an error
 
@@ -460,7 +454,7 @@ class FileCache(Cache):
             OSError: The file cannot be read.
         """
         payload = path.read_bytes()
-        return self.add(Entry(key.digest, payload, Manifest.describe(key, payload, info)), f"{_WRITTEN}/{path.name}")
+        return self.add(Entry(payload, Manifest.describe(key, payload, info)), f"{_WRITTEN}/{path.name}")
 
     def temporary_path(self) -> Path:
         """A path for a file that :meth:`put_file` moves or its writer removes.

@@ -125,12 +125,10 @@ class Client:
             self._library.put(self._store, name, data)
         return True
 
-    def remove(self, name: str) -> bool:
-        """Remove an object. Returns False if the store does not."""
+    def remove(self, name: str) -> None:
+        """Remove an object, if the store does that."""
         with suppress(Exception):  # a plain web server has no such request
             self._library.delete(self._store, name)
-            return True
-        return False
 
     def names(self, prefix: str) -> Iterator[str]:
         """The names of the objects below a prefix.

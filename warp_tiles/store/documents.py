@@ -44,7 +44,7 @@ class Documents:
         try:
             return self.load(name)
         except DamagedError as error:
-            self.problems.damage(str(self.files.path(self.file(name))), str(error))
+            self.problems.damage(self.files.path(self.file(name)), str(error))
             with suppressed(OSError):
                 self.files.remove(self.file(name))
         except RefusedFolderError as error:
@@ -109,4 +109,4 @@ class Documents:
 
     def _report(self, error: RefusedFolderError) -> None:
         if not self.files.shared:  # in a shared cache, these folders belong to the first user
-            self.problems.folder(str(self.files.root), error)
+            self.problems.folder(self.files.root, error)

@@ -17,7 +17,7 @@ from pathlib import Path
 from warp_tiles.errors import CacheError
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import LAYOUT, is_digest
-from warp_tiles.store.report import Problem, Problems
+from warp_tiles.store.report import Problems
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.util.files import FileTooLargeError
 from warp_tiles.util.processes import TEMP_PREFIX
@@ -87,8 +87,7 @@ class Folder:
                 stack.enter_context(store_lock(self.files, f"{LOCKS}/{STORE_LOCK}.lock"))
             except (TimeoutError, NoLocksError) as error:
                 raise_if_signalled(error)
-                place = self.files.root if isinstance(error, NoLocksError) else self.root
-                self.problems.add(lock_problem(place, error))
+                self.problems.lock(self.files.root if isinstance(error, NoLocksError) else self.root, error)
             yield
 
     def read_manifest(self, digest: str) -> Manifest:
@@ -138,11 +137,11 @@ class Folder:
             with suppressed(OSError):
                 self.files.remove(self.key_name(digest))
             return None
-        return Entry(digest, payload, manifest)
+        return Entry(payload, manifest)
 
     def remove_damaged(self, name: str, reason: str) -> None:
         """Remove and report a damaged file."""
-        self.problems.damage(str(self.files.path(name)), reason)
+        self.problems.damage(self.files.path(name), reason)
         with suppressed(OSError):
             self.files.remove(name)
 
@@ -215,16 +214,6 @@ class Folder:
     def _sharded(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
         for shard in self.files.folders(folder):
             yield from self.files.files(shard)
-
-
-def lock_problem(root: Path, error: OSError) -> Problem:
-    """The problem of a lock that could not be taken. The build continues without it."""
-    return Problem(
-        "lock",
-        str(root),
-        f"builds are not coordinated between processes ({error.strerror or error})",
-        "check whether another process hangs, or choose a cache folder on a local file system",
-    )
 
 
 def refused(error: RefusedFolderError) -> CacheError:

@@ -18,11 +18,10 @@ from warp_tiles.store.manifest import Manifest
 from warp_tiles.store.paths import ASKED_HEADERS, HEADERS, HEADERS_SUFFIX, LAYOUT, MODULES, MODULES_SUFFIX, STARTS
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.store.statistics import STATISTICS
-from warp_tiles.util.processes import TEMP_PREFIX, is_leftover
+from warp_tiles.util.processes import DAY_S, TEMP_PREFIX, is_leftover
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import TrustedFolder
 
-DAY_S = 86400.0
 DOCUMENTS = ("toolchain", f"toolchain/{LAYOUT}", "asked", ASKED_HEADERS)
 #: Everything below the root of all caches, in the user's words.
 PARTS = {
@@ -192,7 +191,6 @@ def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport
     """Remove leftovers and unreferenced payloads, then the least recently used keys. The caller holds the store lock.
 
     Args:
-        folder: The cache's files.
         max_bytes: Keys are removed until the size is at most this; -1 to remove all.
         keep: A key that stays in any case.
     """

@@ -119,7 +119,6 @@ class Manifest:
         """Verify a payload that was read.
 
         Args:
-            payload: The bytes read.
             full: Check the SHA-256 in addition to the length and the CRC-32.
 
         Raises:
@@ -135,16 +134,15 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Entry:
-    """A payload with its manifest.
+    """A payload, e.g. raw LTO-IR or a cubin, with its manifest."""
 
-    Attributes:
-        key: Hex digest of the key.
-        payload: The raw LTO-IR, or a cubin.
-    """
-
-    key: str
     payload: bytes
     manifest: Manifest
+
+    @property
+    def key(self) -> str:
+        """Hex digest of the key."""
+        return self.manifest.key.digest
 
     @property
     def is_stored(self) -> bool:

@@ -50,7 +50,6 @@ class RemoteStore:
     """A store of signed entries. It connects in the background as soon as it is made.
 
     Args:
-        url: URL of the store.
         trusted: The keys whose signatures count, by key id.
         wait_s: The longest time to wait for an answer.
         toolchain: Returns the compiler of a kind of entries, and for modules the linker, as text.
@@ -192,10 +191,6 @@ class RemoteStore:
     def ask(self, kind: str, key: str) -> tuple[Entry | None, bool]:
         """Fetch and verify an entry. Its info names the key that signed it, as ``signed_by``.
 
-        Args:
-            kind: ``ltoir``, ``module`` or ``records``.
-            key: Hex digest of the key.
-
         Returns:
             The entry, or None if the store does not answer with it in time; and False if the request failed, so that it
             is not known whether there is an entry.
@@ -263,14 +258,14 @@ class RemoteStore:
             RemoteError: The store does not answer, or cannot be listed.
         """
         try:
-            names = wait_result(self._threads.submit(lambda: list(self.client(self.wait_s).names(f"{LAYOUT}/{kind}/"))))
+            found = wait_result(self._threads.submit(self._listing, kind, self.wait_s))
         except (FutureTimeoutError, NotSupportedError, OSError) as error:
             raise_if_signalled(error)
             raise RemoteError(
                 f"the remote store {self.url} cannot be listed: {error or 'no answer'}",
                 remedy="plain HTTP servers have no lists; use WebDAV, an object store or a folder",
             ) from error
-        return sorted(filter(is_digest, (name.rpartition("/")[2] for name in names)))
+        return sorted(filter(is_digest, found))
 
     def listed(self, kind: str) -> frozenset[str] | None:
         """The keys of all entries of a kind, from one request; None if it does not answer soon, or has too many.
@@ -278,21 +273,21 @@ class RemoteStore:
         Without a trusted key it is None, too, because none of them would be loaded. The connection may still be made,
         and a store that is down costs :data:`SLOW_S`.
         """
-
-        def names() -> frozenset[str]:
-            found = self.client(SLOW_S).names(f"{LAYOUT}/{kind}/")
-            return frozenset(name.rpartition("/")[2] for name in islice(found, _MOST_LISTED + 1))
-
         if self.off or not self.trusted:
             return None
         try:
-            listing = self._threads.submit(names)
+            listing = self._threads.submit(self._listing, kind, SLOW_S, _MOST_LISTED + 1)
         except RuntimeError as closed:
             raise_if_signalled(closed)
             return None
         wait_all([listing], SLOW_S)
         known = listing.done() and not listing.cancelled() and listing.exception() is None
-        return listing.result() if known and len(listing.result()) <= _MOST_LISTED else None
+        return frozenset(listing.result()) if known and len(listing.result()) <= _MOST_LISTED else None
+
+    def _listing(self, kind: str, timeout_s: float, most: int | None = None) -> list[str]:
+        """The last parts of the names of a kind's objects."""
+        names = self.client(timeout_s).names(f"{LAYOUT}/{kind}/")
+        return [name.rpartition("/")[2] for name in islice(names, most)]
 
     def upstream(self, kind: str, key: str) -> Upstream:
         """The part of the store in a lookup: the entry if it has one, else the function that receives a new one."""
