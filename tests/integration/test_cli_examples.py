@@ -13,8 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from warp_tiles.cli import CONTEXT, commands
-from warp_tiles.cli.examples import EXAMPLES
+from warp_tiles.cli import CONTEXT, EXAMPLES, commands
 
 
 def every_command(command: click.Command = commands, path: str = "") -> Iterator[tuple[str, click.Command]]:

@@ -168,7 +168,7 @@ def test_every_bar_has_a_text_for_screen_readers() -> None:
 
 
 def test_a_module_of_no_length_can_be_drawn() -> None:
-    rows = [ModuleRows("m", 1.0, 1.0, (Row("r", "n", (Span("cache", 1.0, 0.0, "t"),)),))]
+    rows = [ModuleRows("m", 1.0, 1.0, (Row("r", "n", (Span("cache", 1.0, 1.0, "t"),)),))]
     assert "NaN" not in chart(rows).text
 
 

@@ -142,7 +142,6 @@ def _cache() -> Finding:
     from warp_tiles.build.context import BuildContext, Resources
 
     cache = BuildContext(Resources(), current()).cache
-    cache.check_trust()
     info = cache.info()
     report = cache.verify()
     used, bound, total = map(decimal, (info.size_bytes, cache.max_bytes, info.total_bytes))

@@ -28,20 +28,13 @@ LEGEND = (
 
 def chart(rows: Sequence[ModuleRows]) -> Markup:
     """The timelines of all modules: one for each period of builds."""
-    parts = [_session(group) for group in sessions(rows)]
-    return element("div", _legend(), *parts)
-
-
-def _legend() -> Markup:
     items = [element("li", _drawing([_rect(kind, 0, 100, None)]), text) for kind, text in LEGEND]
-    return element("ul", *items, class_="legend")
+    return element("div", element("ul", *items, class_="legend"), *map(_session, sessions(rows)))
 
 
 def _session(group: Sequence[ModuleRows]) -> Markup:
-    start, end = min(item.start_s for item in group), max(item.end_s for item in group)
-    ends = [span for item in group for row in item.rows for span in row.spans]
-    start, end = min([start, *(s.start_s for s in ends)]), max([end, *(s.end_s for s in ends)])
-    scale = _Scale(start, end)
+    drawn: list[ModuleRows | Span] = [*group, *(span for item in group for row in item.rows for span in row.spans)]
+    scale = _Scale(min(each.start_s for each in drawn), max(each.end_s for each in drawn))
     lanes = [_lane("seconds since warp_tiles was enabled", "muted", scale.axis())]
     for item in group:
         took = f"{item.end_s - item.start_s:.2f} s"

@@ -107,27 +107,22 @@ def _counts(found: Iterable[Function]) -> str:
 
 
 def _module_facts(module: Json) -> list[tuple[str, Content]]:
-    file: Content = ""
-    if "output" in module:
-        state = (
-            "up to date"
-            if module.get("up_to_date")
-            else "found linked"
-            if module["found"]
-            else f"linked by {module['linker']}"
-        )
-        file = joined((element("code", module["output"]), f": {decimal(module['cubin_bytes'])}, {state}"))
     if module.get("up_to_date"):
+        file = _file(module, "up to date")
         return [("file", file), ("build", "none in this run: the folder holds the files of an earlier one")]
     facts: list[tuple[str, Content]] = [("kernels", _codes(module["kernels"]))]
     if is_built(module):
         made = f"{module['lto_builds']} built, {module['lto_hits']} from the cache or shared"
         facts.append(("functions", f"{made}, {decimal(module['lto_bytes'])} of LTO-IR"))
-        facts.append(("file", file))
+        facts.append(("file", _file(module, "found linked" if module["found"] else f"linked by {module['linker']}")))
         facts.append(("time", f"{module['seconds']:.2f} s from the end of code generation to the file"))
     elif "builds" in module:
         facts.append(("build", "none in this run: Warp loaded the module from its own cache, or it was only planned"))
     return facts + [("note", text) for text in module_notes(module)]
+
+
+def _file(module: Json, state: str) -> Markup:
+    return joined((element("code", module["output"]), f": {decimal(module['cubin_bytes'])}, {state}"))
 
 
 def _facts(facts: Iterable[tuple[str, Content]]) -> Markup:
@@ -136,11 +131,7 @@ def _facts(facts: Iterable[tuple[str, Content]]) -> Markup:
 
 
 def _codes(names: Iterable[str]) -> Markup:
-    parts: list[Content] = []
-    for name in names:
-        parts += [", "] if parts else []
-        parts.append(element("code", name))
-    return joined(parts)
+    return Markup(", ".join(element("code", name).text for name in names))
 
 
 def _functions_table(found: Sequence[Function], on_cpu: bool) -> Markup:
