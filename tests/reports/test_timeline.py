@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.reports.records import FORWARD, HOSTILE, backward_plan, hostile, looked_up, plan, planned, record, run
-from warp_tiles.reports.chart import chart, ticks
+from warp_tiles.reports.page import chart, ticks
 from warp_tiles.reports.timeline import ModuleRows, Row, Span, sessions, timeline, trace
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.store.subjects import SIGNER, connect, entry
 from warp_tiles.store import LTOIR
-from warp_tiles.store.client import Client
+from warp_tiles.store.remote import Client
 
 pytest.importorskip("moto", reason="moto, the server for S3, is not installed")
 SERVER = """

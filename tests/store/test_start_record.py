@@ -30,10 +30,9 @@ from warp_tiles.compile.warp_compiler import reason_without_key
 from warp_tiles.errors import CacheError, RecordError, SettingError
 from warp_tiles.settings import current
 from warp_tiles.store.cache import Cache, Upstream
-from warp_tiles.store.client import Client
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.keys import SigningKey
-from warp_tiles.store.remote import RemoteStore
+from warp_tiles.store.remote import Client, RemoteStore
 from warp_tiles.util.threads import DaemonThreads, wait_all
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import WarnedTexts

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from warp_tiles.store.documents import Documents
 from warp_tiles.store.key import CacheKey, KeyField
 from warp_tiles.store.paths import is_digest
+from warp_tiles.store.sealed import Documents
 
 
 @dataclass(frozen=True)

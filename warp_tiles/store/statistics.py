@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from warp_tiles.errors import CacheError
-from warp_tiles.store.documents import Documents
 from warp_tiles.store.folder import LOCKS
-from warp_tiles.store.sealed import DamagedError, seal
+from warp_tiles.store.sealed import DamagedError, Documents, seal
 from warp_tiles.util.threads import suppressed
 
 STATISTICS = "stats"
