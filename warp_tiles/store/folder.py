@@ -34,12 +34,7 @@ SLOT_PREFIX = "worker-"  # of the locks of running compilers
 class Folder:
     """Files of one cache. Methods raise ``OSError`` if the folder cannot be used or is refused.
 
-    Args:
-        root: The folder of all caches, which decides whether others can write.
-        allow_shared: Accept a folder that others can write.
-        problems: Receives reports of damage.
-        suffix: Suffix of payload files.
-        folder: The cache's folder, by name below the root; empty for the root itself.
+    See :class:`warp_tiles.store.cache.Cache` for the arguments. ``problems`` receives reports of damage.
     """
 
     def __init__(
@@ -119,10 +114,7 @@ class Folder:
         """Read and verify an entry. A damaged entry is removed and reported.
 
         Length and CRC-32 of the payload are always checked. Its SHA-256 is checked too if ``full`` is set, or if the
-        file's modification time is not the one of the manifest.
-
-        Returns:
-            The entry, or ``None`` if it is missing or incomplete.
+        file's modification time is not the one of the manifest. None if it is missing or incomplete.
         """
         name = self.key_name(digest)
         try:
@@ -156,14 +148,9 @@ class Folder:
             raise_if_signalled(error)
 
     def store(self, manifest: Manifest, payload: bytes, written: str = "") -> Manifest:
-        """Store an entry durably, the payload first. The caller holds the store lock.
+        """Store an entry durably, the payload first, and return the stored manifest. The caller holds the store lock.
 
-        Args:
-            written: Name of a file with the payload, which is moved unless the payload is stored already. Empty to
-                write the payload.
-
-        Returns:
-            The stored manifest.
+        See :meth:`warp_tiles.store.cache.Cache.add` for ``written``.
         """
         name = self.object_name(manifest.payload_sha256)
         status = None

@@ -13,7 +13,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -199,12 +199,9 @@ class TrustedKeys:
         Raises:
             RemoteError: A line is not a key, others can write the folder, or the file cannot be read.
         """
-        data, remedy = b"", f"make the folder {self.path.parent} yours alone (chmod 700), or remove the file"
-        with (
-            _errors(f"the trusted keys {self.path} cannot be read", remedy),
-            suppressed(FileNotFoundError, NotADirectoryError),
-        ):
-            data, _ = self._files.read(TRUSTED_FILE, _MAX_FILE_BYTES)
+        remedy = f"make the folder {self.path.parent} yours alone (chmod 700), or remove the file"
+        with _errors(f"the trusted keys {self.path} cannot be read", remedy):
+            data = self._content()
         lines = (line.strip() for line in data.decode("utf-8", "replace").split("\n"))
         return tuple(PublicKey.parse(line) for line in lines if line and not line.startswith("#"))
 
@@ -220,13 +217,16 @@ class TrustedKeys:
         ):
             if key in self.read():
                 return False
-            data = b""
-            with suppress(FileNotFoundError):
-                data = self._files.read(TRUSTED_FILE, _MAX_FILE_BYTES)[0]
+            data = self._content()
             if data and not data.endswith(b"\n"):
                 data += b"\n"
             self._files.write(TRUSTED_FILE, data + f"{key} {key.comment}".rstrip().encode() + b"\n")
         return True
+
+    def _content(self) -> bytes:
+        with suppressed(FileNotFoundError, NotADirectoryError):
+            return self._files.read(TRUSTED_FILE, _MAX_FILE_BYTES)[0]
+        return b""
 
 
 def trusted_keys(given: Iterable[str], file: TrustedKeys | None = None) -> dict[str, PublicKey]:

@@ -1,4 +1,7 @@
-"""Maintenance of a cache: sizes, listing, verification, eviction, clearing."""
+"""Maintenance of a cache: sizes, listing, verification, eviction, clearing.
+
+The functions raise ``OSError`` if a folder is refused, or cannot be read or changed.
+"""
 
 from __future__ import annotations
 
@@ -278,11 +281,7 @@ def _others_of_shared(folder: Folder) -> Iterator[None]:
 
 
 def verify_beside(folder: Folder, *, remove: bool) -> Iterator[Finding]:
-    """Yield the damage of sealed files, linked modules and precompiled headers. Damaged files can be removed.
-
-    Raises:
-        OSError: A folder is refused or cannot be read.
-    """
+    """Yield the damage of sealed files, linked modules and precompiled headers. Damaged files can be removed."""
     for name in () if folder.files.folder else DOCUMENTS:
         documents = Documents(folder.root, name, shared=folder.files.shared)
         with _others_of_shared(folder):
@@ -295,11 +294,7 @@ def verify_beside(folder: Folder, *, remove: bool) -> Iterator[Finding]:
 
 
 def clear_beside(folder: Folder, report: GcReport, *, everything: bool) -> None:
-    """Remove every linked module, and with ``everything`` all but the tuning records.
-
-    Raises:
-        OSError: The folder is refused or cannot be changed.
-    """
+    """Remove every linked module, and with ``everything`` all but the tuning records."""
     for cache in _beside(folder)[: None if everything else 1]:
         _collect_beside(cache, report, -1)
     for place in FACTS if everything and not folder.files.folder else ():
@@ -316,11 +311,7 @@ def _collect_beside(cache: Folder, report: GcReport, max_bytes: int) -> None:
 
 
 def sweep_beside(folder: Folder, report: GcReport) -> None:
-    """Remove what killed processes left beside the store: temporary files, payloads without a key, names of holders.
-
-    Raises:
-        OSError: A folder is refused or cannot be read.
-    """
+    """Remove what killed processes left beside the store: temporary files, payloads without a key, names of holders."""
     for place in () if folder.files.folder else (*FACTS, "tuning"):
         for name, status in list(below(folder, place)):
             if is_leftover(name.rpartition("/")[2], status.st_mtime):

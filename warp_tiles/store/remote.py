@@ -71,7 +71,7 @@ _network_process: int | None = None
 
 
 class Client:
-    """A connection to a store. It is safe for threads.
+    """A connection to a store. It is safe for threads. A request that fails raises ``OSError``.
 
     Args:
         url: See :func:`checked_url`.
@@ -126,7 +126,6 @@ class Client:
         Raises:
             MissingObjectError: There is none.
             HalfAnswerError: It did not arrive in full.
-            OSError: The request failed.
         """
         with self._errors():
             answer = self._library.get(self._store, name)
@@ -136,22 +135,14 @@ class Client:
             raise HalfAnswerError(f"an answer is incomplete: {self._text(error)}") from error
 
     def exists(self, name: str) -> bool:
-        """Returns True if there is such an object.
-
-        Raises:
-            OSError: The request failed.
-        """
+        """Returns True if there is such an object."""
         with suppress(MissingObjectError), self._errors():
             self._library.head(self._store, name)
             return True
         return False
 
     def write(self, name: str, data: bytes) -> bool:
-        """Write an object. Returns True.
-
-        Raises:
-            OSError: The request failed.
-        """
+        """Write an object. Returns True."""
         with self._errors():
             self._library.put(self._store, name, data)
         return True
@@ -166,7 +157,6 @@ class Client:
 
         Raises:
             NotSupportedError: The store cannot be listed.
-            OSError: The request failed.
         """
         with self._errors():
             for page in self._library.list(self._store, prefix=prefix):
