@@ -62,58 +62,40 @@ def test_equal_override_layers_are_distinct() -> None:
 
 
 def test_every_setting_can_come_from_the_environment() -> None:
-    values = {
-        "provider": "scalar",
-        "mathdx_opt_out": "own",
-        "solver_gradients": "own",
-        "linker": "own",
-        "cache_dir": "/x",
-        "cache_max_bytes": "1MB",
-        "cache_shared": "1",
-        "build_wait_s": "30",
-        "trusted_project_dirs": os.pathsep.join(("/p", "/q")),
-        "cache_modules": "1",
-        "modules": "all",
-        "remote": "s3://bucket/path",
-        "remote_push": "1",
-        "remote_wait_s": "2.5",
-        "bundle": "/bundle.zip",
-        "signing_key": "/key.pem",
-        "trusted_keys": f"{KEY}, {KEY}",
-        "jobs": "3",
-        "progress": "off",
-        "precompile_headers": "0",
-        "register_accumulators": "0",
-        "main_loop": "mma",
-        "gemm_gradients": "always",
-        "async_copies": "0",
-        "policy": "fast",
-        "record_paths": os.pathsep.join(("/a", "/b")),
-        "record_driver_mismatch": "retune",
-        "target_gpu": "NVIDIA H200",
-        "tune_budget_s": "2.5",
+    found = {  # each text, and its value if that is no text
+        "provider": ("scalar",),
+        "mathdx_opt_out": ("own",),
+        "solver_gradients": ("own",),
+        "linker": ("own",),
+        "cache_dir": ("/x", Path("/x")),
+        "cache_max_bytes": ("1MB", 10**6),
+        "cache_shared": ("1", True),
+        "build_wait_s": ("30", 30.0),
+        "trusted_project_dirs": (os.pathsep.join(("/p", "/q")), (Path("/p"), Path("/q"))),
+        "cache_modules": ("1", True),
+        "modules": ("all",),
+        "remote": ("s3://bucket/path",),
+        "remote_push": ("1", True),
+        "remote_wait_s": ("2.5", 2.5),
+        "bundle": ("/bundle.zip", Path("/bundle.zip")),
+        "signing_key": ("/key.pem", Path("/key.pem")),
+        "trusted_keys": (f"{KEY}, {KEY}", (KEY, KEY)),
+        "jobs": ("3", 3),
+        "progress": ("off",),
+        "precompile_headers": ("0", False),
+        "register_accumulators": ("0", False),
+        "main_loop": ("mma",),
+        "gemm_gradients": ("always",),
+        "async_copies": ("0", False),
+        "policy": ("fast",),
+        "record_paths": (os.pathsep.join(("/a", "/b")), (Path("/a"), Path("/b"))),
+        "record_driver_mismatch": ("retune",),
+        "target_gpu": ("NVIDIA H200",),
+        "tune_budget_s": ("2.5", 2.5),
     }
-    assert set(values) == set(settings.defaults())
-    found = from_environment({settings.ENVIRONMENT[name]: value for name, value in values.items()})
-    typed = {
-        "cache_dir": Path("/x"),
-        "cache_max_bytes": 10**6,
-        "cache_shared": True,
-        "build_wait_s": 30.0,
-        "trusted_project_dirs": (Path("/p"), Path("/q")),
-        "cache_modules": True,
-        "remote_push": True,
-        "remote_wait_s": 2.5,
-        "bundle": Path("/bundle.zip"),
-        "signing_key": Path("/key.pem"),
-        "trusted_keys": (KEY, KEY),
-        "jobs": 3,
-        "precompile_headers": False,
-        "register_accumulators": False,
-        "async_copies": False,
-    }
-    typed |= {"record_paths": (Path("/a"), Path("/b")), "tune_budget_s": 2.5}
-    assert found == {**values, **typed}
+    assert set(found) == set(settings.defaults())
+    environment = {settings.ENVIRONMENT[name]: str(values[0]) for name, values in found.items()}
+    assert from_environment(environment) == {name: values[-1] for name, values in found.items()}
 
 
 def test_a_listener_is_called_once_for_every_change_by_code() -> None:

@@ -48,20 +48,6 @@ def test_get_returns_the_stored_entry(cache: Cache) -> None:
     assert cache.manifest(key("b")) is None
 
 
-def test_get_or_build_builds_once(cache: Cache) -> None:
-    built = []
-
-    def build() -> tuple[bytes, dict[str, object]]:
-        built.append(1)
-        return payload("a"), {"n": 1}
-
-    first, hit = get_or_build(cache, key("a"), build)
-    assert (hit, len(built)) == (False, 1)
-    second, hit = get_or_build(cache, key("a"), build)
-    assert (hit, len(built)) == (True, 1)
-    assert first == second
-
-
 def test_a_failing_build_stores_nothing_and_can_be_repeated(cache: Cache, root: Path) -> None:
     def fail() -> tuple[bytes, dict[str, object]]:
         raise RuntimeError("no compiler")
