@@ -71,11 +71,7 @@ class StandardOutputError(Exception):
 
 @contextlib.contextmanager
 def written(stream: TextIO) -> Iterator[TextIO]:
-    """Standard output, which is flushed after the block.
-
-    Raises:
-        StandardOutputError: It cannot be written.
-    """
+    """Standard output, which is flushed after the block. Raises StandardOutputError if it cannot be written."""
     try:
         yield stream
         stream.flush()
@@ -328,11 +324,7 @@ def _is_normal(ended: BaseException | str) -> bool:
 
 
 def write_page(file: Path, document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> None:
-    """Write a record or a plan as a page.
-
-    Raises:
-        OutputError: The file cannot be written.
-    """
+    """Write a record or a plan as a page. Raises OutputError if the file cannot be written."""
     from warp_tiles.reports.page import page
 
     _write(file, page(document, title, facts))

@@ -184,11 +184,7 @@ class Bundle:
         return sorted(key for known, key in self._members if known == kind)
 
     def check(self) -> None:
-        """Verify every object.
-
-        Raises:
-            BundleError: One of them is refused.
-        """
+        """Verify every object. Raises BundleError if one of them is refused."""
         for kind, key in sorted(self._members):
             self.read(kind, key)
 

@@ -329,7 +329,7 @@ class Cache:
         with self._command("listing"):
             for digest, status in self._folder.each_key():
                 with suppress(DamagedError, FileNotFoundError):  # verify reports the damage
-                    items.append(maintain.EntryInfo(digest, self._folder.read_manifest(digest), status.st_mtime_ns))
+                    items.append(maintain.EntryInfo(self._folder.read_manifest(digest), status.st_mtime_ns))
         return tuple(sorted(items, key=lambda item: (-item.used_at_ns, item.key)))
 
     def verify(self, *, remove: bool = False) -> maintain.VerifyReport:

@@ -51,11 +51,7 @@ def _errors(what: str, remedy: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A public key.
-
-    Attributes:
-        comment: The user's own words about it.
-    """
+    """A public key, with the user's own words about it."""
 
     raw: bytes
     comment: str = field(default="", compare=False)
@@ -70,11 +66,7 @@ class PublicKey:
 
     @classmethod
     def parse(cls, text: str) -> PublicKey:
-        """Read a public key, and the comment after it.
-
-        Raises:
-            RemoteError: The text is not a public key.
-        """
+        """Read a public key, and the comment after it. Raises RemoteError if the text is not a public key."""
         word, _, comment = text.strip().partition(" ")
         if not comment.isprintable():
             raise RemoteError(f"{comment!r:.100} is not a comment", remedy="give printable characters on one line")
@@ -179,11 +171,7 @@ def require_cryptography() -> type[Ed25519PrivateKey]:
 
 
 class TrustedKeys:
-    """The file of trusted keys in the user's configuration folder.
-
-    Args:
-        folder: The configuration folder; None for the platform's.
-    """
+    """The file of trusted keys in the user's configuration folder; None for the platform's."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._files = TrustedFolder(folder or config_folder(), private=True)
@@ -259,11 +247,7 @@ def trusted_by(settings: Settings) -> dict[str, PublicKey]:
 
 
 def signer_of(settings: Settings) -> SigningKey:
-    """The signing key of some settings.
-
-    Raises:
-        RemoteError: There is none, or it cannot be read.
-    """
+    """The signing key of some settings. Raises RemoteError if there is none, or it cannot be read."""
     if settings.signing_key is None:
         raise RemoteError(
             "nothing can be written without a signing key",

@@ -61,16 +61,15 @@ class CacheInfo:
 
 @dataclass(frozen=True)
 class EntryInfo:
-    """A stored entry without its payload.
+    """A stored entry without its payload. Its last use is in nanoseconds since 1970 (UTC)."""
 
-    Attributes:
-        key: Hex digest of the key.
-        used_at_ns: Last use, nanoseconds since 1970 (UTC).
-    """
-
-    key: str
     manifest: Manifest
     used_at_ns: int
+
+    @property
+    def key(self) -> str:
+        """Hex digest of the key."""
+        return self.manifest.key.digest
 
 
 @dataclass(frozen=True)

@@ -105,11 +105,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes, digest: str) -> Manifest:
-        """Read the file of one key.
-
-        Raises:
-            DamagedError: The bytes are damaged or belong to another key.
-        """
+        """Read the file of one key. Raises DamagedError if the bytes are damaged or belong to another key."""
         manifest = cls.from_json(unseal(data))
         if manifest.key.digest != digest:
             raise DamagedError(f"it describes the key {manifest.key.digest}, its name says {digest}")

@@ -153,11 +153,7 @@ class Client:
             self._library.delete(self._store, name)
 
     def names(self, prefix: str) -> Iterator[str]:
-        """The names of the objects below a prefix.
-
-        Raises:
-            NotSupportedError: The store cannot be listed.
-        """
+        """The names of the objects below a prefix. Raises NotSupportedError if the store cannot be listed."""
         with self._errors():
             for page in self._library.list(self._store, prefix=prefix):
                 yield from (item["path"] for item in page)
@@ -281,11 +277,7 @@ class RemoteStore:
             self._turn_off(f"it is slow, and has cost {self._overspent_s:.1f} s more than it saved")
 
     def require(self) -> None:
-        """Wait until the store answers.
-
-        Raises:
-            RemoteError: It does not answer in time.
-        """
+        """Wait until the store answers. Raises RemoteError if it does not answer in time."""
         with self._lock:
             self._patience_s = self.wait_s
         if not self._becomes_up():

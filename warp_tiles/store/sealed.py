@@ -49,11 +49,7 @@ def seal(body: Mapping[str, object]) -> bytes:
 
 
 def unseal(data: bytes) -> dict[str, object]:
-    """Verify and parse the output of :func:`seal`.
-
-    Raises:
-        DamagedError: Any byte differs.
-    """
+    """Verify and parse the output of :func:`seal`. Raises DamagedError if any byte differs."""
     body = data[_BODY_AT : -len(_TAIL)]
     expected = b"".join((_HEAD, hashlib.sha256(body).hexdigest().encode("ascii"), _MIDDLE))
     if data[:_BODY_AT] != expected or data[-len(_TAIL) :] != _TAIL:
@@ -62,11 +58,7 @@ def unseal(data: bytes) -> dict[str, object]:
 
 
 def parse_object(data: bytes) -> dict[str, object]:
-    """Parse a JSON object from untrusted bytes.
-
-    Raises:
-        DamagedError: The bytes are not a JSON object.
-    """
+    """Parse a JSON object from untrusted bytes. Raises DamagedError if the bytes are not a JSON object."""
     try:
         value = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

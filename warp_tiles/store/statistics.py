@@ -86,11 +86,7 @@ class Statistics:
             ) from error
 
     def reset(self) -> None:
-        """Begin to count anew.
-
-        Raises:
-            OSError: The file cannot be written, or is held by another process.
-        """
+        """Begin to count anew. Raises OSError if the file cannot be written, or is held by another process."""
         with self._documents.files.lock(_LOCK, WAIT_AT_END_S):
             self._write(time.time_ns(), {})
 

@@ -178,11 +178,7 @@ class TrustedFolder:
                 os.utime(file, ns=(time_ns, time_ns), dir_fd=parent, follow_symlinks=False)
 
     def status(self, name: str) -> os.stat_result:
-        """The status of a file or of a link itself.
-
-        Raises:
-            FileNotFoundError: There is no such file.
-        """
+        """The status of a file or of a link itself. Raises FileNotFoundError if there is no such file."""
         with self._parent(name) as (parent, file):
             return os.stat(file, dir_fd=parent, follow_symlinks=False)
 
