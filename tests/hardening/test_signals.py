@@ -262,9 +262,9 @@ BROAD = {
         ("cli/output.py", "output_errors"),
         ("cli/output.py", "written"),
         ("cli/children.py", "enable_here"),
-        ("cli/rehearsal.py", "build"),
-        ("cli/rehearsal.py", "compile_launched"),
-        ("cli/rehearsal.py", "rehearse"),
+        ("cli/run.py", "build"),
+        ("cli/run.py", "compile_launched"),
+        ("cli/run.py", "rehearse_here"),
         ("launch/script.py", "discover"),
     },
     "in a process or on a thread of this package": {
