@@ -116,13 +116,9 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_answer_is_refused(name: str) -> None:
     make, reason = REFUSED[name]
-    with pytest.raises(RefusedError, match=reason):
+    with pytest.raises(RefusedError, match=reason) as caught:
         read(make())
-
-
-def test_another_toolchain_has_an_error_of_its_own() -> None:
-    with pytest.raises(OtherToolchainError):
-        read(signed(ENTRY, toolchain="x"))
+    assert isinstance(caught.value, OtherToolchainError) == (name == "another toolchain")
 
 
 @pytest.mark.parametrize("name", ["schema", "kind", "toolchain", "manifest"])

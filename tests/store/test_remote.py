@@ -101,17 +101,6 @@ def test_after_some_failures_in_a_row_it_is_not_asked_again(caplog: pytest.LogCa
     assert sum("not used again in this process" in record.message for record in caplog.records) == 1
 
 
-def test_a_failure_now_and_then_is_forgiven(tmp_path: Path) -> None:
-    write_object(tmp_path, ENTRY, signed(ENTRY))
-    with serving(files(tmp_path)) as server:
-        store = ready(connect(server.url))
-        for _ in range(2 * MOST_FAILURES):
-            server.answer = send(b"", 500)
-            assert store.ask(LTOIR, ENTRY.key)[0] is None
-            server.answer = files(tmp_path)
-            assert store.ask(LTOIR, ENTRY.key)[0] is not None
-
-
 def test_a_slow_drip_ends_within_the_budget(caplog: pytest.LogCaptureFixture) -> None:
     with serving(drip(signed(ENTRY), 0.02, 100_000)) as server:
         store = ready(connect(server.url, wait_s=0.5))
