@@ -8,14 +8,15 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
 
 import click
 
 from warp_tiles.cli import ahead, cache, doctor, keys, run, tune
 from warp_tiles.cli.output import (
+    VERBOSITY,
     WARP_REMEDY,
     StandardOutputError,
-    add_verbosity,
     json_option,
     print_rows,
     written,
@@ -78,23 +79,20 @@ def settings(as_json: bool) -> None:
     print_rows(as_json, found, ("setting", "value", "layer"), rows)
 
 
-def _add_examples(command: click.Command, path: str = "") -> None:
-    """Add its example to the help of a command, and to those of its commands.
-
-    Raises:
-        KeyError: A command has no example.
-    """
-    command.epilog = f"\b\nExample:\n  {EXAMPLES[path]}"
+def every_command(command: click.Command = commands, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Each command with its path, e.g. ``cache gc``."""
+    yield path, command
     if isinstance(command, click.Group):
         for name, inner in command.commands.items():
-            _add_examples(inner, f"{path} {name}".strip())
+            yield from every_command(inner, f"{path} {name}".strip())
 
 
 groups = (cache.cache, keys.keys, tune.tune, ahead.bundle)
 for command in (run.run, ahead.plan, ahead.compile_, ahead.warm, *groups, settings, doctor.doctor):
     commands.add_command(command)
-_add_examples(commands)
-add_verbosity(commands)
+for path, command in every_command():
+    command.epilog = f"\b\nExample:\n  {EXAMPLES[path]}"
+    command.params += VERBOSITY
 
 
 def main() -> None:
