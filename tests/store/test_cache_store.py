@@ -15,8 +15,9 @@ from tests.store.cache_workers import files, fill, get_or_build, key, key_file_o
 from warp_tiles.errors import CacheError
 from warp_tiles.store.cache import Cache, find
 from warp_tiles.store.explain import explain_among
-from warp_tiles.store.folder import SLOT_PREFIX, Folder
+from warp_tiles.store.folder import Folder
 from warp_tiles.store.key import CacheKey
+from warp_tiles.store.paths import SLOT_PREFIX
 
 
 def test_import_and_constructor_create_no_files(root: Path) -> None:

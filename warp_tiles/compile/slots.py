@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from warp_tiles.store.folder import LOCKS, SLOT_PREFIX
+from warp_tiles.store.paths import LOCKS, SLOT_PREFIX
 from warp_tiles.util.processes import host
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import TrustedFolder

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from warp_tiles.errors import CacheError
 from warp_tiles.store import maintain
-from warp_tiles.store.folder import OBJECTS, Folder, refused
+from warp_tiles.store.folder import Folder, refused
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.manifest import Entry, Manifest
-from warp_tiles.store.paths import LAYOUT, absolute
+from warp_tiles.store.paths import LAYOUT, OBJECTS, absolute
 from warp_tiles.store.report import Problem, Problems, logger
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.store.statistics import EVICTED, FETCHED, FOUND, WAIT_AT_END_S, Statistics

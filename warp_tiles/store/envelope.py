@@ -26,9 +26,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from warp_tiles.store import SIGNED_BY
-from warp_tiles.store.folder import MAX_MANIFEST_BYTES, MAX_PAYLOAD_BYTES
 from warp_tiles.store.keys import PublicKey, SigningKey
-from warp_tiles.store.manifest import Entry, Manifest
+from warp_tiles.store.manifest import MAX_MANIFEST_BYTES, MAX_PAYLOAD_BYTES, Entry, Manifest
 from warp_tiles.store.sealed import DamagedError, dump_json, parse_object
 from warp_tiles.util.warn import shown
 

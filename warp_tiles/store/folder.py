@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from warp_tiles.errors import CacheError
-from warp_tiles.store.manifest import Entry, Manifest
-from warp_tiles.store.paths import LAYOUT, is_digest
+from warp_tiles.store.manifest import MAX_MANIFEST_BYTES, MAX_PAYLOAD_BYTES, Entry, Manifest
+from warp_tiles.store.paths import KEYS, LOCKS, OBJECTS, SLOT_PREFIX, is_digest
 from warp_tiles.store.report import Problems
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.util.files import FileTooLargeError
@@ -25,10 +25,6 @@ from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
 
 STORE_LOCK = "store"
-MAX_MANIFEST_BYTES = 1 << 20
-MAX_PAYLOAD_BYTES = 256 << 20
-KEYS, OBJECTS, LOCKS = f"{LAYOUT}/keys", f"{LAYOUT}/objects", f"{LAYOUT}/locks"
-SLOT_PREFIX = "worker-"  # of the locks of running compilers
 
 
 class Folder:

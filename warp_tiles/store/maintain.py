@@ -15,11 +15,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from warp_tiles.store.folder import KEYS, Folder
+from warp_tiles.store.folder import Folder
 from warp_tiles.store.manifest import Manifest
-from warp_tiles.store.paths import ASKED_HEADERS, HEADERS, HEADERS_SUFFIX, LAYOUT, MODULES, MODULES_SUFFIX, STARTS
+from warp_tiles.store.paths import (
+    ASKED_HEADERS,
+    HEADERS,
+    HEADERS_SUFFIX,
+    KEYS,
+    LAYOUT,
+    MODULES,
+    MODULES_SUFFIX,
+    STARTS,
+    STATISTICS,
+)
 from warp_tiles.store.sealed import DamagedError, Documents
-from warp_tiles.store.statistics import STATISTICS
 from warp_tiles.util.processes import DAY_S, TEMP_PREFIX, is_leftover
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import TrustedFolder

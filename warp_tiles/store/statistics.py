@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from warp_tiles.errors import CacheError
-from warp_tiles.store.folder import LOCKS
+from warp_tiles.store.paths import LOCKS, STATISTICS
 from warp_tiles.store.sealed import DamagedError, Documents, seal
 from warp_tiles.util.threads import suppressed
 
-STATISTICS = "stats"
 #: Results of lookups, and seconds of builds. A lookup that finds nothing ends as ``built`` or ``failed``.
 COUNTED = ("found", "fetched", "built", "failed", "evicted", "build_seconds")
 FOUND, FETCHED, BUILT, FAILED, EVICTED, BUILD_SECONDS = COUNTED
