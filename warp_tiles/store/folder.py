@@ -18,8 +18,7 @@ from warp_tiles.errors import CacheError
 from warp_tiles.store.manifest import MAX_MANIFEST_BYTES, MAX_PAYLOAD_BYTES, Entry, Manifest
 from warp_tiles.store.paths import KEYS, LOCKS, OBJECTS, SLOT_PREFIX, is_digest
 from warp_tiles.store.report import Problems
-from warp_tiles.store.sealed import DamagedError
-from warp_tiles.util.files import FileTooLargeError
+from warp_tiles.store.sealed import DamagedError, read_bounded
 from warp_tiles.util.processes import TEMP_PREFIX
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
@@ -88,7 +87,7 @@ class Folder:
             DamagedError: It is damaged.
             FileNotFoundError: The key is not stored.
         """
-        data, _ = self._read(self.key_name(digest), MAX_MANIFEST_BYTES)
+        data, _ = read_bounded(self.files, self.key_name(digest), MAX_MANIFEST_BYTES)
         return Manifest.decode(data, digest)
 
     def read_object(self, sha256: str) -> tuple[bytes, os.stat_result]:
@@ -98,13 +97,7 @@ class Folder:
             DamagedError: It is larger than a payload can be.
             FileNotFoundError: It is missing.
         """
-        return self._read(self.object_name(sha256), MAX_PAYLOAD_BYTES)
-
-    def _read(self, name: str, most_bytes: int) -> tuple[bytes, os.stat_result]:
-        try:
-            return self.files.read(name, most_bytes)
-        except FileTooLargeError as error:
-            raise DamagedError(f"{error.strerror}") from error
+        return read_bounded(self.files, self.object_name(sha256), MAX_PAYLOAD_BYTES)
 
     def read_entry(self, digest: str, *, full: bool = False) -> Entry | None:
         """Read and verify an entry. A damaged entry is removed and reported.

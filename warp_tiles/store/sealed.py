@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -72,6 +73,14 @@ def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")
 
 
+def read_bounded(files: TrustedFolder, name: str, most_bytes: int) -> tuple[bytes, os.stat_result]:
+    """Read a file as :meth:`TrustedFolder.read` does. Raises DamagedError if it is larger than it can be."""
+    try:
+        return files.read(name, most_bytes)
+    except FileTooLargeError as error:
+        raise DamagedError(f"{error.strerror}") from error
+
+
 class Documents:
     """The files of one folder.
 
@@ -113,11 +122,7 @@ class Documents:
             DamagedError: It is damaged. It stays.
             OSError: It is missing or unreadable, or the folder is refused.
         """
-        try:
-            data, _ = self.files.read(self.file(name), MAX_BYTES)
-        except FileTooLargeError as error:
-            raise DamagedError(f"{error.strerror}") from error
-        return unseal(data)
+        return unseal(read_bounded(self.files, self.file(name), MAX_BYTES)[0])
 
     def write(self, name: str, body: Mapping[str, object]) -> None:
         """Store a document, and remove the oldest ones above the limit. Does nothing if the folder cannot be used."""
