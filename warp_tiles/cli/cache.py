@@ -204,10 +204,7 @@ def import_(file: Path, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def _opened(*, writes: bool) -> Iterator[tuple[BuildContext, RemoteStore]]:
-    """The build context and the remote store of the settings.
-
-    Args:
-        writes: True to sign and write entries.
+    """The build context and the remote store of the settings, to which entries may be signed and written.
 
     Raises:
         RemoteError: There is none, it does not answer, or entries are to be written from a cache that others can write.

@@ -19,14 +19,7 @@ from warp_tiles.settings import current
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor.
-
-    Attributes:
-        subject: The part that was checked.
-        state: ``ok``, ``note`` (works, less well) or ``problem``.
-        detail: The finding.
-        remedy: The user's way to solve it; empty if there is nothing to do.
-    """
+    """One line of the doctor. The state is ``ok``, ``note`` (works, less well) or ``problem``."""
 
     subject: str
     state: str

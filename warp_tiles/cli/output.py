@@ -278,7 +278,6 @@ def facts_of(script: Script, ended: BaseException | str | None = None) -> dict[s
     """Facts about a run, for the heading of its page.
 
     Args:
-        script: The script and its arguments.
         ended: The exception that ended it, or its text; None or empty if it ended normally or did not run.
     """
     import warp

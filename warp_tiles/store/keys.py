@@ -171,7 +171,7 @@ def require_cryptography() -> type[Ed25519PrivateKey]:
 
 
 class TrustedKeys:
-    """The file of trusted keys in the user's configuration folder; None for the platform's."""
+    """The file of trusted keys in the user's configuration folder, by default the platform's."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._files = TrustedFolder(folder or config_folder(), private=True)
