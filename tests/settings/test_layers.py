@@ -93,7 +93,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "target_gpu": ("NVIDIA H200",),
         "tune_budget_s": ("2.5", 2.5),
     }
-    assert set(found) == set(settings.defaults())
+    assert set(found) == set(settings.SETTINGS)
     environment = {settings.ENVIRONMENT[name]: str(values[0]) for name, values in found.items()}
     assert from_environment(environment) == {name: values[-1] for name, values in found.items()}
 
@@ -178,11 +178,12 @@ def test_the_innermost_layer_with_a_value_decides(
                 process = current()
         finally:
             configure(**dict.fromkeys(SAMPLES))
-    for name, default in settings.defaults().items():
+    for name in settings.SETTINGS:
         if name == "trusted_project_dirs":
             continue
         values = given_values.get(name, {})
         inner = next((layer for layer in LAYERS if layer in values), None)
+        default = getattr(settings.Settings, name)
         expected = default if inner is None else settings.SETTINGS[name].parse(name, values[inner])
         assert getattr(now, name) == expected
         assert now.layer(name).startswith("default" if inner is None else inner.replace("pyproject.toml", str(folder)))
@@ -246,7 +247,7 @@ def test_an_unknown_provider_of_a_module_lists_the_valid_ones(option: object) ->
 def test_an_unknown_option_of_a_module_lists_the_valid_ones() -> None:
     with pytest.raises(SettingError, match="module m: option warp_tiles_polcy is unknown") as caught:
         current({"warp_tiles_polcy": "fast", "max_unroll": 3}, "m")
-    assert all(f"warp_tiles_{name}" in caught.value.remedy for name in settings.defaults())
+    assert all(f"warp_tiles_{name}" in caught.value.remedy for name in settings.SETTINGS)
 
 
 # ---- the project file
