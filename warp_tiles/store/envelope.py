@@ -149,8 +149,8 @@ def unpack(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, Public
         manifest.check_payload(payload, full=False)
     except DamagedError as error:
         raise RefusedError(str(error)) from error
-    entry = Entry(payload, replace(manifest, payload_mtime_ns=0))  # of the file that another machine stored
-    return entry if signer is None else entry.with_info({SIGNED_BY: signer.key_id})
+    info = manifest.info if signer is None else {**manifest.info, SIGNED_BY: signer.key_id}
+    return Entry(payload, replace(manifest, info=info, payload_mtime_ns=0))  # it is not stored on this machine
 
 
 def check_statement(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, PublicKey]) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import time
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.paths import is_digest
@@ -146,7 +146,3 @@ class Entry:
     def is_stored(self) -> bool:
         """True if it is stored in a cache of this machine."""
         return self.manifest.payload_mtime_ns > 0
-
-    def with_info(self, facts: Mapping[str, object]) -> Entry:
-        """The entry with more facts."""
-        return replace(self, manifest=replace(self.manifest, info={**self.manifest.info, **facts}))
