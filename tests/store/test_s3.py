@@ -17,10 +17,8 @@ from warp_tiles.store.remote import Client
 
 pytest.importorskip("moto", reason="moto, the server for S3, is not installed")
 SERVER = """
-import sys
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
-import boto3
 
 server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
 print("port", server.server_port, flush=True)
