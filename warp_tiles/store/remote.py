@@ -96,7 +96,6 @@ class Client:
             raise RemoteError(f"a remote store needs the package obstore: {error}", remedy=INSTALL) from error
         if not url.startswith("file:"):
             _network_process = os.getpid()
-        self.url = without_password(url)
         self._secrets = secrets_of(url)
         self._library = obstore
         try:
