@@ -261,7 +261,7 @@ BROAD = {
         ("cli/doctor.py", "diagnose"),
         ("cli/output.py", "output_errors"),
         ("cli/output.py", "written"),
-        ("cli/children.py", "enable_here"),
+        ("cli/run.py", "enable_here"),
         ("cli/run.py", "build"),
         ("cli/run.py", "compile_launched"),
         ("cli/run.py", "rehearse_here"),

@@ -1,11 +1,12 @@
-"""``warp-tiles run``: runs an unchanged script with warp_tiles enabled, and may rehearse it.
+"""``warp-tiles run``: runs an unchanged script and the processes that it starts with warp_tiles enabled.
 
-The rehearsal is a second process of the script, which compiles what it launches.
+It may rehearse the script: a second process of it compiles what it launches.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -15,8 +16,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,6 @@ from warp_tiles._warp.intercept import intercepted
 from warp_tiles.api import enable, report, require_place
 from warp_tiles.build.idle import IdleModule, compiled
 from warp_tiles.build.start_record import default_file
-from warp_tiles.cli.children import enable_here, enabled_in_children, enabling
 from warp_tiles.cli.output import (
     FILE,
     bundle_option,
@@ -46,7 +47,7 @@ from warp_tiles.compile.search import import_path
 from warp_tiles.compile.worker import end_with
 from warp_tiles.errors import CacheError, SettingError
 from warp_tiles.launch.script import Script
-from warp_tiles.settings import current
+from warp_tiles.settings import COMMAND_LINE, configure, configure_by_option, configured, current, keep_start_record
 from warp_tiles.store.paths import cache_root
 from warp_tiles.util.threads import DaemonThreads, available_cores, raise_if_signalled, suppressed, wait_all
 from warp_tiles.util.warn import warn
@@ -302,3 +303,82 @@ def compile_launched(run: Callable[[], None], device: Any = None) -> tuple[int, 
     wait_all(compiling)
     compilers.close()
     return sum(one.result() for one in compiling if not one.cancelled()), stopped
+
+
+# ---- children of a script through multiprocessing (spawn and forkserver)
+#
+# Such a child begins with data that its parent pickles: search path, arguments, main module. One more value is
+# added to this data. Unpickling it enables warp_tiles in the child, before the main module is imported. A forked child
+# inherits warp_tiles anyway.
+
+_NAME = "warp_tiles"
+# the child's search path is not set yet when it reads this
+_ENABLE = """
+import sys
+before, sys.path = sys.path, search_path
+try:
+    from warp_tiles.cli.run import enable_here
+    enable_here(configured, options, start_record)
+finally:
+    sys.path = before
+"""
+
+
+def enabling() -> dict[str, Any]:
+    """The arguments of :func:`enable_here`."""
+    given = {"configured": configured(), "options": configured(COMMAND_LINE)}
+    return {**given, "start_record": current().start_record}
+
+
+class _Enabler:
+    """A value that enables warp_tiles in the process that unpickles it."""
+
+    def __init__(self) -> None:
+        self._given = enabling()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, (_ENABLE, {"search_path": list(sys.path), **self._given})
+
+
+def enable_here(configured: Mapping[str, Any], options: Mapping[str, Any], start_record: bool) -> None:
+    """Enable warp_tiles in a child as in its parent. If it cannot be enabled, the child runs with Warp alone.
+
+    Args:
+        configured: The settings of :func:`warp_tiles.configure` in the parent, and of options of the command.
+        options: Those of options of the command alone.
+        start_record: True if the parent keeps a start record.
+    """
+    try:
+        configure(**configured)
+        for name, value in options.items():
+            configure_by_option(name, value)
+        keep_start_record(kept=start_record)
+        enable()
+        if is_enabled():
+            require_hooks("run").takes_start = False  # the parent writes the record
+        _enable_children()
+    except Exception as error:  # a child must not fail because of this
+        warn(f"a child process runs with Warp alone: {error}")
+
+
+@contextlib.contextmanager
+def enabled_in_children() -> Iterator[None]:
+    """Enable warp_tiles in the children that are started in the block. They get the settings of their start."""
+    original = spawn.get_preparation_data
+    _enable_children()
+    try:
+        yield
+    finally:
+        spawn.get_preparation_data = original
+
+
+def _enable_children() -> None:
+    """Add the value to the data of children, as long as warp_tiles is enabled."""
+    original = spawn.get_preparation_data
+
+    @functools.wraps(original)
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        data = dict(original(name))
+        return {**data, _NAME: _Enabler()} if is_enabled() else data
+
+    spawn.get_preparation_data = get_preparation_data
