@@ -31,8 +31,7 @@ from tests.tuning.tuning_records import key, timing
 from tools.notebook import TUTORIAL, as_markdown
 from tools.project import pyproject
 from warp_tiles.build.start_record import StartRecord
-from warp_tiles.cli import CONTEXT, commands
-from warp_tiles.cli.examples import EXAMPLES
+from warp_tiles.cli import CONTEXT, EXAMPLES, commands
 from warp_tiles.store.cache import Cache
 from warp_tiles.tuning.store import RecordStore
 

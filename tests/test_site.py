@@ -19,7 +19,7 @@ from tests.test_docs import anchors
 from tools import notebook, site
 from tools.project import ROOT, pyproject
 from warp_tiles import errors
-from warp_tiles.cli.examples import EXAMPLES
+from warp_tiles.cli import EXAMPLES
 
 DOCS = ROOT / "docs"
 

@@ -65,8 +65,8 @@ def templates() -> tuple[tuple[re.Pattern[str], int], ...]:
 def composed() -> list[str]:
     """Messages that the code puts together from several texts."""
     problems = Problems()
-    problems.folder("<folder>", OSError(None, "<reason>"))
-    problems.damage("<file>", "<reason>")
+    problems.folder(Path("<folder>"), OSError(None, "<reason>"))
+    problems.damage(Path("<file>"), "<reason>")
     missing = toolchain_text(ToolchainError("<missing part>", "<remedy>"), LIBMATHDX_TITLE)
     refused = variant_text(variant_of(64, "float16", 128), BuildError("<reason>"), SCALAR_TITLE)
     return [missing, refused, *(str(problem) for problem in problems.all())]

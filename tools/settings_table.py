@@ -6,7 +6,6 @@ import ast
 import inspect
 import re
 from pathlib import Path
-from typing import Any
 
 from warp_tiles import settings
 
@@ -25,7 +24,8 @@ def meanings() -> dict[str, str]:
     return found
 
 
-def _default(name: str, value: Any) -> str:
+def _default(name: str) -> str:
+    value = getattr(settings.Settings, name)
     if isinstance(value, bool):
         return f"`{value:d}`"
     if value in (None, "", ()):
@@ -39,8 +39,8 @@ def table() -> str:
     """The table as Markdown."""
     texts = meanings()
     rows = [
-        f"| `{name}` | `{settings.ENVIRONMENT[name]}` | {_default(name, value)} | {texts[name]} |\n"
-        for name, value in settings.defaults().items()
+        f"| `{name}` | `{settings.ENVIRONMENT[name]}` | {_default(name)} | {texts[name]} |\n"
+        for name in settings.SETTINGS
     ]
     return "".join(["| setting | environment | default | meaning |\n|---|---|---|---|\n", *rows])
 

@@ -34,7 +34,7 @@ import warp_tiles
 from benchmarks.client_scripts.steps import STEPS
 from benchmarks.stand_in import stand_in
 from warp_tiles._warp.intercept import NotedLaunch, intercepted
-from warp_tiles.cli.rehearsal import compile_launched
+from warp_tiles.cli.run import compile_launched
 from warp_tiles.util.threads import available_cores, side_by_side
 
 ARCH = 90

@@ -200,7 +200,7 @@ def _read_export(folder: Path) -> Any:
 
 
 def _write_signed(folder: Path) -> Path:
-    entry = Entry(KEY.digest, PAYLOAD, Manifest.describe(KEY, PAYLOAD, {}))
+    entry = Entry(PAYLOAD, Manifest.describe(KEY, PAYLOAD, {}))
     objects = [(kind, KEY.digest, pack(kind, entry, "NVRTC 12.9", SIGNER)) for kind in (MODULE, TOOLCHAIN)]
     write_bundle(folder / "signed", objects)
     TrustedKeys(folder / "config").add(SIGNER.public)

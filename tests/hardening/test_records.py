@@ -92,7 +92,7 @@ def test_an_import_of_no_ordinary_file(tmp_path: Path, kind: str) -> None:
 def test_a_huge_export_in_a_bundle_is_not_read(tmp_path: Path) -> None:
     data = bytes(MAX_EXPORT_BYTES + 1)
     key = records_key(data, "")
-    entry = Entry(key.digest, data, Manifest.describe(key, data, {"records": 1}))
+    entry = Entry(data, Manifest.describe(key, data, {"records": 1}))
     write_bundle(tmp_path / "b", [(RECORDS, key.digest, pack(RECORDS, entry, ANY_TOOLCHAIN, None))])
     with pytest.raises(RecordError, match=f"claims a payload of {len(data)} bytes, and {MAX_EXPORT_BYTES} are read"):
         RecordStore(tmp_path / "own").import_(tmp_path / "b")

@@ -30,8 +30,8 @@ from warp_tiles.compile.compiler import LinkRequest
 from warp_tiles.compile.pool import result_of
 from warp_tiles.compile.search import find_toolchain
 from warp_tiles.store.cache import Cache
-from warp_tiles.store.documents import Documents
 from warp_tiles.store.remote import RemoteStore
+from warp_tiles.store.sealed import Documents
 from warp_tiles.tuning.factory import KernelFactory
 from warp_tiles.tuning.folder import RecordFolder
 from warp_tiles.tuning.launches import Reference
@@ -261,10 +261,10 @@ BROAD = {
         ("cli/doctor.py", "diagnose"),
         ("cli/output.py", "output_errors"),
         ("cli/output.py", "written"),
-        ("cli/children.py", "enable_here"),
-        ("cli/rehearsal.py", "build"),
-        ("cli/rehearsal.py", "compile_launched"),
-        ("cli/rehearsal.py", "rehearse"),
+        ("cli/run.py", "enable_here"),
+        ("cli/run.py", "build"),
+        ("cli/run.py", "compile_launched"),
+        ("cli/run.py", "rehearse_here"),
         ("launch/script.py", "discover"),
     },
     "in a process or on a thread of this package": {
@@ -276,9 +276,9 @@ BROAD = {
         ("compile/pool.py", "run"),
         ("compile/worker.py", "preload"),
         ("compile/worker.py", "serve"),
-        ("store/client.py", "_errors"),
-        ("store/client.py", "read"),
-        ("store/client.py", "remove"),
+        ("store/remote.py", "_errors"),
+        ("store/remote.py", "read"),
+        ("store/remote.py", "remove"),
         ("util/threads.py", "_call"),
     },
     "hands the error to a function that asks": {

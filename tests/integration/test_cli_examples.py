@@ -7,23 +7,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
-from warp_tiles.cli import CONTEXT, commands
-from warp_tiles.cli.examples import EXAMPLES
-
-
-def every_command(command: click.Command = commands, path: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Each command with its path, e.g. ``cache gc``."""
-    yield path, command
-    if isinstance(command, click.Group):
-        for name, inner in command.commands.items():
-            yield from every_command(inner, f"{path} {name}".strip())
-
+from warp_tiles.cli import CONTEXT, EXAMPLES, every_command
 
 COMMANDS = dict(every_command())
 

@@ -22,8 +22,8 @@ from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles.build.idle import IdleModule
 from warp_tiles.build.start_record import StartRecord
-from warp_tiles.cli import rehearsal
-from warp_tiles.cli.rehearsal import compile_launched
+from warp_tiles.cli import run as run_command
+from warp_tiles.cli.run import Rehearsal, compile_launched
 from warp_tiles.errors import CacheError
 from warp_tiles.launch.script import Script
 
@@ -103,14 +103,14 @@ def two(monkeypatch: pytest.MonkeyPatch) -> tuple[list[ModuleType], list[IdleMod
     """
     caller = KERNEL.format(name="last", value=2.0) + "def program(first):\n    launch(first)\n    launch(last)\n"
     modules = [load(KERNEL.format(name="first", value=1.0)), load(caller)]
-    order, compiled = list[IdleModule](), rehearsal.compiled
+    order, compiled = list[IdleModule](), run_command.compiled
 
     def note(engine: Any, one: IdleModule) -> bool:
         order.append(one)
         return compiled(engine, one)
 
-    monkeypatch.setattr(rehearsal, "compiled", note)
-    monkeypatch.setattr(rehearsal, "available_cores", lambda: 1)
+    monkeypatch.setattr(run_command, "compiled", note)
+    monkeypatch.setattr(run_command, "available_cores", lambda: 1)
     monkeypatch.setitem(vars(modules[1]), "launch", functools.partial(launch, block_dim=64))
     return modules, order
 
@@ -198,7 +198,7 @@ def test_a_program_that_launches_nothing_new_is_ended(device: StandIn, monkeypat
             with contextlib.suppress(Exception):
                 launch(module.plain)
 
-    monkeypatch.setattr(rehearsal, "QUIET_S", 0.2)
+    monkeypatch.setattr(run_command, "QUIET_S", 0.2)
     assert rehearsed(program, device) == (1, "")
 
 
@@ -206,7 +206,7 @@ def test_a_cache_that_keeps_nothing_ends_the_compilations(device: StandIn, monke
     def fail(*_: object) -> bool:
         raise CacheError("it cannot be kept", "")
 
-    monkeypatch.setattr(rehearsal, "compiled", fail)
+    monkeypatch.setattr(run_command, "compiled", fail)
     modules = [load(KERNEL.format(name="plain", value=f"{number}.5")) for number in range(3)]
 
     def program() -> None:
@@ -308,7 +308,7 @@ def test_modules_tiles_is_refused(folder: Path) -> None:
 
 def test_a_process_that_cannot_be_started_costs_only_the_rehearsal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/missing/python")
-    with pytest.warns(RuntimeWarning, match="there is no rehearsal"), rehearsal.Rehearsal(Script("script.py")) as other:
+    with pytest.warns(RuntimeWarning, match="there is no rehearsal"), Rehearsal(Script("script.py")) as other:
         assert other.summary() == "the rehearsal did not finish"
 
 

@@ -7,8 +7,9 @@ import re
 
 import pytest
 
-from warp_tiles.reports.html import BACKGROUNDS, DARK, LIGHT, STYLE
+from warp_tiles.reports.html import DARK, LIGHT, STYLE
 
+BACKGROUNDS = ("page", "panel")
 ENOUGH = 4.5  # WCAG 2.2, success criterion 1.4.3
 
 

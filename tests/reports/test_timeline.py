@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.reports.records import FORWARD, HOSTILE, backward_plan, hostile, looked_up, plan, planned, record, run
-from warp_tiles.reports.chart import chart, ticks
+from warp_tiles.reports.page import chart, ticks
 from warp_tiles.reports.timeline import ModuleRows, Row, Span, sessions, timeline, trace
 
 
@@ -38,18 +38,20 @@ def test_a_build_waits_and_then_compiles() -> None:
     assert row.note == "0.60 s, compiler 0.50 s"
 
 
-def test_what_follows_the_compiler_is_shown_too() -> None:
+def row_of_build(**change: Any) -> Row:
+    """The row of a changed build."""
     made = record(plan(), [FORWARD], 1.0, 2.0).to_json()
-    made["builds"][0]["seconds"] = 0.9
+    made["builds"][0] |= change
     (module,) = timeline([made])
-    assert kinds(module.rows[0]) == [("wait", 1.0, 1.1), ("compile", 1.1, 1.6), ("wait", 1.6, 1.9)]
+    return module.rows[0]
+
+
+def test_what_follows_the_compiler_is_shown_too() -> None:
+    assert kinds(row_of_build(seconds=0.9)) == [("wait", 1.0, 1.1), ("compile", 1.1, 1.6), ("wait", 1.6, 1.9)]
 
 
 def test_a_build_without_a_compiler_process_works_all_the_time() -> None:
-    made = record(plan(), [FORWARD], 1.0, 2.0).to_json()
-    made["builds"][0]["compiled"] = None
-    (module,) = timeline([made])
-    assert kinds(module.rows[0]) == [("compile", 1.0, 1.6)]
+    assert kinds(row_of_build(compiled=None)) == [("compile", 1.0, 1.6)]
 
 
 def test_cache_hits_are_apart_from_builds() -> None:
@@ -76,10 +78,7 @@ def test_a_build_that_ended_before_has_no_wait() -> None:
 
 
 def test_a_build_in_the_background_is_named() -> None:
-    made = record(plan(), [FORWARD], 1.0, 2.0).to_json()
-    made["builds"][0] |= {"shared": True, "hit": True}
-    (module,) = timeline([made])
-    assert module.rows[0].note.startswith("built for a build in the background")
+    assert row_of_build(shared=True, hit=True).note.startswith("built for a build in the background")
 
 
 def test_the_link_names_what_it_waited_for_last() -> None:
@@ -168,7 +167,7 @@ def test_every_bar_has_a_text_for_screen_readers() -> None:
 
 
 def test_a_module_of_no_length_can_be_drawn() -> None:
-    rows = [ModuleRows("m", 1.0, 1.0, (Row("r", "n", (Span("cache", 1.0, 0.0, "t"),)),))]
+    rows = [ModuleRows("m", 1.0, 1.0, (Row("r", "n", (Span("cache", 1.0, 1.0, "t"),)),))]
     assert "NaN" not in chart(rows).text
 
 

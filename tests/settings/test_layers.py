@@ -62,58 +62,40 @@ def test_equal_override_layers_are_distinct() -> None:
 
 
 def test_every_setting_can_come_from_the_environment() -> None:
-    values = {
-        "provider": "scalar",
-        "mathdx_opt_out": "own",
-        "solver_gradients": "own",
-        "linker": "own",
-        "cache_dir": "/x",
-        "cache_max_bytes": "1MB",
-        "cache_shared": "1",
-        "build_wait_s": "30",
-        "trusted_project_dirs": os.pathsep.join(("/p", "/q")),
-        "cache_modules": "1",
-        "modules": "all",
-        "remote": "s3://bucket/path",
-        "remote_push": "1",
-        "remote_wait_s": "2.5",
-        "bundle": "/bundle.zip",
-        "signing_key": "/key.pem",
-        "trusted_keys": f"{KEY}, {KEY}",
-        "jobs": "3",
-        "progress": "off",
-        "precompile_headers": "0",
-        "register_accumulators": "0",
-        "main_loop": "mma",
-        "gemm_gradients": "always",
-        "async_copies": "0",
-        "policy": "fast",
-        "record_paths": os.pathsep.join(("/a", "/b")),
-        "record_driver_mismatch": "retune",
-        "target_gpu": "NVIDIA H200",
-        "tune_budget_s": "2.5",
+    found = {  # each text, and its value if that is no text
+        "provider": ("scalar",),
+        "mathdx_opt_out": ("own",),
+        "solver_gradients": ("own",),
+        "linker": ("own",),
+        "cache_dir": ("/x", Path("/x")),
+        "cache_max_bytes": ("1MB", 10**6),
+        "cache_shared": ("1", True),
+        "build_wait_s": ("30", 30.0),
+        "trusted_project_dirs": (os.pathsep.join(("/p", "/q")), (Path("/p"), Path("/q"))),
+        "cache_modules": ("1", True),
+        "modules": ("all",),
+        "remote": ("s3://bucket/path",),
+        "remote_push": ("1", True),
+        "remote_wait_s": ("2.5", 2.5),
+        "bundle": ("/bundle.zip", Path("/bundle.zip")),
+        "signing_key": ("/key.pem", Path("/key.pem")),
+        "trusted_keys": (f"{KEY}, {KEY}", (KEY, KEY)),
+        "jobs": ("3", 3),
+        "progress": ("off",),
+        "precompile_headers": ("0", False),
+        "register_accumulators": ("0", False),
+        "main_loop": ("mma",),
+        "gemm_gradients": ("always",),
+        "async_copies": ("0", False),
+        "policy": ("fast",),
+        "record_paths": (os.pathsep.join(("/a", "/b")), (Path("/a"), Path("/b"))),
+        "record_driver_mismatch": ("retune",),
+        "target_gpu": ("NVIDIA H200",),
+        "tune_budget_s": ("2.5", 2.5),
     }
-    assert set(values) == set(settings.defaults())
-    found = from_environment({settings.ENVIRONMENT[name]: value for name, value in values.items()})
-    typed = {
-        "cache_dir": Path("/x"),
-        "cache_max_bytes": 10**6,
-        "cache_shared": True,
-        "build_wait_s": 30.0,
-        "trusted_project_dirs": (Path("/p"), Path("/q")),
-        "cache_modules": True,
-        "remote_push": True,
-        "remote_wait_s": 2.5,
-        "bundle": Path("/bundle.zip"),
-        "signing_key": Path("/key.pem"),
-        "trusted_keys": (KEY, KEY),
-        "jobs": 3,
-        "precompile_headers": False,
-        "register_accumulators": False,
-        "async_copies": False,
-    }
-    typed |= {"record_paths": (Path("/a"), Path("/b")), "tune_budget_s": 2.5}
-    assert found == {**values, **typed}
+    assert set(found) == set(settings.SETTINGS)
+    environment = {settings.ENVIRONMENT[name]: str(values[0]) for name, values in found.items()}
+    assert from_environment(environment) == {name: values[-1] for name, values in found.items()}
 
 
 def test_a_listener_is_called_once_for_every_change_by_code() -> None:
@@ -196,11 +178,12 @@ def test_the_innermost_layer_with_a_value_decides(
                 process = current()
         finally:
             configure(**dict.fromkeys(SAMPLES))
-    for name, default in settings.defaults().items():
+    for name in settings.SETTINGS:
         if name == "trusted_project_dirs":
             continue
         values = given_values.get(name, {})
         inner = next((layer for layer in LAYERS if layer in values), None)
+        default = getattr(settings.Settings, name)
         expected = default if inner is None else settings.SETTINGS[name].parse(name, values[inner])
         assert getattr(now, name) == expected
         assert now.layer(name).startswith("default" if inner is None else inner.replace("pyproject.toml", str(folder)))
@@ -264,7 +247,7 @@ def test_an_unknown_provider_of_a_module_lists_the_valid_ones(option: object) ->
 def test_an_unknown_option_of_a_module_lists_the_valid_ones() -> None:
     with pytest.raises(SettingError, match="module m: option warp_tiles_polcy is unknown") as caught:
         current({"warp_tiles_polcy": "fast", "max_unroll": 3}, "m")
-    assert all(f"warp_tiles_{name}" in caught.value.remedy for name in settings.defaults())
+    assert all(f"warp_tiles_{name}" in caught.value.remedy for name in settings.SETTINGS)
 
 
 # ---- the project file

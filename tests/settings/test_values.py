@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("clean_settings")
 def test_an_unknown_name_lists_the_valid_ones(call: object) -> None:
     with pytest.raises(SettingError, match="unknown setting providr") as caught:
         call(providr="auto")  # type: ignore[operator]
-    assert all(name in caught.value.remedy for name in settings.defaults())
+    assert all(name in caught.value.remedy for name in settings.SETTINGS)
 
 
 def test_an_unknown_environment_variable_lists_the_valid_ones() -> None:

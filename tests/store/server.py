@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from email.utils import formatdate
@@ -86,6 +87,27 @@ def send(data: bytes, status: int = 200, size: int | None = None) -> Answer:
         handler.wfile.write(data)
 
     return answer
+
+
+def drip(data: bytes, pause_s: float, size: int) -> Answer:
+    """Answers with one byte at a time, and claims a size."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        send(b"", size=size)(handler)
+        for byte in data:
+            handler.wfile.write(bytes([byte]))
+            handler.wfile.flush()
+            time.sleep(pause_s)
+
+    return answer
+
+
+def redirect(handler: BaseHTTPRequestHandler, prefix: str) -> None:
+    """Answer with another place: a prefix before the same path."""
+    handler.send_response(302)
+    handler.send_header("Location", f"/{prefix}{handler.path}")
+    handler.send_header("Content-Length", "0")
+    handler.end_headers()
 
 
 def files(folder: Path) -> Answer:

@@ -22,8 +22,7 @@ def key(name: object) -> CacheKey:
 
 
 def entry(name: object = "a", payload: bytes = b"payload of an entry " * 50, build_s: float = 2.5) -> Entry:
-    made = Manifest.describe(key(name), payload, {"build_seconds": build_s, "symbol": "f"})
-    return Entry(made.key.digest, payload, made)
+    return Entry(payload, Manifest.describe(key(name), payload, {"build_seconds": build_s, "symbol": "f"}))
 
 
 def signed(what: Entry, kind: str = LTOIR, toolchain: str = TOOLCHAIN, signer: SigningKey = SIGNER) -> bytes:

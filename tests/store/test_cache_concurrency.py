@@ -25,7 +25,8 @@ def test_threads_build_a_key_once(cache: Cache) -> None:
 
     results = in_threads(8, lambda: get_or_build(cache, key("a"), build))
     assert len(built) == 1
-    assert [entry.payload for entry, _ in results] == [payload("a")] * 8
+    assert [entry for entry, _ in results] == [cache.get(key("a"))] * 8
+    assert results[0][0].payload == payload("a")
     assert Counter(hit for _, hit in results) == {False: 1, True: 7}
 
 

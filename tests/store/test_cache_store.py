@@ -15,8 +15,9 @@ from tests.store.cache_workers import files, fill, get_or_build, key, key_file_o
 from warp_tiles.errors import CacheError
 from warp_tiles.store.cache import Cache, find
 from warp_tiles.store.explain import explain_among
-from warp_tiles.store.folder import SLOT_PREFIX, Folder
+from warp_tiles.store.folder import Folder
 from warp_tiles.store.key import CacheKey
+from warp_tiles.store.paths import SLOT_PREFIX
 
 
 def test_import_and_constructor_create_no_files(root: Path) -> None:
@@ -46,20 +47,6 @@ def test_get_returns_the_stored_entry(cache: Cache) -> None:
     assert object_of(cache, found).read_bytes() == payload("a")
     assert cache.manifest(key("a")) == found.manifest
     assert cache.manifest(key("b")) is None
-
-
-def test_get_or_build_builds_once(cache: Cache) -> None:
-    built = []
-
-    def build() -> tuple[bytes, dict[str, object]]:
-        built.append(1)
-        return payload("a"), {"n": 1}
-
-    first, hit = get_or_build(cache, key("a"), build)
-    assert (hit, len(built)) == (False, 1)
-    second, hit = get_or_build(cache, key("a"), build)
-    assert (hit, len(built)) == (True, 1)
-    assert first == second
 
 
 def test_a_failing_build_stores_nothing_and_can_be_repeated(cache: Cache, root: Path) -> None:

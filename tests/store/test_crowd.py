@@ -1,16 +1,72 @@
-"""64 processes of one machine that ask for one cold key."""
+"""64 processes of one machine that ask for one cold key: ``python -m tests.store.test_crowd FOLDER COUNT KIND``.
+
+Of the kind ``fetch``, the entry is in the store already, which then is an HTTP server.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.hardening.writers import child
+from tests.store.cache_workers import get_or_build
+from tests.store.server import Server, files
+from tests.store.subjects import SIGNER, connect, entry, signed, write_object
+from warp_tiles.store import LTOIR
+from warp_tiles.store.cache import Cache
+from warp_tiles.store.remote import Client  # noqa: F401  the processes find every module imported
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROCESSES = 64
+ENTRY = entry("crowd", b"payload " * 5000)
+
+
+def ask(url: str, cache: Path, log: Path, *, writes: bool) -> None:
+    """Ask for the key. A build leaves a mark."""
+    store = connect(url, wait_s=60.0, signer=SIGNER if writes else None)
+    store.require()
+    wanted = ENTRY.manifest.key
+
+    def build() -> tuple[bytes, dict[str, object]]:
+        (log / str(os.getpid())).touch()
+        time.sleep(0.2)
+        return ENTRY.payload, {"build_seconds": 0.2}
+
+    found, _ = get_or_build(Cache(cache), wanted, build, lambda: store.upstream(LTOIR, wanted.digest))
+    assert found.payload == ENTRY.payload
+    assert not store.off, store.off
+
+
+def one_round(folder: Path, count: int, kind: str) -> None:
+    """Start the processes at once, and print how many failed, how many have built, and the requests to the server."""
+    for name in ("log", "store"):
+        (folder / name).mkdir(parents=True)
+    server = Server(files(folder / "store"))
+    url = server.url if kind == "fetch" else (folder / "store").as_uri()
+    if kind == "fetch":
+        write_object(folder / "store", ENTRY, signed(ENTRY))
+    reader, writer = os.pipe()
+
+    def wait_and_ask() -> None:
+        os.close(writer)
+        os.read(reader, 1)  # returns when the parent closes the other end
+        ask(url, folder / "cache", folder / "log", writes=kind != "fetch")
+
+    pids = [child(wait_and_ask) for _ in range(count)]
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    os.close(writer)
+    failed = sum(os.waitpid(pid, 0)[1] != 0 for pid in pids)
+    os.close(reader)
+    server.shutdown()
+    server.server_close()
+    built = len(list((folder / "log").iterdir()))
+    print(f"{failed} failed, {built} builds, {len(server.requests)} requests", flush=True)
 
 
 @pytest.mark.slow
@@ -19,8 +75,12 @@ PROCESSES = 64
     [("one", "0 failed, 1 builds, 0 requests\n"), ("fetch", "0 failed, 0 builds, 1 requests\n")],
 )
 def test_one_build_or_one_request(tmp_path: Path, kind: str, expected: str) -> None:
-    command = [sys.executable, "-m", "tests.store.crowd", str(tmp_path), str(PROCESSES), kind]
+    command = [sys.executable, "-m", "tests.store.test_crowd", str(tmp_path), str(PROCESSES), kind]
     environment = {**os.environ, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, env=environment)
     assert "Traceback" not in done.stderr, done.stderr[-3000:]
     assert done.stdout == expected
+
+
+if __name__ == "__main__":
+    one_round(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import os
 import stat
@@ -74,37 +75,32 @@ def test_a_full_disk_leaves_no_empty_key(tmp_path: Path, monkeypatch: pytest.Mon
     SigningKey.generate().write(tmp_path / "key.pem")
 
 
-@pytest.mark.parametrize("content", [b"", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", None])
-def test_an_unreadable_private_key(tmp_path: Path, content: bytes | None) -> None:
+def pem(data: bytes) -> bytes:
+    return b"-----BEGIN PRIVATE KEY-----\n%s\n-----END PRIVATE KEY-----\n" % base64.b64encode(data)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "cannot be read"),
+        (b"", "cannot be read"),
+        (pem(b"\0\0\0"), "cannot be read"),
+        (
+            pem(bytes.fromhex("302e020100300506032a030404220420") + bytes(32)),
+            "cannot be read",
+        ),  # of an unknown algorithm
+        (pem(bytes.fromhex("302e020100300506032b656e04220420") + bytes(32)), "is not an Ed25519 key"),  # X25519
+    ],
+    ids=["missing", "empty", "zeros", "an unknown algorithm", "X25519"],
+)
+def test_an_unusable_private_key(tmp_path: Path, content: bytes | None, reason: str) -> None:
     path = tmp_path / "key.pem"
     if content is not None:
         path.write_bytes(content)
         path.chmod(0o600)
-    with pytest.raises(RemoteError, match="cannot be read") as caught:
+    with pytest.raises(RemoteError, match=reason) as caught:
         SigningKey.read(path)
     assert "keys new" in caught.value.remedy
-
-
-def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-    path = tmp_path / "key.pem"
-    path.write_bytes(X25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    path.chmod(0o600)
-    with pytest.raises(RemoteError, match="is not an Ed25519 key"):
-        SigningKey.read(path)
-
-
-def test_a_key_of_an_unknown_kind_is_an_error(tmp_path: Path) -> None:
-    import base64
-
-    path = tmp_path / "key.pem"
-    unknown = bytes.fromhex("302e020100300506032a030404220420") + bytes(32)  # an unknown algorithm
-    path.write_text(f"-----BEGIN PRIVATE KEY-----\n{base64.b64encode(unknown).decode()}\n-----END PRIVATE KEY-----\n")
-    path.chmod(0o600)
-    with pytest.raises(RemoteError, match="cannot be read"):
-        SigningKey.read(path)
 
 
 @pytest.mark.parametrize("comment", ["our\x0cCI", "our\nCI", "\x1b[31mCI"])

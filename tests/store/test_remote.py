@@ -9,12 +9,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
-from tests.store.server import files, send, serving, silent
+from tests.store.server import drip, files, redirect, send, serving, silent
 from tests.store.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, ready, signed, write_object
 from warp_tiles.errors import RemoteError
 from warp_tiles.store import LTOIR, MODULE
@@ -59,26 +58,16 @@ def test_without_trusted_keys_nothing_is_asked(tmp_path: Path, caplog: pytest.Lo
     ]
 
 
-def drip(handler: BaseHTTPRequestHandler) -> None:
-    handler.send_response(200)
-    handler.send_header("Content-Length", "100000")
-    handler.end_headers()
-    for byte in signed(ENTRY):
-        handler.wfile.write(bytes([byte]))
-        handler.wfile.flush()
-        time.sleep(0.02)
-
-
-def redirect(handler: BaseHTTPRequestHandler) -> None:
-    handler.send_response(302)
-    handler.send_header("Location", f"/again{handler.path}")
-    handler.send_header("Content-Length", "0")
-    handler.end_headers()
-
-
 CUT_WITHIN_ITS_SIZE = send(signed(ENTRY)[:-5], size=len(signed(ENTRY)))
 OF_A_STRANGER = send(signed(ENTRY, signer=STRANGER))
-WRONG = (send(b"no", 500), redirect, CUT_WITHIN_ITS_SIZE, send(b"no", 403), OF_A_STRANGER, send(b"no", 404))
+WRONG = (
+    send(b"no", 500),
+    lambda handler: redirect(handler, "again"),
+    CUT_WITHIN_ITS_SIZE,
+    send(b"no", 403),
+    OF_A_STRANGER,
+    send(b"no", 404),
+)
 
 
 def test_the_first_failure_of_each_kind_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -112,19 +101,8 @@ def test_after_some_failures_in_a_row_it_is_not_asked_again(caplog: pytest.LogCa
     assert sum("not used again in this process" in record.message for record in caplog.records) == 1
 
 
-def test_a_failure_now_and_then_is_forgiven(tmp_path: Path) -> None:
-    write_object(tmp_path, ENTRY, signed(ENTRY))
-    with serving(files(tmp_path)) as server:
-        store = ready(connect(server.url))
-        for _ in range(2 * MOST_FAILURES):
-            server.answer = send(b"", 500)
-            assert store.ask(LTOIR, ENTRY.key)[0] is None
-            server.answer = files(tmp_path)
-            assert store.ask(LTOIR, ENTRY.key)[0] is not None
-
-
 def test_a_slow_drip_ends_within_the_budget(caplog: pytest.LogCaptureFixture) -> None:
-    with serving(drip) as server:
+    with serving(drip(signed(ENTRY), 0.02, 100_000)) as server:
         store = ready(connect(server.url, wait_s=0.5))
         start = time.perf_counter()
         assert [store.ask(LTOIR, ENTRY.key)[0] for _ in range(5)] == [None] * 5
@@ -240,6 +218,7 @@ def test_without_cryptography_the_store_says_so(tmp_path: Path, monkeypatch: pyt
 
 FORKED = """
 import os, sys
+from functools import partial
 from pathlib import Path
 from tests.store.server import files, serving
 from tests.store.subjects import connect, entry, signed, write_object

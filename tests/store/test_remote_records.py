@@ -16,10 +16,9 @@ from tests.store.subjects import key as cache_key
 from tests.tuning.tuning_records import key, timing
 from warp_tiles.store import LTOIR, RECORDS, transfer
 from warp_tiles.store.cache import Cache
-from warp_tiles.store.client import Client
 from warp_tiles.store.keys import SigningKey
 from warp_tiles.store.manifest import Entry
-from warp_tiles.store.remote import RemoteStore
+from warp_tiles.store.remote import Client, RemoteStore
 from warp_tiles.store.transfer import Transfer
 from warp_tiles.tuning.store import RecordStore
 

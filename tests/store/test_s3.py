@@ -11,29 +11,27 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.store.subjects import SIGNER, connect, entry
+from tests.store.subjects import SIGNER, connect, entry, ready
 from warp_tiles.store import LTOIR
-from warp_tiles.store.client import Client
+from warp_tiles.store.remote import Client
 
 pytest.importorskip("moto", reason="moto, the server for S3, is not installed")
 SERVER = """
-import sys
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
-import boto3
 
 server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
 print("port", server.server_port, flush=True)
 server.serve_forever()
 """
+ACCESS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
 ENTRY = entry()
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    environment = {**os.environ, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
-    command = [sys.executable, "-c", SERVER]
+    command, environment = [sys.executable, "-c", SERVER], {**os.environ, **ACCESS}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
     ) as process:
@@ -51,8 +49,7 @@ def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
     import boto3
 
     settings = {
-        "AWS_ACCESS_KEY_ID": "a",
-        "AWS_SECRET_ACCESS_KEY": "b",
+        **ACCESS,
         "AWS_REGION": "us-east-1",
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_ENDPOINT": endpoint,
@@ -66,15 +63,11 @@ def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_entries_and_lists(bucket: str) -> None:
-    writer = connect(bucket, signer=SIGNER)
-    writer.require()
+    writer = ready(connect(bucket, signer=SIGNER))
     assert writer.ask(LTOIR, ENTRY.key)[0] is None
     assert writer.push(LTOIR, ENTRY)
-    reader = connect(bucket)
-    reader.require()
-    found = reader.ask(LTOIR, ENTRY.key)[0]
-    assert found is not None
-    assert found.payload == ENTRY.payload
+    reader = ready(connect(bucket))
+    assert reader.ask(LTOIR, ENTRY.key)[0].payload == ENTRY.payload  # type: ignore[union-attr]
     assert reader.keys(LTOIR) == [ENTRY.key]
     client = Client(bucket, 5.0)
     assert client.exists(f"v1/ltoir/{ENTRY.key[:2]}/{ENTRY.key}")

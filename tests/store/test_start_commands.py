@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.integration.helpers import load
-from tests.store.test_start_record import _disabled, recorded  # noqa: F401
+from tests.store.test_start_record import _disabled, recorded, rewrite  # noqa: F401
 from tests.store.warp_modules import entries, text, warm
-from warp_tiles.build.start_record import StartRecord, default_file, read_record
+from warp_tiles.build.start_record import default_file, read_record
 from warp_tiles.cli import commands
 from warp_tiles.errors import RemoteError
 from warp_tiles.store.keys import SigningKey
@@ -91,7 +91,7 @@ def test_warm_compiles_a_record_for_several_architectures(recorded: Any, tmp_pat
     (kept,) = record.modules
     clustered = dataclasses.replace(kept, name="clustered", source=f"// WP_CLUSTER_DIMS(2, 1, 1)\n{kept.source}")
     broken = dataclasses.replace(kept, name="broken", source="nonsense")
-    file.write_bytes(StartRecord(record.warp, (broken, kept, clustered)).to_bytes())
+    rewrite(file, broken, kept, clustered)
     cache = tmp_path / "other" / "cache"
     rows = json.loads(warm("--json", "--arch", "80,90", file, status=1, WARP_TILES_CACHE_DIR=cache))["modules"]
     states = {(row["module"], row["arch"]): row["state"] for row in rows}

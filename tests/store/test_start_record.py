@@ -19,7 +19,7 @@ import warp_tiles
 from tests.integration.builds import TINY
 from tests.integration.helpers import FORWARD_ONLY, gemm, gemm_loop, load
 from tests.store.server import send, serving
-from tests.store.warp_modules import compiled, entries, records, text, warm
+from tests.store.warp_modules import compiled, enabled, entries, records, text, warm
 from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles.build import start_record
@@ -29,10 +29,9 @@ from warp_tiles.compile.module import ModuleSource, reason_without_key
 from warp_tiles.errors import CacheError, RecordError, SettingError
 from warp_tiles.settings import current
 from warp_tiles.store.cache import Cache, Upstream
-from warp_tiles.store.client import Client
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.keys import SigningKey
-from warp_tiles.store.remote import RemoteStore
+from warp_tiles.store.remote import Client, RemoteStore
 from warp_tiles.util.threads import DaemonThreads, wait_all
 from warp_tiles.util.trusted_folder import TrustedFolder
 from warp_tiles.util.warn import WarnedTexts
@@ -55,7 +54,7 @@ def recorded(tmp_path: Path) -> Callable[..., Path]:
 
     def run(name: str, *modules: Any, wait: bool = False) -> Path:
         cache = tmp_path / name / "cache"
-        with warp_tiles.override(cache_dir=cache, modules="all", jobs=1), warp_tiles.enabled(start=file):
+        with enabled(cache, start=file):
             start = installed().program_start
             if wait:
                 until(lambda: len(start._compiled) >= len(modules))
@@ -68,6 +67,11 @@ def recorded(tmp_path: Path) -> Callable[..., Path]:
 
     run.folder = tmp_path  # type: ignore[attr-defined]
     return run
+
+
+def rewrite(file: Path, *modules: StartModule) -> None:
+    """Put other modules into a record."""
+    file.write_bytes(dataclasses.replace(read_record(file), modules=modules).to_bytes())
 
 
 def test_what_a_run_loads_is_compiled_ahead_at_the_next_start(recorded: Any, tmp_path: Path) -> None:
@@ -88,7 +92,7 @@ def test_a_record_binds_no_start_key(recorded: Any, tmp_path: Path) -> None:
     file = recorded("first", load(text()))
     (kept,) = read_record(file).modules
     cache = tmp_path / "other" / "cache"
-    with warp_tiles.override(cache_dir=cache, modules="all", jobs=1), warp_tiles.enabled():
+    with enabled(cache):
         engine, context = installed().engine, installed().engine.build_context(current())
         assert start_record.build_ahead(engine, context, kept)[1]
         assert not start_record.build_ahead(engine, context, kept)[1], "it is found the second time"
@@ -101,7 +105,7 @@ def test_a_changed_module_is_generated_and_replaces_the_stale_one(recorded: Any,
     stale = read_record(file)
     (old,) = stale.modules
     changed = dataclasses.replace(old, source=f"{old.source}// of an earlier version\n")
-    file.write_bytes(dataclasses.replace(stale, modules=(changed,)).to_bytes())
+    rewrite(file, changed)
     recorded("second", module, wait=True)
     assert recorded.found == [False]
     assert "1 of them for no launch" in recorded.summary
@@ -217,7 +221,7 @@ def test_a_changed_module_with_functions_is_not_taken(recorded: Any, tmp_path: P
         {"linked": dataclasses.replace(kept.linked, register_limit=32)},
         {"source": f"{kept.source}// of an earlier version\n"},
     ):
-        file.write_bytes(StartRecord(record.warp, (dataclasses.replace(kept, **change),)).to_bytes())
+        rewrite(file, dataclasses.replace(kept, **change))
         recorded("-".join(change), module)
         assert recorded.found == [False]
         assert read_record(file) == record
@@ -239,7 +243,7 @@ def test_a_record_cannot_make_the_compiler_read_files(line: str, tmp_path: Path)
     secret = tmp_path / "secret.h"
     secret.write_text("int secret;\n")
     hostile = dataclasses.replace(MODULE, source=f"#define WP_NO_CRT\n{line.format(secret)}\n")
-    with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=1), warp_tiles.enabled():
+    with enabled(tmp_path / "cache"):
         engine = installed().engine
         assert start_record.build_ahead(engine, engine.build_context(current()), hostile) is None
     assert not list((tmp_path / "cache").rglob("*.cubin"))
@@ -251,10 +255,7 @@ def test_a_record_stays_where_it_was_named(tmp_path: Path, monkeypatch: pytest.M
     module = load(text())
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    with (
-        warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=1),
-        warp_tiles.enabled(start="start.json"),
-    ):
+    with enabled(tmp_path / "cache", start="start.json"):
         compiled(module, tmp_path / "out")
         monkeypatch.chdir(tmp_path / "elsewhere")
     assert read_record(tmp_path / "start.json").modules
@@ -265,10 +266,15 @@ def test_what_is_compiled_ahead_is_not_pushed(recorded: Any, tmp_path: Path, mon
     (kept,) = read_record(recorded("first", load(text()))).modules
     pushed: list[object] = []
     monkeypatch.setattr(BuildContext, "upstream", lambda *_: lambda: Upstream(None, pushed.append))
-    with warp_tiles.override(cache_dir=tmp_path / "other", modules="all", jobs=1), warp_tiles.enabled():
+    with enabled(tmp_path / "other"):
         engine = installed().engine
         assert start_record.build_ahead(engine, engine.build_context(current()), kept)[1]
     assert pushed == []
+
+
+def others_of(module: StartModule) -> list[StartModule]:
+    """Three other modules of nearly the same source."""
+    return [dataclasses.replace(module, name=f"other{n}", source=f"{module.source}// {n}\n") for n in range(3)]
 
 
 def test_a_start_asks_a_remote_store_once_what_it_has(
@@ -279,20 +285,15 @@ def test_a_start_asks_a_remote_store_once_what_it_has(
     SigningKey.generate().write(tmp_path / "key.pem")
     given = {"WARP_TILES_REMOTE": store.as_uri(), "WARP_TILES_SIGNING_KEY": tmp_path / "key.pem"}
     warm("--push", file, WARP_TILES_CACHE_DIR=tmp_path / "a", **given)
-    record = read_record(file)
-    (kept,) = record.modules
-    others = [dataclasses.replace(kept, name=f"other{n}", source=f"{kept.source}// {n}\n") for n in range(3)]
-    file.write_bytes(StartRecord(record.warp, (*others, kept)).to_bytes())
+    (kept,) = read_record(file).modules
+    rewrite(file, *others_of(kept), kept)
     asked: list[str] = []
     names, read = Client.names, Client.read
     monkeypatch.setattr(Client, "names", lambda client, prefix: (asked.append(prefix), names(client, prefix))[1])
     monkeypatch.setattr(Client, "read", lambda client, name: (asked.append(name), read(client, name))[1])
     for name, value in given.items():
         monkeypatch.setenv(name, str(value))
-    with (
-        warp_tiles.override(cache_dir=tmp_path / "b", modules="all", jobs=1),
-        warp_tiles.enabled(start=file),
-    ):
+    with enabled(tmp_path / "b", start=file):
         until(lambda: len(installed().program_start._compiled) == 3 and len(asked) == 2)
         cache = installed().engine.build_context(current()).modules
         until(lambda: len(cache.entries()) == 4)
@@ -310,10 +311,7 @@ def test_fetches_that_miss_hold_up_no_functions(
     recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toolchain: None
 ) -> None:
     file = recorded("first", load(TINY))
-    record = read_record(file)
-    (kept,) = record.modules
-    others = [dataclasses.replace(kept, name=f"other{n}", source=f"{kept.source}// {n}\n") for n in range(3)]
-    file.write_bytes(StartRecord(record.warp, tuple(others)).to_bytes())
+    rewrite(file, *others_of(*read_record(file).modules))
     (tmp_path / "store").mkdir()
     asked: list[str] = []
     ask = RemoteStore.ask
@@ -322,7 +320,7 @@ def test_fetches_that_miss_hold_up_no_functions(
     monkeypatch.setattr("warp_tiles.build.context._WAITING_THREADS", 2)  # fewer than modules
     monkeypatch.setenv("WARP_TILES_REMOTE", (tmp_path / "store").as_uri())
     monkeypatch.setenv("WARP_TILES_TRUSTED_KEYS", str(SigningKey.generate().public))
-    with warp_tiles.override(cache_dir=tmp_path / "b", modules="all", jobs=1), warp_tiles.enabled(start=file):
+    with enabled(tmp_path / "b", start=file):
         until(lambda: len(installed().program_start._compiled) == 3)
     assert asked.count("module") == 3, "each is asked for once"
 
@@ -335,7 +333,7 @@ def test_a_store_is_not_listed_if_no_key_is_trusted(
     listed: list[str] = []
     monkeypatch.setattr(Client, "names", lambda _, prefix: listed.append(prefix) or [])
     monkeypatch.setenv("WARP_TILES_REMOTE", (tmp_path / "store").as_uri())
-    with warp_tiles.override(cache_dir=tmp_path / "b", modules="all", jobs=1), warp_tiles.enabled(start=file):
+    with enabled(tmp_path / "b", start=file):
         until(lambda: len(installed().program_start._compiled) == 1)
     assert listed == []
 
@@ -347,7 +345,7 @@ def test_a_store_that_cannot_be_listed_is_asked_for_each_module(
     with serving(send(b"", 404)) as server:
         monkeypatch.setenv("WARP_TILES_REMOTE", server.url)
         monkeypatch.setenv("WARP_TILES_TRUSTED_KEYS", str(SigningKey.generate().public))
-        with warp_tiles.override(cache_dir=tmp_path / "b", modules="all", jobs=1), warp_tiles.enabled(start=file):
+        with enabled(tmp_path / "b", start=file):
             until(lambda: len(installed().program_start._compiled) == 1)
 
 
@@ -356,7 +354,7 @@ def test_a_source_that_does_not_compile_costs_nothing_but_its_build(recorded: An
     file = recorded("first", module)
     (good,) = read_record(file).modules
     broken = dataclasses.replace(good, name="broken", source="nonsense")
-    file.write_bytes(StartRecord(read_record(file).warp, (broken, good)).to_bytes())
+    rewrite(file, broken, good)
     recorded("second", module)
     assert [kept.name for kept in read_record(file).modules] == [good.name, "broken"]
 
@@ -443,10 +441,9 @@ def test_modules_of_other_architectures_are_not_compiled_here(
 ) -> None:
     module = load(text())
     file = recorded("first", module)
-    record = read_record(file)
-    (kept,) = record.modules
+    (kept,) = read_record(file).modules
     ptx = dataclasses.replace(kept, name="ptx", output="ptx", arch=75)
-    file.write_bytes(StartRecord(record.warp, (dataclasses.replace(kept, arch=80), ptx, kept)).to_bytes())
+    rewrite(file, dataclasses.replace(kept, arch=80), ptx, kept)
     monkeypatch.setattr("warp_tiles._warp.hooks.archs_here", lambda: {90})
     recorded("second", module, wait=True)
     assert recorded.found == [True]
@@ -457,9 +454,8 @@ def test_modules_of_other_architectures_are_not_compiled_here(
 def record_of_eight(recorded: Any) -> Path:
     """A start record of one module with eight block sizes."""
     file: Path = recorded("first", load(text()))
-    record = read_record(file)
-    modules = [dataclasses.replace(record.modules[0], block_dim=32 * n) for n in range(1, 9)]
-    file.write_bytes(StartRecord(record.warp, tuple(modules)).to_bytes())
+    (kept,) = read_record(file).modules
+    rewrite(file, *(dataclasses.replace(kept, block_dim=32 * n) for n in range(1, 9)))
     return file
 
 
@@ -469,8 +465,7 @@ def test_a_cache_that_cannot_keep_modules_ends_the_builds(
     file = record_of_eight(recorded)
     monkeypatch.setenv("WARP_TILES_CACHE_MAX_BYTES", "1000")
     told = pytest.warns(RuntimeWarning, match="what it names cannot be kept.*WARP_TILES_CACHE_MAX_BYTES")
-    given = warp_tiles.override(cache_dir=tmp_path / "full", modules="all", jobs=1)
-    with given, told, warp_tiles.enabled(start=file):
+    with told, enabled(tmp_path / "full", start=file):
         start = installed().program_start
         until(lambda: start._threads._closed)
         built = installed().engine.build_context(current()).pool._processes
@@ -498,8 +493,7 @@ def test_a_start_that_is_stopped_while_it_begins_raises_nothing(
     monkeypatch.setattr(start_record, "DaemonThreads", Threads)
     monkeypatch.setattr(start_record, "build_ahead", build)
     monkeypatch.setattr(start_record, "_said", WarnedTexts())
-    given = warp_tiles.override(cache_dir=tmp_path / "full", modules="all", jobs=1)
-    with given, pytest.warns(RuntimeWarning, match="make room"), warp_tiles.enabled(start=file):
+    with pytest.warns(RuntimeWarning, match="make room"), enabled(tmp_path / "full", start=file):
         pass
     assert len(built) == 1
 
@@ -507,7 +501,7 @@ def test_a_start_that_is_stopped_while_it_begins_raises_nothing(
 def test_a_cache_folder_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     root = tmp_path / ("x" * 300)  # longer than a name may be
     said = pytest.warns(RuntimeWarning, match="start record .* cannot be used")
-    with warp_tiles.override(cache_dir=root, modules="all", jobs=1), warp_tiles.enabled(), said:
+    with enabled(root), said:
         installed().begin_start(default_file(root, "script.py", "/script.py"))
 
 
@@ -519,7 +513,7 @@ def test_the_record_of_a_script_follows_no_link(tmp_path: Path) -> None:
     elsewhere.write_bytes(StartRecord(wp.__version__, (MODULE,)).to_bytes())
     file.symlink_to(elsewhere)
     before = elsewhere.read_bytes()
-    with warp_tiles.override(cache_dir=root, modules="all", jobs=1), warp_tiles.enabled():
+    with enabled(root):
         with pytest.warns(RuntimeWarning, match="start record .* cannot be used"):
             installed().begin_start(file)
         compiled(load(text()), tmp_path / "out")
@@ -572,7 +566,7 @@ def test_the_records_that_were_used_last_are_kept(tmp_path: Path, monkeypatch: p
 def test_what_a_reader_refuses_is_not_written(change: dict[str, Any], tmp_path: Path) -> None:
     given = dataclasses.replace(MODULE, **change)
     file = tmp_path / "start.json"
-    with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=1), warp_tiles.enabled(start=file):
+    with enabled(tmp_path / "cache", start=file):
         request = dataclasses.replace(MODULE.request(), name=given.program, suffix=given.suffix)
         installed().program_start.note(given.name, 256, request, given.meta, "0" * 64)
         installed().program_start.note("fine", 256, MODULE.request(), {}, "1" * 64)
@@ -582,8 +576,7 @@ def test_what_a_reader_refuses_is_not_written(change: dict[str, Any], tmp_path: 
 def test_a_record_that_is_too_large_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "start.json"
     monkeypatch.setattr(start_record, "_MOST_BYTES", 100)
-    given = warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=1)
-    with given, pytest.warns(RuntimeWarning, match="more than 100 bytes"), warp_tiles.enabled(start=file):
+    with pytest.warns(RuntimeWarning, match="more than 100 bytes"), enabled(tmp_path / "cache", start=file):
         installed().program_start.note("m", 256, MODULE.request(), {}, "0" * 64)
     assert not file.exists()
 

@@ -16,8 +16,8 @@ import pytest
 
 from tests.nightly import some
 from tests.store.cache_workers import get_or_build
-from tests.store.server import Answer, send, serving
-from tests.store.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, key, signed
+from tests.store.server import Answer, drip, redirect, send, serving
+from tests.store.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, key, ready, signed
 from warp_tiles.store import LTOIR
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.envelope import MAGIC
@@ -82,25 +82,13 @@ def redirected(data: bytes, chance: random.Random) -> Answer:
         if not for_ever and handler.path.startswith("/other"):
             send(other)(handler)
             return
-        handler.send_response(302)
-        handler.send_header("Location", f"/other{handler.path}")
-        handler.send_header("Content-Length", "0")
-        handler.end_headers()
+        redirect(handler, "other")
 
     return answer
 
 
 def dripping(data: bytes, chance: random.Random) -> Answer:
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(len(data)))
-        handler.end_headers()
-        for byte in data:
-            handler.wfile.write(bytes([byte]))
-            handler.wfile.flush()
-            time.sleep(0.01)
-
-    return answer
+    return drip(data, 0.01, len(data))
 
 
 def huge(data: bytes, chance: random.Random) -> Answer:
@@ -115,10 +103,7 @@ def huge_error(data: bytes, chance: random.Random) -> Answer:
 
 def ten_gigabytes(start: bytes, status: int = 200) -> Answer:
     def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(status)
-        handler.send_header("Content-Length", str(10 << 30))
-        handler.end_headers()
-        handler.wfile.write(start)
+        send(start, status, 10 << 30)(handler)
         for _ in range(10 << 10):
             handler.wfile.write(bytes(1 << 20))
 
@@ -186,6 +171,5 @@ def test_no_answer_is_loaded_or_stored(kind: str, share: float, tmp_path: Path) 
 
 def test_the_untouched_answer_is_loaded(tmp_path: Path) -> None:
     with serving(send(signed(ENTRIES[0]))) as server:
-        store = connect(server.url)
-        store.require()
+        store = ready(connect(server.url))
         assert build(Cache(tmp_path), store, key(0)) == (ENTRIES[0].payload, True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.store.subjects import SIGNER, TRUSTED, connect
+import pytest
+
+from tests.store.subjects import SIGNER, TRUSTED, connect, ready
 from warp_tiles.store import LTOIR
 from warp_tiles.store.cache import Cache
 from warp_tiles.store.key import CacheKey
@@ -12,6 +14,12 @@ from warp_tiles.store.remote import RemoteStore
 from warp_tiles.store.transfer import Transfer, is_built_by, pull, push
 
 TOOLCHAIN = {"compiler": "c" * 64, "linker": "d" * 64}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RemoteStore:
+    (tmp_path / "store").mkdir()
+    return ready(connect(tmp_path / "store", signer=SIGNER))
 
 
 def fill(root: Path) -> Cache:
@@ -23,20 +31,14 @@ def fill(root: Path) -> Cache:
     return cache
 
 
-def test_only_entries_of_this_compiler_and_linker_are_signed(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
-    store = connect(tmp_path / "store", signer=SIGNER)
-    store.require()
+def test_only_entries_of_this_compiler_and_linker_are_signed(store: RemoteStore, tmp_path: Path) -> None:
     cache, calls = fill(tmp_path / "cache"), []
     assert push(cache, store, LTOIR, TOOLCHAIN, lambda: calls.append(1)) == Transfer(1, 0, 3, moved_bytes=64)
     assert push(cache, store, LTOIR, TOOLCHAIN, lambda: calls.append(1)) == Transfer(0, 1, 3)
     assert len(calls) == 8
 
 
-def test_a_damaged_object_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
-    store = connect(tmp_path / "store", signer=SIGNER)
-    store.require()
+def test_a_damaged_object_is_replaced(store: RemoteStore, tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache")
     cache.put(CacheKey.of({"compiler": "c" * 64, "name": "a"}), b"payload", {})
     assert push(cache, store, LTOIR, TOOLCHAIN, lambda: None).moved == 1
@@ -46,22 +48,15 @@ def test_a_damaged_object_is_replaced(tmp_path: Path) -> None:
     assert push(cache, store, LTOIR, TOOLCHAIN, lambda: None).present == 1
 
 
-def test_a_pull_into_an_unusable_cache_fails(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
-    store = connect(tmp_path / "store", signer=SIGNER)
-    store.require()
+def test_a_pull_into_an_unusable_cache_fails(store: RemoteStore, tmp_path: Path) -> None:
     push(fill(tmp_path / "cache"), store, LTOIR, TOOLCHAIN, lambda: None)
     (tmp_path / "file").write_text("")
     assert pull(Cache(tmp_path / "file"), store, LTOIR, lambda: None) == Transfer(failed=1)
 
 
-def test_only_entries_for_this_toolchain_are_pulled(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
-    store = connect(tmp_path / "store", signer=SIGNER)
-    store.require()
+def test_only_entries_for_this_toolchain_are_pulled(store: RemoteStore, tmp_path: Path) -> None:
     push(fill(tmp_path / "cache"), store, LTOIR, TOOLCHAIN, lambda: None)
-    other = RemoteStore((tmp_path / "store").as_uri(), TRUSTED, 5.0, lambda kind: "another toolchain")
-    other.require()
+    other = ready(RemoteStore((tmp_path / "store").as_uri(), TRUSTED, 5.0, lambda kind: "another toolchain"))
     assert pull(Cache(tmp_path / "other"), other, LTOIR, lambda: None) == Transfer(skipped=1)
     fleet = Cache(tmp_path / "fleet")
     assert pull(fleet, store, LTOIR, lambda: None) == Transfer(moved=1, moved_bytes=64)
@@ -76,9 +71,7 @@ def test_modules_of_warp_are_of_its_library() -> None:
     assert not is_built_by(key, {**TOOLCHAIN, "warp": "b" * 64})
 
 
-def test_other_names_in_a_store_are_ignored(tmp_path: Path) -> None:
+def test_other_names_in_a_store_are_ignored(store: RemoteStore, tmp_path: Path) -> None:
     (tmp_path / "store" / "v1" / "ltoir" / "ab").mkdir(parents=True)
     (tmp_path / "store" / "v1" / "ltoir" / "ab" / "README").write_text("")
-    store = connect(tmp_path / "store")
-    store.require()
     assert pull(Cache(tmp_path / "cache"), store, LTOIR, lambda: None) == Transfer()

@@ -20,7 +20,7 @@ import warp_tiles
 from benchmarks.stand_in import ALIAS, StandIn
 from tests.integration.builds import TINY
 from tests.integration.helpers import load
-from tests.store.warp_modules import TEXTS, compiled, entries, exact, records, text
+from tests.store.warp_modules import TEXTS, compiled, enabled, entries, exact, records, text
 from tests.waiting import until
 from warp_tiles._warp import installed
 from warp_tiles._warp.internals import find
@@ -73,7 +73,7 @@ def test_files_are_byte_for_byte_those_of_warp(name: str, tmp_path: Path) -> Non
     module = load(TEXTS[name])
     expected = compiled(module, tmp_path / "warp")
     for again in range(2):
-        with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=1), warp_tiles.enabled():
+        with enabled(tmp_path / "cache"):
             assert compiled(module, tmp_path / str(again)) == expected
             (record,) = records()
         assert (record["found"], record["linker"], record["lto_builds"]) == (bool(again), "warp", 0)
@@ -89,7 +89,7 @@ def test_options_and_ptx_give_the_bytes_of_warp(options: Mapping[str, Any], tmp_
     use_ptx = "fuse_fp" in options
     module = load(TEXTS["functions and adjoints"], **options)
     expected = compiled(module, tmp_path / "warp", use_ptx=use_ptx)
-    with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=1), warp_tiles.enabled():
+    with enabled(tmp_path / "cache"):
         assert compiled(module, tmp_path / "tiles", use_ptx=use_ptx) == expected
         assert [record["found"] for record in records()] == [False]
 
@@ -517,7 +517,7 @@ def test_prefetched_modules_are_compiled_by_several_workers(
 
     monkeypatch.setattr(pool_module._Process, "run", run)
     modules = [load(text(value)) for value in range(4)]
-    with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=2), warp_tiles.enabled():
+    with enabled(tmp_path / "cache", jobs=2):
         warp_tiles.prefetch(*modules, device=ALIAS)
         for module in modules:
             stand_in.load(module.__name__)

@@ -9,7 +9,7 @@ import pytest
 
 import warp_tiles
 from tests.integration.helpers import load
-from tests.store.warp_modules import compiled, records, text
+from tests.store.warp_modules import compiled, enabled, records, text
 from tests.waiting import until
 from warp_tiles.compile import pool as pool_module
 
@@ -61,7 +61,7 @@ def test_a_killed_worker_costs_one_message(
     module = load(text())
     expected = compiled(module, tmp_path / "warp")
     let_workers(monkeypatch, PHASES[phase])
-    with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=1), warp_tiles.enabled():
+    with enabled(tmp_path / "cache"):
         assert compiled(module, tmp_path / "out") == expected
         (record,) = records()
     assert [phase["name"] for phase in record["phases"]] == ["look_up_module", "link_by_warp"]
@@ -85,7 +85,7 @@ def test_a_worker_that_dies_after_its_answer_costs_nothing(
         workers.append(process._process)
 
     monkeypatch.setattr(pool_module._Process, "start", started)
-    with warp_tiles.override(cache_dir=tmp_path / "cache", modules="all", jobs=1), warp_tiles.enabled():
+    with enabled(tmp_path / "cache"):
         for module, files in zip(modules, expected, strict=True):
             assert compiled(module, tmp_path / "out" / module.__name__) == files
             # the next request may not meet the end of this worker

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -63,6 +65,13 @@ Files = dict[str, bytes]
 
 def text(value: object = 3, expression: str = "x[i] * float(N)") -> str:
     return PLAIN.format(value=value, expression=expression)
+
+
+@contextmanager
+def enabled(cache: Path, *, start: Path | str | None = None, jobs: int = 1) -> Iterator[None]:
+    """warp_tiles with a cache through which every module passes, and with a start record if one is named."""
+    with warp_tiles.override(cache_dir=cache, modules="all", jobs=jobs), warp_tiles.enabled(start=start):
+        yield
 
 
 def compiled(module: ModuleType, folder: Path, **given: Any) -> Files:

@@ -235,11 +235,13 @@ class BuildContext:
 
     def upstream(self, kind: str, key: CacheKey) -> AskUpstream | None:
         """The part of the bundle or of the remote store in a lookup; None without either, and without a toolchain."""
+        from warp_tiles.store.cache import Upstream
+
         # signed statements name the toolchain, also those of modules that Warp's compiler alone has built
         if self.try_toolchain() is None:
             return None
         if (bundle := self.bundle) is not None:
-            return lambda: bundle.upstream(kind, key.digest, self.toolchain_text(kind))
+            return lambda: Upstream(bundle.fetch(kind, key.digest, self.toolchain_text(kind)))
         if (remote := self.remote) is not None:
             return lambda: remote.upstream(kind, key.digest)
         return None

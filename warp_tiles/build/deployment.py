@@ -47,7 +47,7 @@ def facts_entry(settings: Settings, store: ToolchainStore, sources: Iterable[Dev
         "settings": settings.affecting_code(),  # a bundle serves machines that agree with it
     }
     data = json.dumps(facts, sort_keys=True).encode("utf-8")
-    return Entry(_FACTS_KEY.digest, data, Manifest.describe(_FACTS_KEY, data, {}))
+    return Entry(data, Manifest.describe(_FACTS_KEY, data, {}))
 
 
 def _facts_of(bundle: Bundle) -> dict[str, Any]:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 from warp_tiles.compile.compiler import FIRST_VERSION, Compiled, CompileRequest, HeaderFile
 from warp_tiles.errors import CacheError, ToolchainError
 from warp_tiles.store.cache import FileCache
-from warp_tiles.store.documents import Documents
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.paths import ASKED_HEADERS, HEADERS, HEADERS_SUFFIX
+from warp_tiles.store.sealed import Documents
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 
 if TYPE_CHECKING:

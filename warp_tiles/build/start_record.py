@@ -33,8 +33,7 @@ from warp_tiles.errors import CacheError, RecordError, WarpTilesError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import current
 from warp_tiles.store import MODULE
-from warp_tiles.store.folder import LOCKS
-from warp_tiles.store.paths import STARTS, absolute
+from warp_tiles.store.paths import LOCKS, STARTS, absolute
 from warp_tiles.store.sealed import DamagedError, parse_object
 from warp_tiles.util.files import read_whole, write_output
 from warp_tiles.util.threads import DaemonThreads, raise_if_signalled, suppressed

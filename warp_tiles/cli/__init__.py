@@ -8,15 +8,15 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
 
 import click
 
 from warp_tiles.cli import ahead, cache, doctor, keys, run, tune
-from warp_tiles.cli.examples import add_examples
 from warp_tiles.cli.output import (
+    VERBOSITY,
     WARP_REMEDY,
     StandardOutputError,
-    add_verbosity,
     json_option,
     print_rows,
     written,
@@ -28,6 +28,40 @@ from warp_tiles.util.warn import printable
 
 NAME = "warp-tiles"
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+#: One example for each command, which its help shows at the end.
+EXAMPLES = {
+    "": "warp-tiles run train.py",
+    "run": "warp-tiles run --report report.html train.py --epochs 3",
+    "plan": "warp-tiles plan --arch 90 --block-dim 128 train.py",
+    "compile": "warp-tiles compile --arch 90 -o build train.py",
+    "warm": "warp-tiles warm --arch 80,90 start.json",
+    "settings": "WARP_TILES_POLICY=fast warp-tiles settings",
+    "doctor": "warp-tiles doctor --json",
+    "cache": "warp-tiles cache info",
+    "cache stats": "warp-tiles cache stats",
+    "cache info": "warp-tiles cache info --json",
+    "cache list": "warp-tiles cache list",
+    "cache verify": "warp-tiles cache verify",
+    "cache explain": "warp-tiles cache explain 5d1c0a9f",
+    "cache gc": "warp-tiles cache gc --max-size 500MB",
+    "cache clear": "warp-tiles cache clear",
+    "cache export": "warp-tiles cache export functions.bundle --key 5d1c0a9f --key 93b7e2d4",
+    "cache import": "warp-tiles cache import functions.bundle",
+    "cache push": "WARP_TILES_REMOTE=s3://bucket/warp WARP_TILES_SIGNING_KEY=$PWD/key.pem warp-tiles cache push",
+    "cache pull": "WARP_TILES_REMOTE=s3://bucket/warp warp-tiles cache pull",
+    "cache status": "warp-tiles cache status --json",
+    "keys": "warp-tiles keys show",
+    "keys new": "warp-tiles keys new -o key.pem",
+    "keys show": "warp-tiles keys show key.pem",
+    "keys trust": "warp-tiles keys trust ed25519:X6H3ivFnx302kV4sKV+16rr6IKHGtyBOWykUUyLqdPg= our CI",
+    "bundle": "WARP_TILES_SIGNING_KEY=$PWD/key.pem warp-tiles bundle --arch 80,90 -o app.bundle train.py",
+    "tune": "warp-tiles tune --budget 600 --devices cuda:0,cuda:1 train.py",
+    "tune list": "warp-tiles tune list",
+    "tune show": "warp-tiles tune show 5d1c0a9f",
+    "tune export": "warp-tiles tune export records.bundle 5d1c0a9f",
+    "tune import": "warp-tiles tune import records.bundle --into app/records",
+    "tune clear": "warp-tiles tune clear 5d1c0a9f",
+}
 
 
 @click.group(context_settings=CONTEXT)
@@ -45,11 +79,20 @@ def settings(as_json: bool) -> None:
     print_rows(as_json, found, ("setting", "value", "layer"), rows)
 
 
+def every_command(command: click.Command = commands, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Each command with its path, e.g. ``cache gc``."""
+    yield path, command
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from every_command(inner, f"{path} {name}".strip())
+
+
 groups = (cache.cache, keys.keys, tune.tune, ahead.bundle)
 for command in (run.run, ahead.plan, ahead.compile_, ahead.warm, *groups, settings, doctor.doctor):
     commands.add_command(command)
-add_examples(commands)
-add_verbosity(commands)
+for path, command in every_command():
+    command.epilog = f"\b\nExample:\n  {EXAMPLES[path]}"
+    command.params += VERBOSITY
 
 
 def main() -> None:

@@ -119,10 +119,6 @@ class _Wanted:
         """Each module at each of its block sizes, for each architecture."""
         return [(target, arch) for arch in self.archs for target in found.targets]
 
-    def require_complete(self, found: Discovery) -> None:
-        """See :func:`require_complete`."""
-        require_complete(self.script, found.stopped, self.allow_incomplete)
-
     @contextlib.contextmanager
     def kernel_errors(self) -> Iterator[None]:
         """Convert Warp's errors about a kernel to an error that is printed without a traceback.
@@ -207,7 +203,7 @@ def plan(wanted: _Wanted, page_file: Path | None, as_json: bool) -> None:
         print_json(document)
     else:
         _print_plans(document)
-    wanted.require_complete(found)
+    require_complete(wanted.script, found.stopped, wanted.allow_incomplete)
 
 
 def _print_plans(document: Mapping[str, Any]) -> None:
@@ -315,7 +311,7 @@ def compile_(
             echo(text)
     if problems := [problem for row in rows for problem in row["launch_problems"]]:
         raise BuildError("; ".join(problems))
-    wanted.require_complete(found)
+    require_complete(wanted.script, found.stopped, wanted.allow_incomplete)
 
 
 def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -451,7 +447,7 @@ def bundle(wanted: _Wanted, file: Path, as_json: bool) -> None:
     print_rows(as_json, data, ("module", "target", "threads", "cubin"), table, str(file))
     for text in () if as_json else compiled_again(built):
         echo(text)
-    wanted.require_complete(found)
+    require_complete(wanted.script, found.stopped, wanted.allow_incomplete)
 
 
 def _bundled(record: dict[str, Any], held: set[str]) -> dict[str, Any]:

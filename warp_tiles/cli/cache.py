@@ -204,10 +204,7 @@ def import_(file: Path, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def _opened(*, writes: bool) -> Iterator[tuple[BuildContext, RemoteStore]]:
-    """The build context and the remote store of the settings.
-
-    Args:
-        writes: True to sign and write entries.
+    """The build context and the remote store of the settings, to which entries may be signed and written.
 
     Raises:
         RemoteError: There is none, it does not answer, or entries are to be written from a cache that others can write.
@@ -230,11 +227,7 @@ def _opened(*, writes: bool) -> Iterator[tuple[BuildContext, RemoteStore]]:
 
 @contextlib.contextmanager
 def counted(what: str, total: int | None = None) -> Iterator[Callable[[], None]]:
-    """Counts what is done on a terminal.
-
-    Args:
-        total: How much there is; None if it is not known.
-    """
+    """Counts what is done on a terminal. The total is None if it is not known."""
     if not is_enabled():
         yield lambda: None
         return
@@ -252,11 +245,7 @@ def _end(found: dict[str, Transfer], verb: str, as_json: bool) -> NoReturn:
 
 
 def require_push() -> None:
-    """Check what :func:`sign_and_write` needs.
-
-    Raises:
-        RemoteError: See there.
-    """
+    """Check what :func:`sign_and_write` needs, and raise its errors."""
     with _opened(writes=True):
         pass
 

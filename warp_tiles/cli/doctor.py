@@ -19,14 +19,7 @@ from warp_tiles.settings import current
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor.
-
-    Attributes:
-        subject: The part that was checked.
-        state: ``ok``, ``note`` (works, less well) or ``problem``.
-        detail: The finding.
-        remedy: The user's way to solve it; empty if there is nothing to do.
-    """
+    """One line of the doctor. The state is ``ok``, ``note`` (works, less well) or ``problem``."""
 
     subject: str
     state: str
@@ -139,7 +132,6 @@ def _cache() -> Finding:
     from warp_tiles.build.context import BuildContext, Resources
 
     cache = BuildContext(Resources(), current()).cache
-    cache.check_trust()
     info = cache.info()
     report = cache.verify()
     used, bound, total = map(decimal, (info.size_bytes, cache.max_bytes, info.total_bytes))

@@ -71,11 +71,7 @@ class StandardOutputError(Exception):
 
 @contextlib.contextmanager
 def written(stream: TextIO) -> Iterator[TextIO]:
-    """Standard output, which is flushed after the block.
-
-    Raises:
-        StandardOutputError: It cannot be written.
-    """
+    """Standard output, which is flushed after the block. Raises StandardOutputError if it cannot be written."""
     try:
         yield stream
         stream.flush()
@@ -123,34 +119,33 @@ def note(text: str) -> None:
 _QUIET = "warp_tiles.quiet"
 
 
-def add_verbosity(command: click.Command) -> None:
-    """Add ``--verbose`` and ``--quiet`` to a command, and to the commands of a group."""
+def _set_verbose(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        logger, messages = logging.getLogger("warp_tiles"), logging.StreamHandler()
+        level = logger.level
+        logger.addHandler(messages)
+        logger.setLevel(logging.INFO)
+        context.call_on_close(lambda: logger.removeHandler(messages))
+        context.call_on_close(lambda: logger.setLevel(level))
 
-    def set_verbose(context: click.Context, parameter: click.Parameter, value: bool) -> None:
-        if value:
-            logger, messages = logging.getLogger("warp_tiles"), logging.StreamHandler()
-            level = logger.level
-            logger.addHandler(messages)
-            logger.setLevel(logging.INFO)
-            context.call_on_close(lambda: logger.removeHandler(messages))
-            context.call_on_close(lambda: logger.setLevel(level))
 
-    def set_quiet(context: click.Context, parameter: click.Parameter, value: bool) -> None:
-        if value:
-            import warp
+def _set_quiet(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        import warp
 
-            context.meta[_QUIET] = True
-            configure_by_option("progress", "off")
-            warp.config.log_level = logging.WARNING  # Warp's numbers are those of Python
+        context.meta[_QUIET] = True
+        configure_by_option("progress", "off")
+        warp.config.log_level = logging.WARNING  # Warp's numbers are those of Python
 
-    if isinstance(command, click.Group):
-        for inner in command.commands.values():
-            add_verbosity(inner)
+
+#: ``--verbose`` and ``--quiet``, which every command has.
+VERBOSITY = [
+    click.Option(names, is_flag=True, expose_value=False, callback=callback, help=text)
     for names, callback, text in (
-        (("-v", "--verbose"), set_verbose, "Print a line for each build, from the logger warp_tiles."),
-        (("-q", "--quiet"), set_quiet, "Print only results, warnings and errors."),
-    ):
-        command.params.append(click.Option(names, is_flag=True, expose_value=False, callback=callback, help=text))
+        (("-v", "--verbose"), _set_verbose, "Print a line for each build, from the logger warp_tiles."),
+        (("-q", "--quiet"), _set_quiet, "Print only results, warnings and errors."),
+    )
+]
 
 
 _NARROWEST = 24  # columns of text that wraps; shorter lines are hard to read
@@ -283,7 +278,6 @@ def facts_of(script: Script, ended: BaseException | str | None = None) -> dict[s
     """Facts about a run, for the heading of its page.
 
     Args:
-        script: The script and its arguments.
         ended: The exception that ended it, or its text; None or empty if it ended normally or did not run.
     """
     import warp
@@ -328,11 +322,7 @@ def _is_normal(ended: BaseException | str) -> bool:
 
 
 def write_page(file: Path, document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> None:
-    """Write a record or a plan as a page.
-
-    Raises:
-        OutputError: The file cannot be written.
-    """
+    """Write a record or a plan as a page. Raises OutputError if the file cannot be written."""
     from warp_tiles.reports.page import page
 
     _write(file, page(document, title, facts))

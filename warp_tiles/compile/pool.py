@@ -26,7 +26,7 @@ from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.search import import_path
 from warp_tiles.errors import WarpTilesError, WorkerError
-from warp_tiles.store.folder import LOCKS, SLOT_PREFIX
+from warp_tiles.store.paths import LOCKS, SLOT_PREFIX
 from warp_tiles.util.processes import free_memory_bytes, host
 from warp_tiles.util.threads import DaemonThreads, available_cores, held, raise_if_signalled, suppressed, wait_all
 from warp_tiles.util.trusted_folder import TrustedFolder

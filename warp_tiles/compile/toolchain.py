@@ -21,8 +21,8 @@ from typing import Any
 
 from warp_tiles.compile.search import Toolchain, find_toolchain, search_path
 from warp_tiles.compile.sources import DeviceSource, include_closure
-from warp_tiles.store.documents import Documents
 from warp_tiles.store.paths import LAYOUT, absolute, is_digest
+from warp_tiles.store.sealed import Documents
 from warp_tiles.util.files import sha256_of as _hash_file
 from warp_tiles.util.threads import raise_if_signalled, side_by_side
 

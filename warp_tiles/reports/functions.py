@@ -25,6 +25,7 @@ STATES = {
     "not built": ("wait", "not built in this run"),
     SKIPPED: ("wait", "adjoints skipped"),
 }
+_LONG_PATH = 40  # characters
 _CHOICES = {"": "", "tuned": "chosen from a tuning record", "default": "chosen by default"}
 PRODUCT_HEADINGS = ("product", "tile", "threads", "slices of K", "instruction", "stages", "blocks", "reason")
 LOOP_HEADINGS = ("kernel", "line", "products", "what is done", "reason", "gradients")
@@ -140,12 +141,12 @@ def compiled_again(modules: Iterable[Json]) -> list[str]:
     return found
 
 
-def shortened(path: str, most: int = 40) -> str:
+def shortened(path: str) -> str:
     """A path with an ellipsis in place of its middle, if it is long. The name of the file is kept."""
     parts = Path(path).parts
     ends = [str(Path(*parts[:2], "...", *parts[-count:])) for count in range(1, len(parts) - 2)]
-    fitting = [end for end in ends if len(end) <= most] or ends[:1]
-    return path if len(path) <= most or not fitting else fitting[-1]
+    fitting = [end for end in ends if len(end) <= _LONG_PATH] or ends[:1]
+    return path if len(path) <= _LONG_PATH or not fitting else fitting[-1]
 
 
 def filled(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[list[Any]]]:

@@ -31,7 +31,6 @@ def element(name: str, /, *content: Content, **attributes: str | None) -> Markup
     """An element with content. Strings are escaped, markup is not.
 
     Args:
-        name: The element.
         attributes: Its attributes. ``_`` in a name becomes ``-``, and one at its end is dropped (``class_``). None
             leaves an attribute out.
     """
@@ -61,9 +60,6 @@ def table(
     """A table whose cells carry their headings, so that a narrow page can show each row as a list.
 
     Args:
-        headings: A heading for each column.
-        rows: The cells of each row.
-        caption: The text above the table.
         unbroken: Headings of columns with short texts, which are not broken into lines.
     """
     headings, rows = filled(headings, list(rows))
@@ -82,34 +78,21 @@ def _cell(heading: str, cell: Content, is_short: bool) -> Markup:
     return element("td", cell, data_label=heading, class_=classes or None)
 
 
-# texts and marks have a contrast of at least 4.5 to both backgrounds, which a test computes
-BACKGROUNDS = ("page", "panel")
-LIGHT = {
-    "page": "#ffffff",
-    "panel": "#f3f5f8",
-    "text": "#1b1f24",
-    "muted": "#545b64",
-    "compile": "#0a58a8",
-    "cache": "#17692f",
-    "link": "#7440c8",
-    "shared": "#8a5300",
-    "wait": "#5f6771",
-    "bad": "#b3202a",
-    "edge": "#cfd6de",
+# texts and marks have a contrast of at least 4.5 to both backgrounds, page and panel, which a test computes
+_COLOURS = {  # of the light theme, and of the dark one
+    "page": ("#ffffff", "#0f1318"),
+    "panel": ("#f3f5f8", "#181d24"),
+    "text": ("#1b1f24", "#e6eaef"),
+    "muted": ("#545b64", "#a0a8b3"),
+    "compile": ("#0a58a8", "#6cb2ff"),
+    "cache": ("#17692f", "#4cc265"),
+    "link": ("#7440c8", "#c09bff"),
+    "shared": ("#8a5300", "#e0a33a"),
+    "wait": ("#5f6771", "#98a1ad"),
+    "bad": ("#b3202a", "#ff8078"),
+    "edge": ("#cfd6de", "#363e49"),
 }
-DARK = {
-    "page": "#0f1318",
-    "panel": "#181d24",
-    "text": "#e6eaef",
-    "muted": "#a0a8b3",
-    "compile": "#6cb2ff",
-    "cache": "#4cc265",
-    "link": "#c09bff",
-    "shared": "#e0a33a",
-    "wait": "#98a1ad",
-    "bad": "#ff8078",
-    "edge": "#363e49",
-}
+LIGHT, DARK = ({name: pair[theme] for name, pair in _COLOURS.items()} for theme in (0, 1))
 
 
 def _variables(colours: Mapping[str, str]) -> str:

@@ -19,23 +19,22 @@ IDLE_S = 10.0  # builds with a longer pause between them are drawn apart
 
 @dataclass(frozen=True)
 class Span:
-    """Something that took time.
+    """Something that took time. It starts and ends in seconds of the process's clock.
 
     Attributes:
         kind: ``compile``, ``link``, ``wait``, ``shared`` (built for another module) or ``cache`` (a lookup, also in
             the remote store).
-        start_s: Its start, in seconds of the process's clock.
     """
 
     kind: str
     start_s: float
-    seconds: float
+    end_s: float
     text: str
 
     @property
-    def end_s(self) -> float:
-        """Its end, in seconds of the process's clock."""
-        return self.start_s + self.seconds
+    def seconds(self) -> float:
+        """The time that it took."""
+        return self.end_s - self.start_s
 
 
 @dataclass(frozen=True)
@@ -115,11 +114,7 @@ def _module_rows(module: Json, builders: dict[tuple[Any, Any], str]) -> ModuleRo
 def _lookup_rows(module: Json) -> list[Row]:
     """The row of the linked module's lookup, if modules are kept."""
     found = {str(phase["name"]): _times(phase) for phase in module["phases"] if phase["name"] in _LOOKUPS}
-    spans = tuple(
-        Span(kind, found[name][0], found[name][1] - found[name][0], text)
-        for name, (kind, text) in _LOOKUPS.items()
-        if name in found
-    )
+    spans = tuple(Span(kind, *found[name], text) for name, (kind, text) in _LOOKUPS.items() if name in found)
     if not spans:
         return []
     place = "from the remote store or the bundle" if "fetch_module" in found else "from the cache"
@@ -135,7 +130,7 @@ def _label(module: Json, build: Json) -> str:
 
 
 def _span(kind: str, start: float, end: float, text: str) -> list[Span]:
-    return [Span(kind, start, end - start, text)] if end > start else []
+    return [Span(kind, start, end, text)] if end > start else []
 
 
 def _times(build: Json) -> tuple[float, float]:
@@ -163,20 +158,16 @@ def _shared_row(build: Json, label: str, module_start: float, builders: dict[tup
     begin = max(start, module_start)
     waited = max(0.0, end - begin)
     spans = tuple(_span(SHARED, begin, end, f"waits for {source}, which builds {label}"))
-    spans = spans or (Span(SHARED, module_start, 0.0, f"{label} was already built for {source}"),)
+    spans = spans or (Span(SHARED, module_start, module_start, f"{label} was already built for {source}"),)
     return Row(label, f"built for {source}, waited {waited:.2f} s", spans)
 
 
 def _cached_row(cached: Sequence[Json], labels: dict[int, str]) -> Row:
-    spans = [
-        Span(CACHED, start, end - start, f"found {labels[id(build)]} in the cache")
-        for build, (start, end) in ((build, _times(build)) for build in cached)
-    ]
+    spans = [Span(CACHED, *_times(build), f"found {labels[id(build)]} in the cache") for build in cached]
+    spans.sort(key=lambda span: span.start_s)
     slowest = max(span.seconds for span in spans)
     count = f"{len(spans)} function{'s' * (len(spans) != 1)}"
-    return Row(
-        f"{count} from the cache", f"at most {slowest:.3f} s each", tuple(sorted(spans, key=lambda s: s.start_s))
-    )
+    return Row(f"{count} from the cache", f"at most {slowest:.3f} s each", tuple(spans))
 
 
 def _own_rows(module: Json, builds: Sequence[Json], labels: dict[int, str], start: float) -> list[Row]:
@@ -242,8 +233,8 @@ def _module_events(process: int, module: ModuleRows) -> list[dict[str, Any]]:
     def named(kind: str, thread: int, **values: object) -> dict[str, Any]:
         return {"ph": "M", "name": kind, "pid": process, "tid": thread, "ts": 0, "args": values}
 
-    def event(name: str, category: str, thread: int, start_s: float, seconds: float, text: str) -> dict[str, Any]:
-        start, end = round(start_s * _US), round((start_s + seconds) * _US)
+    def event(name: str, category: str, thread: int, start_s: float, end_s: float, text: str) -> dict[str, Any]:
+        start, end = round(start_s * _US), round(end_s * _US)
         times = {"ts": start, "dur": end - start}
         place = {"pid": process, "tid": thread}
         return {"ph": "X", "name": name, "cat": category, **times, **place, "args": {"what": text}}
@@ -252,9 +243,7 @@ def _module_events(process: int, module: ModuleRows) -> list[dict[str, Any]]:
         named("process_name", 0, name=f"module {module.name}"),
         named("process_sort_index", 0, sort_index=process),
         named("thread_name", 0, name="module"),
-        event(
-            module.name, "module", 0, module.start_s, module.end_s - module.start_s, "from code generation to the file"
-        ),
+        event(module.name, "module", 0, module.start_s, module.end_s, "from code generation to the file"),
     ]
     lanes = _lanes(module.rows)
     for thread, rows in enumerate(lanes, 1):
@@ -263,7 +252,7 @@ def _module_events(process: int, module: ModuleRows) -> list[dict[str, Any]]:
         for row in rows:
             for span in row.spans:
                 name = row.label if span.kind != "wait" else f"wait: {row.label}"
-                events.append(event(name, span.kind, thread, span.start_s, span.seconds, span.text))
+                events.append(event(name, span.kind, thread, span.start_s, span.end_s, span.text))
     return events
 
 

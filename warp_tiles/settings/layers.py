@@ -264,8 +264,3 @@ def override(**given: Unpack[Keywords[Never]]) -> Iterator[Settings]:
     finally:
         _overrides[:] = [other for other in _overrides if other is not layer]
         _changed()
-
-
-def defaults() -> dict[str, Any]:
-    """Every setting with its default."""
-    return {name: getattr(Settings, name) for name in SETTINGS}

@@ -28,8 +28,8 @@ _NOT_IN_A_KEY = re.compile(rb"[^\w\"'. \t-]+")
 _read: dict[str, tuple[tuple[int, int], Mapping[str, Any] | None]] = {}
 
 
-def find(folder: str | None = None) -> tuple[Path, Mapping[str, Any]] | None:
-    """The first pyproject.toml with a table ``[tool.warp_tiles]``, from a folder upwards.
+def find() -> tuple[Path, Mapping[str, Any]] | None:
+    """The first pyproject.toml with a table ``[tool.warp_tiles]``, from the working folder upwards.
 
     Another user's file in a world-writable folder, such as /tmp, is ignored, because it could name a cache with
     malicious code.
@@ -38,7 +38,7 @@ def find(folder: str | None = None) -> tuple[Path, Mapping[str, Any]] | None:
         SettingError: One of these files is not TOML, or its ``tool.warp_tiles`` is not a table.
     """
     try:
-        here = os.path.abspath(folder or os.getcwd())
+        here = os.getcwd()
     except FileNotFoundError:  # the working directory was removed
         return None
     while True:

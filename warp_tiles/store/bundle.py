@@ -27,11 +27,9 @@ from typing import BinaryIO, NamedTuple
 
 from warp_tiles.errors import BundleError
 from warp_tiles.store import LAYOUT, LTOIR, MODULE, RECORDS, TOOLCHAIN, object_name
-from warp_tiles.store.cache import Upstream
 from warp_tiles.store.envelope import RefusedError, Wanted, unpack
-from warp_tiles.store.folder import MAX_PAYLOAD_BYTES
 from warp_tiles.store.keys import PublicKey
-from warp_tiles.store.manifest import Entry
+from warp_tiles.store.manifest import MAX_PAYLOAD_BYTES, Entry
 from warp_tiles.util.files import open_input, open_output
 from warp_tiles.util.threads import raise_if_signalled
 from warp_tiles.util.warn import WarnedTexts
@@ -185,11 +183,7 @@ class Bundle:
         return sorted(key for known, key in self._members if known == kind)
 
     def check(self) -> None:
-        """Verify every object.
-
-        Raises:
-            BundleError: One of them is refused.
-        """
+        """Verify every object. Raises BundleError if one of them is refused."""
         for kind, key in sorted(self._members):
             self.read(kind, key)
 
@@ -213,10 +207,6 @@ class Bundle:
             if self._said.add(key):
                 log.warning("the bundle %s: %s %s is refused: %s", self.path, kind, key[:12], error)
             return None
-
-    def upstream(self, kind: str, key: str, toolchain: str) -> Upstream:
-        """The bundle's part in a lookup (:data:`warp_tiles.store.cache.AskUpstream`)."""
-        return Upstream(self.fetch(kind, key, toolchain))
 
     def _read(self, wanted: Wanted) -> Entry:
         return unpack(self._chunks(wanted), wanted, self.trusted)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from warp_tiles.errors import CacheError
 from warp_tiles.store import maintain
-from warp_tiles.store.folder import OBJECTS, Folder, lock_problem, refused
+from warp_tiles.store.folder import Folder, refused
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.manifest import Entry, Manifest
-from warp_tiles.store.paths import LAYOUT, absolute
+from warp_tiles.store.paths import LAYOUT, OBJECTS, absolute
 from warp_tiles.store.report import Problem, Problems, logger
 from warp_tiles.store.sealed import DamagedError
 from warp_tiles.store.statistics import EVICTED, FETCHED, FOUND, WAIT_AT_END_S, Statistics
@@ -64,7 +64,7 @@ class Cache:
 
     The constructor accesses no files. If the folder is missing, full or not writable, or is refused because other users
     can write it, only the caching is lost, and :attr:`problems` holds the reason. Commands of the user (:meth:`info`,
-    :meth:`verify` and those after it) raise an error then.
+    :meth:`verify` and those after it) raise a ``CacheError`` then.
 
     Args:
         root: The folder of all caches. The first store creates it.
@@ -118,11 +118,7 @@ class Cache:
             self._unusable(error)
 
     def get(self, key: CacheKey | str) -> Entry | None:
-        """Look up an entry, verify it and record its use.
-
-        Returns:
-            The entry, or ``None`` if it is missing or damaged.
-        """
+        """Look up an entry, verify it and record its use. None if it is missing or damaged."""
         digest = _digest_of(key)
         try:
             entry = self._folder.read_entry(digest)
@@ -154,7 +150,6 @@ class Cache:
         """Store an entry. It replaces one of the same key.
 
         Args:
-            key: The inputs of the payload.
             payload: Raw bytes, not empty.
             info: JSON to keep beside it: inputs, symbol, sizes, build time, versions.
 
@@ -165,7 +160,7 @@ class Cache:
             TypeError: The payload is not bytes or ``info`` has no JSON form.
             ValueError: The payload is empty or ``info`` holds a number that is not finite.
         """
-        return self.add(Entry(key.digest, payload, Manifest.describe(key, payload, info)))
+        return self.add(Entry(payload, Manifest.describe(key, payload, info)))
 
     def add(self, entry: Entry, written: str = "") -> Entry:
         """Store a verified entry, e.g. of another machine; see :meth:`put`.
@@ -179,14 +174,8 @@ class Cache:
         """
         size = len(entry.payload) + len(entry.manifest.encode())
         if size > self.max_bytes:
-            self._problems.add(
-                Problem(
-                    "size",
-                    str(self.root),
-                    f"an entry of {size} bytes exceeds the cache's bound of {self.max_bytes} bytes",
-                    "raise the bound: WARP_TILES_CACHE_MAX_BYTES",
-                )
-            )
+            reason = f"an entry of {size} bytes exceeds the cache's bound of {self.max_bytes} bytes"
+            self._problems.add("size", self.root, reason, "raise the bound: WARP_TILES_CACHE_MAX_BYTES")
             return entry
         try:
             with self._folder.changing():
@@ -217,7 +206,6 @@ class Cache:
         """Look up an entry. If it is missing, keep other threads and processes from building it while the caller does.
 
         Args:
-            key: The inputs of the payload.
             upstream: Asks another place if the entry is not stored here.
             builds: False for a lookup after which the caller builds under another key: a miss counts for that key.
         """
@@ -244,7 +232,7 @@ class Cache:
                 except OSError as error:
                     raise_if_signalled(error)
                     if isinstance(error, TimeoutError):
-                        self._problems.add(lock_problem(self.root, error))
+                        self._problems.lock(self.root, error)
                     else:
                         self._unusable(error)
                 found = self.get(key)
@@ -279,7 +267,7 @@ class Cache:
         # one message for all caches of a root, unless the cause lies in this one
         root = self._folder.files.root
         inner = isinstance(error, PermissionError) and root / (error.filename or root) not in (root, *root.parents)
-        self._problems.folder(str(self.root if inner else root), error)
+        self._problems.folder(self.root if inner else root, error)
 
     # ---- commands of a user, for which an unusable folder is an error
 
@@ -302,11 +290,7 @@ class Cache:
             ) from error
 
     def info(self) -> maintain.CacheInfo:
-        """Sizes and counts, and the bytes of everything below the root, by part.
-
-        Raises:
-            CacheError: The folder is refused or unreadable.
-        """
+        """Sizes and counts, and the bytes of everything below the root, by part."""
         with self._command("info"):
             objects = [status.st_size for _, status in self._folder.each_object()]
             parts = {
@@ -340,24 +324,16 @@ class Cache:
             return self._statistics.read()
 
     def entries(self) -> tuple[maintain.EntryInfo, ...]:
-        """The entries with a sound manifest, the most recently used first. Payloads are not read.
-
-        Raises:
-            CacheError: The folder is refused or unreadable.
-        """
+        """The entries with a sound manifest, the most recently used first. Payloads are not read."""
         items = []
         with self._command("listing"):
             for digest, status in self._folder.each_key():
                 with suppress(DamagedError, FileNotFoundError):  # verify reports the damage
-                    items.append(maintain.EntryInfo(digest, self._folder.read_manifest(digest), status.st_mtime_ns))
+                    items.append(maintain.EntryInfo(self._folder.read_manifest(digest), status.st_mtime_ns))
         return tuple(sorted(items, key=lambda item: (-item.used_at_ns, item.key)))
 
     def verify(self, *, remove: bool = False) -> maintain.VerifyReport:
-        """Check every manifest and payload by SHA-256, and the sealed files and the other caches beside them.
-
-        Raises:
-            CacheError: The folder is refused or unreadable.
-        """
+        """Check every manifest and payload by SHA-256, and the sealed files and the other caches beside them."""
         with self._command("verify", change=remove):
             found = maintain.verify(self._folder, remove=remove)
             return replace(found, damaged=(*found.damaged, *maintain.verify_beside(self._folder, remove=remove)))
@@ -367,9 +343,6 @@ class Cache:
 
         Args:
             max_bytes: The bound; ``None`` for the cache's own.
-
-        Raises:
-            CacheError: The folder is refused, or cannot be changed.
         """
         with self._command("gc", change=True):
             report = maintain.collect(self._folder, self.max_bytes if max_bytes is None else max_bytes)
@@ -383,9 +356,6 @@ class Cache:
         Args:
             everything: Remove also precompiled headers, facts, transcripts, counts and start records of scripts:
                 all but the tuning records.
-
-        Raises:
-            CacheError: The folder is refused, or cannot be changed.
         """
         with self._command("clear", change=True):
             report = maintain.collect(self._folder, -1)
@@ -394,13 +364,9 @@ class Cache:
         return report
 
     def read_verified(self, key: str) -> Entry | None:
-        """An entry for another machine, verified by SHA-256. The use is not recorded.
+        """An entry for another machine, verified by SHA-256; None if it is missing, or damaged and removed.
 
-        Returns:
-            The entry; None if it is missing, or damaged and removed.
-
-        Raises:
-            CacheError: The folder is refused or unreadable.
+        The use is not recorded.
         """
         with self._command("reading"):
             return self._folder.read_entry(key, full=True)
@@ -437,7 +403,7 @@ class FileCache(Cache):
             digest: Returns the SHA-256 of a file. It may remember digests, as :class:`FileDigests` does.
 
         Returns:
-            The file, or None if it is missing or damaged, or if the folder cannot be used.
+            The file; None if it is missing or damaged, or if the folder cannot be used.
         """
         try:
             manifest = self._folder.read_manifest(key.digest)
@@ -460,7 +426,7 @@ class FileCache(Cache):
             OSError: The file cannot be read.
         """
         payload = path.read_bytes()
-        return self.add(Entry(key.digest, payload, Manifest.describe(key, payload, info)), f"{_WRITTEN}/{path.name}")
+        return self.add(Entry(payload, Manifest.describe(key, payload, info)), f"{_WRITTEN}/{path.name}")
 
     def temporary_path(self) -> Path:
         """A path for a file that :meth:`put_file` moves or its writer removes.

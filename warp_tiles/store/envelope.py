@@ -21,14 +21,13 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from warp_tiles.store import SIGNED_BY
-from warp_tiles.store.folder import MAX_MANIFEST_BYTES, MAX_PAYLOAD_BYTES
 from warp_tiles.store.keys import PublicKey, SigningKey
-from warp_tiles.store.manifest import Entry, Manifest
+from warp_tiles.store.manifest import MAX_MANIFEST_BYTES, MAX_PAYLOAD_BYTES, Entry, Manifest
 from warp_tiles.store.sealed import DamagedError, dump_json, parse_object
 from warp_tiles.util.warn import shown
 
@@ -139,7 +138,7 @@ def unpack(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, Public
     Raises:
         RefusedError: It is malformed, is not the wanted entry, or no trusted key signed it.
     """
-    source = _Source(iter(chunks))
+    source = _Source(chunks)
     manifest, signer = _statement(source, wanted, trusted)
     payload = source.read(manifest.payload_bytes)
     if source.read(1):
@@ -150,9 +149,8 @@ def unpack(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, Public
         manifest.check_payload(payload, full=False)
     except DamagedError as error:
         raise RefusedError(str(error)) from error
-    manifest = replace(manifest, payload_mtime_ns=0)  # of the file that another machine stored
-    entry = Entry(manifest.key.digest, payload, manifest)
-    return entry if signer is None else entry.with_info({SIGNED_BY: signer.key_id})
+    info = manifest.info if signer is None else {**manifest.info, SIGNED_BY: signer.key_id}
+    return Entry(payload, replace(manifest, info=info, payload_mtime_ns=0))  # it is not stored on this machine
 
 
 def check_statement(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, PublicKey]) -> None:
@@ -161,7 +159,7 @@ def check_statement(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[st
     Raises:
         RefusedError: See :func:`unpack`.
     """
-    _statement(_Source(iter(chunks)), wanted, trusted)
+    _statement(_Source(chunks), wanted, trusted)
 
 
 def _statement(source: _Source, wanted: Wanted, trusted: Mapping[str, PublicKey]) -> tuple[Manifest, PublicKey | None]:
@@ -195,21 +193,15 @@ def _manifest(statement: bytes, wanted: Wanted) -> Manifest:
 class _Source:
     """Reads exact numbers of bytes from pieces."""
 
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._rest = b""
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._rest = bytearray()
 
     def read(self, size: int) -> bytes:
         """The next bytes; fewer at the end."""
-        parts, missing = [], size
-        while missing > 0:
-            if not self._rest:
-                found = next(self._chunks, None)
-                if found is None:
-                    break
-                self._rest = bytes(found)
-                continue
-            parts.append(self._rest[:missing])
-            self._rest = self._rest[missing:]
-            missing -= len(parts[-1])
-        return b"".join(parts)
+        while len(self._rest) < size and (chunk := next(self._chunks, None)) is not None:
+            self._rest += chunk
+        with memoryview(self._rest) as rest:
+            found = bytes(rest[:size])
+        del self._rest[:size]
+        return found

@@ -9,18 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from warp_tiles.store.documents import Documents
 from warp_tiles.store.key import CacheKey, KeyField
 from warp_tiles.store.paths import is_digest
+from warp_tiles.store.sealed import Documents
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One label on which two keys disagree. A value is ``None`` if its key lacks the label.
-
-    Attributes:
-        label: The label, or ``"schema"`` in angle brackets for the schema version.
-    """
+    """One label, or ``<schema>``, on which two keys disagree. A value is ``None`` if its key lacks the label."""
 
     label: str
     old: str | None
@@ -89,12 +85,7 @@ MAX_KEYS = 256
 
 
 class MissedKeys:
-    """Transcripts of missed keys. If their folder cannot be used, a miss has no explanation.
-
-    Args:
-        root: The folder of the cache. It holds one file per key; the oldest are removed first.
-        shared: Accept a root that others can write.
-    """
+    """Transcripts of missed keys, one file per key. If their folder cannot be used, a miss has no explanation."""
 
     def __init__(self, root: Path, *, shared: bool = False) -> None:
         self._documents = Documents(root, FOLDER, shared=shared, most=MAX_KEYS)

@@ -15,31 +15,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from warp_tiles.errors import CacheError
-from warp_tiles.store.manifest import Entry, Manifest
-from warp_tiles.store.paths import LAYOUT, is_digest
-from warp_tiles.store.report import Problem, Problems
-from warp_tiles.store.sealed import DamagedError
-from warp_tiles.util.files import FileTooLargeError
+from warp_tiles.store.manifest import MAX_MANIFEST_BYTES, MAX_PAYLOAD_BYTES, Entry, Manifest
+from warp_tiles.store.paths import KEYS, LOCKS, OBJECTS, SLOT_PREFIX, is_digest
+from warp_tiles.store.report import Problems
+from warp_tiles.store.sealed import DamagedError, read_bounded
 from warp_tiles.util.processes import TEMP_PREFIX
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
 
 STORE_LOCK = "store"
-MAX_MANIFEST_BYTES = 1 << 20
-MAX_PAYLOAD_BYTES = 256 << 20
-KEYS, OBJECTS, LOCKS = f"{LAYOUT}/keys", f"{LAYOUT}/objects", f"{LAYOUT}/locks"
-SLOT_PREFIX = "worker-"  # of the locks of running compilers
 
 
 class Folder:
     """Files of one cache. Methods raise ``OSError`` if the folder cannot be used or is refused.
 
-    Args:
-        root: The folder of all caches, which decides whether others can write.
-        allow_shared: Accept a folder that others can write.
-        problems: Receives reports of damage.
-        suffix: Suffix of payload files.
-        folder: The cache's folder, by name below the root; empty for the root itself.
+    See :class:`warp_tiles.store.cache.Cache` for the arguments. ``problems`` receives reports of damage.
     """
 
     def __init__(
@@ -87,8 +77,7 @@ class Folder:
                 stack.enter_context(store_lock(self.files, f"{LOCKS}/{STORE_LOCK}.lock"))
             except (TimeoutError, NoLocksError) as error:
                 raise_if_signalled(error)
-                place = self.files.root if isinstance(error, NoLocksError) else self.root
-                self.problems.add(lock_problem(place, error))
+                self.problems.lock(self.files.root if isinstance(error, NoLocksError) else self.root, error)
             yield
 
     def read_manifest(self, digest: str) -> Manifest:
@@ -98,7 +87,7 @@ class Folder:
             DamagedError: It is damaged.
             FileNotFoundError: The key is not stored.
         """
-        data, _ = self._read(self.key_name(digest), MAX_MANIFEST_BYTES)
+        data, _ = read_bounded(self.files, self.key_name(digest), MAX_MANIFEST_BYTES)
         return Manifest.decode(data, digest)
 
     def read_object(self, sha256: str) -> tuple[bytes, os.stat_result]:
@@ -108,22 +97,13 @@ class Folder:
             DamagedError: It is larger than a payload can be.
             FileNotFoundError: It is missing.
         """
-        return self._read(self.object_name(sha256), MAX_PAYLOAD_BYTES)
-
-    def _read(self, name: str, most_bytes: int) -> tuple[bytes, os.stat_result]:
-        try:
-            return self.files.read(name, most_bytes)
-        except FileTooLargeError as error:
-            raise DamagedError(f"{error.strerror}") from error
+        return read_bounded(self.files, self.object_name(sha256), MAX_PAYLOAD_BYTES)
 
     def read_entry(self, digest: str, *, full: bool = False) -> Entry | None:
         """Read and verify an entry. A damaged entry is removed and reported.
 
         Length and CRC-32 of the payload are always checked. Its SHA-256 is checked too if ``full`` is set, or if the
-        file's modification time is not the one of the manifest.
-
-        Returns:
-            The entry, or ``None`` if it is missing or incomplete.
+        file's modification time is not the one of the manifest. None if it is missing or incomplete.
         """
         name = self.key_name(digest)
         try:
@@ -138,11 +118,11 @@ class Folder:
             with suppressed(OSError):
                 self.files.remove(self.key_name(digest))
             return None
-        return Entry(digest, payload, manifest)
+        return Entry(payload, manifest)
 
     def remove_damaged(self, name: str, reason: str) -> None:
         """Remove and report a damaged file."""
-        self.problems.damage(str(self.files.path(name)), reason)
+        self.problems.damage(self.files.path(name), reason)
         with suppressed(OSError):
             self.files.remove(name)
 
@@ -157,14 +137,9 @@ class Folder:
             raise_if_signalled(error)
 
     def store(self, manifest: Manifest, payload: bytes, written: str = "") -> Manifest:
-        """Store an entry durably, the payload first. The caller holds the store lock.
+        """Store an entry durably, the payload first, and return the stored manifest. The caller holds the store lock.
 
-        Args:
-            written: Name of a file with the payload, which is moved unless the payload is stored already. Empty to
-                write the payload.
-
-        Returns:
-            The stored manifest.
+        See :meth:`warp_tiles.store.cache.Cache.add` for ``written``.
         """
         name = self.object_name(manifest.payload_sha256)
         status = None
@@ -215,16 +190,6 @@ class Folder:
     def _sharded(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
         for shard in self.files.folders(folder):
             yield from self.files.files(shard)
-
-
-def lock_problem(root: Path, error: OSError) -> Problem:
-    """The problem of a lock that could not be taken. The build continues without it."""
-    return Problem(
-        "lock",
-        str(root),
-        f"builds are not coordinated between processes ({error.strerror or error})",
-        "check whether another process hangs, or choose a cache folder on a local file system",
-    )
 
 
 def refused(error: RefusedFolderError) -> CacheError:

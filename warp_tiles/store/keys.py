@@ -13,7 +13,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,11 +51,7 @@ def _errors(what: str, remedy: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A public key.
-
-    Attributes:
-        comment: The user's own words about it.
-    """
+    """A public key, with the user's own words about it."""
 
     raw: bytes
     comment: str = field(default="", compare=False)
@@ -70,11 +66,7 @@ class PublicKey:
 
     @classmethod
     def parse(cls, text: str) -> PublicKey:
-        """Read a public key, and the comment after it.
-
-        Raises:
-            RemoteError: The text is not a public key.
-        """
+        """Read a public key, and the comment after it. Raises RemoteError if the text is not a public key."""
         word, _, comment = text.strip().partition(" ")
         if not comment.isprintable():
             raise RemoteError(f"{comment!r:.100} is not a comment", remedy="give printable characters on one line")
@@ -179,11 +171,7 @@ def require_cryptography() -> type[Ed25519PrivateKey]:
 
 
 class TrustedKeys:
-    """The file of trusted keys in the user's configuration folder.
-
-    Args:
-        folder: The configuration folder; None for the platform's.
-    """
+    """The file of trusted keys in the user's configuration folder, by default the platform's."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._files = TrustedFolder(folder or config_folder(), private=True)
@@ -199,12 +187,9 @@ class TrustedKeys:
         Raises:
             RemoteError: A line is not a key, others can write the folder, or the file cannot be read.
         """
-        data, remedy = b"", f"make the folder {self.path.parent} yours alone (chmod 700), or remove the file"
-        with (
-            _errors(f"the trusted keys {self.path} cannot be read", remedy),
-            suppressed(FileNotFoundError, NotADirectoryError),
-        ):
-            data, _ = self._files.read(TRUSTED_FILE, _MAX_FILE_BYTES)
+        remedy = f"make the folder {self.path.parent} yours alone (chmod 700), or remove the file"
+        with _errors(f"the trusted keys {self.path} cannot be read", remedy):
+            data = self._content()
         lines = (line.strip() for line in data.decode("utf-8", "replace").split("\n"))
         return tuple(PublicKey.parse(line) for line in lines if line and not line.startswith("#"))
 
@@ -220,13 +205,16 @@ class TrustedKeys:
         ):
             if key in self.read():
                 return False
-            data = b""
-            with suppress(FileNotFoundError):
-                data = self._files.read(TRUSTED_FILE, _MAX_FILE_BYTES)[0]
+            data = self._content()
             if data and not data.endswith(b"\n"):
                 data += b"\n"
             self._files.write(TRUSTED_FILE, data + f"{key} {key.comment}".rstrip().encode() + b"\n")
         return True
+
+    def _content(self) -> bytes:
+        with suppressed(FileNotFoundError, NotADirectoryError):
+            return self._files.read(TRUSTED_FILE, _MAX_FILE_BYTES)[0]
+        return b""
 
 
 def trusted_keys(given: Iterable[str], file: TrustedKeys | None = None) -> dict[str, PublicKey]:
@@ -259,11 +247,7 @@ def trusted_by(settings: Settings) -> dict[str, PublicKey]:
 
 
 def signer_of(settings: Settings) -> SigningKey:
-    """The signing key of some settings.
-
-    Raises:
-        RemoteError: There is none, or it cannot be read.
-    """
+    """The signing key of some settings. Raises RemoteError if there is none, or it cannot be read."""
     if settings.signing_key is None:
         raise RemoteError(
             "nothing can be written without a signing key",

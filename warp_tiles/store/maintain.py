@@ -1,4 +1,7 @@
-"""Maintenance of a cache: sizes, listing, verification, eviction, clearing."""
+"""Maintenance of a cache: sizes, listing, verification, eviction, clearing.
+
+The functions raise ``OSError`` if a folder is refused, or cannot be read or changed.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,24 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from warp_tiles.store.documents import Documents
-from warp_tiles.store.folder import KEYS, Folder
+from warp_tiles.store.folder import Folder
 from warp_tiles.store.manifest import Manifest
-from warp_tiles.store.paths import ASKED_HEADERS, HEADERS, HEADERS_SUFFIX, LAYOUT, MODULES, MODULES_SUFFIX, STARTS
-from warp_tiles.store.sealed import DamagedError
-from warp_tiles.store.statistics import STATISTICS
-from warp_tiles.util.processes import TEMP_PREFIX, is_leftover
+from warp_tiles.store.paths import (
+    ASKED_HEADERS,
+    HEADERS,
+    HEADERS_SUFFIX,
+    KEYS,
+    LAYOUT,
+    MODULES,
+    MODULES_SUFFIX,
+    STARTS,
+    STATISTICS,
+)
+from warp_tiles.store.sealed import DamagedError, Documents
+from warp_tiles.util.processes import DAY_S, TEMP_PREFIX, is_leftover
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 from warp_tiles.util.trusted_folder import TrustedFolder
 
-DAY_S = 86400.0
 DOCUMENTS = ("toolchain", f"toolchain/{LAYOUT}", "asked", ASKED_HEADERS)
 #: Everything below the root of all caches, in the user's words.
 PARTS = {
@@ -60,16 +70,15 @@ class CacheInfo:
 
 @dataclass(frozen=True)
 class EntryInfo:
-    """A stored entry without its payload.
+    """A stored entry without its payload. Its last use is in nanoseconds since 1970 (UTC)."""
 
-    Attributes:
-        key: Hex digest of the key.
-        used_at_ns: Last use, nanoseconds since 1970 (UTC).
-    """
-
-    key: str
     manifest: Manifest
     used_at_ns: int
+
+    @property
+    def key(self) -> str:
+        """Hex digest of the key."""
+        return self.manifest.key.digest
 
 
 @dataclass(frozen=True)
@@ -192,7 +201,6 @@ def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport
     """Remove leftovers and unreferenced payloads, then the least recently used keys. The caller holds the store lock.
 
     Args:
-        folder: The cache's files.
         max_bytes: Keys are removed until the size is at most this; -1 to remove all.
         keep: A key that stays in any case.
     """
@@ -281,11 +289,7 @@ def _others_of_shared(folder: Folder) -> Iterator[None]:
 
 
 def verify_beside(folder: Folder, *, remove: bool) -> Iterator[Finding]:
-    """Yield the damage of sealed files, linked modules and precompiled headers. Damaged files can be removed.
-
-    Raises:
-        OSError: A folder is refused or cannot be read.
-    """
+    """Yield the damage of sealed files, linked modules and precompiled headers. Damaged files can be removed."""
     for name in () if folder.files.folder else DOCUMENTS:
         documents = Documents(folder.root, name, shared=folder.files.shared)
         with _others_of_shared(folder):
@@ -298,11 +302,7 @@ def verify_beside(folder: Folder, *, remove: bool) -> Iterator[Finding]:
 
 
 def clear_beside(folder: Folder, report: GcReport, *, everything: bool) -> None:
-    """Remove every linked module, and with ``everything`` all but the tuning records.
-
-    Raises:
-        OSError: The folder is refused or cannot be changed.
-    """
+    """Remove every linked module, and with ``everything`` all but the tuning records."""
     for cache in _beside(folder)[: None if everything else 1]:
         _collect_beside(cache, report, -1)
     for place in FACTS if everything and not folder.files.folder else ():
@@ -319,11 +319,7 @@ def _collect_beside(cache: Folder, report: GcReport, max_bytes: int) -> None:
 
 
 def sweep_beside(folder: Folder, report: GcReport) -> None:
-    """Remove what killed processes left beside the store: temporary files, payloads without a key, names of holders.
-
-    Raises:
-        OSError: A folder is refused or cannot be read.
-    """
+    """Remove what killed processes left beside the store: temporary files, payloads without a key, names of holders."""
     for place in () if folder.files.folder else (*FACTS, "tuning"):
         for name, status in list(below(folder, place)):
             if is_leftover(name.rpartition("/")[2], status.st_mtime):

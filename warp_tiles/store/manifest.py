@@ -6,13 +6,15 @@ import hashlib
 import time
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from warp_tiles.store.key import CacheKey
 from warp_tiles.store.paths import is_digest
 from warp_tiles.store.sealed import DamagedError, dump_json, parse_object, seal, unseal
 from warp_tiles.util.warn import shown
 
+MAX_MANIFEST_BYTES = 1 << 20
+MAX_PAYLOAD_BYTES = 256 << 20
 _KINDS: dict[str, type] = {
     "payload_sha256": str,
     "payload_crc32": int,
@@ -105,11 +107,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes, digest: str) -> Manifest:
-        """Read the file of one key.
-
-        Raises:
-            DamagedError: The bytes are damaged or belong to another key.
-        """
+        """Read the file of one key. Raises DamagedError if the bytes are damaged or belong to another key."""
         manifest = cls.from_json(unseal(data))
         if manifest.key.digest != digest:
             raise DamagedError(f"it describes the key {manifest.key.digest}, its name says {digest}")
@@ -119,7 +117,6 @@ class Manifest:
         """Verify a payload that was read.
 
         Args:
-            payload: The bytes read.
             full: Check the SHA-256 in addition to the length and the CRC-32.
 
         Raises:
@@ -135,22 +132,17 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Entry:
-    """A payload with its manifest.
+    """A payload, e.g. raw LTO-IR or a cubin, with its manifest."""
 
-    Attributes:
-        key: Hex digest of the key.
-        payload: The raw LTO-IR, or a cubin.
-    """
-
-    key: str
     payload: bytes
     manifest: Manifest
+
+    @property
+    def key(self) -> str:
+        """Hex digest of the key."""
+        return self.manifest.key.digest
 
     @property
     def is_stored(self) -> bool:
         """True if it is stored in a cache of this machine."""
         return self.manifest.payload_mtime_ns > 0
-
-    def with_info(self, facts: Mapping[str, object]) -> Entry:
-        """The entry with more facts."""
-        return replace(self, manifest=replace(self.manifest, info={**self.manifest.info, **facts}))

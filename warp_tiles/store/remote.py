@@ -1,5 +1,8 @@
 """A remote store behind the cache: it answers in time with a signed entry, or it is a miss.
 
+Stores are S3, Google Cloud Storage, Azure, HTTP with WebDAV, or a folder. All of the access is the library obstore.
+:class:`Client` translates its errors, hides passwords in URLs, and tries nothing twice: a request that fails is a miss.
+
 No state of the store fails a build. A store that is down costs a process at most :data:`PATIENCE_S`; one that stops
 answering costs it the setting ``remote_wait_s`` once.
 """
@@ -8,25 +11,29 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from warp_tiles.errors import RemoteError
 from warp_tiles.store import LAYOUT, object_name
 from warp_tiles.store.cache import Upstream
-from warp_tiles.store.client import Client, MissingObjectError, NotSupportedError
 from warp_tiles.store.envelope import OtherToolchainError, RefusedError, Wanted, check_statement, pack, unpack
-from warp_tiles.store.keys import PublicKey, SigningKey, require_cryptography, signer_of, trusted_by
+from warp_tiles.store.keys import INSTALL, PublicKey, SigningKey, require_cryptography, signer_of, trusted_by
 from warp_tiles.store.manifest import Entry
 from warp_tiles.store.paths import is_digest
 from warp_tiles.util.threads import DaemonThreads, raise_if_signalled, wait_all, wait_result
-from warp_tiles.util.urls import without_password
+from warp_tiles.util.urls import secrets_of, without_password
 from warp_tiles.util.warn import WarnedTexts
 
 if TYPE_CHECKING:
@@ -42,15 +49,143 @@ MOST_FAILURES = 3
 SLOW_S = 0.2
 _THREADS = 32
 _MOST_LISTED = 10_000
+_CHUNK_BYTES = 1 << 16
 #: Name of an object that is asked for first.
 PROBE = f"{LAYOUT}/store.json"
+
+
+class MissingObjectError(Exception):
+    """The store has no such object, or refuses to say."""
+
+
+class HalfAnswerError(OSError):
+    """An answer began and did not end."""
+
+
+class NotSupportedError(Exception):
+    """The store has no such operation: plain HTTP often has no lists."""
+
+
+# the process that has used a network; its runtime of threads cannot be shared with a forked child
+_network_process: int | None = None
+
+
+class Client:
+    """A connection to a store. It is safe for threads. A request that fails raises ``OSError``.
+
+    Args:
+        url: See :func:`checked_url`.
+        timeout_s: Seconds for one request, with its answer.
+
+    Raises:
+        RemoteError: The package ``obstore`` is missing, the store cannot be opened, or this is a forked process whose
+            parent has used one.
+    """
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        global _network_process
+        if _network_process not in (None, os.getpid()):
+            raise RemoteError(
+                "a process that was forked from one with a remote store cannot use any",
+                remedy="start processes with the method spawn or forkserver",
+            )
+        try:
+            import obstore
+            from obstore.store import LocalStore, from_url
+        except ImportError as error:
+            raise RemoteError(f"a remote store needs the package obstore: {error}", remedy=INSTALL) from error
+        if not url.startswith("file:"):
+            _network_process = os.getpid()
+        self._secrets = secrets_of(url)
+        self._library = obstore
+        try:
+            if url.startswith("file:"):
+                folder = Path(url2pathname(urlsplit(url).path))
+                self._store: Any = LocalStore(folder, mkdir=False)
+            else:
+                limit = timedelta(seconds=timeout_s)
+                options: dict[str, Any] = {"timeout": limit, "connect_timeout": limit}
+                # given options replace those of the environment
+                options["allow_http"] = url.startswith("http:") or os.environ.get("AWS_ALLOW_HTTP") == "true"
+                self._store = from_url(
+                    url,
+                    client_options=options,
+                    retry_config={"max_retries": 0, "retry_timeout": limit},
+                )
+        except (obstore.exceptions.BaseError, OSError, ValueError) as error:
+            raise_if_signalled(error)
+            raise RemoteError(
+                f"it cannot be opened: {self._text(error)}",
+                remedy="check the setting remote, and the credentials in the environment",
+            ) from error
+
+    def read(self, name: str) -> Iterator[bytes]:
+        """The content of an object, in pieces.
+
+        Raises:
+            MissingObjectError: There is none.
+            HalfAnswerError: It did not arrive in full.
+        """
+        with self._errors():
+            answer = self._library.get(self._store, name)
+        try:
+            yield from answer.stream(min_chunk_size=_CHUNK_BYTES)
+        except Exception as error:
+            raise HalfAnswerError(f"an answer is incomplete: {self._text(error)}") from error
+
+    def exists(self, name: str) -> bool:
+        """Returns True if there is such an object."""
+        with suppress(MissingObjectError), self._errors():
+            self._library.head(self._store, name)
+            return True
+        return False
+
+    def write(self, name: str, data: bytes) -> bool:
+        """Write an object. Returns True."""
+        with self._errors():
+            self._library.put(self._store, name, data)
+        return True
+
+    def remove(self, name: str) -> None:
+        """Remove an object, if the store does that."""
+        with suppress(Exception):  # a plain web server has no such request
+            self._library.delete(self._store, name)
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """The names of the objects below a prefix. Raises NotSupportedError if the store cannot be listed."""
+        with self._errors():
+            for page in self._library.list(self._store, prefix=prefix):
+                yield from (item["path"] for item in page)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Translate the errors of the library. Requests run on threads, so no error of a signal is among them."""
+        try:
+            yield
+        except Exception as error:
+            known = self._library.exceptions
+            unsupported = (known.NotSupportedError, NotImplementedError)  # obstore raises the built-in one too
+            kind: type[Exception] = OSError
+            if isinstance(error, (known.NotFoundError, FileNotFoundError)):
+                kind = MissingObjectError
+            elif isinstance(error, unsupported):
+                kind = NotSupportedError
+            elif isinstance(error, (known.PermissionDeniedError, known.UnauthenticatedError)):
+                kind = PermissionError
+            raise kind(self._text(error)) from error
+
+    def _text(self, error: Exception) -> str:
+        """The first line of an error, without the secrets of the URL."""
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        for secret in self._secrets:
+            text = text.replace(secret, "...")
+        return text
 
 
 class RemoteStore:
     """A store of signed entries. It connects in the background as soon as it is made.
 
     Args:
-        url: URL of the store.
         trusted: The keys whose signatures count, by key id.
         wait_s: The longest time to wait for an answer.
         toolchain: Returns the compiler of a kind of entries, and for modules the linker, as text.
@@ -141,11 +276,7 @@ class RemoteStore:
             self._turn_off(f"it is slow, and has cost {self._overspent_s:.1f} s more than it saved")
 
     def require(self) -> None:
-        """Wait until the store answers.
-
-        Raises:
-            RemoteError: It does not answer in time.
-        """
+        """Wait until the store answers. Raises RemoteError if it does not answer in time."""
         with self._lock:
             self._patience_s = self.wait_s
         if not self._becomes_up():
@@ -191,10 +322,6 @@ class RemoteStore:
 
     def ask(self, kind: str, key: str) -> tuple[Entry | None, bool]:
         """Fetch and verify an entry. Its info names the key that signed it, as ``signed_by``.
-
-        Args:
-            kind: ``ltoir``, ``module`` or ``records``.
-            key: Hex digest of the key.
 
         Returns:
             The entry, or None if the store does not answer with it in time; and False if the request failed, so that it
@@ -263,14 +390,14 @@ class RemoteStore:
             RemoteError: The store does not answer, or cannot be listed.
         """
         try:
-            names = wait_result(self._threads.submit(lambda: list(self.client(self.wait_s).names(f"{LAYOUT}/{kind}/"))))
+            found = wait_result(self._threads.submit(self._listing, kind, self.wait_s))
         except (FutureTimeoutError, NotSupportedError, OSError) as error:
             raise_if_signalled(error)
             raise RemoteError(
                 f"the remote store {self.url} cannot be listed: {error or 'no answer'}",
                 remedy="plain HTTP servers have no lists; use WebDAV, an object store or a folder",
             ) from error
-        return sorted(filter(is_digest, (name.rpartition("/")[2] for name in names)))
+        return sorted(filter(is_digest, found))
 
     def listed(self, kind: str) -> frozenset[str] | None:
         """The keys of all entries of a kind, from one request; None if it does not answer soon, or has too many.
@@ -278,21 +405,21 @@ class RemoteStore:
         Without a trusted key it is None, too, because none of them would be loaded. The connection may still be made,
         and a store that is down costs :data:`SLOW_S`.
         """
-
-        def names() -> frozenset[str]:
-            found = self.client(SLOW_S).names(f"{LAYOUT}/{kind}/")
-            return frozenset(name.rpartition("/")[2] for name in islice(found, _MOST_LISTED + 1))
-
         if self.off or not self.trusted:
             return None
         try:
-            listing = self._threads.submit(names)
+            listing = self._threads.submit(self._listing, kind, SLOW_S, _MOST_LISTED + 1)
         except RuntimeError as closed:
             raise_if_signalled(closed)
             return None
         wait_all([listing], SLOW_S)
         known = listing.done() and not listing.cancelled() and listing.exception() is None
-        return listing.result() if known and len(listing.result()) <= _MOST_LISTED else None
+        return frozenset(listing.result()) if known and len(listing.result()) <= _MOST_LISTED else None
+
+    def _listing(self, kind: str, timeout_s: float, most: int | None = None) -> list[str]:
+        """The last parts of the names of a kind's objects."""
+        names = self.client(timeout_s).names(f"{LAYOUT}/{kind}/")
+        return [name.rpartition("/")[2] for name in islice(names, most)]
 
     def upstream(self, kind: str, key: str) -> Upstream:
         """The part of the store in a lookup: the entry if it has one, else the function that receives a new one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 
 from warp_tiles.util.warn import WarnedTexts, printable
 
@@ -37,8 +38,9 @@ class Problems:
         self._kept: dict[Problem, None] = {}
         self._lock = threading.Lock()
 
-    def add(self, problem: Problem) -> None:
+    def add(self, kind: str, path: Path, reason: str, remedy: str) -> None:
         """Keep a problem, and log a warning unless this process has already logged it."""
+        problem = Problem(kind, str(path), reason, remedy)
         with self._lock:
             self._kept.setdefault(problem)
         if _logged.add(str(problem)):
@@ -49,18 +51,25 @@ class Problems:
         with self._lock:
             return tuple(self._kept)
 
-    def folder(self, root: str, error: OSError) -> None:
+    def folder(self, root: Path, error: OSError) -> None:
         """Add the problem that the folder cannot be used."""
         reason = error.strerror or str(error) or type(error).__name__
         self.add(
-            Problem(
-                "folder",
-                root,
-                f"the cache folder cannot be used ({reason}), so nothing is cached there",
-                "free space, fix the permissions, or choose another cache folder",
-            )
+            "folder",
+            root,
+            f"the cache folder cannot be used ({reason}), so nothing is cached there",
+            "free space, fix the permissions, or choose another cache folder",
         )
 
-    def damage(self, path: str, reason: str) -> None:
+    def lock(self, root: Path, error: OSError) -> None:
+        """Add the problem that a lock could not be taken. The build continues without it."""
+        self.add(
+            "lock",
+            root,
+            f"builds are not coordinated between processes ({error.strerror or error})",
+            "check whether another process hangs, or choose a cache folder on a local file system",
+        )
+
+    def damage(self, path: Path, reason: str) -> None:
         """Add the problem that a file was damaged and is removed."""
-        self.add(Problem("damage", path, f"damaged file removed: {reason}", "none needed, it is made again"))
+        self.add("damage", path, f"damaged file removed: {reason}", "none needed, it is made again")

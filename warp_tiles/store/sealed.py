@@ -1,20 +1,32 @@
-"""JSON in an envelope that carries the SHA-256 of the body's bytes.
+"""JSON in an envelope that carries the SHA-256 of the body's bytes, and folders of such files.
 
     {"sha256":"<64 hex digits>","body":<compact JSON>}\\n
 
 The file is plain JSON. Every byte of it is either fixed or covered by the digest.
+
+The files save time and can be written again: facts about the toolchain, keys that missed, modules of earlier runs. A
+damaged one is reported once and removed. If the folder cannot be used, nothing is remembered.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
+from pathlib import Path
+
+from warp_tiles.store.report import Problems
+from warp_tiles.util.files import FileTooLargeError
+from warp_tiles.util.threads import raise_if_signalled, suppressed
+from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
 
 _HEAD = b'{"sha256":"'
 _MIDDLE = b'","body":'
 _TAIL = b"}\n"
 _BODY_AT = len(_HEAD) + 64 + len(_MIDDLE)
+MAX_BYTES = 4 << 20
+_SUFFIX = ".json"
 
 
 class DamagedError(Exception):
@@ -38,11 +50,7 @@ def seal(body: Mapping[str, object]) -> bytes:
 
 
 def unseal(data: bytes) -> dict[str, object]:
-    """Verify and parse the output of :func:`seal`.
-
-    Raises:
-        DamagedError: Any byte differs.
-    """
+    """Verify and parse the output of :func:`seal`. Raises DamagedError if any byte differs."""
     body = data[_BODY_AT : -len(_TAIL)]
     expected = b"".join((_HEAD, hashlib.sha256(body).hexdigest().encode("ascii"), _MIDDLE))
     if data[:_BODY_AT] != expected or data[-len(_TAIL) :] != _TAIL:
@@ -51,11 +59,7 @@ def unseal(data: bytes) -> dict[str, object]:
 
 
 def parse_object(data: bytes) -> dict[str, object]:
-    """Parse a JSON object from untrusted bytes.
-
-    Raises:
-        DamagedError: The bytes are not a JSON object.
-    """
+    """Parse a JSON object from untrusted bytes. Raises DamagedError if the bytes are not a JSON object."""
     try:
         value = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -67,3 +71,100 @@ def parse_object(data: bytes) -> dict[str, object]:
 
 def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")
+
+
+def read_bounded(files: TrustedFolder, name: str, most_bytes: int) -> tuple[bytes, os.stat_result]:
+    """Read a file as :meth:`TrustedFolder.read` does. Raises DamagedError if it is larger than it can be."""
+    try:
+        return files.read(name, most_bytes)
+    except FileTooLargeError as error:
+        raise DamagedError(f"{error.strerror}") from error
+
+
+class Documents:
+    """The files of one folder.
+
+    Args:
+        folder: The folder of the files, by name below the root.
+        shared: Accept a root that others can write.
+        most: The largest number of files; the oldest are removed first. 0 for no limit.
+        private: The files are for this user alone, also below a shared root.
+    """
+
+    def __init__(self, root: Path, folder: str, *, shared: bool = False, most: int = 0, private: bool = True) -> None:
+        self.files = TrustedFolder(root, shared=shared, private=private)
+        self.folder = folder
+        self.problems = Problems()
+        self._most = most
+
+    def file(self, name: str) -> str:
+        """The name of a document's file below the root."""
+        return f"{self.folder}/{name}{_SUFFIX}"
+
+    def read(self, name: str) -> dict[str, object] | None:
+        """Returns a document, or None if it is missing, damaged or unreadable."""
+        try:
+            return self.load(name)
+        except DamagedError as error:
+            self.problems.damage(self.files.path(self.file(name)), str(error))
+            with suppressed(OSError):
+                self.files.remove(self.file(name))
+        except RefusedFolderError as error:
+            self._report(error)
+        except OSError as error:  # missing, or the cache itself reports that its folder cannot be used
+            raise_if_signalled(error)
+        return None
+
+    def load(self, name: str) -> dict[str, object]:
+        """Returns a document.
+
+        Raises:
+            DamagedError: It is damaged. It stays.
+            OSError: It is missing or unreadable, or the folder is refused.
+        """
+        return unseal(read_bounded(self.files, self.file(name), MAX_BYTES)[0])
+
+    def write(self, name: str, body: Mapping[str, object]) -> None:
+        """Store a document, and remove the oldest ones above the limit. Does nothing if the folder cannot be used."""
+        try:
+            self.files.write(self.file(name), seal(body), durable=False)  # its seal shows a partial file
+            if self._most:
+                self._remove_oldest()
+        except RefusedFolderError as error:
+            self._report(error)
+        except OSError as error:
+            raise_if_signalled(error)
+
+    def _remove_oldest(self) -> None:
+        stored = [(status.st_mtime_ns, file) for file, status in self.files.files(self.folder)]
+        kept = sorted(item for item in stored if item[1].endswith(_SUFFIX))
+        for _, file in kept[: max(0, len(kept) - self._most)]:
+            self.files.remove(file)
+
+    def names(self) -> list[str]:
+        """The names of the stored documents, in order; none if the folder cannot be used."""
+        with suppressed(OSError):
+            found = (file.rpartition("/")[2] for file, _ in self.files.files(self.folder))
+            return sorted(name.removesuffix(_SUFFIX) for name in found if name.endswith(_SUFFIX))
+        return []
+
+    def damage(self) -> list[tuple[Path, str]]:
+        """The damaged files, each with the fault. Nothing is changed.
+
+        Raises:
+            OSError: The folder cannot be used, or is refused.
+        """
+        self.files.folders(self.folder)
+        found = []
+        for name in self.names():
+            try:
+                self.load(name)
+            except DamagedError as error:
+                found.append((self.files.path(self.file(name)), str(error)))
+            except FileNotFoundError:
+                pass  # removed meanwhile
+        return found
+
+    def _report(self, error: RefusedFolderError) -> None:
+        if not self.files.shared:  # in a shared cache, these folders belong to the first user
+            self.problems.folder(self.files.root, error)

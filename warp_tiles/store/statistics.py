@@ -14,22 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from warp_tiles.errors import CacheError
-from warp_tiles.store.documents import Documents
-from warp_tiles.store.folder import LOCKS
-from warp_tiles.store.sealed import DamagedError, seal
+from warp_tiles.store.paths import LOCKS, STATISTICS
+from warp_tiles.store.sealed import DamagedError, Documents, seal
 from warp_tiles.util.threads import suppressed
 
-STATISTICS = "stats"
 #: Results of lookups, and seconds of builds. A lookup that finds nothing ends as ``built`` or ``failed``.
-FOUND, FETCHED, BUILT, FAILED, EVICTED, BUILD_SECONDS = (
-    "found",
-    "fetched",
-    "built",
-    "failed",
-    "evicted",
-    "build_seconds",
-)
-COUNTED = (FOUND, FETCHED, BUILT, FAILED, EVICTED, BUILD_SECONDS)
+COUNTED = ("found", "fetched", "built", "failed", "evicted", "build_seconds")
+FOUND, FETCHED, BUILT, FAILED, EVICTED, BUILD_SECONDS = COUNTED
 #: Seconds for which the end of a process waits for others that add their counts.
 WAIT_AT_END_S = 0.2
 _NAME, _LOCK = "counts", f"{LOCKS}/{STATISTICS}.lock"
@@ -66,11 +57,7 @@ class Statistics:
             self.save()
 
     def save(self, wait_s: float = 0.0) -> None:
-        """Add the counts of this process to the file. They are kept for the next time if another process holds it.
-
-        Args:
-            wait_s: Seconds to wait for other processes.
-        """
+        """Add the counts of this process to the file. They are kept for the next time if another process holds it."""
         files = self._documents.files
         if not self._pending or not os.path.isdir(files.root):  # a cache that was removed is not made again
             return
@@ -98,11 +85,7 @@ class Statistics:
             ) from error
 
     def reset(self) -> None:
-        """Begin to count anew.
-
-        Raises:
-            OSError: The file cannot be written, or is held by another process.
-        """
+        """Begin to count anew. Raises OSError if the file cannot be written, or is held by another process."""
         with self._documents.files.lock(_LOCK, WAIT_AT_END_S):
             self._write(time.time_ns(), {})
 

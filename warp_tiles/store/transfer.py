@@ -44,7 +44,6 @@ def is_built_by(key: CacheKey, toolchain: Mapping[str, str]) -> bool:
     """Returns True if the compiler and the linker of a key, or Warp's library, are those of a toolchain.
 
     Args:
-        key: The key of an entry.
         toolchain: The digests ``compiler``, ``linker`` and ``warp``.
     """
     named = {field.label: field.shown for field in key.fields if field.label in toolchain}
@@ -134,11 +133,10 @@ class BundleReport:
 
 
 def export(caches: Mapping[str, Cache], path: Path, signer: SigningKey | None, only: Mapping[str, str]) -> BundleReport:
-    """Write entries of caches to a bundle.
+    """Write entries of caches to a bundle. An existing file is replaced.
 
     Args:
         caches: A cache for each kind of entries.
-        path: The bundle. An existing file is replaced.
         signer: Signs the entries; None to leave them unsigned. Whoever signs vouches for all of them.
         only: The keys to write, each with its kind; empty for every sound entry.
 
@@ -171,7 +169,6 @@ def import_bundle(caches: Mapping[str, Cache], path: Path, trusted: Mapping[str,
 
     Args:
         caches: A cache for each kind of entries. Other objects are verified, and left out.
-        path: The bundle.
         trusted: The keys whose signatures count, by key id.
 
     Raises:

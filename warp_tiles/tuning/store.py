@@ -279,7 +279,7 @@ class RecordStore:
                 remedy="export some of them by their keys",
             )
         key = records_key(data, signer.public.key_id if signer is not None else "")
-        return Entry(key.digest, data, Manifest.describe(key, data, {"records": len(chosen)}))
+        return Entry(data, Manifest.describe(key, data, {"records": len(chosen)}))
 
     def import_(self, path: Path, trusted: Mapping[str, PublicKey] | None = None) -> int:
         """Add the records of an exported file to the user's folder, if all of them are valid. Returns their number.

@@ -74,15 +74,11 @@ def sync_folder(path: Path) -> None:
 
 
 def write_descriptor(descriptor: int, data: bytes, mode: int | None = None, *, durable: bool = True) -> os.stat_result:
-    """Write, sync and close a new file, also if that fails.
+    """Write, sync and close a new file, also if that fails, and return its status.
 
     Args:
-        descriptor: The open file.
         mode: Its permissions; None to leave them.
         durable: Wait until the content is on disk.
-
-    Returns:
-        The file's status.
     """
     try:
         rest = memoryview(data)
@@ -240,10 +236,9 @@ def read_whole(path: str | Path, most_bytes: int) -> tuple[bytes, os.stat_result
 
 
 def sha256_of(path: str | os.PathLike[str], most_bytes: int | None = None) -> str:
-    """SHA-256 of a regular file, hex. The file is read in parts.
+    """SHA-256 of a regular file, hex. The file is read in parts. Links are followed.
 
     Args:
-        path: The file. Links are followed.
         most_bytes: The largest size that is read; None for no limit.
 
     Raises:

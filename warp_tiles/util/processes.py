@@ -11,7 +11,7 @@ from pathlib import Path
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 
 TEMP_PREFIX = ".tmp-"
-_DAY_S = 86400.0
+DAY_S = 86400.0
 
 
 def free_memory_bytes() -> int | None:
@@ -34,10 +34,10 @@ def temporary_name() -> str:
     return f"{TEMP_PREFIX}{host()}-{os.getpid()}-{os.urandom(16).hex()}"
 
 
-def is_abandoned(name: str) -> bool:
-    """Returns True if the process that wrote a temporary file has ended. False also if that cannot be known."""
+def _is_abandoned(name: str) -> bool:
+    """True if the process that wrote a temporary file has ended. False also if that cannot be known."""
     parts = name.removeprefix(TEMP_PREFIX).split("-")
-    if not name.startswith(TEMP_PREFIX) or len(parts) != 3 or parts[0] != host() or not parts[1].isdecimal():
+    if len(parts) != 3 or parts[0] != host() or not parts[1].isdecimal():
         return False
     try:
         os.kill(int(parts[1]), 0)
@@ -56,12 +56,9 @@ def is_leftover(name: str, modified_s: float) -> bool:
     """Returns True for a temporary file that is no longer written: its process has ended, or it is a day old.
 
     Args:
-        name: Name of the file.
         modified_s: Time of its last modification, in seconds since 1970.
     """
-    if not name.startswith(TEMP_PREFIX):
-        return False
-    return is_abandoned(name) or time.time() - modified_s > _DAY_S
+    return name.startswith(TEMP_PREFIX) and (_is_abandoned(name) or time.time() - modified_s > DAY_S)
 
 
 @lru_cache(maxsize=1)

@@ -145,11 +145,7 @@ class DaemonThreads:
         self._closed = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Run a call on one of the threads.
-
-        Raises:
-            RuntimeError: It was closed.
-        """
+        """Run a call on one of the threads. Raises RuntimeError if it was closed."""
         future: Future[T] = Future()
         work = future, fn, args, kwargs
         with self._lock:

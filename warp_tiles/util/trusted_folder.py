@@ -127,14 +127,10 @@ class TrustedFolder:
             os.close(descriptor)
 
     def write(self, name: str, data: bytes, *, durable: bool = True) -> os.stat_result:
-        """Write a file atomically. Its folder is created.
+        """Write a file atomically, and return its status. Its folder is created.
 
         Args:
-            name: The file.
             durable: Wait until it is on disk. Otherwise a crash of the system can leave an empty or a partial file.
-
-        Returns:
-            The file's status.
         """
         _, mode = self.modes()
         temporary = temporary_name()
@@ -162,12 +158,9 @@ class TrustedFolder:
             os.replace(file, new, src_dir_fd=source, dst_dir_fd=destination)
 
     def adopt(self, written: str, name: str) -> os.stat_result:
-        """Move a file to its place that another program wrote elsewhere below the root.
+        """Move a file to its place that another program wrote elsewhere below the root, and return its status.
 
         The move is durable, and the file gets the permissions of this folder's files.
-
-        Returns:
-            The file's status.
         """
         _, mode = self.modes()
         with self._parent(written) as (source, file), self._parent(name, create=True) as (destination, new):
@@ -185,11 +178,7 @@ class TrustedFolder:
                 os.utime(file, ns=(time_ns, time_ns), dir_fd=parent, follow_symlinks=False)
 
     def status(self, name: str) -> os.stat_result:
-        """The status of a file or of a link itself.
-
-        Raises:
-            FileNotFoundError: There is no such file.
-        """
+        """The status of a file or of a link itself. Raises FileNotFoundError if there is no such file."""
         with self._parent(name) as (parent, file):
             return os.stat(file, dir_fd=parent, follow_symlinks=False)
 

@@ -17,7 +17,9 @@ def printable(text: str, *, lines: bool = False) -> str:
         lines: Keep ends of lines and tabs.
     """
     kept = "\n\t" if lines else ""
-    return "".join(char if char.isprintable() or char in kept else _escaped(char) for char in text)
+    return "".join(
+        char if char.isprintable() or char in kept else char.encode("unicode_escape").decode("ascii") for char in text
+    )
 
 
 def shown(value: object, most: int = 80) -> str:
@@ -26,10 +28,6 @@ def shown(value: object, most: int = 80) -> str:
         return f"{value!r:.{most}}"
     except (ValueError, RecursionError):  # an integer of thousands of digits, or deeply nested lists
         return f"a value of the type {type(value).__name__} that Python does not print"
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")
 
 
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
