@@ -336,15 +336,13 @@ def test_a_worker_describes_itself_and_its_failure(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_replaced_library_gets_new_compiler_processes(
-    installation: Installation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replaced_library_gets_new_compiler_processes(installation: Installation) -> None:
     job = Job(GOOD, installation.facts((CODE, COMPILER)))
     assert run_job(job).compiled is not None
     workshop = module._workshop()
     first = workshop._context.pool
     assert run_job(job).compiled is not None
     assert workshop._context.pool is first
-    monkeypatch.setattr(module, "files_state", lambda _: [[1, 2, 3, 4, 5]])
+    workshop._libraries = [(1, 2, 3, 4)]  # of files that were replaced since
     assert run_job(job).compiled is not None
     assert workshop._context.pool is not first

@@ -235,7 +235,7 @@ def test_the_root_is_private_under_any_umask(tmp_path: Path) -> None:
 
 
 def test_concurrent_threads_all_get_the_toolchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    remembered, files_state = ToolchainStore._remembered_toolchain, module.files_state
+    remembered, files_state = ToolchainStore._remembered_toolchain, module._files_state
     first, just_found, search = iter([True]), threading.Event(), module.find_toolchain
 
     def late(store: ToolchainStore) -> Toolchain | None:
@@ -255,7 +255,7 @@ def test_concurrent_threads_all_get_the_toolchain(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(module, "find_toolchain", long)
     monkeypatch.setattr(ToolchainStore, "_remembered_toolchain", late)
-    monkeypatch.setattr(module, "files_state", slow)
+    monkeypatch.setattr(module, "_files_state", slow)
     store = ToolchainStore(tmp_path)
     with ThreadPoolExecutor(2) as pool:
         found = [future.result() for future in [pool.submit(store.toolchain) for _ in range(2)]]

@@ -162,7 +162,7 @@ def unchecked() -> Iterator[None]:
     warp_launch.runtime.cache_clear()
 
 
-@pytest.mark.parametrize("path", ["context.Launch", "context.pack_arg", "types.is_struct", "context.runtime.tape"])
+@pytest.mark.parametrize("path", ["context.Launch", "context.pack_arg", "context.can_access", "context.runtime.tape"])
 def test_a_warp_without_a_required_name(unchecked: None, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     owner, name = path.rsplit(".", 1)
     monkeypatch.delattr(find(owner), name)

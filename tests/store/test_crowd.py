@@ -20,7 +20,6 @@ from tests.store.server import Server, files
 from tests.store.subjects import SIGNER, connect, entry, signed, write_object
 from warp_tiles.store import LTOIR
 from warp_tiles.store.cache import Cache
-from warp_tiles.store.remote import Client  # noqa: F401  the processes find every module imported
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROCESSES = 64

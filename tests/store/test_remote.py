@@ -218,7 +218,6 @@ def test_without_cryptography_the_store_says_so(tmp_path: Path, monkeypatch: pyt
 
 FORKED = """
 import os, sys
-from functools import partial
 from pathlib import Path
 from tests.store.server import files, serving
 from tests.store.subjects import connect, entry, signed, write_object

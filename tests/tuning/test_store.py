@@ -165,6 +165,18 @@ class TestFolders:
         assert {item.config["x"]: item.median_us for item in now.timings} == {1: 2.0, 2: 1.0}
         assert before.timing({"x": 1}).median_us == 1.0  # type: ignore[union-attr]
 
+    @pytest.mark.parametrize("at_home", [False, True], ids=["folder", "own"])
+    def test_united_records_prefer_the_present_driver_wherever_it_was(
+        self, store: RecordStore, shipped: list[Path], at_home: bool
+    ) -> None:
+        later = replace(ENVIRONMENT, driver="13.9")
+        there, here = RecordStore(shipped[0]), RecordStore(store.root)
+        new, old = (here, there) if at_home else (there, here)
+        old.merge(key(), [timing({"x": 1}, 1.0)])
+        new.merge(key(environment=later), [timing({"x": 1}, 2.0, soft=later.soft())])
+        (record,) = store.united(present=later)
+        assert [item.median_us for item in record.timings] == [2.0]
+
     def test_read_only_folders_are_never_written(self, store: RecordStore, shipped: list[Path]) -> None:
         RecordStore(shipped[0]).merge(key(), [A])
         path = file_of(RecordStore(shipped[0]), key())

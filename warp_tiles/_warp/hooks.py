@@ -182,7 +182,7 @@ class Hooks:
             self._wrap(build, "build_cuda", self._build_cuda)
             self._wrap(codegen.Adjoint, "build", self._adjoint_build)
             self._wrap(codegen, "codegen_func_reverse", self._codegen_func_reverse)
-            self._install_tracer()
+            self._install_recording()
             self._tapes.install(self._wrap)
             for module in (codegen, find("builtins")):
                 if hasattr(module, "log_warning"):  # Warp 1.19
@@ -202,7 +202,7 @@ class Hooks:
             self.uninstall()
             raise
 
-    def _install_tracer(self) -> None:
+    def _install_recording(self) -> None:
         """Installs the hooks of the trace of loops, unless this Warp lacks a part that they need."""
         try:
             require(TRACED)

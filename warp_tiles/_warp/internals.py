@@ -32,6 +32,7 @@ LTO_DOT = (
 REQUIRED = {
     "build.build_cuda": "cu_path arch output_path ltoirs fatbins",
     "build.build_lto_dot": " ".join(LTO_DOT[:15]),
+    "codegen.Adjoint.assigned_name_ids": "",
     "codegen.Adjoint.build": "builder",
     "codegen.Adjoint.reference_nodes": "",
     "codegen.Adjoint.resolve_static_expression": "root_node eval_types",
@@ -59,7 +60,6 @@ REQUIRED = {
     "context.init": "",
     "logger.log_info": "",
     "logger.log_warning": "",
-    "types.is_tile": "",
     "types.type_is_generic": "",
 }
 
@@ -83,7 +83,6 @@ TRACED = {
     "codegen.Adjoint.eval": "node",
     "codegen.Adjoint.get_unroll_range": "loop",
     "codegen.Adjoint.set_lineno": "lineno",
-    "types.is_array": "",
     "types.is_reference": "",
 }
 

@@ -32,8 +32,6 @@ _REQUIRED = {
     "context.init": "",
     "context.launch": "record_cmd record_tape adj_inputs max_blocks block_dim",
     "context.pack_arg": "kernel arg_type arg_name value device adjoint",
-    "types.is_array": "",
-    "types.is_struct": "",
 }
 _NATIVE_PARAMETERS = 11  # parameters of wp_cuda_launch_kernel
 

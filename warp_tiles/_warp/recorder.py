@@ -61,7 +61,7 @@ def _name_of(function: Any) -> str:
 class Recorder:
     """Records the operations, loops and branches of one function.
 
-    The tracer calls the method of the same name in place of one of Warp's Adjoint. It passes Warp's own method, bound
+    The hooks call the method of the same name in place of one of Warp's Adjoint. They pass Warp's own method, bound
     to the Adjoint, and its arguments.
 
     Args:

@@ -4,6 +4,8 @@ A thread generates and compiles a module into Warp's kernel cache, before its fi
 device, so it disturbs no capture of a graph. Afterwards it discards the module's hash, because the program may still
 change what the module depends on. The launch hashes the module as usual, and finds the compiled file if nothing
 changed. A launch waits for the thread that compiles its module.
+
+:data:`this_thread` says what a thread does for Warp meanwhile.
 """
 
 from __future__ import annotations
@@ -68,6 +70,7 @@ class _ThisThread(threading.local):
         loading: True while it compiles a module for a load or a prefetch, under the name of its hash.
         planning: True while it generates code only to plan it.
         prefetching: True while it compiles a module whose hash is that of ``hasher``.
+        hasher: Warp's hasher of that module.
         idle: True while it generates a module ahead of its launch.
         compiling: The arguments of Warp's compilation, or None.
         start: The lookup of the module that Warp generates, if there was one.

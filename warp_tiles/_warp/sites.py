@@ -128,7 +128,7 @@ def mentions(adjoint: Any, names: set[str]) -> bool:
             value = builtins.get(path[-1])
         if isinstance(value, function) and value.key in names:
             return True
-    resolved = adjoint.resolved_static_expressions.values()
+    resolved = getattr(adjoint, "resolved_static_expressions", {}).values()
     return any(isinstance(value, function) and value.key in names for value in resolved)
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
@@ -30,7 +30,7 @@ from warp_tiles.compile.module import WarpCompileRequest, warp_headers_folder
 from warp_tiles.compile.pool import CompilerPool, result_of
 from warp_tiles.compile.search import dotted, package_version
 from warp_tiles.compile.sources import code_modules, kernels_folder
-from warp_tiles.compile.toolchain import ToolchainStore, files_state
+from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.settings import Settings, current
@@ -242,7 +242,7 @@ class _Workshop:
         self._context = BuildContext(Resources(), now)
         self._store = self._context.store
         self.installation = Installation(self._store)
-        self._files: list[Any] = []
+        self._libraries: list[tuple[int, ...]] = []
         self._lock = threading.Lock()
 
     def run(self, job: Job) -> Compiled:
@@ -251,13 +251,23 @@ class _Workshop:
 
     def _current(self) -> BuildContext:
         """The context. New compiler processes replace those that loaded a library which was replaced since."""
-        files = files_state(self._store.toolchain())
+        toolchain = self._store.toolchain()
+        files = [path for path in (toolchain.nvrtc, toolchain.nvjitlink) if path is not None and path.is_file()]
+        found = [os.stat(path) for path in files]
+        libraries: list[tuple[int, ...]] = [
+            (status.st_ino, status.st_dev, status.st_size, status.st_mtime_ns) for status in found
+        ]
         with self._lock:
-            if self._files not in ([], files):
+            if self._libraries not in ([], libraries):
                 self._context.resources.close()
                 self._context = BuildContext(Resources(), self._context.settings)
-            self._files = files
+            self._libraries = libraries
             return self._context
+
+
+def _identity(library: Path) -> tuple[int, ...]:
+    status = os.stat(library)
+    return status.st_ino, status.st_dev, status.st_size, status.st_mtime_ns
 
 
 _workshops: dict[tuple[int, Settings], _Workshop] = {}

@@ -96,7 +96,8 @@ def compiled(engine: Engine, one: IdleModule) -> bool:
     """Compile or link a generated module into the cache.
 
     Returns:
-        False if the cache has it, if no key covers it, or if another thread or process compiles it now.
+        True if it was compiled or linked. False if the cache has it, and in the cases in which
+        :func:`.start_record.build_ahead` returns None.
 
     Raises:
         WarpTilesError, TypeError, OSError: See :func:`.start_record.build_ahead`.

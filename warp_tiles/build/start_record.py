@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -279,7 +280,8 @@ def build_ahead(
         asks: False if the remote store is known not to have it.
 
     Returns:
-        Its key, and True if it was compiled. None if no key covers it, or if another thread or process compiles it now.
+        Its key, and True if it was compiled. None if no key covers it, if another function took the place of one of
+        its functions, or if another thread or process compiles it now.
 
     Raises:
         CacheError: The cache cannot keep it.
@@ -320,13 +322,13 @@ def _bare_plan(context: BuildContext, module: StartModule) -> ModulePlan:
 
 
 def build_order(modules: Sequence[StartModule], jobs: int) -> list[StartModule]:
-    """Modules that would end last come first, the longest one foremost; the others keep their order.
+    """Long modules first, the longest one foremost, because a start ends with the last module; the others in order.
 
-    They are those whose source is longer than one compiler process's share of all sources: the time to compile a module
-    is about proportional to the length of its source.
+    A long module has more than half of one compiler process's share of all sources. The time to compile a module is
+    about proportional to the length of its source. One process compiles all modules in order.
     """
-    share = sum(len(one.source) for one in modules) / jobs
-    return sorted(modules, key=lambda one: -len(one.source) if len(one.source) > share else 0)
+    most = sum(len(one.source) for one in modules) / jobs / 2 if jobs > 1 else math.inf
+    return sorted(modules, key=lambda one: -len(one.source) if len(one.source) > most else 0)
 
 
 def keys_of(engine: Engine, context: BuildContext, module: StartModule) -> tuple[CacheKey | None, dict[str, str]]:

@@ -10,7 +10,6 @@ is loaded here is found. It searches the other places.
 from __future__ import annotations
 
 import ctypes
-import functools
 import importlib.util
 import json
 import os
@@ -237,7 +236,6 @@ def _find_mathdx() -> tuple[tuple[Path, ...], str]:
     )
 
 
-@functools.cache
 def package_version(name: str) -> str:
     """The version of an installed package; ``unknown`` for a checkout, and for a package that pip did not install."""
     import importlib.metadata  # takes long

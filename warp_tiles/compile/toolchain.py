@@ -151,7 +151,7 @@ def _stat(path: str) -> list[int] | None:
         return None
 
 
-def files_state(toolchain: Toolchain) -> list[Any]:
+def _files_state(toolchain: Toolchain) -> list[Any]:
     """The state of the compiler, the linker and the folders of headers, which changes when they are replaced."""
     paths = [toolchain.nvrtc, *([toolchain.nvjitlink] if toolchain.nvjitlink else []), *toolchain.include_dirs]
     return [_stat(os.fspath(path)) for path in paths]
@@ -193,7 +193,7 @@ class ToolchainStore:
             found = self._remembered_toolchain()
             if found is None:
                 found = find_toolchain()
-                value = {"toolchain": found.to_json(), "files": files_state(found)}
+                value = {"toolchain": found.to_json(), "files": _files_state(found)}
                 # a toolkit can add headers without changing the state, and a lack of memory hides the linker
                 if found.missing_headers is None and found.nvjitlink is not None:
                     self._write("toolchain", search_state(), value)
@@ -205,7 +205,7 @@ class ToolchainStore:
         try:
             toolchain = Toolchain.from_json(remembered["toolchain"])
             # replacing or removing a toolkit in place changes no folder of packages
-            return toolchain if remembered["files"] == files_state(toolchain) else None
+            return toolchain if remembered["files"] == _files_state(toolchain) else None
         except (LookupError, TypeError, ValueError):
             return None
 

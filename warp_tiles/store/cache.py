@@ -63,8 +63,8 @@ class Cache:
     """Content-addressed store of compiler output, mostly raw LTO-IR. It is safe for threads and processes.
 
     The constructor accesses no files. If the folder is missing, full or not writable, or is refused because other users
-    can write it, only the caching is lost, and :attr:`problems` holds the reason. Commands of the user (:meth:`info`,
-    :meth:`verify` and those after it) raise a ``CacheError`` then.
+    can write it, only the caching is lost, and :attr:`problems` holds the reason. Commands of the user (:meth:`info`
+    and those after it) raise a ``CacheError`` then.
 
     Args:
         root: The folder of all caches. The first store creates it.

@@ -346,7 +346,8 @@ def _applicable(
         return {name: value for name, value in environment.hard().items() if name not in unknown}
 
     wanted = [hard(environment) for environment in present or named]
-    stored = [record for subject in (LOOP, FUNCTION) for record in records.united(subject)] if wanted else []
+    here = present[0] if present else None
+    stored = [record for subject in (LOOP, FUNCTION) for record in records.united(subject, here)] if wanted else []
     if not stored:
         return {}
     try:

@@ -183,7 +183,10 @@ class Tuner:
     def tune_all(
         self, places: Iterable[PlacedLaunch], budget_s: float = 0.0, progress: Progress = lambda place, record: None
     ) -> list[TunedPlace]:
-        """Tune places one after another, see :meth:`tune`. Time that a place leaves goes to the next ones."""
+        """Tune places one after another, see :meth:`tune`. ``budget_s`` limits all of them together.
+
+        Time that a place leaves goes to the next ones.
+        """
         wanted = list(places)
         end = time.monotonic() + budget_s if budget_s else math.inf
         found = []

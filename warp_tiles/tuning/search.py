@@ -149,7 +149,8 @@ class Question:
             configs: The configurations; they are assigned to the devices in turn.
             devices: The devices; at least one.
             budget_s: Seconds after which the search stops with the results so far; 0 for no limit.
-            finished: Called with final timings and the record that they were added to.
+            finished: Called with timings and the record that they were added to, as soon as they are final. At an
+                interruption, they may be unfinished.
             effort: Amount of measurement; None for the default.
             jobs: Number of parallel builds; 0 for one per core.
             what: Name of the tuned function, for the progress bar.

@@ -28,7 +28,7 @@ from warp_tiles.store.key import CacheKey
 from warp_tiles.store.manifest import Entry, Manifest
 from warp_tiles.store.paths import absolute, cache_root
 from warp_tiles.tuning.folder import DAMAGED_SUFFIX, RecordFolder, lock_name, reason_of, warn_once
-from warp_tiles.tuning.key import TuningKey
+from warp_tiles.tuning.key import Environment, Scalar, TuningKey
 from warp_tiles.tuning.record import Record, Timing, decode_records, encode_record, encode_records
 from warp_tiles.util.threads import raise_if_signalled, suppressed
 
@@ -98,7 +98,7 @@ class RecordStore:
             record = folder.read(path)
             if record is not None:
                 found.append(record)
-        return _united(key, found) if found else None
+        return _united(key, found, key.environment.soft()) if found else None
 
     def merge(self, key: TuningKey, timings: Sequence[Timing]) -> Record:
         """Add timings to a key's record in the user's folder. They replace older ones of the same configuration.
@@ -186,12 +186,20 @@ class RecordStore:
                 folder.warn_of(error)
         return [stored for stored in found if stored.record.key.subject.startswith(subject_prefix)]
 
-    def united(self, subject_prefix: str = "") -> list[Record]:
-        """The records of :meth:`records`, united over folders as by :meth:`load`, by their keys in order."""
+    def united(self, subject_prefix: str = "", present: Environment | None = None) -> list[Record]:
+        """The records of :meth:`records`, united over folders as by :meth:`load`, by their keys in order.
+
+        Args:
+            present: Timings with its driver and Warp patch release count first; None for those of the last folder that
+                has the record, which is the user's own.
+        """
         found: dict[str, list[Record]] = {}
         for stored in self.records(subject_prefix):
             found.setdefault(stored.record.key.digest, []).append(stored.record)
-        return [_united(several[-1].key, several) for _, several in sorted(found.items())]
+        return [
+            _united(several[-1].key, several, (present or several[-1].key.environment).soft())
+            for _, several in sorted(found.items())
+        ]
 
     def find(self, digest_prefix: str) -> StoredRecord:
         """Returns the record whose key begins with these hex digits, from the first folder that has it.
@@ -441,10 +449,9 @@ def count_of(entry: Entry) -> int:
     return int(str(entry.manifest.info["records"]))
 
 
-def _united(key: TuningKey, records: Sequence[Record]) -> Record:
+def _united(key: TuningKey, records: Sequence[Record], present: Mapping[str, Scalar]) -> Record:
     if len(records) == 1:
         return replace(records[0], key=key)
-    present = key.environment.soft()
     best: dict[str, Timing] = {}
     for timing in (timing for record in records for timing in record.timings):
         first = best.get(timing.identity, timing)
