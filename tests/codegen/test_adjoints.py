@@ -141,9 +141,21 @@ def test_a_function_that_reads_its_parameter() -> None:
     assert sites_of_callee(t.call("f", C), body=(t.loop(t.product(A, B, P)), read)) == set()
 
 
+def test_a_product_into_a_view_of_a_parameter() -> None:
+    body = (t.loop(t.product(A, B, t.view("v", P))),)
+    assert sites_of_callee(t.zeros(C), t.call("f", C), body=body) == {0}
+    assert sites_of_callee(t.operation("tile_map", C), t.call("f", C), body=body) == set()
+    body = (t.loop(t.product(A, B, UNKNOWN)),)
+    assert sites_of_callee(t.zeros(C), t.call("f", C), body=body) == set()
+
+
 def test_a_call_of_another_function() -> None:
     inner = t.function(t.loop(t.product(A, B, P)), label="f", parameters=("p",))
-    for use, expected in ((t.operation("tile_store", Q), {0}), (t.operation("tile_map", Q), set())):
+    for use, expected in (
+        (t.operation("tile_store", Q), {0}),
+        (t.operation("tile_map", Q), set()),
+        (t.operation("tile_map", t.view("v", Q)), set()),
+    ):
         other = t.function(use, label="g", parameters=("q",))
         kernel = t.function(t.call("g", C), t.call("f", C))
         assert sites_without_replay(t.module(inner, other, kernel)) == expected

@@ -151,7 +151,7 @@ def test_plan_and_source_share_one_decision(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(calls) == 1
     module.text(functions(BIG[C]))
     with_settings(module, async_copies=False).text(functions_with_sums(C))
-    assert calls == [True, True, False], "other functions or settings need a new decision"
+    assert calls == [True, True, False], "other functions need a new decision"
 
 
 def test_with_a_product_on_the_scalar_path_warp_keeps_loop_and_loads() -> None:

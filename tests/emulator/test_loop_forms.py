@@ -72,3 +72,31 @@ def test_float16_operands_which_load_into_stages(machine: Machine, tmp_path: Pat
     assert source.count("wt_module::Ring<") > len(texts) // 3
     for name, kernel in kernels.items():
         check(name, emulated, kernel, "float16")
+
+
+def test_the_reverse_pass_repeats_a_product_that_a_function_reads_through_a_view(
+    machine: Machine, tmp_path: Path
+) -> None:
+    text = """import warp as wp
+@wp.func
+def energy(c: wp.tile(dtype=wp.float32, shape=(16, 16))):
+    v = wp.tile_transpose(c)
+    return wp.tile_sum(wp.tile_map(wp.mul, v, v))
+@wp.kernel
+def energies(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), S: wp.array(dtype=wp.float32)):
+    for k in range(0, A.shape[1], 16):
+        a = wp.tile_load(A, shape=(16, 16), offset=(0, k), storage="shared")
+        b = wp.tile_load(B, shape=(16, 16), offset=(k, 0), storage="shared")
+        c = wp.tile_zeros(shape=(16, 16), dtype=wp.float32, storage="shared")
+        wp.tile_matmul(a, b, c)
+        wp.tile_atomic_add(S, energy(c))
+"""
+    found = build(machine, tmp_path / "m", text)
+    a, b, total = integers(1, 16, 32), integers(2, 32, 16), np.zeros(1, dtype=np.float32)
+    gradients = [np.zeros_like(a), np.zeros_like(b), np.ones_like(total)]
+    outcome = found.emulated.backward(found.module.energies, (1,), [a, b, total], gradients)
+    assert outcome.error == ""
+    for k in (slice(0, 16), slice(16, 32)):
+        c = a[:, k] @ b[k]
+        assert np.array_equal(outcome.arrays["adj_A"][:, k], 2 * c @ b[k].T)
+        assert np.array_equal(outcome.arrays["adj_B"][k], 2 * a[:, k].T @ c)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, DType, GemmProblem, Operand
+from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, DType, GemmProblem, Operand, dense_operand
 
 operands = st.builds(
     Operand,
@@ -95,6 +95,16 @@ def parse(symbol: str) -> dict[str, Any]:
 def test_the_symbol_is_a_short_c_identifier_that_has_every_field_of_the_plan(variant: GemmProblem) -> None:
     assert len(variant.symbol) < 256
     assert parse(variant.symbol) == variant.to_json()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "transposed", "line", "alignment"),
+    [("float16", False, 4, 8), ("float16", True, 17, 2), ("float32", False, 4, 16), ("float64", True, 17, 8)],
+)
+def test_a_dense_operand_is_as_aligned_as_its_lines(dtype: DType, transposed: bool, line: int, alignment: int) -> None:
+    operand = dense_operand(dtype, 17, 4, transposed=transposed)
+    arrangement = "col_major" if transposed else "row_major"
+    assert operand == Operand(dtype, arrangement, line, alignment)
 
 
 def test_dense_leading_dimensions_follow_the_arrangement() -> None:

@@ -255,7 +255,7 @@ BROAD = {
         ("cli/__init__.py", "_open_standard_streams"),
         ("cli/cluster.py", "connected"),
         ("cli/cluster.py", "require_same_installation"),
-        ("cli/cluster_tuning.py", "_run"),
+        ("cli/cluster_tuning.py", "ClusterDevice._run"),
         ("cli/cluster_tuning.py", "cluster_tuners"),
         ("cli/cluster_tuning.py", "perform_here"),
         ("cli/doctor.py", "diagnose"),
@@ -272,31 +272,31 @@ BROAD = {
         ("compile/compiler.py", "compile_to_ltoir"),
         ("compile/compiler.py", "link_module"),
         ("compile/compiler.py", "reserve_heap"),
-        ("compile/pool.py", "_end_process"),
-        ("compile/pool.py", "run"),
+        ("compile/pool.py", "_Process._end_process"),
+        ("compile/pool.py", "_Process.run"),
         ("compile/worker.py", "preload"),
         ("compile/worker.py", "serve"),
-        ("store/remote.py", "_errors"),
-        ("store/remote.py", "read"),
-        ("store/remote.py", "remove"),
+        ("store/remote.py", "Client._errors"),
+        ("store/remote.py", "Client.read"),
+        ("store/remote.py", "Client.remove"),
         ("util/threads.py", "_call"),
     },
     "hands the error to a function that asks": {
-        ("store/cache.py", "add"),
-        ("store/cache.py", "check_trust"),
-        ("store/cache.py", "get"),
-        ("store/cache.py", "manifest"),
-        ("tuning/store.py", "records"),
+        ("store/cache.py", "Cache.add"),
+        ("store/cache.py", "Cache.check_trust"),
+        ("store/cache.py", "Cache.get"),
+        ("store/cache.py", "Cache.manifest"),
+        ("tuning/store.py", "RecordStore.records"),
     },
-    "waits for nothing": {("build/executor.py", "_pass_on")},
-    "raises the interrupt afterwards": {("tuning/search.py", "run")},
+    "waits for nothing": {("build/executor.py", "ExecutorPool._pass_on")},
+    "raises the interrupt afterwards": {("tuning/search.py", "_Search.run")},
 }
 
 
-def broad_catches(tree: ast.AST, function: str = "") -> Iterator[str]:
+def broad_catches(tree: ast.AST, function: str = "", owner: str = "") -> Iterator[str]:
     """The functions that catch such errors, and neither raise it again nor call raise_if_signalled()."""
     for node in ast.iter_child_nodes(tree):
-        inside = node.name if isinstance(node, ast.FunctionDef) else function
+        inside = f"{owner}{node.name}" if isinstance(node, ast.FunctionDef) else function
         if isinstance(node, ast.ExceptHandler):
             caught, text = ast.unparse(node.type) if node.type else "Exception", ast.unparse(node)
             passes_on = "raise_if_signalled(" in text or re.search(r"^\s*raise$", text, re.MULTILINE)
@@ -306,7 +306,8 @@ def broad_catches(tree: ast.AST, function: str = "") -> Iterator[str]:
             items = (ast.unparse(item) for item in node.items)
             if any(re.match(rf"(contextlib\.)?suppress\(.*\b{BROAD_ERRORS}\b", item) for item in items):
                 yield inside
-        yield from broad_catches(node, inside)
+        within = "" if isinstance(node, ast.FunctionDef) else owner
+        yield from broad_catches(node, inside, f"{node.name}." if isinstance(node, ast.ClassDef) else within)
 
 
 def test_every_catch_of_what_a_handler_may_raise_asks_for_it() -> None:

@@ -103,6 +103,12 @@ def grow(y: wp.tile(dtype=wp.float32, shape=(16, 4))):
 
 
 @wp.func
+def grow_view(y: wp.tile(dtype=wp.float32, shape=(16, 4))):
+    v = wp.tile_view(y, offset=(0, 0), shape=(8, 4))
+    v += v
+
+
+@wp.func
 def add(y: wp.tile(dtype=wp.float32, shape=(16, 4))):
     return wp.tile_sum(y)
 
@@ -122,6 +128,7 @@ LOST = {
     "a product": ([SOLVE, "wp.tile_matmul(l, y, y)"], r"line \d+ changes the result"),
     "a function": ([SOLVE, "scale(y)"], r"line \d+ changes the result"),
     "a function that returns": ([SOLVE, 'wp.printf("%f", grow(y)[0])'], r"line \d+ changes the result"),
+    "a function that changes a view": ([SOLVE, "grow_view(y)"], r"line \d+ changes the result"),
     "a change in a loop": ([SOLVE, "for i in range(n):", "    y += y"], r"line \d+ changes the result"),
 }
 KEPT = {

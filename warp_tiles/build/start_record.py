@@ -325,9 +325,10 @@ def build_order(modules: Sequence[StartModule], jobs: int) -> list[StartModule]:
     """Long modules first, the longest one foremost, because a start ends with the last module; the others in order.
 
     A long module has more than half of one compiler process's share of all sources. The time to compile a module is
-    about proportional to the length of its source. One process compiles all modules in order.
+    about proportional to the length of its source. One or two processes compile all modules in order, because a long
+    module would delay the first launches.
     """
-    most = sum(len(one.source) for one in modules) / jobs / 2 if jobs > 1 else math.inf
+    most = sum(len(one.source) for one in modules) / jobs / 2 if jobs > 2 else math.inf
     return sorted(modules, key=lambda one: -len(one.source) if len(one.source) > most else 0)
 
 

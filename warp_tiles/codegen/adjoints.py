@@ -20,7 +20,7 @@ import functools
 from collections.abc import Collection, Sequence
 
 from warp_tiles.codegen.answers import Accumulation, ReverseRing, TileGradient
-from warp_tiles.codegen.operations import JUMPS, TRANSPOSE, Effect, Operation, Tile
+from warp_tiles.codegen.operations import JUMPS, TRANSPOSE, UNKNOWN_MEMORY, Effect, Operation, Tile
 from warp_tiles.codegen.pipelines import Body, body_of
 from warp_tiles.codegen.stages import (
     LoopTarget,
@@ -31,7 +31,17 @@ from warp_tiles.codegen.stages import (
     problem_of_order,
     stage_buffers,
 )
-from warp_tiles.codegen.trace import Context, Loop, ModuleTrace, Node, loops, operations, own_operations, path_to
+from warp_tiles.codegen.trace import (
+    Context,
+    FunctionTrace,
+    Loop,
+    ModuleTrace,
+    Node,
+    loops,
+    operations,
+    own_operations,
+    path_to,
+)
 from warp_tiles.gemm.reverse_loop import reverse_loop
 
 # for these the reverse pass reads only the gradient of the tile, and none of its elements
@@ -66,16 +76,17 @@ def _is_unread(context: Context, last: Node, c: Tile) -> bool:
 
     The reverse pass runs backwards: it reaches the node after everything that follows the node in the program.
     """
-    if not c.memory or len(c.memory) > 1:
+    if len(c.memory) != 1 or UNKNOWN_MEMORY in c.memory:
         return False
     (_, index), *_ = path_to(context.function.nodes, last)
     for operation in operations(context.function.nodes[: index + 1]):
         touches_c = any(context.may_overlap(c, tile) for tile in operation.tiles)
         if touches_c and _reads(context, operation, c):
             return False
-    if not c.parameter:
+    (owner,) = c.memory  # of which C may be a view
+    if owner not in context.function.parameters:
         return True
-    passed = context.passed(c.name)
+    passed = context.passed(owner)
     return bool(passed) and all(isinstance(t, Tile) and _is_unread(caller, call, t) for caller, call, t in passed)
 
 
@@ -90,9 +101,14 @@ def _reads(context: Context, operation: Operation, c: Tile) -> bool:
             _reads(Context(context.module, callee), inner, tile)
             for inner in callee.operations()
             for tile in inner.tiles
-            if tile.parameter
+            if _is_of_caller(callee, tile)
         )
     return operation.name not in _NO_READS and operation.effect is not Effect.ALIAS
+
+
+def _is_of_caller(function: FunctionTrace, tile: Tile) -> bool:
+    """True if a tile of a function may be a parameter, or a view of one."""
+    return tile.parameter or bool(tile.memory & {*function.parameters, UNKNOWN_MEMORY})
 
 
 # ---- solvers in place
@@ -146,7 +162,10 @@ def _changes_tiles(module: ModuleTrace, operation: Operation) -> bool:
         return bool(operation.changed_tiles)
     callee = module.functions.get(operation.callee)
     return callee is None or any(
-        tile.parameter for inner in callee.operations() if _changes_tiles(module, inner) for tile in inner.changed_tiles
+        _is_of_caller(callee, tile)
+        for inner in callee.operations()
+        if _changes_tiles(module, inner)
+        for tile in inner.changed_tiles
     )
 
 

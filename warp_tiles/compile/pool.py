@@ -92,7 +92,7 @@ class _Process:
                     [sys.executable, "-c", _BOOTSTRAP, str(package), str(os.getpid()), *folder],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    # otherwise NVRTC's own cache starts the driver in it
+                    # NVRTC's own cache uses the driver
                     env={**os.environ, "PYTHONPATH": import_path(), "CUDA_CACHE_DISABLE": "1"},
                     start_new_session=True,  # the terminal interrupts only the script; its end closes the pipe
                 )

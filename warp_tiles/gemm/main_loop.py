@@ -223,7 +223,8 @@ def loop_question(
 
     Args:
         products: The forward products, each with the names of the tiles that are its operands.
-        iterations: Iterations of the loop. See :class:`LoopQuestion` for them and the others.
+        iterations: The iterations of the loop, not rounded; 0 if only a launch knows them. See :class:`LoopQuestion`
+            for the others.
     """
     return LoopQuestion(
         tuple(tuple(_in_buffers(*product, tiles) for product in products) for tiles in transpositions(products)),
