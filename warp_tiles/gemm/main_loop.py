@@ -388,7 +388,7 @@ def reason_for_double_buffers(variant: GemmProblem, beside_solvers: bool = False
     """
     accumulators, why, least = _accumulators(variant), "", 0
     if _rivals_double_buffers(variant):
-        why, least = "double buffers are as fast", _LEAST_FMA_ACCUMULATORS
+        why, least = "stages are not known to be faster", _LEAST_FMA_ACCUMULATORS
     elif beside_solvers and _uses_fma(variant):
         why, least = "a loop beside a solver is slower from stages", _LEAST_ACCUMULATORS_BESIDE_SOLVERS
     if accumulators >= least:
