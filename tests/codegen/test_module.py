@@ -107,8 +107,8 @@ def test_the_second_adjoint_of_operands_that_may_share_memory_waits() -> None:
 # ---- loops and loads
 
 SMALL_TILE = (
-    "no stages: with less than one accumulator of a thread double buffers are as "
-    "fast; stages gain from 32 on: use larger tiles or fewer threads"
+    "no stages: with less than one accumulator of a thread stages are not known to be faster; "
+    "stages gain from 32 on: use larger tiles or fewer threads"
 )
 LOOP_ACCUMULATORS = LoopAccumulators(BIG[C].symbol, "wp::float32", 8)
 

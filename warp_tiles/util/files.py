@@ -215,10 +215,11 @@ def staging(folder: Path) -> Iterator[Path]:
 
 def remove_staged() -> None:
     """Remove the folders of :func:`staging` of all threads, before the process is killed."""
-    for _ in range(_PASSES):  # other threads still write
+    for number in range(_PASSES):  # other threads still write
+        if number:
+            time.sleep(_PASS_S)
         for place in tuple(_staged):
             shutil.rmtree(place, ignore_errors=True)
-        time.sleep(_PASS_S)
 
 
 def read_whole(path: str | Path, most_bytes: int) -> tuple[bytes, os.stat_result]:
