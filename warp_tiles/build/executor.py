@@ -253,10 +253,7 @@ class _Workshop:
         """The context. New compiler processes replace those that loaded a library which was replaced since."""
         toolchain = self._store.toolchain()
         files = [path for path in (toolchain.nvrtc, toolchain.nvjitlink) if path is not None and path.is_file()]
-        found = [os.stat(path) for path in files]
-        libraries: list[tuple[int, ...]] = [
-            (status.st_ino, status.st_dev, status.st_size, status.st_mtime_ns) for status in found
-        ]
+        libraries = list(map(_library_state, files))
         with self._lock:
             if self._libraries not in ([], libraries):
                 self._context.resources.close()
@@ -265,7 +262,7 @@ class _Workshop:
             return self._context
 
 
-def _identity(library: Path) -> tuple[int, ...]:
+def _library_state(library: Path) -> tuple[int, ...]:
     status = os.stat(library)
     return status.st_ino, status.st_dev, status.st_size, status.st_mtime_ns
 

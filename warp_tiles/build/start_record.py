@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -328,7 +327,9 @@ def build_order(modules: Sequence[StartModule], jobs: int) -> list[StartModule]:
     about proportional to the length of its source. One or two processes compile all modules in order, because a long
     module would delay the first launches.
     """
-    most = sum(len(one.source) for one in modules) / jobs / 2 if jobs > 2 else math.inf
+    if jobs <= 2:
+        return list(modules)
+    most = sum(len(one.source) for one in modules) / jobs / 2
     return sorted(modules, key=lambda one: -len(one.source) if len(one.source) > most else 0)
 
 

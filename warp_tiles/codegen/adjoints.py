@@ -108,7 +108,7 @@ def _reads(context: Context, operation: Operation, c: Tile) -> bool:
 
 def _is_of_caller(function: FunctionTrace, tile: Tile) -> bool:
     """True if a tile of a function may be a parameter, or a view of one."""
-    return tile.parameter or bool(tile.memory & {*function.parameters, UNKNOWN_MEMORY})
+    return not tile.memory.isdisjoint({*function.parameters, UNKNOWN_MEMORY})
 
 
 # ---- solvers in place
