@@ -107,7 +107,7 @@ def test_the_second_adjoint_of_operands_that_may_share_memory_waits() -> None:
 # ---- loops and loads
 
 SMALL_TILE = (
-    "no stages: with less than one accumulator of a thread stages are not known to be faster; "
+    "no stages: with less than one accumulator of a thread, stages are not known to be faster; "
     "stages gain from 32 on: use larger tiles or fewer threads"
 )
 LOOP_ACCUMULATORS = LoopAccumulators(BIG[C].symbol, "wp::float32", 8)

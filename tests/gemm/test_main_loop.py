@@ -162,7 +162,7 @@ def test_few_sums_without_tensor_cores_keep_double_buffers() -> None:
         )
 
     assert reason(256) == (
-        "with 16 accumulators of a thread stages are not known to be faster; "
+        "with 16 accumulators of a thread, stages are not known to be faster; "
         "stages gain from 32 on: use larger tiles or fewer threads"
     )
     assert reason(128) == reason(256, "rc") == reason(256, "rr", "tf32") == ""
@@ -191,7 +191,7 @@ def test_a_loop_beside_solvers_leaves_more_blocks_resident() -> None:
 def test_a_loop_beside_solvers_with_few_accumulators_has_no_stages(threads: int, accumulators: str) -> None:
     variant = fp32(16, 16, 16, threads, "rc")
     assert reason_for_double_buffers(variant, beside_solvers=True) == (
-        f"with {accumulators} of a thread a loop beside a solver is slower from stages; "
+        f"with {accumulators} of a thread, a loop beside a solver is slower from stages; "
         "stages gain from 4 on: use larger tiles or fewer threads"
     )
     assert reason_for_double_buffers(variant) == ""

@@ -81,7 +81,7 @@ def test_settings_are_reasons() -> None:
     assert loop.state == "as_warp"
     assert loop.reason == (
         "functions of cublasdx keep no accumulators in registers: set the provider to 'auto'; no stages: with 16 "
-        "accumulators of a thread stages are not known to be faster; stages gain from 32 on: "
+        "accumulators of a thread, stages are not known to be faster; stages gain from 32 on: "
         "use larger tiles or fewer threads"
     )
     with warp_tiles.override(policy="scalar"):

@@ -36,7 +36,7 @@ _unseen = False  # a load may go on that began before enable(), so that it is no
 
 @contextmanager
 def loading(module: Any) -> Iterator[None]:
-    """Enters a block in which the hash of a module must stay."""
+    """Enters a block in which no other thread may discard a module's hash, because this thread loads the module."""
     call = object()
     loads[call] = threading.get_ident(), module
     try:
@@ -174,7 +174,10 @@ def users_own_modules() -> list[Any]:
 
 
 def require_target(arch: Any, block_dim: Any, *, compiled: bool = True) -> None:
-    """Refuses a target that no module can have. Only a compiled one needs an architecture that Warp's compiler knows.
+    """Raises an error for a target that no module can have.
+
+    Args:
+        compiled: Also require an architecture that Warp's compiler knows.
 
     Raises:
         PlanError: Warp's compiler does not know the architecture, or a block cannot have so many threads.

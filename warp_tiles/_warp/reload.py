@@ -64,7 +64,7 @@ class LoadAgain(BaseException):
 
 
 class _ThisThread(threading.local):
-    """What a thread does for Warp. A call enters a block with other values.
+    """What this thread does for Warp now. ``with this_thread(idle=True):`` sets values for a block.
 
     Attributes:
         loading: True while it compiles a module for a load or a prefetch, under the name of its hash.

@@ -74,7 +74,13 @@ class SolveConfig:
 
 
 def choose(n: int, columns: int, size_bytes: int, arch: int | None) -> SolveConfig:
-    """Tiles and threads for matrices of n rows, with so many right-hand sides or 0; for the CPU if arch is None."""
+    """Tiles and threads for matrices of n rows.
+
+    Args:
+        columns: Right-hand sides; 0 for none.
+        size_bytes: Bytes of an element.
+        arch: Compute capability; None for the CPU.
+    """
     if arch is None:  # few shapes of tiles, because each of them compiles for a second
         small = n <= _CPU_ROWS
         rows, width = -(-n // 16) * 16 if small else _CPU_BLOCK, 8 if columns > 1 else columns

@@ -100,7 +100,8 @@ def block_kernel(key: SolveKernel, factors: bool, stores: bool, forward: bool, s
     Args:
         factors: True to factor A; else A is a factor.
         stores: True to store the factor in L.
-        forward, solves: True to solve with L, and then with L^T: X of (batch, n, columns) from B.
+        forward: With ``solves``, True to solve with L before L^T.
+        solves: True to solve with L^T at least: X of (batch, n, columns) from B.
     """
     (value,) = types(key.dtype)
     ROWS, COLUMNS, upper = key.rows, key.columns, key.upper

@@ -97,7 +97,7 @@ class Engine:
         return BuildContext(self.resources, settings)
 
     def idle_builds(self, make: Callable[[Any], Any]) -> Any:
-        """What is built ahead while a launch waits; ``make`` makes it for the start, None without a start record."""
+        """The one builder of idle time. ``make`` creates it, from the program's start or from None without a record."""
         with self._lock:
             self.idle = self.idle or make(self._begun_start)
             return self.idle

@@ -46,8 +46,8 @@ _FIRST_S, _FIRST_BYTES = 1.0, 100_000  # the assumed speed of the compiler befor
 
 
 Generate = Callable[[float, Callable[[], bool]], "IdleModule | None"]
-"""Generates a module on this thread, within about so many seconds and while a function is true; None if there is none
-now.
+"""``generate(left_s, is_waiting)`` generates a module on this thread, in about ``left_s`` seconds, while
+``is_waiting()`` is true. It returns None if no module can be generated now.
 """
 
 
@@ -173,7 +173,7 @@ class IdleBuilds:
                     self._built_s, self._built_bytes = self._built_s + seconds, self._built_bytes + size_bytes
 
     def wait_for_lock(self, context: BuildContext, key: CacheKey) -> None:
-        """Nothing: what :meth:`needed` has not waited for is built elsewhere."""
+        """Does nothing. :class:`RecordedModules` uses this time, in which another thread or process builds."""
 
     def needed(self, key: CacheKey, size_bytes: int) -> None:
         """A launch needs a module. If the module is being compiled, wait for it."""

@@ -32,7 +32,8 @@ def emit_accumulator_store(macros: Macros, found: AccumulatorStore) -> None:
 def _emit(macros: Macros, found: ComputedStore, sources: Iterable[Tile], call: str) -> None:
     """Writes the statements as functions of their tiles, and the call that uses them.
 
-    They have a block of their own, because a ``goto`` may not jump over a variable. The call comes without the tiles.
+    They have a block of their own, because a ``goto`` may not jump over a variable. ``call`` has no closing
+    parenthesis: the tiles are appended to its arguments.
     """
     texts: dict[int, str] = {}
     for number, (load, tile) in enumerate(zip(found.loads, found.loaded)):

@@ -136,7 +136,7 @@ class _Process:
         raise failure
 
     def _end_process(self, *, kill: bool = False) -> None:
-        """Close the pipes of the process, wait until it ends, at last or at once kill it, and remove its files."""
+        """Close the pipes, wait 5 s for the process to end, then kill it (``kill``: at once), and remove its files."""
         with self._lock:
             process, self._process = self._process, None
             folder, self._folder = self._folder, None

@@ -394,7 +394,7 @@ def reason_for_double_buffers(variant: GemmProblem, beside_solvers: bool = False
     if accumulators >= least:
         return ""
     few = {0: "less than one accumulator", 1: "one accumulator"}.get(accumulators, f"{accumulators} accumulators")
-    return f"with {few} of a thread {why}; stages gain from {least} on: use larger tiles or fewer threads"
+    return f"with {few} of a thread, {why}; stages gain from {least} on: use larger tiles or fewer threads"
 
 
 def _ways(variant: GemmProblem, families: Collection[InstructionFamily]) -> list[MmaPlan]:

@@ -140,7 +140,8 @@ class Question:
         """Build and measure configurations, and store each timing when it is final.
 
         With several devices, or with a default, the fastest configurations are measured once more at the end,
-        alternately and on the first device. So their times are comparable, and none of them is the fastest by chance.
+        alternately and on the first device. So their times are comparable, and the winner is less likely to have won by
+        chance.
 
         If one of several devices is lost, there is a warning, and the others continue its work. The configuration that
         broke it has failed. At an interruption, the timings so far are stored as unfinished.

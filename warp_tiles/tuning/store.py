@@ -190,8 +190,8 @@ class RecordStore:
         """The records of :meth:`records`, united over folders as by :meth:`load`, by their keys in order.
 
         Args:
-            present: Timings with its driver and Warp patch release count first; None for those of the last folder that
-                has the record, which is the user's own.
+            present: Timings with its driver and Warp patch release count first. None takes both from the record's key
+                in the last folder that has it; the user's own folder is the last one.
         """
         found: dict[str, list[Record]] = {}
         for stored in self.records(subject_prefix):

@@ -74,7 +74,7 @@ def sync_folder(path: Path) -> None:
 
 
 def write_descriptor(descriptor: int, data: bytes, mode: int | None = None, *, durable: bool = True) -> os.stat_result:
-    """Write, sync and close a new file, also if that fails, and return its status.
+    """Write and sync a new file, and return its status. The descriptor is closed in any case.
 
     Args:
         mode: Its permissions; None to leave them.
