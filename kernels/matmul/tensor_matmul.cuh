@@ -6,12 +6,12 @@
 //     Ring, Tiles        shared memory, and the order in which blocks compute tiles of C
 //     load_tiles         the loading warp: tensor copies into the stages of the ring
 //     store_tile         the epilogue: accumulators -> elements of C -> shared memory -> tensor copies to C
-//     multiply_tiles     a multiplying warpgroup: products of stages by wgmma, then the epilogue
+//     multiply_tiles     a multiplying warpgroup: the products of every second tile by wgmma, then its epilogue
 //     matmul             persistent blocks with one loading warp and two multiplying warpgroups
 //
 // A block computes the tiles number, number + blocks, number + 2 * blocks, ... of C. The loading warp is as many stages ahead as the
-// ring has, also across tiles, so the loads of the next tile overlap with the epilogue of this one. The warpgroups share the stages
-// and have rows of C of their own: one may be in its epilogue while the other multiplies.
+// ring has, also across tiles. The multiplying warpgroups take turns: one multiplies a tile while the other is in the epilogue of the
+// tile before. CUTLASS calls such a kernel ping-pong.
 //
 // A stage has rows of 128 bytes, whose 16-byte vectors are permuted (swizzling mode 128B). An operand that is contiguous along K has
 // a row for each of its rows of M or N. An operand that is contiguous along M or N has panels of 128 bytes of it, with a row for
@@ -58,27 +58,30 @@ struct Arguments {
     long long bias_step;        // distance in elements
 };
 
-// The element types of A and B, of C and of the bias (void without one), the rows and columns of a tile, the number of stages,
-// whether A is contiguous along M and B along N, and whether C is read.
-template <class T_, class Out_, class Bias_, int M, int N, int STAGES_, bool A_ALONG_M, bool B_ALONG_N, bool BETA> struct Config {
+// The element types of A and B, of C and of the bias (void without one), a class whose of() is applied to each element of C (void
+// without one), the rows and columns of a tile, the number of stages, whether A is contiguous along M and B along N, and whether C is
+// read.
+template <class T_, class Out_, class Bias_, class Function_, int M, int N, int STAGES_, bool A_ALONG_M, bool B_ALONG_N, bool BETA>
+struct Config {
     using T = T_;
     using Out = Out_;
     using Bias = Bias_;
+    using Function = Function_;
     static constexpr int TILE_M = M, TILE_N = N, TILE_K = ROW_BYTES / int(sizeof(T)), STAGES = STAGES_;
     static constexpr bool A_MN = A_ALONG_M, B_MN = B_ALONG_N, HAS_BETA = BETA;
-    static constexpr int BLOCKS = M / MULTIPLYING / ROWS;     // of rows of a warpgroup
+    static constexpr int BLOCKS = M / ROWS;                       // of rows
     static constexpr int STEP = 32 / int(sizeof(T));          // of K, of an instruction
     static constexpr int COLUMNS = ROW_BYTES / int(sizeof(Out));  // of C in a chunk
     static constexpr int A_BYTES = M * ROW_BYTES, STAGE_BYTES = A_BYTES + N * ROW_BYTES;
     static constexpr int CHUNKS_START = STAGES * STAGE_BYTES, BARRIERS_START = CHUNKS_START + MULTIPLYING * CHUNKS * CHUNK_BYTES;
 
-    static_assert(M % (MULTIPLYING * ROWS) == 0 && N % COLUMNS == 0, "warpgroups have whole instructions and chunks");
+    static_assert(M % ROWS == 0 && N % COLUMNS == 0, "a tile has whole instructions and chunks");
 };
 
 constexpr int ALIGNMENT = 1024;  // of a stage: the swizzling pattern repeats after so many bytes
 
-// The shared memory of a block, and the present stage of a thread. A stage is full when its copies have arrived, and empty when both
-// warpgroups have multiplied it. Addresses are those of __cvta_generic_to_shared().
+// The shared memory of a block, and the present stage of a thread. A stage is full when its copies have arrived, and empty when it
+// has been multiplied. It is a warpgroup's turn when the other one has found all stages of its tile full. Addresses are those of __cvta_generic_to_shared().
 template <class P> struct Ring {
     u32 start;
     u32 stage = 0, parity = 0;  // the parity changes with each round
@@ -87,6 +90,7 @@ template <class P> struct Ring {
     WT_DEVICE u32 b() const { return a() + P::A_BYTES; }
     WT_DEVICE u32 full() const { return start + P::BARRIERS_START + 8 * stage; }
     WT_DEVICE u32 empty() const { return full() + 8 * P::STAGES; }
+    WT_DEVICE u32 turn(int group) const { return start + P::BARRIERS_START + 16 * P::STAGES + 8 * group; }
     WT_DEVICE u32 chunk(int group, int number) const
     {
         return start + P::CHUNKS_START + (CHUNKS * group + number % CHUNKS) * CHUNK_BYTES;
@@ -96,6 +100,13 @@ template <class P> struct Ring {
     {
         stage = stage + 1 == P::STAGES ? 0 : stage + 1;
         parity ^= stage == 0;
+    }
+
+    WT_DEVICE void skip(int stages)
+    {
+        stage += stages;
+        parity ^= stage / P::STAGES % 2;
+        stage %= P::STAGES;
     }
 };
 
@@ -118,12 +129,13 @@ template <class P> struct Tiles {
     }
 
     WT_DEVICE bool has_next() const { return number < count; }
+    WT_DEVICE void skip() { number += int(gridDim.x); }
 
     WT_DEVICE Tile next()
     {
         const int matrix = number / (rows * columns), index = number % (rows * columns);
         const int first = index / (group * columns) * group, height = min(group, rows - first), within = index - first * columns;
-        number += int(gridDim.x);
+        skip();
         return {(first + within % height) * P::TILE_M, within / height * P::TILE_N, matrix};
     }
 };
@@ -172,6 +184,8 @@ template <class P> WT_DEVICE Vector<f32, 2> finished(f32 first, f32 second, f32 
             found.at[i] += is_inside ? given.beta * element<typename P::Out>(given.c, matrix * given.c_matrix + row * given.c_row + column + i) : 0.0f;
         if constexpr (!same<typename P::Bias, void>)
             found.at[i] += is_inside ? element<typename P::Bias>(given.bias, (column + i) * given.bias_step) : 0.0f;
+        if constexpr (!same<typename P::Function, void>)
+            found.at[i] = P::Function::of(found.at[i]);
     }
     return found;
 }
@@ -217,7 +231,7 @@ store_tile(const f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4], const Ring<P>
     for (int i = 0; i < P::BLOCKS; ++i)
 #pragma unroll
         for (int done = 0; done < P::TILE_N; done += P::COLUMNS) {
-            const int row = tile.row + (group * P::BLOCKS + i) * ROWS, column = tile.column + done;
+            const int row = tile.row + i * ROWS, column = tile.column + done;
             const u32 chunk = ring.chunk(group, i * P::TILE_N / P::COLUMNS + done / P::COLUMNS);
             if (is_storing && IS_ODD && i == 0 && done == 0)
                 wait_for_tensor_stores<0>();
@@ -238,23 +252,31 @@ store_tile(const f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4], const Ring<P>
 
 // ---- products
 
-// The descriptor of an operand of a stage, from row or column x on
-template <int DEPTH, bool ALONG_MN> WT_DEVICE u64 operand(u32 start, int x)
+// The descriptor of an operand of a stage
+template <int DEPTH, bool ALONG_MN> WT_DEVICE u64 operand(u32 start)
 {
-    return wgmma_operand(start + x * ROW_BYTES, PATTERN_ROWS * ROW_BYTES, DEPTH * ROW_BYTES, ROW_BYTES);
+    return wgmma_operand(start, PATTERN_ROWS * ROW_BYTES, DEPTH * ROW_BYTES, ROW_BYTES);
 }
 
 template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& c, const Arguments& given, int group)
 {
     constexpr int A_STEP = P::A_MN ? P::STEP * ROW_BYTES : 32, B_STEP = P::B_MN ? P::STEP * ROW_BYTES : 32;  // bytes
     const bool is_first_lane = threadIdx.x % 32 == 0;
-    for (Tiles<P> tiles(given); tiles.has_next();) {
+    Tiles<P> tiles(given);
+    const auto skip_tile = [&] {  // of the other warpgroup
+        tiles.skip();
+        ring.skip((given.k + P::TILE_K - 1) / P::TILE_K);
+    };
+    if (group == 1)
+        skip_tile();
+    for (u32 turn = group ^ 1; tiles.has_next(); turn ^= 1) {  // the parity: nobody is before the first warpgroup's first turn
         const Tile tile = tiles.next();
+        mbarrier_wait(ring.turn(group), turn);  // a stage is awaited when it has been filled for the tiles before
         f32 accumulators[P::BLOCKS][P::TILE_N / 8][4] = {};
         u32 multiplied = 0;  // the mbarrier of the stage before
         for (int k = 0; k < given.k; k += P::TILE_K, ring.advance()) {
             mbarrier_wait(ring.full(), ring.parity);
-            const u64 a = operand<P::TILE_K, P::A_MN>(ring.a(), group * P::BLOCKS * ROWS), b = operand<P::TILE_K, P::B_MN>(ring.b(), 0);
+            const u64 a = operand<P::TILE_K, P::A_MN>(ring.a()), b = operand<P::TILE_K, P::B_MN>(ring.b());
             wgmma_fence();
 #pragma unroll
             for (int step = 0; step < P::TILE_K / P::STEP; ++step)
@@ -268,6 +290,8 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
                 mbarrier_arrive(multiplied);
             multiplied = ring.empty();
         }
+        if (is_first_lane)
+            mbarrier_arrive(ring.turn(group ^ 1));
         wgmma_wait<0>();
 #pragma unroll
         for (int i = 0; i < P::BLOCKS; ++i)
@@ -275,6 +299,7 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
         if (is_first_lane && given.k > 0)
             mbarrier_arrive(multiplied);
         store_tile<P>(accumulators, ring, c, given, group, tile);
+        skip_tile();
     }
 }
 
@@ -290,9 +315,11 @@ template <class P> WT_DEVICE void matmul(const TensorMap& a, const TensorMap& b,
         prefetch_tensor_map(&c);
         for (int stage = 0; stage < P::STAGES; ++stage, ring.advance()) {
             mbarrier_initialize(ring.full(), 1);
-            mbarrier_initialize(ring.empty(), MULTIPLYING * WARPGROUP / 32);
+            mbarrier_initialize(ring.empty(), WARPGROUP / 32);
         }
         ring.parity = 0;
+        for (int group = 0; group < MULTIPLYING; ++group)
+            mbarrier_initialize(ring.turn(group), WARPGROUP / 32);
         fence_initialized_mbarriers();
     }
     __syncthreads();

@@ -25,11 +25,11 @@ BLOCKS = 2
 KERNELS = (
     TensorKernel("float16", "float32", 128, 128),
     TensorKernel("bfloat16", "bfloat16", 128, 192, True, True, False, "bfloat16"),
-    TensorKernel("float16", "float16", 256, 128, True, False, True, "float32"),
-    TensorKernel("float16", "float32", 128, 256, False, True, True),
+    TensorKernel("float16", "float16", 192, 128, True, False, True, "float32"),
+    TensorKernel("float16", "float32", 128, 128, False, True, True),
     TensorKernel("float32", "float32", 128, 128),
 )
-SMALL = TensorKernel("float16", "float32", 128, 64)
+SMALL = TensorKernel("float16", "float32", 64, 64)
 STAGES = 3  # of the mutated kernel, so that few products fill its ring
 WAIT = "            wgmma_wait<1>();  // until the products of the stage before are complete\n"
 ARRIVAL = "            if (is_first_lane && k != 0)\n                mbarrier_arrive(multiplied);\n"
@@ -41,6 +41,7 @@ LAST_WAIT = "        wgmma_wait<0>();\n"
 WRITTEN = (
     "#pragma unroll\n        for (int i = 0; i < P::BLOCKS; ++i)\n            wgmma_has_written(accumulators[i]);\n"
 )
+TURN = "        mbarrier_wait(ring.turn(group), turn);  // a stage is awaited when it has been filled for the tiles before\n"
 RACE = "races at shared memory, byte 0 with thread 0 "
 
 # Each mutation replaces the first text by the second. The error contains the third, or C is wrong if that is empty.
@@ -50,7 +51,7 @@ MUTATIONS = {
         "",
         "phase 0 has all its arrivals, and no thread has waited for it",
     ),
-    "one_warp_too_few_empties_a_stage": ("WARPGROUP / 32);", "WARPGROUP / 32 - 1);", "tensor copy of"),
+    "one_warp_too_few_empties_a_stage": ("empty(), WARPGROUP / 32);", "empty(), WARPGROUP / 32 - 1);", "tensor copy of"),
     "arrival_before_the_products": (WAIT + ARRIVAL, ARRIVAL + WAIT, RACE),
     "one_product_too_few_is_awaited": (WAIT, WAIT.replace("1", "2"), RACE),
     "no_last_arrival": (LAST_ARRIVAL, "", "never completes"),
@@ -81,7 +82,12 @@ MUTATIONS = {
     "too_many_registers": ("MULTIPLYING_REGISTERS = 232", "MULTIPLYING_REGISTERS = 240", "takes 66560 registers"),
     "odd_registers": ("LOADING_REGISTERS = 40", "LOADING_REGISTERS = 44", "setmaxnreg.dec from 168 to 44 registers"),
     "no_permutation": ("(vector ^ to % PATTERN_ROWS)", "vector", ""),
-    "wrong_rows": ("(group * P::BLOCKS + i) * ROWS, column", "(i * MULTIPLYING + group + 1) * ROWS, column", ""),
+    "no_turns": (TURN, "", "wgmma operand"),
+    "nobody_is_first": ("turn = group ^ 1;", "turn = group;", ""),
+    "the_same_turn": ("mbarrier_arrive(ring.turn(group ^ 1));", "mbarrier_arrive(ring.turn(group));", ""),
+    "no_skipped_stages": ("        ring.skip((given.k + P::TILE_K - 1) / P::TILE_K);\n", "", ""),
+    "no_skipped_rounds": ("        parity ^= stage / P::STAGES % 2;\n", "", ""),
+    "wrong_rows": ("tile.row + i * ROWS, column", "tile.row + (i + 1) * ROWS, column", ""),
 }  # fmt: skip
 
 
@@ -222,6 +228,7 @@ def test_the_kernels_have_all_types_layouts_and_tiles() -> None:
     (2, (264, 136, 40), {"alpha": 0.5, "beta": 2.0}),
     (3, (136, 264, 72), {"alpha": 2.0, "beta": -1.0}),
     (4, (136, 40, 36), {"batch": 2}),
+    (4, (264, 264, 8 * 32 + 8), {}),  # nine tiles of two blocks, each of more stages than the ring has
 ], ids=str)  # fmt: skip
 def test_products(module: EmulatedModule, number: int, sizes: tuple[int, int, int], options: dict[str, Any]) -> None:
     Product(KERNELS[number], sizes, **options).check(module, number)

@@ -12,25 +12,21 @@ from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, DType
 
 HEADER, TARGET = "matmul/tensor_matmul.cuh", "sm_90a"
 THREADS = 384  # one warpgroup that loads and two that multiply
-WARPS = (8, 1)  # that multiply, along M and N
+WARPS = (4, 1)  # that multiply a tile, along M and N
 REGISTERS = 168  # that a thread starts with
 ROW_BYTES = 128  # of a stage
-STEP_US = {
-    (128, 256): 0.75,
-    (256, 128): 0.76,
-    (128, 192): 0.58,
-    (128, 128): 0.42,
-}  # of a tile and 128 bytes of K, on an H100
-START_US = 1.5  # of a tile: its first loads, and its stores
+STEP_US = {(128, 128): 0.4, (192, 128): 0.6, (128, 192): 0.6}  # of a tile and 128 bytes of K, on an H100
+_STORE_US = 2.1 / (128 * 128)  # of an element of C
 _ALIGNMENT, _BARRIER_BYTES = 1024, 8
 GROUP_ROWS = 1024  # of C that consecutive blocks share
 ROWS = 64  # of C, that a warpgroup stores at a time
 _CHUNK_BYTES = ROWS * ROW_BYTES
 _CHUNKS = 2 * 2  # of two warpgroups
+_FIXED_BYTES = _CHUNKS * _CHUNK_BYTES + _ALIGNMENT + 2 * _BARRIER_BYTES
 
 
 def best_tile(m: int, n: int, k_bytes: int, batch: int, multiprocessors: int) -> tuple[int, int]:
-    """The tile with the least estimated time of all blocks.
+    """The tile with the least estimated time.
 
     Args:
         k_bytes: Bytes of K in a row of A.
@@ -38,7 +34,8 @@ def best_tile(m: int, n: int, k_bytes: int, batch: int, multiprocessors: int) ->
 
     def cost_us(tile: tuple[int, int]) -> float:
         tiles = batch * -(-m // tile[0]) * -(-n // tile[1])
-        return -(-tiles // multiprocessors) * (START_US + -(-k_bytes // ROW_BYTES) * STEP_US[tile])
+        products_us = -(-k_bytes // ROW_BYTES) * STEP_US[tile]  # of a tile, while the one before is stored
+        return -(-tiles // multiprocessors) * max(products_us, tile[0] * tile[1] * _STORE_US)
 
     return min(STEP_US, key=cost_us)
 
@@ -73,14 +70,16 @@ class TensorKernel:
     @property
     def stages(self) -> int:
         """The stages that fit beside the memory from which C is stored."""
-        free = multiprocessor(WGMMA_ARCH).block_shared_bytes - _CHUNKS * _CHUNK_BYTES - _ALIGNMENT
-        return free // ((self.tile_m + self.tile_n) * ROW_BYTES + 2 * _BARRIER_BYTES)
+        return (multiprocessor(WGMMA_ARCH).block_shared_bytes - _FIXED_BYTES) // self._stage_bytes
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        stage_bytes = (self.tile_m + self.tile_n) * ROW_BYTES + 2 * _BARRIER_BYTES
-        return self.stages * stage_bytes + _CHUNKS * _CHUNK_BYTES + _ALIGNMENT
+        return self.stages * self._stage_bytes + _FIXED_BYTES
+
+    @property
+    def _stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * ROW_BYTES + 2 * _BARRIER_BYTES
 
     def group(self, m: int) -> int:
         """Rows of tiles that consecutive blocks compute column by column, so that the L2 cache serves their loads."""
@@ -102,7 +101,7 @@ class TensorKernel:
         maps = ", ".join(f"const __grid_constant__ wt_matmul::TensorMap {name}" for name in "abc")
         return (
             f'#include "{HEADER}"\n'
-            f"using P = wt_matmul::Config<{types}, {sizes}, {flags}>;\n"
+            f"using P = wt_matmul::Config<{types}, void, {sizes}, {flags}>;\n"
             'extern "C" __global__ void __launch_bounds__(wt_matmul::THREADS, 1)\n'
             f"{self.name}({maps}, const __grid_constant__ wt_matmul::Arguments given)\n"
             "{\n    wt_matmul::matmul<P>(a, b, c, given);\n}\n"
