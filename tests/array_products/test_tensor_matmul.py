@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +14,17 @@ import pytest
 import warp as wp
 
 import warp_tiles
+from warp_tiles import settings
 from warp_tiles.array_products import tensor_matmul
 from warp_tiles.array_products.call import Bias, MatmulCall, View, contiguous
+from warp_tiles.array_products.kernels import function_kernel
 from warp_tiles.array_products.tensor_matmul import TensorMap, TensorMatmul
+from warp_tiles.build.engine import Engine
+from warp_tiles.build.kernels import cubin_of
+from warp_tiles.errors import PlanError
 from warp_tiles.gemm.matmul import answer_of
 from warp_tiles.gemm.matmul_question import MatmulConfig
+from warp_tiles.gemm.tensor_kernel import TILE_OF_FUNCTIONS, TensorKernel
 from warp_tiles.util.warn import WarnedTexts
 
 A, B, C = 1 << 20, 2 << 20, 3 << 20
@@ -75,7 +83,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     found = Kernel()
-    monkeypatch.setattr(tensor_matmul, "native_kernel", lambda kernel, alias: found)
+    monkeypatch.setattr(tensor_matmul, "native_kernel", lambda kernel, alias, function: found)
     return found
 
 
@@ -153,6 +161,38 @@ def test_a_setting_or_a_changed_loop_makes_it_outdated(product: TensorMatmul, lo
     assert product.is_current()
     with warp_tiles.override(async_copies=False):
         assert not product.is_current()
+
+
+@wp.func
+def softplus(x: float):
+    return wp.log(1.0 + wp.exp(x))
+
+
+@pytest.mark.usefixtures("toolchain")
+@pytest.mark.parametrize("function", [softplus, wp.tanh], ids=["of the user", "of Warp"])
+def test_a_kernel_contains_the_code_of_its_function(function: Any, tmp_path: Path) -> None:
+    found, definition = tensor_matmul._function_source(function)
+    assert found == tensor_matmul._function_source(function)[0]
+    assert f"{function.key}(" in found.code
+    kernel = TensorKernel("float16", "float16", *TILE_OF_FUNCTIONS, has_function=True)
+    with settings.override(cache_dir=tmp_path):
+        engine = Engine()
+        try:
+            code = cubin_of(engine, kernel, settings.current(), found)
+            assert kernel.name.encode() in code
+            assert cubin_of(engine, kernel, replace(settings.current(), policy="locked"), found) == code
+        finally:
+            engine.close()
+    assert definition.is_current()
+    function_kernel(function)[0].module.mark_modified()
+    assert not definition.is_current()
+
+
+def test_functions_that_are_left_to_warp(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wp.config, "mode", "debug")
+    function_kernel(softplus)[0].module.mark_modified()
+    with pytest.raises(PlanError, match="left to Warp's compiler: debug builds name files of this machine"):
+        tensor_matmul._function_source(softplus)
 
 
 @pytest.mark.parametrize(("view", "sizes", "strides"), [

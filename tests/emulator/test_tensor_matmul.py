@@ -19,7 +19,7 @@ from tests.emulator.tiles import from_bytes, rounded, to_bytes
 from warp_tiles.array_products.tensor_matmul import _Arguments
 from warp_tiles.compile.sources import flatten, kernels_folder
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType
-from warp_tiles.gemm.tensor_kernel import HEADER, ROW_BYTES, ROWS, STEP_US, THREADS, TensorKernel
+from warp_tiles.gemm.tensor_kernel import HEADER, ROW_BYTES, ROWS, STEP_US, THREADS, TILE_OF_FUNCTIONS, TensorKernel
 
 BLOCKS = 2
 KERNELS = (
@@ -28,7 +28,9 @@ KERNELS = (
     TensorKernel("float16", "float16", 192, 128, True, False, True, "float32"),
     TensorKernel("float16", "float32", 128, 128, False, True, True),
     TensorKernel("float32", "float32", 128, 128),
+    TensorKernel("float16", "float32", *TILE_OF_FUNCTIONS, bias="float16", has_function=True),
 )
+FUNCTION = ("tripled", "__device__ float tripled(float x) { return 3.0f * x; }")  # its name and code
 SMALL = TensorKernel("float16", "float32", 64, 64)
 STAGES = 3  # of the mutated kernel, so that few products fill its ring
 WAIT = "            wgmma_wait<1>();  // until the products of the stage before are complete\n"
@@ -41,7 +43,7 @@ LAST_WAIT = "        wgmma_wait<0>();\n"
 WRITTEN = (
     "#pragma unroll\n        for (int i = 0; i < P::BLOCKS; ++i)\n            wgmma_has_written(accumulators[i]);\n"
 )
-TURN = "        mbarrier_wait(ring.turn(group), turn);  // a stage is awaited when it has been filled for the tiles before\n"
+TURN = "        mbarrier_wait(ring.turn(group), turn);"
 RACE = "races at shared memory, byte 0 with thread 0 "
 
 # Each mutation replaces the first text by the second. The error contains the third, or C is wrong if that is empty.
@@ -51,7 +53,7 @@ MUTATIONS = {
         "",
         "phase 0 has all its arrivals, and no thread has waited for it",
     ),
-    "one_warp_too_few_empties_a_stage": ("empty(), WARPGROUP / 32);", "empty(), WARPGROUP / 32 - 1);", "tensor copy of"),
+    "one_warp_too_few_empties_a_stage": ("empty(), WARPGROUP / 32)", "empty(), WARPGROUP / 32 - 1)", "tensor copy of"),
     "arrival_before_the_products": (WAIT + ARRIVAL, ARRIVAL + WAIT, RACE),
     "one_product_too_few_is_awaited": (WAIT, WAIT.replace("1", "2"), RACE),
     "no_last_arrival": (LAST_ARRIVAL, "", "never completes"),
@@ -103,7 +105,9 @@ def one_unit(folder: Path, kernels: Sequence[TensorKernel], texts: Sequence[str]
     for number, (kernel, text) in enumerate(zip(kernels, texts)):
         header, space = f"matmul/kernel_{number}.cuh", f"wt_matmul_{number}"
         (folder / header).write_text(re.sub(r"\bwt_matmul\b", space, text), "utf-8")
-        source = kernel.source.replace(HEADER, header).replace("wt_matmul", space)
+        source = (
+            kernel.source(*FUNCTION if kernel.has_function else ()).replace(HEADER, header).replace("wt_matmul", space)
+        )
         source = source.replace(kernel.name, f"kernel_{number}").replace(
             f", {kernel.stages}, ", f", {stages or kernel.stages}, "
         )
@@ -176,6 +180,8 @@ class Product:
             self.given.bias, self.given.bias_step = self.memory.add("bias", stored(np.repeat(bias, 2), kernel.bias)), 2
         if factor is not None:
             self.given.factor = self.memory.add("factor", np.float32([factor]))
+        if kernel.has_function:
+            self.expected *= 3
 
     def _map(self, name: str, values: Values, dtype: DType, box: tuple[int, int]) -> bytes:
         """Adds an array to the memory. Returns its map."""
@@ -228,6 +234,7 @@ def test_the_kernels_have_all_types_layouts_and_tiles() -> None:
     (2, (264, 136, 40), {"alpha": 0.5, "beta": 2.0}),
     (3, (136, 264, 72), {"alpha": 2.0, "beta": -1.0}),
     (4, (136, 40, 36), {"batch": 2}),
+    (5, (136, 40, 72), {"alpha": 0.5}),
     (4, (264, 264, 8 * 32 + 8), {}),  # nine tiles of two blocks, each of more stages than the ring has
 ], ids=str)  # fmt: skip
 def test_products(module: EmulatedModule, number: int, sizes: tuple[int, int, int], options: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from warp_tiles.errors import LockedError
 from warp_tiles.gemm.hardware import multiprocessor
 from warp_tiles.gemm.matmul import answer_of, choose_matmul, kernel_of
 from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
-from warp_tiles.gemm.tensor_kernel import HEADER, STEP_US, THREADS, TensorKernel, best_tile
+from warp_tiles.gemm.tensor_kernel import HEADER, STEP_US, THREADS, TILE_OF_FUNCTIONS, TensorKernel, best_tile
 
 HALF = MatmulProblem(4096, 4096, 4096, 1, "float16", "float16", "float16")
 TF32 = MatmulProblem(4096, 4096, 4096, tf32=True, b_transposed=True)
@@ -46,7 +46,6 @@ def test_large_products_have_it(problem: MatmulProblem) -> None:
     ({"k": 0}, 90, "nothing to multiply"),
     ({"summed": True}, 90, "neither the products of a batch"),
     ({"split_operand": "a"}, 90, "operands in two parts"),
-    ({"has_function": True}, 90, "functions of the user"),
     ({"a_alignment": 8}, 90, "multiples of 16 bytes"),
     ({"b_alignment": 0}, 90, "multiples of 16 bytes"),
     ({"c_alignment": 2}, 90, "multiples of 16 bytes"),
@@ -67,13 +66,22 @@ def test_small_tiles_slices_and_settings_keep_the_loop() -> None:
 
 
 @pytest.mark.parametrize(("sizes", "tile"), [
-    ((4096, 4096), (128, 256)),  # 512 tiles
-    ((1536, 1536), (128, 192)),  # 96 tiles, and not 72
-    ((3072, 3072), (128, 192)),  # 384 tiles, a little less than three for each multiprocessor
+    ((4096, 4096), (128, 128)),  # 1024 tiles, a little less than eight for each multiprocessor
+    ((8192, 8192), (192, 128)),
+    ((3072, 3072), (192, 128)),  # 384 tiles, a little less than three for each multiprocessor
+    ((2048, 2048), (128, 128)),
     ((8192, 256), (128, 128)),
 ], ids=str)  # fmt: skip
 def test_the_tile_with_the_fewest_idle_multiprocessors(sizes: tuple[int, int], tile: tuple[int, int]) -> None:
     assert best_tile(*sizes, 2 * 4096, 1, MULTIPROCESSORS) == tile
+    assert best_tile(*sizes, 2 * 4096, 1, MULTIPROCESSORS, has_function=True) == TILE_OF_FUNCTIONS
+
+
+def test_products_with_a_function_have_it() -> None:
+    kernel = kernel_of(replace(HALF, m=8192, n=8192, has_function=True), LARGE, 90, MULTIPROCESSORS)
+    assert isinstance(kernel, TensorKernel)
+    assert kernel.has_function
+    assert (kernel.tile_m, kernel.tile_n) == TILE_OF_FUNCTIONS
 
 
 @pytest.mark.parametrize("tile", STEP_US, ids=str)
@@ -81,7 +89,7 @@ def test_the_tile_with_the_fewest_idle_multiprocessors(sizes: tuple[int, int], t
 def test_stages_fit_and_are_as_the_device_code_lays_them_out(a: Any, tile: tuple[int, int]) -> None:
     kernel = TensorKernel(a, a, *tile)
     stage_bytes = sum(tile) * 128
-    assert kernel.shared_bytes == kernel.stages * (stage_bytes + 16) + 2 * 2 * 64 * 128 + 1024
+    assert kernel.shared_bytes == kernel.stages * (stage_bytes + 16) + 2 * 2 * 64 * 128 + 1024 + 16
     assert kernel.shared_bytes <= multiprocessor(90).block_shared_bytes < kernel.shared_bytes + stage_bytes
     assert kernel.stages >= 4
     text = (kernels_folder() / HEADER).read_text("utf-8")
@@ -91,22 +99,25 @@ def test_stages_fit_and_are_as_the_device_code_lays_them_out(a: Any, tile: tuple
 
 
 def test_equal_constants_give_equal_sources_and_others_do_not() -> None:
-    kernel = TensorKernel("float16", "float32", 128, 256, True, False, True, "float16")
-    assert kernel.name == "matmul_float16_float32_mk_128x256_c_float16"
-    assert "Config<wt::f16, wt::f32, wt::f16, 128, 256, 4, true, false, true>" in kernel.source
+    kernel = TensorKernel("float16", "float32", 128, 192, True, False, True, "float16")
+    assert kernel.name == "matmul_float16_float32_mk_128x192_c_float16"
+    assert "Config<wt::f16, wt::f32, wt::f16, void, 128, 192, 4, true, false, true>" in kernel.source()
     changes: list[dict[str, Any]] = [
-        {"a": "bfloat16"}, {"out": "float16"}, {"tile_m": 256}, {"tile_n": 128}, {"a_along_m": False},
+        {"a": "bfloat16"}, {"out": "float16"}, {"tile_m": 192}, {"tile_n": 128}, {"a_along_m": False},
         {"b_along_n": True}, {"has_beta": False}, {"bias": None}, {"bias": "float32"},
     ]  # fmt: skip
     others = [replace(kernel, **change) for change in changes]
-    assert len({one.source for one in (kernel, *others)}) == len({one.name for one in (kernel, *others)}) == 10
+    assert len({one.source() for one in (kernel, *others)}) == len({one.name for one in (kernel, *others)}) == 10
+    called = replace(kernel, has_function=True)
+    assert called.name not in {one.name for one in (kernel, *others)}
+    assert "wt::f16, Function, 128" in called.source("gelu", "float gelu(float);")
 
 
 @pytest.mark.usefixtures("toolchain")
 @pytest.mark.parametrize("kernel", [
-    TensorKernel("float16", "float16", 128, 256, False, True),
+    TensorKernel("float16", "float16", 128, 128, False, True),
     TensorKernel("bfloat16", "float32", 128, 192, True, False, True, "bfloat16"),
-    TensorKernel("float32", "float32", 256, 128, False, False, False, "float32"),
+    TensorKernel("float32", "float32", 192, 128, False, False, False, "float32"),
 ], ids=lambda kernel: kernel.name)  # fmt: skip
 def test_it_is_built_once_and_kept(kernel: TensorKernel, tmp_path: Path) -> None:
     with settings.override(cache_dir=tmp_path):

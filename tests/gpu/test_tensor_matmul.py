@@ -15,10 +15,11 @@ from tests.array_products.cases import CPU, LAYOUTS, integers, on, values_of
 from warp_tiles.array_products.arguments import checked
 from warp_tiles.array_products.prepared import answered, prepare, prepared
 from warp_tiles.array_products.tensor_matmul import TensorMatmul
+from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.hardware import has_wgmma
 from warp_tiles.gemm.matmul import kernel_of
 from warp_tiles.gemm.matmul_question import MatmulConfig
-from warp_tiles.gemm.tensor_kernel import STEP_US, TensorKernel
+from warp_tiles.gemm.tensor_kernel import STEP_US, TILE_OF_FUNCTIONS, TensorKernel
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu", "enabled")]
 TILES = tuple(STEP_US)
@@ -168,12 +169,58 @@ def test_graphs_and_streams(gpu: str) -> None:
         assert np.array_equal(result.numpy(), 2 * (a @ b))
 
 
-def test_a_function_of_the_user_gets_a_loop(gpu: str) -> None:
-    a, b = integers(1, 4096, 256, most=1), integers(2, 256, 4096, most=1)
-    x, y = on(a, wp.float16, gpu), on(b, wp.float16, gpu)
-    assert np.array_equal(values_of(warp_tiles.matmul(x, y, epilogue=wp.abs)), np.abs(a @ b))
-    call = checked(x, y, None, epilogue=wp.abs).call
-    assert "no functions of the user" in prepared(call, wp.get_device(gpu)).answer.reason
+@wp.func
+def folded(x: float):
+    if x > 3.0:
+        return 6.0 - x
+    return wp.abs(x)
+
+
+@wp.func
+def gelu(x: float):
+    return 0.5 * x * (1.0 + wp.erf(x * 0.70710678))
+
+
+@wp.func
+def doubled_type(x: float):
+    return wp.float64(x)
+
+
+@pytest.mark.parametrize("beta", [0.0, 2.0])
+def test_functions_of_the_user(beta: float, gpu: str) -> None:
+    a, b, c = integers(1, 300, 200, most=1), integers(2, 200, 520, most=1), integers(3, 300, 520)
+    bias = integers(4, 520)
+    x, y, vector = on(a, wp.float16, gpu), on(b, wp.float16, gpu), on(bias, wp.float32, gpu)
+    sums = 0.5 * (a @ b) + beta * c + bias
+    for function, expected in ((folded, np.where(sums > 3, 6 - sums, np.abs(sums))), (wp.abs, np.abs(sums))):
+        for out_type in (wp.float16, wp.float32):
+            out = on(c, out_type, gpu)
+            by_kernel(x, y, out, TILE_OF_FUNCTIONS, bias=vector, alpha=0.5, beta=beta, epilogue=function)
+            assert np.array_equal(values_of(out), expected), (function.key, out_type)
+
+
+def test_a_function_in_the_kernel_and_in_a_loop(gpu: str) -> None:
+    x, y = (on(integers(seed, 4096, 4096, most=1), wp.float16, gpu, requires_grad=True) for seed in (1, 2))
+    with wp.Tape() as tape:
+        out = warp_tiles.matmul(x, y, alpha=1 / 64, epilogue=gelu)
+    found = prepared(checked(x, y, out, alpha=1 / 64, epilogue=gelu).call, out.device)
+    assert isinstance(found, TensorMatmul)
+    assert found.answer.kernel.has_function
+    tape.backward(grads={out: on(integers(3, 4096, 4096, most=1), wp.float16, gpu)})
+    gradients = x.grad.numpy(), y.grad.numpy()
+    tape.zero()
+    with warp_tiles.override(async_copies=False), wp.Tape() as other:
+        expected = warp_tiles.matmul(x, y, alpha=1 / 64, epilogue=gelu)
+    other.backward(grads={expected: on(integers(3, 4096, 4096, most=1), wp.float16, gpu)})
+    assert np.abs(values_of(out) - values_of(expected)).max() < 2e-3  # of at most 4: one rounding
+    for one, array in zip(gradients, (x, y)):
+        assert np.abs(one.astype(float) - values_of(array.grad)).max() < 2e-3 * np.abs(one).max()
+
+
+def test_a_function_of_another_type_is_an_error(gpu: str) -> None:
+    x, y = (on(integers(seed, 4096, 4096, most=1), wp.float16, gpu) for seed in (1, 2))
+    with pytest.raises(MatmulError, match=r"the kernel with epilogue .*doubled_type cannot be built"):
+        warp_tiles.matmul(x, y, epilogue=doubled_type)
 
 
 def test_the_cpu_has_no_kernel() -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from warp_tiles._warp.modules import name_of
+import warp
+
+from warp_tiles._warp.internals import find
+from warp_tiles._warp.modules import hash_outdated, loading, module_builder, name_of
 from warp_tiles._warp.recorder import Recorder
 from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.codegen.adjoints import lost_results
@@ -15,6 +19,8 @@ from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.codegen.operations import INDEXED, Effect
 from warp_tiles.codegen.prelude import PLACEHOLDER
 from warp_tiles.codegen.trace import ModuleTrace, without_unread_assignments
+from warp_tiles.compile.module import KNOWN_KEYWORDS, ModuleSource, reason_left_to_warp, reason_without_key
+from warp_tiles.errors import PlanError
 from warp_tiles.gemm.problem import Role
 from warp_tiles.plan.planning import FunctionUse, KernelMemory, ModulePlan, Session, resolve
 
@@ -118,6 +124,31 @@ def _refuse_lost_gradients(session: Session, trace: ModuleTrace) -> None:
         site = session.sites[index]
         variants = {Role.FORWARD: site.variants[Role.FORWARD]}
         session.sites[index] = replace(site, variants=variants, no_gradient=reason, own_adjoint=False)
+
+
+def module_source(kernel: Any, arch: int, arch_suffix: str, block_dim: int) -> tuple[ModuleSource, str]:
+    """Generates the code of a kernel's module without products and solvers. Nothing is built.
+
+    Returns:
+        What its compiler gets besides its code, and the code.
+
+    Raises:
+        PlanError: No cache key covers the result of its compiler.
+        Exception: Any error of Warp's code generator.
+    """
+    module = kernel.module
+    with loading(module), find("codegen._codegen_lock"):
+        hash_outdated(module)
+        module.get_module_hash(block_dim)
+        options = module.resolve_options(warp.config, block_dim=block_dim) | {"output_arch": arch}
+        builder = module_builder(module, options, module.hashers[block_dim])
+        code = str(builder.codegen("cuda"))
+    keywords = {name: options[name] for name in KNOWN_KEYWORDS if options.get(name) is not None}
+    native_dir = str(Path(find("build.warp_home")) / "native")
+    source = ModuleSource(f"{module.name}.cu", arch, "cubin", native_dir, keywords, arch_suffix)
+    if reason := reason_left_to_warp(options) or reason_without_key(source, code):
+        raise PlanError(f"kernel {kernel.key} is left to Warp's compiler: {reason}")
+    return source, code
 
 
 def reachable_functions(builder: Any) -> list[tuple[Any, dict[int, Any]]]:

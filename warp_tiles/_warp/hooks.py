@@ -52,6 +52,7 @@ from warp_tiles._warp.modules import (
     hash_all_after_enable,
     hash_all_again,
     hash_outdated,
+    module_builder,
     outdated,
     require_target,
     user_modules,
@@ -100,12 +101,6 @@ def _served_builtins(options: Any, resolved: Settings) -> set[str]:
     names = {GEMM_OPTION: {MATMUL}, SOLVER_OPTION: set(SOLVERS)}
     is_own = resolved.mathdx_opt_out == "own"
     return set().union(*(found for option, found in names.items() if is_own or options.get(option) is not False))
-
-
-def _module_builder(module: Any, options: Any, hasher: Any, target: str = "cuda") -> Any:
-    made = find("context.ModuleBuilder")
-    extra = {"target": target} if "target" in inspect.signature(made).parameters else {}
-    return made(module, options, hasher=hasher, **extra)
 
 
 def _record(name: str, original: Any, adjoint: Any, *args: Any, **named: Any) -> Any:
@@ -355,7 +350,7 @@ class Hooks:
 
         hasher.warp_tiles_settings, hasher.warp_tiles_has_calls = Settings(), True
         with this_thread(planning=True):
-            builder = _module_builder(module, options, hasher)
+            builder = module_builder(module, options, hasher)
             state = self.sites.state(builder)
             original = find("context.ModuleBuilder").codegen.__wrapped__
             return finish_module(builder, state, self._source(original, builder, "cuda", state))[0]
@@ -475,7 +470,7 @@ class Hooks:
             options = module.resolve_options(warp.config, block_dim=threads) | {"output_arch": arch}
             target = "cpu" if arch is None else "cuda"
             # with the module's own hasher the kernels have the same names as in the loaded module
-            builder = _module_builder(module, options, hasher, target)
+            builder = module_builder(module, options, hasher, target)
             builder.codegen(target)
         state = self.sites.existing_state(builder)
         return state.build.plan if state is not None and state.build is not None else None

@@ -157,6 +157,13 @@ def copied_kernel(kernel: Any, name: str, options: Mapping[str, Any]) -> Any:
     )
 
 
+def module_builder(module: Any, options: Any, hasher: Any, target: str = "cuda") -> Any:
+    """Returns Warp's generator of a module's code."""
+    made = find("context.ModuleBuilder")
+    extra = {"target": target} if "target" in inspect.signature(made).parameters else {}
+    return made(module, options, hasher=hasher, **extra)
+
+
 def name_of(kernel: Any) -> str:
     """The kernel's key, and in brackets what stands for ``Any`` in an instance of a generic kernel."""
     generic = getattr(kernel, "generic_parent", None)

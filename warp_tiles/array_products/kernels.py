@@ -304,6 +304,24 @@ def finish_function(epilogue: Epilogue) -> Any:
 
 
 @functools.cache
+def function_kernel(function: Any) -> tuple[Any, str]:
+    """A kernel that calls a function of one float32, and the function's name in C++. It is only generated."""
+
+    def element(x: float):
+        return function(x)
+
+    element.__qualname__ += f"_{function.key}"
+    element = wp.func(element)
+
+    @forward_kernel
+    def call(values: wp.array(dtype=float)):
+        i = wp.tid()
+        values[i] = element(values[i])
+
+    return call, element.native_func
+
+
+@functools.cache
 def tile_kernel(key: TileKernel) -> Any:
     """A kernel of numbers, ``slice_depth``, those of :func:`raster_arguments`, ``alpha`` and
     ``beta``, and of arrays: ``A, B, C, Bias, Factor, Sums, Arrived``. Most kernels read only the first arrays, so they

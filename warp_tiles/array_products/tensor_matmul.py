@@ -6,21 +6,27 @@ import ctypes
 import threading
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import warp as wp
 
 from warp_tiles._warp import installed, modules
-from warp_tiles._warp.launch import NativeKernel, is_saving_capture
+from warp_tiles._warp.launch import Definition, NativeKernel, is_saving_capture
 from warp_tiles.array_products.call import MatmulCall, View
+from warp_tiles.array_products.kernels import function_kernel
+from warp_tiles.gemm.hardware import WGMMA_ARCH
 from warp_tiles.gemm.matmul_question import ALIGNED, MatmulAnswer
 from warp_tiles.gemm.problem import DTYPE_BYTES
-from warp_tiles.gemm.tensor_kernel import ROW_BYTES, ROWS, THREADS, TensorKernel
+from warp_tiles.gemm.tensor_kernel import ARCH_SUFFIX, ROW_BYTES, ROWS, THREADS, TensorKernel
 from warp_tiles.settings import current
 from warp_tiles.util.warn import WarnedTexts, warn
 
+if TYPE_CHECKING:
+    from warp_tiles.build.kernels import FunctionSource
+
 _MOST_MAPS = 64  # of the arrays of one product
 _MAP_ALIGNMENT = 64
+_FUNCTION_THREADS = 256  # of the kernel for which a function is generated; it is not launched
 # enumerators of the driver: CU_TENSOR_MAP_DATA_TYPE, then no interleaving, swizzling of 128 bytes, fetches of 128 bytes
 # into the L2 cache, and zeros outside of the tensor
 _TYPES: dict[str, int] = {"float16": 6, "float32": 7, "bfloat16": 9}
@@ -60,7 +66,11 @@ class TensorMatmul:
         self.answer = answer
         self.device = device
         self.is_swapped = is_swapped
-        self._kernel, self._native = answer.kernel, native_kernel(answer.kernel, device.alias)
+        function: FunctionSource | None = None
+        self._definition: Definition | None = None
+        if call.epilogue is not None:
+            function, self._definition = _function_source(call.epilogue)
+        self._kernel, self._native = answer.kernel, native_kernel(answer.kernel, device.alias, function)
         self._make_loop = loop
         self._loop: Any = None
         self._settings_generation = modules.settings_generation
@@ -71,8 +81,8 @@ class TensorMatmul:
         self._blocks = min(tiles, device.sm_count)  # each computes several tiles
 
     def is_current(self) -> bool:
-        """True, unless settings that count have changed, or the module of a loop that was needed."""
-        is_kept = self._loop is None or self._loop.is_current()
+        """True, unless settings that count have changed, or the module of its function or of a loop that was needed."""
+        is_kept = all(one is None or one.is_current() for one in (self._loop, self._definition))
         return bool(is_kept and modules.settings_generation == self._settings_generation)
 
     def run(
@@ -123,8 +133,22 @@ def warn_of_loop(answer: MatmulAnswer, reason: object) -> None:
     warn(f"a loop computes {answer.problem.describe()}: {reason}", _said)
 
 
+def _function_source(function: Any) -> tuple[FunctionSource, Definition]:
+    """The generated code of a function of one float32, and the kernel that it was generated for.
+
+    Raises:
+        Exception: See :func:`warp_tiles._warp.generation.module_source`.
+    """
+    from warp_tiles._warp.generation import module_source
+    from warp_tiles.build.kernels import FunctionSource
+
+    kernel, name = function_kernel(function)
+    module, code = module_source(kernel, WGMMA_ARCH, ARCH_SUFFIX, _FUNCTION_THREADS)
+    return FunctionSource(name, code, module), Definition(kernel, _FUNCTION_THREADS, is_named=False)
+
+
 @lru_cache(maxsize=256)
-def native_kernel(kernel: TensorKernel, alias: str) -> NativeKernel:
+def native_kernel(kernel: TensorKernel, alias: str, function: FunctionSource | None = None) -> NativeKernel:
     """The kernel on the device with an alias, where it is built and loaded once.
 
     Raises:
@@ -134,7 +158,7 @@ def native_kernel(kernel: TensorKernel, alias: str) -> NativeKernel:
 
     hooks = installed()
     assert hooks is not None  # else the answer has no kernel
-    code = cubin_of(hooks.engine, kernel, current())
+    code = cubin_of(hooks.engine, kernel, current(), function)
     return NativeKernel(wp.get_device(alias), code, kernel.name, THREADS, kernel.shared_bytes)
 
 

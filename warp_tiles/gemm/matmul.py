@@ -216,14 +216,13 @@ def kernel_of(
         return "there is nothing to multiply"
     if p.summed or p.split_operand:
         return "it adds neither the products of a batch nor operands in two parts"
-    if p.has_function:
-        return "it has no functions of the user"
     if min(p.a_alignment, p.b_alignment, p.c_alignment) < ALIGNED:
         return "the rows of its arrays have to begin at multiples of 16 bytes"
     if config.split_k > 1 or config.tile_m * config.tile_n < _KERNEL_TILE:
         return "small tiles or slices of K are faster"
-    tile = best_tile(p.m, p.n, p.k * DTYPE_BYTES[p.a], p.batch, multiprocessors)
-    return TensorKernel(p.a, p.out, *tile, p.a_transposed, not p.b_transposed, p.has_beta, p.bias)
+    k_bytes = p.k * DTYPE_BYTES[p.a]
+    tile = best_tile(p.m, p.n, k_bytes, p.batch, multiprocessors, has_function=p.has_function)
+    return TensorKernel(p.a, p.out, *tile, p.a_transposed, not p.b_transposed, p.has_beta, p.bias, p.has_function)
 
 
 def loop_of(

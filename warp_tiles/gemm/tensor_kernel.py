@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from warp_tiles.gemm.hardware import WGMMA_ARCH, multiprocessor
 from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, DType
 
-HEADER, TARGET = "matmul/tensor_matmul.cuh", "sm_90a"
+HEADER, ARCH_SUFFIX = "matmul/tensor_matmul.cuh", "a"
+TARGET = f"sm_{WGMMA_ARCH}{ARCH_SUFFIX}"
 THREADS = 384  # one warpgroup that loads and two that multiply
 WARPS = (4, 1)  # that multiply a tile, along M and N
 REGISTERS = 168  # that a thread starts with
 ROW_BYTES = 128  # of a stage
 STEP_US = {(128, 128): 0.4, (192, 128): 0.6, (128, 192): 0.6}  # of a tile and 128 bytes of K, on an H100
+TILE_OF_FUNCTIONS = (128, 128)
 _STORE_US = 2.1 / (128 * 128)  # of an element of C
 _ALIGNMENT, _BARRIER_BYTES = 1024, 8
 GROUP_ROWS = 1024  # of C that consecutive blocks share
@@ -25,11 +27,14 @@ _CHUNKS = 2 * 2  # of two warpgroups
 _FIXED_BYTES = _CHUNKS * _CHUNK_BYTES + _ALIGNMENT + 2 * _BARRIER_BYTES
 
 
-def best_tile(m: int, n: int, k_bytes: int, batch: int, multiprocessors: int) -> tuple[int, int]:
+def best_tile(
+    m: int, n: int, k_bytes: int, batch: int, multiprocessors: int, *, has_function: bool = False
+) -> tuple[int, int]:
     """The tile with the least estimated time.
 
     Args:
         k_bytes: Bytes of K in a row of A.
+        has_function: True if a function needs the registers that larger tiles have for sums.
     """
 
     def cost_us(tile: tuple[int, int]) -> float:
@@ -37,7 +42,7 @@ def best_tile(m: int, n: int, k_bytes: int, batch: int, multiprocessors: int) ->
         products_us = -(-k_bytes // ROW_BYTES) * STEP_US[tile]  # of a tile, while the one before is stored
         return -(-tiles // multiprocessors) * max(products_us, tile[0] * tile[1] * _STORE_US)
 
-    return min(STEP_US, key=cost_us)
+    return TILE_OF_FUNCTIONS if has_function else min(STEP_US, key=cost_us)
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ class TensorKernel:
         a_along_m, b_along_n: True if the operand's elements are adjacent along M or N, else they are along K.
         has_beta: True if C is read.
         bias: Element type of the bias; None without one.
+        has_function: True if each element of C is the result of a function of the user, of one float32.
     """
 
     a: DType
@@ -61,6 +67,7 @@ class TensorKernel:
     b_along_n: bool = False
     has_beta: bool = False
     bias: DType | None = None
+    has_function: bool = False
 
     @property
     def tile_k(self) -> int:
@@ -89,19 +96,30 @@ class TensorKernel:
     def name(self) -> str:
         """The name of the kernel's function."""
         layouts = f"{'m' if self.a_along_m else 'k'}{'n' if self.b_along_n else 'k'}"
-        more = "_c" * self.has_beta + (f"_{self.bias}" if self.bias else "")
+        more = "_c" * self.has_beta + (f"_{self.bias}" if self.bias else "") + "_function" * self.has_function
         return f"matmul_{self.a}_{self.out}_{layouts}_{self.tile_m}x{self.tile_n}{more}"
 
-    @property
-    def source(self) -> str:
-        """The translation unit."""
+    def source(self, function: str = "", code: str = "") -> str:
+        """The translation unit.
+
+        Args:
+            function: The name in C++ of the user's function.
+            code: The code that defines the function. Its macros, e.g. ``int(x)``, must not affect the kernel's header.
+        """
+        assert self.has_function == bool(function)
         flags = ", ".join(str(flag).lower() for flag in (self.a_along_m, self.b_along_n, self.has_beta))
         types = ", ".join(f"wt::{DTYPES[one].code}" if one else "void" for one in (self.a, self.out, self.bias))
         sizes = f"{self.tile_m}, {self.tile_n}, {self.stages}"
+        declared, applied = "", "void"
+        if function:
+            declared = (
+                f"{code}\nstruct Function {{ static WT_DEVICE float of(float x) {{ return {function}(x); }} }};\n"
+            )
+            applied = "Function"
         maps = ", ".join(f"const __grid_constant__ wt_matmul::TensorMap {name}" for name in "abc")
         return (
             f'#include "{HEADER}"\n'
-            f"using P = wt_matmul::Config<{types}, void, {sizes}, {flags}>;\n"
+            f"{declared}using P = wt_matmul::Config<{types}, {applied}, {sizes}, {flags}>;\n"
             'extern "C" __global__ void __launch_bounds__(wt_matmul::THREADS, 1)\n'
             f"{self.name}({maps}, const __grid_constant__ wt_matmul::Arguments given)\n"
             "{\n    wt_matmul::matmul<P>(a, b, c, given);\n}\n"
