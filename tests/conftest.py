@@ -115,7 +115,6 @@ LONGEST_FIRST = (
     "tests/integration/test_prefetch.py",
     "tests/hardening/test_workers.py",
     "tests/integration/test_cli_policy.py",
-    "tests/cluster/test_tuning.py",
     "tests/integration/test_clients.py",
 )
 

@@ -1,1 +1,1 @@
-"""Builds and tuning on a cluster of Dask."""
+"""Builds on a cluster of Dask."""

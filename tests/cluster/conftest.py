@@ -20,19 +20,18 @@ distributed = pytest.importorskip("distributed", reason="distributed is not inst
 _numbers = count()
 
 
-def start_worker(address: str, buffer: int, folder: Path = REPOSITORY) -> subprocess.Popen[bytes]:
+def start_worker(address: str, folder: Path = REPOSITORY) -> subprocess.Popen[bytes]:
     """Start a worker of one thread, without a nanny that would start it again.
 
     Args:
         address: The scheduler.
-        stage buffer: A number that fakes on the worker read from ``TEST_SLOT``.
         folder: The folder that holds warp_tiles.
     """
     return subprocess.Popen(
         [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-nanny", "--no-dashboard",
          "--nthreads", "1", "--name", f"worker-{next(_numbers)}"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder), "TEST_SLOT": str(buffer)},
+        env={**os.environ, "PYTHONPATH": str(folder)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
@@ -43,17 +42,17 @@ class Workers:
 
     def __init__(self, client: Any) -> None:
         self.client = client
-        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.processes: list[subprocess.Popen[bytes]] = []
 
     def complete(self) -> None:
         """Replace those that were killed."""
-        for buffer in range(2):
-            if buffer not in self.processes or self.processes[buffer].poll() is not None:
-                self.processes[buffer] = start_worker(self.client.scheduler.address, buffer)
+        self.processes = [process for process in self.processes if process.poll() is None]
+        while len(self.processes) < 2:
+            self.processes.append(start_worker(self.client.scheduler.address))
         self.client.wait_for_workers(2, timeout=60)
 
     def close(self) -> None:
-        for process in self.processes.values():
+        for process in self.processes:
             process.kill()
             process.wait()
 

@@ -196,7 +196,7 @@ def foreign(workers: Any, tmp_path: Path) -> Iterator[str]:
     for changed in ("kernels/gemm/block_gemm.cuh", "warp_tiles/compile/compiler.py"):
         with open(folder / changed, "a", encoding="utf-8") as file:
             file.write("\n")
-    process = start_worker(workers.scheduler.address, 2, folder)
+    process = start_worker(workers.scheduler.address, folder)
     try:
         yield until(lambda: next(iter(set(workers.nthreads()) - known), ""), 60)
     finally:

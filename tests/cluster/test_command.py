@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tests.integration.commands import MAIN, command, json_of
+from tests.integration.commands import command, json_of
 from warp_tiles.build.executor import SAME_PACKAGES
 from warp_tiles.cli import commands
 from warp_tiles.cli.ahead import _warn_of_other_archs
@@ -139,19 +139,3 @@ def test_workers_that_differ_are_named_before_the_first_request(workers: Any, tm
         assert f"{address}: its NVRTC is " in caught.value.message
     assert "(SHA-256 eeeeeeeeeeee)" in caught.value.message
     assert caught.value.remedy == SAME_PACKAGES
-
-
-def test_tuning_needs_a_worker_with_a_gpu(workers: Any, tmp_path: Path) -> None:
-    (tmp_path / "main.py").write_text(MAIN)
-    words = ("tune", "--scheduler", workers.scheduler.address, tmp_path / "main.py", tmp_path)
-    done = command(*words, as_json=False, CUDA_VISIBLE_DEVICES="")
-    assert done.returncode == 2
-    assert "none of the 2 workers has one" in done.stderr
-    assert "CUDA_VISIBLE_DEVICES=0 dask worker" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_devices_of_this_machine_and_a_cluster_exclude_each_other(script: Path) -> None:
-    done = CliRunner().invoke(commands, ["tune", "--scheduler", "x", "--devices", "cuda:0", str(script)])
-    assert done.exit_code == 2
-    assert "--devices names GPUs of this machine" in done.output

@@ -12,20 +12,23 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import FORWARD_ONLY, gemm, gemm_loop, load
-from tests.tuning.place_fakes import H200, timing
+from tests.tuning.place_fakes import H200, Machine, timing
 from warp_tiles import settings
 from warp_tiles._warp import require_hooks
 from warp_tiles._warp.intercept import NotedLaunch, intercepted, launching
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import copied_kernel, forget_modules, hash_all_again
-from warp_tiles.tuning import answers
+from warp_tiles.cli.tune import tune_script
+from warp_tiles.launch.script import Script
+from warp_tiles.tuning import answers, in_place
 from warp_tiles.tuning.answers import Place, pipeline_of, source_of
-from warp_tiles.tuning.in_place import PlacedLaunch, copy_of, local_devices, places_of
-from warp_tiles.tuning.record import DEFAULTS
+from warp_tiles.tuning.in_place import PlacedLaunch, copy_of, places_of, search_devices
+from warp_tiles.tuning.record import DEFAULTS, identity
 from warp_tiles.tuning.store import open_store
 
 LARGE = gemm_loop("gemm", 128, 128, 64, decorator=FORWARD_ONLY, dtype="float16")
 TWO_LOOPS = LARGE + gemm_loop("short", decorator=FORWARD_ONLY) + gemm("alone", 32, 32, 32, decorator=FORWARD_ONLY)
+GPU = SimpleNamespace(get_cuda_compile_arch=lambda: 90)
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +51,7 @@ def launch_of(kernel: Any, size: int = 256, dtype: Any = wp.float16, **fields: A
 
 
 def places(*launches: NotedLaunch) -> list[PlacedLaunch]:
-    return places_of(require_hooks("the test").engine, launches, 90)
+    return places_of(require_hooks("the test").engine, launches, GPU)
 
 
 def plan_of(kernel: Any) -> dict[str, Any]:
@@ -104,9 +107,29 @@ def test_copies_are_forgotten_after_a_search(module: Any) -> None:
 
     (placed,) = places(launch_of(module.gemm))
     before = copies()
-    with local_devices([wp.get_device("cpu")], placed, placed.place.configs[:2]):
+    with search_devices([wp.get_device("cpu")], placed, placed.place.configs[:2]):
         assert copies() != before
     assert copies() == before
+
+
+def test_a_tuned_script_has_records_that_the_next_plan_uses(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    best = {"pipeline": "mma,stages=3,in_flight=0,per_barrier=1"}
+    machine = Machine({identity(best): 80.0})
+    found = SimpleNamespace(launches=[launch_of(module.gemm)], stopped="")
+    monkeypatch.setattr("warp_tiles.cli.tune.sharing_gpus", lambda names: [GPU])
+    monkeypatch.setattr("warp_tiles.cli.tune.discover", lambda script: found)
+    monkeypatch.setattr(in_place, "environment_of", lambda device: H200)
+    monkeypatch.setattr(in_place, "search_devices", lambda gpus, placed, configs: machine.devices(placed, configs))
+    hashed = module.gemm.module.get_module_hash(128)
+    (tuned,) = tune_script(Script(__file__))
+    assert tuned.winner is not None
+    assert tuned.winner.config == best
+    assert (tuned.kernel, tuned.measured, tuned.error) == (module.gemm.key, len(tuned.place.configs), "")
+    assert module.gemm.module.get_module_hash(128) != hashed
+    reasons = {loop["kernel"]: loop["reason"] for loop in plan_of(module.gemm)["loops"]}
+    assert "tuned: 80.0 us against 100.0 us of the default" in reasons[module.gemm.key]
+    (again,) = tune_script(Script(__file__))
+    assert (again.measured, again.record) == (0, tuned.record)
 
 
 def test_a_record_of_a_loop_is_in_the_plan_and_in_the_hash(module: Any) -> None:

@@ -81,7 +81,7 @@ class Machine:
 
     @contextmanager
     def devices(self, placed: PlacedLaunch, configs: Sequence[Config]) -> Iterator[list[SearchDevice]]:
-        """See :data:`warp_tiles.tuning.in_place.Devices`."""
+        """See :attr:`warp_tiles.tuning.in_place.Tuner.devices`."""
         yield [SearchDevice(self.build, self, "cuda:7", lambda: not self.is_broken)]
 
 

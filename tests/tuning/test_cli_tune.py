@@ -44,7 +44,7 @@ class Search:
     ended: str = ""
 
     def tune_script(
-        self, script: Script, *, budget_s: float, devices: tuple[str, ...], tuners: Any, progress: Any, stopped: Any
+        self, script: Script, *, budget_s: float, devices: tuple[str, ...], progress: Any, stopped: Any
     ) -> list[Any]:
         self.calls.append((Path(script.name), script.arguments, budget_s))
         if self.ended:

@@ -279,20 +279,6 @@ def test_the_loss_of_the_last_device_is_an_error_and_keeps_the_timings() -> None
     assert len(kept) >= 32
 
 
-def test_a_device_that_goes_by_itself_blames_no_configuration() -> None:
-    gone: list[int] = []
-
-    def leave(config: Config) -> Candidate:
-        gone.append(1)
-        raise ToolchainError("the worker left")
-
-    left = SearchDevice(leave, Clock(), "a worker", lambda: not gone)
-    with pytest.warns(RuntimeWarning, match="a worker is no longer used for tuning: the worker left"):
-        found = searched([{"x": number} for number in range(6)], [left, SearchDevice(Builder(), Clock())])
-    assert {timing.status for timing in found.values()} <= {"ok", "dropped"}
-    assert len(found) == 6
-
-
 def test_the_fastest_run_once_more_beside_the_default() -> None:
     class Counting(Clock):
         def __init__(self) -> None:

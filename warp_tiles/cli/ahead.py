@@ -21,7 +21,7 @@ from warp_tiles import api
 from warp_tiles._warp import require_hooks
 from warp_tiles.build.start_record import StartModule, build_ahead, read_record
 from warp_tiles.cli.cache import counted, require_push, sign_and_write
-from warp_tiles.cli.cluster import connected, require_same_installation, scheduler_option
+from warp_tiles.cli.cluster import connected, require_same_installation
 from warp_tiles.cli.output import (
     FILE,
     F,
@@ -259,7 +259,11 @@ def print_plan(module: Mapping[str, Any]) -> None:
     "imports, device sources, headers, compiler. For make, ninja and CMake.",
 )
 @record_options
-@scheduler_option
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Use the workers of this Dask scheduler, e.g. tcp://host:8786 or tls://host:8786 (docs/cluster.md).",
+)
 @bundle_option
 @policy_option
 @json_option

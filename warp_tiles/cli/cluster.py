@@ -1,4 +1,4 @@
-"""``--scheduler``: the cluster of Dask that a command builds or tunes on."""
+"""``--scheduler``: the cluster of Dask whose workers compile."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WorkerError
 
 if TYPE_CHECKING:
@@ -16,13 +14,6 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 5.0
 _WORKERS_S = 5.0
-
-
-scheduler_option = click.option(
-    "--scheduler",
-    metavar="ADDRESS",
-    help="Use the workers of this Dask scheduler, e.g. tcp://host:8786 or tls://host:8786 (docs/cluster.md).",
-)
 
 
 @contextlib.contextmanager

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +17,6 @@ from rich.filesize import decimal
 from warp_tiles._warp import require_hooks
 from warp_tiles.api import enable
 from warp_tiles.build.progress import is_enabled
-from warp_tiles.cli.cluster import connected, require_same_installation, scheduler_option
 from warp_tiles.cli.output import (
     FILE,
     json_option,
@@ -34,18 +31,16 @@ from warp_tiles.cli.output import (
 from warp_tiles.cli.scripts import GRAMMAR, incomplete_option, module_option, require_complete, takes_script
 from warp_tiles.errors import RecordError, ScriptError, SettingError
 from warp_tiles.launch.script import Script, discover
-from warp_tiles.settings import Settings, current
+from warp_tiles.settings import current
 from warp_tiles.settings.values import seconds
 from warp_tiles.store.keys import signer_if_any, trusted_by
 from warp_tiles.tuning.key import sharing_gpus
 from warp_tiles.tuning.record import Config, Record, Timing
 from warp_tiles.tuning.store import RecordStore, StoredRecord, open_store
-from warp_tiles.util.threads import side_by_side
 
 if TYPE_CHECKING:
-    from warp_tiles.build.engine import Engine
     from warp_tiles.tuning.answers import Place
-    from warp_tiles.tuning.in_place import PlacedLaunch, Progress, TunedPlace, Tuner
+    from warp_tiles.tuning.in_place import Progress, TunedPlace
 
 KEY_DIGITS = 12
 
@@ -97,7 +92,6 @@ class _ScriptOrCommand(click.Group):
 @click.group(cls=_ScriptOrCommand, subcommand_metavar="SCRIPT [ARGUMENTS]... | COMMAND [ARGS]...")
 @_budget_option
 @_devices_option
-@scheduler_option
 @incomplete_option
 @module_option
 @json_option
@@ -116,7 +110,6 @@ def tune(context: click.Context, /, **given: Any) -> None:
 @click.command(context_settings=GRAMMAR)
 @_budget_option
 @_devices_option
-@scheduler_option
 @incomplete_option
 @json_option
 @takes_script
@@ -126,31 +119,24 @@ def _script(
     script: Script,
     budget_s: float | None,
     devices: str | None,
-    scheduler: str | None,
     allow_incomplete: bool,
     as_json: bool,
 ) -> None:
     """Tune the kernels of SCRIPT."""
     now = current()
     try:
-        file = script.require()
+        script.require()
     except ScriptError as error:
         near = [f"did you mean `tune {name}`? " for name in get_close_matches(script.name, tune.commands, 1)]
         valid = f"{error.remedy}, or a command: {', '.join(sorted(tune.commands))}"
         raise ScriptError(error.message, remedy="".join(near) + valid) from error
     budget_s = now.tune_budget_s if budget_s is None else budget_s
     names = _names(devices)
-    if scheduler is not None and devices is not None:
-        raise click.UsageError("--devices names GPUs of this machine, and --scheduler uses those of a cluster")
-    if scheduler is not None and script.is_module:
-        raise click.UsageError("-m names a module of this machine, and --scheduler sends one file to a cluster")
-    with script_output_to_stderr(as_json), ExitStack() as held:
-        client = None if scheduler is None else held.enter_context(connected(scheduler))
+    with script_output_to_stderr(as_json):
         tuned = tune_script(
             script,
             budget_s=budget_s,
             devices=names,
-            tuners=None if client is None else partial(_on_cluster, client, file, script.arguments),
             progress=_print_best,
             stopped=lambda reason: require_complete(script, reason, allow_incomplete),
         )
@@ -164,7 +150,6 @@ def tune_script(
     *,
     budget_s: float = 0.0,
     devices: Sequence[str] = (),
-    tuners: Callable[[Engine, Settings], Sequence[Tuner]] | None = None,
     progress: Progress = lambda place, record: None,
     stopped: Callable[[str], None] = lambda reason: None,
 ) -> list[TunedPlace]:
@@ -179,55 +164,32 @@ def tune_script(
         budget_s: Seconds for all of them, 0 for no limit. Each has an equal share of the remaining time.
         devices: Warp's names of the GPUs that measure. The first one is tuned for; GPUs of another kind are skipped.
             Empty for Warp's default GPU and all others of its kind.
-        tuners: Creates tuners, one for each kind of GPU; None for one of these devices.
         progress: Called with the record of a place after each batch.
         stopped: Called with the reason before the first batch, if the script stopped early.
 
     Returns:
-        The loops and functions in the order in which the script needs them, for each tuner.
+        The loops and functions in the order in which the script needs them.
 
     Raises:
         ScriptError: The script is missing, or has no kernels.
         ToolchainError: There is no GPU, no GPU with a given name, or no compiler, or the last GPU was lost.
     """
-    from warp_tiles.tuning.in_place import local_tuner, places_of
+    from warp_tiles.tuning.in_place import Tuner, places_of
 
     script.require()
     enable()
-    engine, now = require_hooks("tune_script()").engine, current()
-    working = [local_tuner(engine, now, sharing_gpus(devices))] if tuners is None else tuners(engine, now)
+    engine, now, gpus = require_hooks("tune_script()").engine, current(), sharing_gpus(devices)
+    tuner = Tuner.of(engine, now, gpus)
     found = discover(script)
     if found.stopped:
         stopped(found.stopped)
-    wanted = [(tuner, places_of(engine, found.launches, tuner.arch)) for tuner in working]
-    tuned = _tune_all(wanted, budget_s, progress)
+    tuned = tuner.tune_all(places_of(engine, found.launches, gpus[0]), budget_s, progress)
     if any(item.measured for item in tuned):
         engine.records_changed()
         from warp_tiles._warp.modules import hash_all_again
 
         hash_all_again()
     return tuned
-
-
-def _tune_all(
-    wanted: Sequence[tuple[Tuner, Sequence[PlacedLaunch]]], budget_s: float, progress: Progress
-) -> list[TunedPlace]:
-    """Tune for each kind of GPU, for all of them at the same time."""
-    if len(wanted) == 1:  # in this thread, which may show a progress bar
-        ((tuner, places),) = wanted
-        return tuner.tune_all(places, budget_s, progress)
-    found = side_by_side(lambda item: item[0].tune_all(item[1], budget_s, progress), wanted, len(wanted))
-    return [tuned for each in found for tuned in each]
-
-
-def _on_cluster(
-    client: Any, script: Path, arguments: tuple[str, ...], engine: Engine, now: Settings
-) -> Sequence[Tuner]:
-    """The tuners of a cluster, one for each kind of GPU."""
-    from warp_tiles.cli.cluster_tuning import SentScript, cluster_tuners
-
-    require_same_installation(client, engine.build_context(now).store)
-    return cluster_tuners(client, SentScript(script.name, script.read_bytes(), arguments), now)
 
 
 def _names(devices: str | None) -> tuple[str, ...]:

@@ -58,8 +58,6 @@ class PlacedLaunch:
         return name_of(self.launch.kernel)
 
 
-#: Enters a block with the devices that measure answers of a place; see :func:`local_devices`.
-Devices = Callable[[PlacedLaunch, Sequence[Config]], AbstractContextManager[Sequence[SearchDevice]]]
 #: Called after each batch of answers with the place and its record so far.
 Progress = Callable[[Place, Record], object]
 
@@ -93,9 +91,7 @@ class Tuner:
     Attributes:
         environment: The GPU of the measurements.
         source: See :func:`warp_tiles.tuning.answers.source_of`.
-        devices: That GPU, and others like it.
-        arch: The architecture that Warp compiles for on it.
-        jobs: Number of parallel builds for each device; 0 for one per core.
+        devices: Enters a block with that GPU, and others like it, as devices of a search; see :func:`search_devices`.
         reuse_stale: True if timings of another driver or Warp patch release count.
         changed: Called after each place whose record has changed, so that the next place is built with its answer.
     """
@@ -103,28 +99,25 @@ class Tuner:
     store: RecordStore
     environment: Environment
     source: str
-    devices: Devices
-    arch: int
-    jobs: int = 0
+    devices: Callable[[PlacedLaunch, Sequence[Config]], AbstractContextManager[Sequence[SearchDevice]]]
     reuse_stale: bool = True
     changed: Callable[[], None] = lambda: None
 
     @classmethod
-    def of(
-        cls, engine: Engine, now: Settings, environment: Environment, arch: int, devices: Devices, jobs: int = 0
-    ) -> Tuner:
+    def of(cls, engine: Engine, now: Settings, gpus: Sequence[Any]) -> Tuner:
         """Returns a tuner with the records of the settings and the sources of an engine.
+
+        Args:
+            gpus: Warp's devices: the GPU to tune for, then others like it.
 
         Raises:
             ToolchainError: There is no compiler.
         """
         return cls(
             open_store(now),
-            environment,
+            environment_of(gpus[0]),
             source_of(engine.build_context(now).store),
-            devices,
-            arch,
-            jobs,
+            partial(search_devices, gpus),
             reuse_stale=now.record_driver_mismatch == "reuse",
             changed=engine.records_changed,
         )
@@ -167,10 +160,7 @@ class Tuner:
                 configs = list(by_identity(wanted).values())
                 try:
                     with self.devices(placed, configs) as devices:
-                        jobs = self.jobs * len(devices)
-                        question.search(
-                            configs, devices, left_s, finished, jobs=jobs, what=placed.kernel, default=configs[0]
-                        )
+                        question.search(configs, devices, left_s, finished, what=placed.kernel, default=configs[0])
                 except ToolchainError:
                     raise
                 except WarpTilesError as failure:  # this launch cannot be repeated; others may
@@ -200,20 +190,15 @@ class Tuner:
         return found
 
 
-# ---- on the GPUs of this machine
-
-
-def local_tuner(engine: Engine, now: Settings, devices: Sequence[Any]) -> Tuner:
-    """The tuner of a GPU of this machine, see :meth:`Tuner.of`. The devices are the GPU, then others like it."""
-    return Tuner.of(engine, now, environment_of(devices[0]), compile_arch(devices[0]), partial(local_devices, devices))
+# ---- the launches of a place
 
 
 @contextmanager
-def local_devices(
-    devices: Sequence[Any], placed: PlacedLaunch, configs: Sequence[Config]
+def search_devices(
+    gpus: Sequence[Any], placed: PlacedLaunch, configs: Sequence[Config]
 ) -> Iterator[Sequence[SearchDevice]]:
-    """Enter a block with GPUs of this machine, which are alike and launch the answers of a place."""
-    launch, (device, *others) = placed.launch, devices
+    """Enter a block with GPUs, which are alike and launch the answers of a place, as devices of a search."""
+    launch, (gpu, *others) = placed.launch, gpus
     names = argument_names(launch.kernel)
     copies: dict[str, TunedLaunch] = {}
     lock = threading.Lock()
@@ -232,7 +217,7 @@ def local_devices(
         frozenset(names[len(names) - launch.outputs :]),
         lambda config, arguments: launch.dim,
         Measurement(reference="first", rtol=0.0, atol=_TOLERANCE, devices=tuple(others), is_scaled=True),
-        device,
+        gpu,
         placed.place.configs[:1],
         {"adjoint": placed.place.adjoint, "is_planned": True},
     )
@@ -261,8 +246,12 @@ def _copy(launch: NotedLaunch, answers: str) -> Any:
 # ---- the places of launches
 
 
-def places_of(engine: Engine, launches: Iterable[NotedLaunch], arch: int) -> list[PlacedLaunch]:
-    """Returns the places of kernels, each once, with its largest launch. Launches on the CPU have no places."""
+def places_of(engine: Engine, launches: Iterable[NotedLaunch], gpu: Any) -> list[PlacedLaunch]:
+    """Returns the places that kernels have on a GPU, each once, with its largest launch.
+
+    Launches on the CPU have no places.
+    """
+    arch = int(gpu.get_cuda_compile_arch())  # its own, or the newest that Warp's compiler knows
     found: dict[Place, PlacedLaunch] = {}
     for launch in launches:
         if launch.device.is_cpu:
@@ -342,12 +331,7 @@ def tune_launch(engine: Engine, now: Settings) -> None:
     if launch is None or launch.device.is_cpu:
         return
     try:
-        tuner = local_tuner(engine, now, [launch.device])
-        tuner.tune_all(places_of(engine, [launch], tuner.arch), now.tune_budget_s)
+        tuner = Tuner.of(engine, now, [launch.device])
+        tuner.tune_all(places_of(engine, [launch], launch.device), now.tune_budget_s)
     except ToolchainError as error:
         warn(f"{error.message}; building with the known records")
-
-
-def compile_arch(device: Any) -> int:
-    """The architecture that Warp compiles for on a GPU: its own, or the newest that Warp's compiler knows."""
-    return int(device.get_cuda_compile_arch())

@@ -439,7 +439,7 @@ class KernelLaunches:
                     partial(self._built, space, reference),
                     _ready_clock(space.device, self.measurement.flush_l2),
                     str(space.device.alias),
-                    partial(is_usable, space.device),
+                    partial(_is_usable, space.device),
                 )
                 for space in spaces
             ]
@@ -493,7 +493,7 @@ def _ready_clock(device: Any, flush_l2: bool) -> Clock:
         ) from error
 
 
-def is_usable(device: Any) -> bool:
+def _is_usable(device: Any) -> bool:
     """True if a device still computes. A kernel that reads wrong addresses breaks a GPU for the whole process."""
     try:
         return bool(wp.ones(1, dtype=wp.int32, device=device).numpy()[0] == 1)

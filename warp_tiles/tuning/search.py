@@ -44,7 +44,7 @@ class SearchDevice:
             configuration a failure, unless the exception is transient (:func:`is_transient`).
         clock: Takes times on the device.
         name: For messages. Two searches of a process do not measure on devices of one name at once.
-        is_usable: Called after a failure. False if the device was lost, e.g. because the candidate broke it.
+        is_usable: Called after a failure. False if the candidate broke the device, so that it is lost.
     """
 
     build: Callable[[Config], Candidate]
@@ -171,7 +171,7 @@ class Question:
             finished(timings, self.store.merge(self.key, settled(timings, before)))
 
         bar = new_bar(f"tuning {what}")
-        # a terminal has one bar; searches beside each other, on a cluster, have none
+        # a terminal has one bar; searches on other threads have none
         is_shown = is_enabled() and threading.current_thread() is threading.main_thread()
         with bar if is_shown else contextlib.nullcontext():
             deadline = time.monotonic() + budget_s if budget_s else math.inf
@@ -192,12 +192,11 @@ class _LostError(Exception):
 
 
 class _Guard:
-    """A device of a search, and the candidate to which it was lost, with the error if the candidate is innocent."""
+    """A device of a search, and the candidate to which it was lost."""
 
     def __init__(self, device: SearchDevice) -> None:
         self.device = device
         self.lost_to = ""
-        self.cause: ToolchainError | None = None
 
     @contextlib.contextmanager
     def watched(self, name: str) -> Iterator[None]:
@@ -208,7 +207,7 @@ class _Guard:
             yield
         except Exception as error:
             if not self.lost_to and not is_transient(error) and not self.device.is_usable():
-                self.lost_to, self.cause = name, error if isinstance(error, ToolchainError) else None
+                self.lost_to = name
             raise
 
     def build(self, config: Config) -> Candidate:
@@ -303,15 +302,13 @@ class _Search:
         """
         lost = [guard for guard in self.guards if guard.lost_to]
         for guard in lost:
-            config, cause = self.config_of[guard.lost_to], guard.cause
-            if cause is None:
-                text = f"{guard.device.name} cannot be used any more since it ran {dict(config)}"
-                cause = ToolchainError(text, "run the same command again: it continues after that candidate")
-                self._record([Timing(config, "failed", reason=f"ToolchainError: {text}", soft=self.soft)])
+            config = self.config_of[guard.lost_to]
+            text = f"{guard.device.name} cannot be used any more since it ran {dict(config)}"
+            self._record([Timing(config, "failed", reason=f"ToolchainError: {text}", soft=self.soft)])
             self.guards.remove(guard)
             if not self.guards:
-                raise cause
-            warn(f"{guard.device.name} is no longer used for tuning: {cause.message}")
+                raise ToolchainError(text, "run the same command again: it continues after that candidate")
+            warn(f"{guard.device.name} is no longer used for tuning: {text}")
         if lost:
             self.runners = [runner for runner in self.runners if self.guard_of[runner.name] not in lost]
         return [name for name in names if name not in self.decided and self.guard_of[name] in lost]
