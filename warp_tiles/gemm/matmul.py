@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
+from warp_tiles.gemm import tensor_kernel
 from warp_tiles.gemm.hardware import (
     DEEP_STEP_ARCHS,
     LANES,
@@ -32,7 +33,7 @@ from warp_tiles.gemm.matmul_question import (
 )
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, dense_operand
-from warp_tiles.gemm.tensor_kernel import REGISTERS, TensorKernel, best_tile
+from warp_tiles.gemm.tensor_kernel import FUNCTION_TILE, REGISTERS, STEP_US, TensorKernel
 
 # ---- constants of architectures and types
 
@@ -44,7 +45,7 @@ _SLICE_STEPS = 4  # at least, of the loop of one slice
 _GROUP_ROWS = 1024  # rows of C that consecutive blocks share
 _FEW_BLOCKS = 2  # of one multiprocessor
 _LEAST_SIDE = 32  # of a tile in a larger matrix
-_KERNEL_TILE = 128 * 128  # elements of a loop's tile from which the kernel with tensor copies is faster
+_KERNEL_SIDE = 64  # rows and columns of C, at least, for the kernel with tensor copies
 _SHORT_STEPS, _SHORT_STAGES = 8, 3  # of loops whose blocks start and end often
 _SHORT_TILE = (64, 64, 16)  # of float32 for few steps
 _LONG_STEP_BYTES = 128  # of K; loops with shorter steps keep products in flight, which takes a stage
@@ -200,8 +201,7 @@ def kernel_of(
 ) -> TensorKernel | str:
     """The kernel with tensor copies that computes a product, or the reason why a loop does.
 
-    It is faster than loops with large tiles. Loops with small tiles or slices of K are faster for products that have
-    fewer large tiles than the GPU has multiprocessors (docs/experiments.md).
+    It has no slices of K, which are faster for a long K and few tiles.
     """
     p = problem
     if pipeline is not None:
@@ -218,11 +218,21 @@ def kernel_of(
         return "it adds neither the products of a batch nor operands in two parts"
     if min(p.a_alignment, p.b_alignment, p.c_alignment) < ALIGNED:
         return "the rows of its arrays have to begin at multiples of 16 bytes"
-    if config.split_k > 1 or config.tile_m * config.tile_n < _KERNEL_TILE:
-        return "small tiles or slices of K are faster"
-    k_bytes = p.k * DTYPE_BYTES[p.a]
-    tile = best_tile(p.m, p.n, k_bytes, p.batch, multiprocessors, has_function=p.has_function)
-    return TensorKernel(p.a, p.out, *tile, p.a_transposed, not p.b_transposed, p.has_beta, p.bias, p.has_function)
+    if min(p.m, p.n) < _KERNEL_SIDE:
+        return f"it has no tiles for fewer than {_KERNEL_SIDE} rows or columns"
+
+    def time_us(kernel: TensorKernel) -> float:
+        return tensor_kernel.cost_us(kernel, p.m, p.n, p.k, p.batch, multiprocessors)
+
+    kernels = (
+        TensorKernel(p.a, p.out, *tile, p.a_transposed, not p.b_transposed, p.has_beta, p.bias, p.has_function)
+        for tile in STEP_US
+        if not p.has_function or math.prod(tile) <= FUNCTION_TILE
+    )
+    kernel = min(kernels, key=time_us)
+    if cost_us(p, config, arch, multiprocessors) < time_us(kernel):
+        return "its estimated time is longer"
+    return kernel
 
 
 def loop_of(

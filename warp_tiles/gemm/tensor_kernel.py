@@ -16,9 +16,20 @@ THREADS = 384  # one warpgroup that loads and two that multiply
 WARPS = (4, 1)  # that multiply a tile, along M and N
 REGISTERS = 168  # that a thread starts with
 ROW_BYTES = 128  # of a stage
-STEP_US = {(128, 128): 0.4, (192, 128): 0.6, (128, 192): 0.6}  # of a tile and 128 bytes of K, on an H100
-TILE_OF_FUNCTIONS = (128, 128)
-_STORE_US = 2.1 / (128 * 128)  # of an element of C
+STEP_US = {
+    (128, 128): 0.32,
+    (192, 128): 0.47,
+    (128, 192): 0.47,
+    (64, 192): 0.24,
+    (64, 128): 0.19,
+    (128, 64): 0.2,
+    (64, 64): 0.115,
+}  # of a tile and 128 bytes of K, on an H100
+FUNCTION_TILE = 128 * 128  # elements, at most: functions need the registers that larger tiles have for sums
+_ROW_US = 0.0022  # of a row of A's or B's tile in a step, if rows begin within a line of the caches
+_START_US = 4.5  # of a launch, its first loads and its last stores
+_STORED = 2.7e4  # bytes of C that a multiprocessor stores in 1 us
+_LINE = 128  # bytes of the caches
 _ALIGNMENT, _BARRIER_BYTES = 1024, 8
 GROUP_ROWS = 1024  # of C that consecutive blocks share
 ROWS = 64  # of C, that a warpgroup stores at a time
@@ -27,22 +38,17 @@ _CHUNKS = 2 * 2  # of two warpgroups
 _FIXED_BYTES = _CHUNKS * _CHUNK_BYTES + _ALIGNMENT + 2 * _BARRIER_BYTES
 
 
-def best_tile(
-    m: int, n: int, k_bytes: int, batch: int, multiprocessors: int, *, has_function: bool = False
-) -> tuple[int, int]:
-    """The tile with the least estimated time.
-
-    Args:
-        k_bytes: Bytes of K in a row of A.
-        has_function: True if a function needs the registers that larger tiles have for sums.
-    """
-
-    def cost_us(tile: tuple[int, int]) -> float:
-        tiles = batch * -(-m // tile[0]) * -(-n // tile[1])
-        products_us = -(-k_bytes // ROW_BYTES) * STEP_US[tile]  # of a tile, while the one before is stored
-        return -(-tiles // multiprocessors) * max(products_us, tile[0] * tile[1] * _STORE_US)
-
-    return TILE_OF_FUNCTIONS if has_function else min(STEP_US, key=cost_us)
+def cost_us(kernel: TensorKernel, m: int, n: int, k: int, batch: int, multiprocessors: int) -> float:
+    """Estimated time of a product in microseconds."""
+    tile, size = (kernel.tile_m, kernel.tile_n), DTYPE_BYTES[kernel.a]
+    lengths = m if kernel.a_along_m else k, n if kernel.b_along_n else k
+    step_us = STEP_US[tile]
+    if any(length * size % _LINE for length in lengths):
+        step_us = max(step_us, sum(tile) * _ROW_US)
+    products_us = -(-k * size // ROW_BYTES) * step_us
+    stores_us = tile[0] * tile[1] * DTYPE_BYTES[kernel.out] / _STORED  # while the next tile is multiplied
+    tiles = batch * -(-m // tile[0]) * -(-n // tile[1])
+    return _START_US + -(-tiles // multiprocessors) * max(products_us, stores_us)
 
 
 @dataclass(frozen=True)
