@@ -5,11 +5,13 @@
 //     Config, Arguments  the constants and the arguments of a product
 //     Ring, Tiles        shared memory, and the order in which blocks compute tiles of C
 //     load_tiles         the loading warp: tensor copies into the stages of the ring
+//     add_slices         sums of tiles whose slices of K several blocks compute
 //     store_tile         the epilogue: accumulators -> elements of C -> shared memory -> tensor copies to C
 //     multiply_tiles     a multiplying warpgroup: the products of every second tile by wgmma, then its epilogue
 //     matmul             persistent blocks with one loading warp and two multiplying warpgroups
 //
-// A block computes the tiles number, number + blocks, number + 2 * blocks, ... of C. The loading warp is as many stages ahead as the
+// A block computes the items number, number + blocks, number + 2 * blocks, ... An item is a tile of C or, of the last tiles, which are
+// fewer than the blocks, a slice of K of a tile. The loading warp is as many stages ahead as the
 // ring has, also across tiles. The multiplying warpgroups take turns: one multiplies a tile while the other is in the epilogue of the
 // tile before. CUTLASS calls such a kernel ping-pong.
 //
@@ -50,12 +52,15 @@ struct Arguments {
     int m, n, k, batch;
     int a_step, b_step;         // 1, or 0 if all matrices of the batch have the same operand
     int group;                  // rows of tiles that blocks with consecutive numbers compute column by column
+    int whole, slices;          // tiles without slices, and the slices of each of the others
     float alpha, beta;
     const float* factor;        // of alpha; null for 1
     const void* c;              // read if the configuration has a beta
     long long c_row, c_matrix;  // distances in elements
     const void* bias;           // read if the configuration has one
     long long bias_step;        // distance in elements
+    f32* sums;                  // of all slices; not read without slices
+    int* arrived;               // the slices of each tile that are complete; zero before and after a launch
 };
 
 // The element types of A and B, of C and of the bias (void without one), a class whose of() is applied to each element of C (void
@@ -91,6 +96,7 @@ template <class P> struct Ring {
     WT_DEVICE u32 full() const { return start + P::BARRIERS_START + 8 * stage; }
     WT_DEVICE u32 empty() const { return full() + 8 * P::STAGES; }
     WT_DEVICE u32 turn(int group) const { return start + P::BARRIERS_START + 16 * P::STAGES + 8 * group; }
+    WT_DEVICE u32 flag(int group) const { return turn(MULTIPLYING) + 4 * group; }
     WT_DEVICE u32 chunk(int group, int number) const
     {
         return start + P::CHUNKS_START + (CHUNKS * group + number % CHUNKS) * CHUNK_BYTES;
@@ -110,33 +116,43 @@ template <class P> struct Ring {
     }
 };
 
-// A tile of C: its first row and column, and its matrix
+// A tile of C or a slice of it: the first row and column, the matrix, the elements of K from start up to end, the number of the slice
+// (-1 without slices), and the number of the tile among those with slices
 struct Tile {
-    int row, column, matrix;
+    int row, column, matrix, start, end, slice, split;
 };
 
-// The tiles of a block
+// The tiles and slices of a block
 template <class P> struct Tiles {
-    int rows, columns, group, count;
+    const Arguments& given;
+    int rows, columns, count;
     int number = int(blockIdx.x);
 
-    explicit WT_DEVICE Tiles(const Arguments& given)
-    : rows((given.m + P::TILE_M - 1) / P::TILE_M)
+    explicit WT_DEVICE Tiles(const Arguments& of)
+    : given(of)
+    , rows((given.m + P::TILE_M - 1) / P::TILE_M)
     , columns((given.n + P::TILE_N - 1) / P::TILE_N)
-    , group(given.group)
-    , count(rows * columns * given.batch)
+    , count(given.whole + (rows * columns * given.batch - given.whole) * given.slices)
     {
     }
 
     WT_DEVICE bool has_next() const { return number < count; }
-    WT_DEVICE void skip() { number += int(gridDim.x); }
 
     WT_DEVICE Tile next()
     {
-        const int matrix = number / (rows * columns), index = number % (rows * columns);
+        const int beyond = number - given.whole, split = beyond / given.slices, depth = slice_depth();
+        const int slice = beyond < 0 ? -1 : beyond % given.slices, tile = beyond < 0 ? number : given.whole + split;
+        const int matrix = tile / (rows * columns), index = tile % (rows * columns), group = given.group;
         const int first = index / (group * columns) * group, height = min(group, rows - first), within = index - first * columns;
-        skip();
-        return {(first + within % height) * P::TILE_M, within / height * P::TILE_N, matrix};
+        const int start = max(slice, 0) * depth, end = slice < 0 ? given.k : min(given.k, start + depth);
+        number += int(gridDim.x);
+        return {(first + within % height) * P::TILE_M, within / height * P::TILE_N, matrix, start, end, slice, split};
+    }
+
+    WT_DEVICE int slice_depth() const
+    {
+        const int steps = (given.k + P::TILE_K - 1) / P::TILE_K;
+        return (steps + given.slices - 1) / given.slices * P::TILE_K;
     }
 };
 
@@ -159,13 +175,52 @@ template <class P> WT_DEVICE void load_tiles(Ring<P> ring, const TensorMap& a, c
 {
     for (Tiles<P> tiles(given); tiles.has_next();) {
         const Tile tile = tiles.next();
-        for (int k = 0; k < given.k; k += P::TILE_K, ring.advance()) {
+        for (int k = tile.start; k < tile.end; k += P::TILE_K, ring.advance()) {
             mbarrier_wait(ring.empty(), ring.parity ^ 1);  // in the first round, nobody has to empty it
             mbarrier_arrive_and_expect(ring.full(), P::STAGE_BYTES);
             copy_operand<P::TILE_M, P::TILE_K, P::A_MN>(ring.a(), ring.full(), a, tile.row, k, tile.matrix * given.a_step);
             copy_operand<P::TILE_N, P::TILE_K, P::B_MN>(ring.b(), ring.full(), b, tile.column, k, tile.matrix * given.b_step);
         }
     }
+}
+
+// ---- slices of K
+
+// Adds the sums of a tile's slices in order. Returns false if another warpgroup adds them, because it is later. The counter follows
+// threadFenceReduction of the CUDA samples.
+template <class P>
+WT_DEVICE bool add_slices(f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4], const Ring<P>& ring, const Arguments& given, int group, const Tile& tile)
+{
+    constexpr int VECTORS = P::BLOCKS * P::TILE_N / 8, SLICE = VECTORS * WARPGROUP * 4;
+    const int thread = threadIdx.x % WARPGROUP;
+    f32* const sums = given.sums + static_cast<long long>(tile.split) * given.slices * SLICE + 4 * thread;
+#pragma unroll
+    for (int i = 0; i < VECTORS; ++i) {
+        const auto& four = accumulators[i / (P::TILE_N / 8)][i % (P::TILE_N / 8)];
+        store(sums + tile.slice * SLICE + i * WARPGROUP * 4, Vector<f32, 4> {four[0], four[1], four[2], four[3]});
+    }
+    __threadfence();  // releases the sums
+    warpgroup_barrier(group);
+    int* const is_last = static_cast<int*>(__cvta_shared_to_generic(ring.flag(group)));
+    if (thread == 0) {
+        *is_last = atomicAdd(given.arrived + tile.split, 1) == given.slices - 1;
+        if (*is_last)
+            atomicExch(given.arrived + tile.split, 0);
+        __threadfence();  // acquires the sums of the others
+    }
+    warpgroup_barrier(group);
+    if (!*is_last)
+        return false;
+    for (int slice = 0; slice < given.slices; ++slice)
+#pragma unroll
+        for (int i = 0; i < VECTORS; ++i) {
+            auto& four = accumulators[i / (P::TILE_N / 8)][i % (P::TILE_N / 8)];
+            const auto loaded = load<4>(sums + slice * SLICE + i * WARPGROUP * 4);
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+                four[j] = slice == 0 ? loaded.at[j] : four[j] + loaded.at[j];
+        }
+    return true;
 }
 
 // ---- the epilogue
@@ -262,19 +317,19 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
 {
     constexpr int A_STEP = P::A_MN ? P::STEP * ROW_BYTES : 32, B_STEP = P::B_MN ? P::STEP * ROW_BYTES : 32;  // bytes
     const bool is_first_lane = threadIdx.x % 32 == 0;
-    Tiles<P> tiles(given);
-    const auto skip_tile = [&] {  // of the other warpgroup
-        tiles.skip();
-        ring.skip((given.k + P::TILE_K - 1) / P::TILE_K);
-    };
-    if (group == 1)
-        skip_tile();
-    for (u32 turn = group ^ 1; tiles.has_next(); turn ^= 1) {  // the parity: nobody is before the first warpgroup's first turn
+    u32 turn = group ^ 1;  // the parity: nobody is before the first warpgroup's first turn
+    int owner = 0;         // of a tile
+    for (Tiles<P> tiles(given); tiles.has_next(); owner ^= 1) {
         const Tile tile = tiles.next();
+        if (owner != group) {
+            ring.skip((tile.end - tile.start + P::TILE_K - 1) / P::TILE_K);
+            continue;
+        }
         mbarrier_wait(ring.turn(group), turn);  // a stage is awaited when it has been filled for the tiles before
+        turn ^= 1;
         f32 accumulators[P::BLOCKS][P::TILE_N / 8][4] = {};
         u32 multiplied = 0;  // the mbarrier of the stage before
-        for (int k = 0; k < given.k; k += P::TILE_K, ring.advance()) {
+        for (int k = tile.start; k < tile.end; k += P::TILE_K, ring.advance()) {
             mbarrier_wait(ring.full(), ring.parity);
             const u64 a = operand<P::TILE_K, P::A_MN>(ring.a()), b = operand<P::TILE_K, P::B_MN>(ring.b());
             wgmma_fence();
@@ -286,7 +341,7 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
                         accumulators[i], wgmma_after(a, i * ROWS * ROW_BYTES + step * A_STEP), wgmma_after(b, step * B_STEP), typename P::T {});
             wgmma_commit();
             wgmma_wait<1>();  // until the products of the stage before are complete
-            if (is_first_lane && k != 0)
+            if (is_first_lane && k != tile.start)
                 mbarrier_arrive(multiplied);
             multiplied = ring.empty();
         }
@@ -296,10 +351,10 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
 #pragma unroll
         for (int i = 0; i < P::BLOCKS; ++i)
             wgmma_has_written(accumulators[i]);
-        if (is_first_lane && given.k > 0)
+        if (is_first_lane && tile.start < tile.end)
             mbarrier_arrive(multiplied);
-        store_tile<P>(accumulators, ring, c, given, group, tile);
-        skip_tile();
+        if (tile.slice < 0 || add_slices<P>(accumulators, ring, given, group, tile))
+            store_tile<P>(accumulators, ring, c, given, group, tile);
     }
 }
 

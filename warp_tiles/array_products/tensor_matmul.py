@@ -14,10 +14,11 @@ from warp_tiles._warp import installed, modules
 from warp_tiles._warp.launch import Definition, NativeKernel, is_saving_capture
 from warp_tiles.array_products.call import MatmulCall, View
 from warp_tiles.array_products.kernels import function_kernel
+from warp_tiles.array_products.workspace import workspace
 from warp_tiles.gemm.hardware import WGMMA_ARCH
 from warp_tiles.gemm.matmul_question import ALIGNED, MatmulAnswer
 from warp_tiles.gemm.problem import DTYPE_BYTES
-from warp_tiles.gemm.tensor_kernel import ARCH_SUFFIX, ROW_BYTES, ROWS, THREADS, TensorKernel
+from warp_tiles.gemm.tensor_kernel import ARCH_SUFFIX, ROW_BYTES, ROWS, THREADS, Slices, TensorKernel
 from warp_tiles.settings import current
 from warp_tiles.util.warn import WarnedTexts, warn
 
@@ -38,12 +39,14 @@ class _Arguments(ctypes.Structure):
     """``wt_matmul::Arguments`` of the kernel."""
 
     _fields_ = (
-        *((name, ctypes.c_int) for name in ("m", "n", "k", "batch", "a_step", "b_step", "group")),
+        *((name, ctypes.c_int) for name in ("m", "n", "k", "batch", "a_step", "b_step", "group", "whole", "slices")),
         *((name, ctypes.c_float) for name in ("alpha", "beta")),
         *((name, ctypes.c_void_p) for name in ("factor", "c")),
         *((name, ctypes.c_longlong) for name in ("c_row", "c_matrix")),
         ("bias", ctypes.c_void_p),
         ("bias_step", ctypes.c_longlong),
+        ("sums", ctypes.c_void_p),
+        ("arrived", ctypes.c_void_p),
     )
 
 
@@ -63,6 +66,7 @@ class TensorMatmul:
         self, call: MatmulCall, answer: MatmulAnswer, device: Any, is_swapped: bool, loop: Callable[[], Any]
     ) -> None:
         assert isinstance(answer.kernel, TensorKernel)
+        assert answer.slices is not None
         self.answer = answer
         self.device = device
         self.is_swapped = is_swapped
@@ -77,8 +81,9 @@ class TensorMatmul:
         self._lock = threading.Lock()
         self._views = (call.a, call.b, call.out)
         self._maps: dict[tuple[int, int, int], tuple[Any, ...]] = {}
-        self._given, tiles = _arguments(call, self._kernel)
-        self._blocks = min(tiles, device.sm_count)  # each computes several tiles
+        self._given = _arguments(call, self._kernel, answer.slices)
+        self._blocks = min(answer.slices.items, device.sm_count)  # each computes several
+        self._counters, self._workspace_bytes = answer.slices.split, self._kernel.workspace_bytes(answer.slices)
 
     def is_current(self) -> bool:
         """True, unless settings that count have changed, or the module of its function or of a loop that was needed."""
@@ -96,7 +101,12 @@ class TensorMatmul:
                 if maps is not None:
                     given = self._given
                     given.alpha, given.beta, given.c, given.bias, given.factor = alpha, beta, out, bias, factor
-                    self._native.launch(self._blocks, maps[0])
+                    if not self._counters:
+                        self._native.launch(self._blocks, maps[0])
+                        return
+                    with workspace(self._workspace_bytes, self._counters, self.device) as memory:
+                        given.sums, given.arrived = memory.start, memory.arrived
+                        self._native.launch(self._blocks, maps[0])
                     return
         self._by_loop().run(a, b, out, bias, alpha, beta, factor)
 
@@ -162,15 +172,16 @@ def native_kernel(kernel: TensorKernel, alias: str, function: FunctionSource | N
     return NativeKernel(wp.get_device(alias), code, kernel.name, THREADS, kernel.shared_bytes)
 
 
-def _arguments(call: MatmulCall, kernel: TensorKernel) -> tuple[_Arguments, int]:
-    """The arguments of a product without its memory, and the number of its tiles."""
+def _arguments(call: MatmulCall, kernel: TensorKernel, slices: Slices) -> _Arguments:
+    """The arguments of a product without its memory."""
     (batch, m, n), k = call.out.shape, call.a.shape[2]
     size = DTYPE_BYTES[call.out.dtype]
-    given = _Arguments(m, n, k, batch, call.a.strides[0] != 0, call.b.strides[0] != 0, kernel.group(m))
+    steps = call.a.strides[0] != 0, call.b.strides[0] != 0
+    given = _Arguments(m, n, k, batch, *steps, kernel.group(m), slices.whole, slices.count)
     given.c_row, given.c_matrix = call.out.strides[1] // size, call.out.strides[0] // size
     if call.bias is not None:
         given.bias_step = call.bias.stride // DTYPE_BYTES[call.bias.dtype]
-    return given, batch * -(-m // kernel.tile_m) * -(-n // kernel.tile_n)
+    return given
 
 
 class TensorMap(ctypes.Structure):

@@ -33,7 +33,7 @@ from warp_tiles.gemm.matmul_question import (
 )
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, dense_operand
-from warp_tiles.gemm.tensor_kernel import FUNCTION_TILE, REGISTERS, STEP_US, TensorKernel
+from warp_tiles.gemm.tensor_kernel import FUNCTION_TILE, REGISTERS, STEP_US, Slices, TensorKernel, slices_of
 
 # ---- constants of architectures and types
 
@@ -180,7 +180,8 @@ def answer_of(
     fixed = _pipeline(problem, config, arch, multiprocessors) if pipeline is None else AUTO
     loop = pipeline if isinstance(pipeline, str) else loop_of(problem, config, arch, pipeline or fixed)
     asked = "a search measures its loop"
-    kernel = asked if is_loop else kernel_of(problem, config, arch, multiprocessors, pipeline)
+    found = asked if is_loop else kernel_of(problem, config, arch, multiprocessors, pipeline)
+    kernel, slices = (found, None) if isinstance(found, str) else found
     if isinstance(kernel, TensorKernel):
         resources = kernel.shared_bytes, REGISTERS, 1
     elif isinstance(loop, LoopAnswer):
@@ -189,7 +190,7 @@ def answer_of(
         dynamic = shared_bytes(problem, config) - static_shared_bytes(config.threads)
         resources = dynamic, 0, blocks_per_multiprocessor(problem, config, arch)
     who: DecidedBy = "setting" if isinstance(pipeline, PipelineOverrides) else decided_by
-    return MatmulAnswer(problem, config, who, blocks, fixed, loop, *resources, gpu, kernel)
+    return MatmulAnswer(problem, config, who, blocks, fixed, loop, *resources, gpu, kernel, slices)
 
 
 def kernel_of(
@@ -198,11 +199,8 @@ def kernel_of(
     arch: int,
     multiprocessors: int,
     pipeline: PipelineOverrides | str | None = None,
-) -> TensorKernel | str:
-    """The kernel with tensor copies that computes a product, or the reason why a loop does.
-
-    It has no slices of K, which are faster for a long K and few tiles.
-    """
+) -> tuple[TensorKernel, Slices] | str:
+    """The kernel with tensor copies that computes a product, and its slices, or the reason why a loop does."""
     p = problem
     if pipeline is not None:
         return pipeline if isinstance(pipeline, str) else "the setting main_loop asks for a loop"
@@ -218,21 +216,21 @@ def kernel_of(
         return "it adds neither the products of a batch nor operands in two parts"
     if min(p.a_alignment, p.b_alignment, p.c_alignment) < ALIGNED:
         return "the rows of its arrays have to begin at multiples of 16 bytes"
+    layout = p.a_transposed, not p.b_transposed
     if min(p.m, p.n) < _KERNEL_SIDE:
         return f"it has no tiles for fewer than {_KERNEL_SIDE} rows or columns"
 
-    def time_us(kernel: TensorKernel) -> float:
-        return tensor_kernel.cost_us(kernel, p.m, p.n, p.k, p.batch, multiprocessors)
-
-    kernels = (
-        TensorKernel(p.a, p.out, *tile, p.a_transposed, not p.b_transposed, p.has_beta, p.bias, p.has_function)
+    launches = (
+        (tensor_kernel.cost_us(kernel, slices, p.m, p.n, p.k, multiprocessors), kernel, slices)
         for tile in STEP_US
         if not p.has_function or math.prod(tile) <= FUNCTION_TILE
+        for kernel in [TensorKernel(p.a, p.out, *tile, *layout, p.has_beta, p.bias, p.has_function)]
+        for slices in slices_of(kernel, p.m, p.n, p.k, p.batch, multiprocessors)
     )
-    kernel = min(kernels, key=time_us)
-    if cost_us(p, config, arch, multiprocessors) < time_us(kernel):
+    time_us, kernel, slices = min(launches, key=lambda launch: launch[0])
+    if cost_us(p, config, arch, multiprocessors) < time_us:
         return "its estimated time is longer"
-    return kernel
+    return kernel, slices
 
 
 def loop_of(

@@ -5,6 +5,7 @@ It is ``kernels/matmul/tensor_matmul.cuh``, for sm_90a.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from warp_tiles.gemm.hardware import WGMMA_ARCH, multiprocessor
@@ -30,25 +31,62 @@ _ROW_US = 0.0022  # of a row of A's or B's tile in a step, if rows begin within 
 _START_US = 4.5  # of a launch, its first loads and its last stores
 _STORED = 2.7e4  # bytes of C that a multiprocessor stores in 1 us
 _LINE = 128  # bytes of the caches
+_ADD_US, _ADDED = 1.0, 1.1e5  # of slices: the time until they are added, and the bytes that are added in 1 us
+_SUM_BYTES = 4
+_MOST_SLICES = 8
+_SLICE_STEPS = 4  # of 128 bytes of K, at least
 _ALIGNMENT, _BARRIER_BYTES = 1024, 8
 GROUP_ROWS = 1024  # of C that consecutive blocks share
 ROWS = 64  # of C, that a warpgroup stores at a time
 _CHUNK_BYTES = ROWS * ROW_BYTES
 _CHUNKS = 2 * 2  # of two warpgroups
-_FIXED_BYTES = _CHUNKS * _CHUNK_BYTES + _ALIGNMENT + 2 * _BARRIER_BYTES
+_FIXED_BYTES = _CHUNKS * _CHUNK_BYTES + _ALIGNMENT + 2 * (_BARRIER_BYTES + 4)  # a turn and a flag of each warpgroup
 
 
-def cost_us(kernel: TensorKernel, m: int, n: int, k: int, batch: int, multiprocessors: int) -> float:
+@dataclass(frozen=True)
+class Slices:
+    """The work of a launch: whole tiles, and the last ones in slices of K.
+
+    Attributes:
+        whole: Tiles without slices.
+        split: Tiles with slices.
+        count: The slices of each of them.
+    """
+
+    whole: int
+    split: int = 0
+    count: int = 1
+
+    @property
+    def items(self) -> int:
+        """Tiles and slices."""
+        return self.whole + self.split * self.count
+
+
+def slices_of(kernel: TensorKernel, m: int, n: int, k: int, batch: int, multiprocessors: int) -> Iterator[Slices]:
+    """Ways to launch a kernel. Tiles that are left if all multiprocessors have equally many may have slices."""
+    tiles = batch * -(-m // kernel.tile_m) * -(-n // kernel.tile_n)
+    rest, steps = tiles % multiprocessors, -(-k // kernel.tile_k)
+    yield Slices(tiles)
+    for count in range(2, _MOST_SLICES + 1):
+        if rest and rest * count <= multiprocessors and steps >= count * _SLICE_STEPS:
+            yield Slices(tiles - rest, rest, count)
+
+
+def cost_us(kernel: TensorKernel, slices: Slices, m: int, n: int, k: int, multiprocessors: int) -> float:
     """Estimated time of a product in microseconds."""
     tile, size = (kernel.tile_m, kernel.tile_n), DTYPE_BYTES[kernel.a]
     lengths = m if kernel.a_along_m else k, n if kernel.b_along_n else k
     step_us = STEP_US[tile]
     if any(length * size % _LINE for length in lengths):
         step_us = max(step_us, sum(tile) * _ROW_US)
-    products_us = -(-k * size // ROW_BYTES) * step_us
-    stores_us = tile[0] * tile[1] * DTYPE_BYTES[kernel.out] / _STORED  # while the next tile is multiplied
-    tiles = batch * -(-m // tile[0]) * -(-n // tile[1])
-    return _START_US + -(-tiles // multiprocessors) * max(products_us, stores_us)
+    steps, elements = -(-k * size // ROW_BYTES), tile[0] * tile[1]
+    stores_us = elements * DTYPE_BYTES[kernel.out] / _STORED  # while the next tile is multiplied
+    time_us = _START_US + -(-slices.whole // multiprocessors) * max(steps * step_us, stores_us)
+    if slices.split:
+        added_us = _ADD_US + slices.count * elements * _SUM_BYTES / _ADDED
+        time_us += -(-steps // slices.count) * step_us + added_us
+    return time_us
 
 
 @dataclass(frozen=True)
@@ -93,6 +131,10 @@ class TensorKernel:
     @property
     def _stage_bytes(self) -> int:
         return (self.tile_m + self.tile_n) * ROW_BYTES + 2 * _BARRIER_BYTES
+
+    def workspace_bytes(self, slices: Slices) -> int:
+        """Memory for the sums of slices."""
+        return slices.split * slices.count * self.tile_m * self.tile_n * _SUM_BYTES
 
     def group(self, m: int) -> int:
         """Rows of tiles that consecutive blocks compute column by column, so that the L2 cache serves their loads."""
