@@ -199,10 +199,10 @@ WT_DEVICE bool add_slices(f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4], cons
         const auto& four = accumulators[i / (P::TILE_N / 8)][i % (P::TILE_N / 8)];
         store(sums + tile.slice * SLICE + i * WARPGROUP * 4, Vector<f32, 4> {four[0], four[1], four[2], four[3]});
     }
-    __threadfence();  // releases the sums
     warpgroup_barrier(group);
     int* const is_last = static_cast<int*>(__cvta_shared_to_generic(ring.flag(group)));
     if (thread == 0) {
+        __threadfence();  // releases the sums of the warpgroup
         *is_last = atomicAdd(given.arrived + tile.split, 1) == given.slices - 1;
         if (*is_last)
             atomicExch(given.arrived + tile.split, 0);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,12 +20,13 @@ from warp_tiles.array_products import tensor_matmul
 from warp_tiles.array_products.call import Bias, MatmulCall, View, contiguous
 from warp_tiles.array_products.kernels import function_kernel
 from warp_tiles.array_products.tensor_matmul import TensorMap, TensorMatmul
+from warp_tiles.array_products.workspace import Workspace
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.kernels import cubin_of
 from warp_tiles.errors import PlanError
 from warp_tiles.gemm.matmul import answer_of
 from warp_tiles.gemm.matmul_question import MatmulConfig
-from warp_tiles.gemm.tensor_kernel import TILE_OF_FUNCTIONS, TensorKernel
+from warp_tiles.gemm.tensor_kernel import Slices, TensorKernel
 from warp_tiles.util.warn import WarnedTexts
 
 A, B, C = 1 << 20, 2 << 20, 3 << 20
@@ -97,6 +99,8 @@ def product(driver: Driver, kernel: Kernel, loop: Loop) -> Iterator[TensorMatmul
     with warp_tiles.enabled():
         device = SimpleNamespace(alias="cuda:0", sm_count=7)
         answer = answer_of(CALL.problem, MatmulConfig(128, 256, 64, 256), 90, 132, gpu="GPU")
+        kernel = TensorKernel("float16", "float16", 128, 128, False, True, bias="float32")
+        answer = replace(answer, kernel=kernel, slices=Slices(8 * 16))
         yield TensorMatmul(CALL, answer, device, False, lambda: loop)
 
 
@@ -116,6 +120,24 @@ def test_maps_are_made_once_for_the_same_arrays(product: TensorMatmul, driver: D
     assert expected.items() <= given.items()
     product.run(A + 16, B, C, 64, 0.5, 0.0)
     assert len(driver.maps) == 6
+
+
+def test_slices_get_a_workspace(product: TensorMatmul, kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, ...]] = []
+
+    @contextmanager
+    def workspace(size_bytes: int, counters: int, device: Any) -> Iterator[Workspace]:
+        asked.append((size_bytes, counters))
+        yield Workspace(4096, 8192)
+        assert len(kernel.launches) == 1, "it is freed after the launch"
+
+    monkeypatch.setattr(tensor_matmul, "workspace", workspace)
+    answer = replace(product.answer, slices=Slices(7, 1, 3))
+    TensorMatmul(CALL, answer, product.device, False, lambda: None).run(A, B, C, 64, 0.5, 0.0)
+    assert asked == [(3 * 128 * 128 * 4, 1)]
+    ((blocks, given),) = kernel.launches
+    assert blocks == 7
+    assert {"whole": 7, "slices": 3, "sums": 4096, "arrived": 8192}.items() <= given.items()
 
 
 def test_the_maps_of_the_last_arrays_are_kept(product: TensorMatmul, driver: Driver) -> None:
@@ -174,7 +196,7 @@ def test_a_kernel_contains_the_code_of_its_function(function: Any, tmp_path: Pat
     found, definition = tensor_matmul._function_source(function)
     assert found == tensor_matmul._function_source(function)[0]
     assert f"{function.key}(" in found.code
-    kernel = TensorKernel("float16", "float16", *TILE_OF_FUNCTIONS, has_function=True)
+    kernel = TensorKernel("float16", "float16", 128, 128, has_function=True)
     with settings.override(cache_dir=tmp_path):
         engine = Engine()
         try:

@@ -19,26 +19,27 @@ from tests.emulator.tiles import from_bytes, rounded, to_bytes
 from warp_tiles.array_products.tensor_matmul import _Arguments
 from warp_tiles.compile.sources import flatten, kernels_folder
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType
-from warp_tiles.gemm.tensor_kernel import HEADER, ROW_BYTES, ROWS, STEP_US, THREADS, TILE_OF_FUNCTIONS, TensorKernel
+from warp_tiles.gemm.tensor_kernel import HEADER, ROW_BYTES, ROWS, STEP_US, THREADS, TensorKernel
 
 BLOCKS = 2
 KERNELS = (
     TensorKernel("float16", "float32", 128, 128),
     TensorKernel("bfloat16", "bfloat16", 128, 192, True, True, False, "bfloat16"),
     TensorKernel("float16", "float16", 192, 128, True, False, True, "float32"),
-    TensorKernel("float16", "float32", 128, 128, False, True, True),
-    TensorKernel("float32", "float32", 128, 128),
-    TensorKernel("float16", "float32", *TILE_OF_FUNCTIONS, bias="float16", has_function=True),
+    TensorKernel("float16", "float32", 64, 128, False, True, True),
+    TensorKernel("float32", "float32", 128, 64),
+    TensorKernel("float16", "float32", 128, 128, bias="float16", has_function=True),
+    TensorKernel("float16", "float16", 64, 192),
 )
 FUNCTION = ("tripled", "__device__ float tripled(float x) { return 3.0f * x; }")  # its name and code
 SMALL = TensorKernel("float16", "float32", 64, 64)
 STAGES = 3  # of the mutated kernel, so that few products fill its ring
 WAIT = "            wgmma_wait<1>();  // until the products of the stage before are complete\n"
-ARRIVAL = "            if (is_first_lane && k != 0)\n                mbarrier_arrive(multiplied);\n"
+ARRIVAL = "            if (is_first_lane && k != tile.start)\n                mbarrier_arrive(multiplied);\n"
 STORE_WAIT = "            else if (is_storing)\n                wait_for_tensor_stores<CHUNKS - 1>();\n"
 BARRIER = "            warpgroup_barrier(group);\n"
 FENCE = "            fence_for_wgmma();\n"
-LAST_ARRIVAL = "        if (is_first_lane && given.k > 0)\n            mbarrier_arrive(multiplied);\n"
+LAST_ARRIVAL = "        if (is_first_lane && tile.start < tile.end)\n            mbarrier_arrive(multiplied);\n"
 LAST_WAIT = "        wgmma_wait<0>();\n"
 WRITTEN = (
     "#pragma unroll\n        for (int i = 0; i < P::BLOCKS; ++i)\n            wgmma_has_written(accumulators[i]);\n"
@@ -87,9 +88,21 @@ MUTATIONS = {
     "no_turns": (TURN, "", "wgmma operand"),
     "nobody_is_first": ("turn = group ^ 1;", "turn = group;", ""),
     "the_same_turn": ("mbarrier_arrive(ring.turn(group ^ 1));", "mbarrier_arrive(ring.turn(group));", ""),
-    "no_skipped_stages": ("        ring.skip((given.k + P::TILE_K - 1) / P::TILE_K);\n", "", ""),
+    "no_skipped_stages": ("            ring.skip((tile.end - tile.start + P::TILE_K - 1) / P::TILE_K);\n", "", ""),
     "no_skipped_rounds": ("        parity ^= stage / P::STAGES % 2;\n", "", ""),
     "wrong_rows": ("tile.row + i * ROWS, column", "tile.row + (i + 1) * ROWS, column", ""),
+}  # fmt: skip
+
+
+SLICE_MUTATIONS = {
+    "sums_are_not_released": ("        __threadfence();  // releases the sums of the warpgroup\n", "", "races"),
+    "sums_are_not_acquired": ("        __threadfence();  // acquires the sums of the others\n", "", "races"),
+    "sums_may_be_incomplete": ("    warpgroup_barrier(group);\n    int* const", "    int* const", "races"),
+    "the_flag_may_be_old": ("    warpgroup_barrier(group);\n    if (!*is_last)", "    if (!*is_last)", "unwritten memory"),
+    "the_counter_is_kept": ("            atomicExch(given.arrived + tile.split, 0);\n", "            ;\n", ""),
+    "all_slices_are_stored": ("        return false;\n    for (int slice", "        ;\n    for (int slice", "races"),
+    "the_same_slice": ("const int start = max(slice, 0) * depth", "const int start = 0 * depth", ""),
+    "one_slice_is_missing": ("slice < given.slices; ++slice", "slice < given.slices - 1; ++slice", ""),
 }  # fmt: skip
 
 
@@ -153,13 +166,21 @@ class Product:
         alpha: float = 1.0,
         beta: float = 0.0,
         factor: float | None = None,
+        slices: int = 1,
     ) -> None:
         self.kernel, self.memory = kernel, Memory()
         m, n, k = sizes
         rng = np.random.default_rng(sum(sizes))
         a, b = rng.integers(-2, 3, (batch, m, k)), rng.integers(-2, 3, (1 if is_shared else batch, k, n))
         c, bias = rng.integers(-50, 51, (batch, m, n)), rng.integers(-50, 51, n)
-        self.given = _Arguments(m, n, k, batch, 1, not is_shared, kernel.group(m), alpha, beta)
+        tiles = batch * -(-m // kernel.tile_m) * -(-n // kernel.tile_n)
+        whole = tiles if slices == 1 else tiles // BLOCKS * BLOCKS
+        self.given = _Arguments(m, n, k, batch, 1, not is_shared, kernel.group(m), whole, slices, alpha, beta)
+        if slices > 1:
+            split = tiles - whole
+            sums = np.full(split * slices * kernel.tile_m * kernel.tile_n, np.nan, np.float32)
+            self.given.sums = self.memory.add("sums", sums)
+            self.given.arrived = self.memory.add("arrived", np.zeros(split, np.int32))
         lines_a, lines_b = (a.swapaxes(1, 2) if kernel.a_along_m else a), (b if kernel.b_along_n else b.swapaxes(1, 2))
         tile_k = kernel.tile_k
         self.maps = [
@@ -208,6 +229,7 @@ class Product:
         outcome = self.run(module, number)
         assert outcome.error == ""
         assert np.array_equal(self.result(outcome), rounded(self.expected, self.kernel.out))
+        assert not outcome.arrays.get("arrived", np.zeros(1)).any()
 
     def result(self, outcome: Outcome) -> Values:
         """C after a launch."""
@@ -222,7 +244,7 @@ def stored(values: Values, dtype: DType) -> Values:
 
 
 def test_the_kernels_have_all_types_layouts_and_tiles() -> None:
-    assert {(kernel.tile_m, kernel.tile_n) for kernel in KERNELS} == set(STEP_US)
+    assert {(kernel.tile_m, kernel.tile_n) for kernel in (*KERNELS, SMALL)} == set(STEP_US)
     assert {kernel.a for kernel in KERNELS} == {"float16", "bfloat16", "float32"}
     assert len({(kernel.a_along_m, kernel.b_along_n) for kernel in KERNELS}) == 4
 
@@ -235,6 +257,11 @@ def test_the_kernels_have_all_types_layouts_and_tiles() -> None:
     (3, (136, 264, 72), {"alpha": 2.0, "beta": -1.0}),
     (4, (136, 40, 36), {"batch": 2}),
     (5, (136, 40, 72), {"alpha": 0.5}),
+    (0, (300, 120, 200), {"slices": 2}),  # two whole tiles, and one with slices
+    (1, (40, 40, 136), {"slices": 2}),
+    (5, (40, 40, 600), {"slices": 3, "alpha": 0.5}),
+    (3, (40, 40, 200), {"slices": 3, "beta": 2.0}),  # the last slice is empty
+    (6, (136, 200, 72), {}),
     (4, (264, 264, 8 * 32 + 8), {}),  # nine tiles of two blocks, each of more stages than the ring has
 ], ids=str)  # fmt: skip
 def test_products(module: EmulatedModule, number: int, sizes: tuple[int, int, int], options: dict[str, Any]) -> None:
@@ -259,6 +286,23 @@ def test_mutations(mutated: EmulatedModule, name: str) -> None:
     assert error in outcome.error
     if error == "":
         assert outcome.error or not np.array_equal(product.result(outcome), product.expected)
+
+
+@pytest.mark.parametrize("name", SLICE_MUTATIONS)
+def test_mutations_of_slices(machine: Machine, name: str, tmp_path: Path) -> None:
+    text = (kernels_folder() / HEADER).read_text("utf-8")
+    old, new, error = SLICE_MUTATIONS[name]
+    assert text.count(old) == 1, old
+    module = machine.module(one_unit(tmp_path / "kernels", [SMALL], [text.replace(old, new)], STAGES), (), 90)
+    product = Product(SMALL, (40, 40, 264), slices=2)
+    outcome = product.run(module, 0)
+    assert error in outcome.error
+    if error == "":
+        assert (
+            outcome.error
+            or outcome.arrays["arrived"].any()
+            or not np.array_equal(product.result(outcome), product.expected)
+        )
 
 
 def test_all_instructions_are_emulated() -> None:

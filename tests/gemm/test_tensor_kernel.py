@@ -17,7 +17,7 @@ from warp_tiles.errors import LockedError
 from warp_tiles.gemm.hardware import multiprocessor
 from warp_tiles.gemm.matmul import answer_of, choose_matmul, kernel_of
 from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
-from warp_tiles.gemm.tensor_kernel import HEADER, STEP_US, THREADS, TILE_OF_FUNCTIONS, TensorKernel, best_tile
+from warp_tiles.gemm.tensor_kernel import HEADER, STEP_US, THREADS, Slices, TensorKernel, cost_us, slices_of
 
 HALF = MatmulProblem(4096, 4096, 4096, 1, "float16", "float16", "float16")
 TF32 = MatmulProblem(4096, 4096, 4096, tf32=True, b_transposed=True)
@@ -59,29 +59,70 @@ def test_why_a_loop_computes_a_product(change: dict[str, Any], arch: int, reason
     assert answer.to_json()["kernel"] == ""
 
 
-def test_small_tiles_slices_and_settings_keep_the_loop() -> None:
-    for config in (replace(LARGE, split_k=2), replace(LARGE, tile_m=64, tile_n=128)):
-        assert kernel_of(HALF, config, 90, MULTIPROCESSORS) == "small tiles or slices of K are faster"
+def test_settings_and_products_of_few_elements_keep_the_loop() -> None:
     assert kernel_of(HALF, LARGE, 90, MULTIPROCESSORS, "warp_tiles is not enabled") == "warp_tiles is not enabled"
+    narrow = kernel_of(replace(HALF, m=16), LARGE, 90, MULTIPROCESSORS)
+    assert narrow == "it has no tiles for fewer than 64 rows or columns"
+    deep = replace(HALF, m=64, n=64, k=1 << 16)  # a loop has up to 64 slices of K
+    answer = choose_matmul(deep, 90, MULTIPROCESSORS, gpu="GPU")
+    assert answer.kernel == "its estimated time is longer"
+    assert answer.config.split_k > 8
 
 
-@pytest.mark.parametrize(("sizes", "tile"), [
-    ((4096, 4096), (128, 128)),  # 1024 tiles, a little less than eight for each multiprocessor
-    ((8192, 8192), (192, 128)),
-    ((3072, 3072), (192, 128)),  # 384 tiles, a little less than three for each multiprocessor
-    ((2048, 2048), (128, 128)),
-    ((8192, 256), (128, 128)),
+# the sizes of products whose best tile was measured on an H100
+@pytest.mark.parametrize(("sizes", "tile", "slices"), [
+    ((4096, 4096, 4096), (128, 128), Slices(1024)),
+    ((8192, 8192, 8192), (192, 128), Slices(2752)),
+    ((3072, 3072, 3072), (192, 128), Slices(384)),
+    ((2048, 2048, 2048), (128, 128), Slices(256)),
+    ((256, 4096, 4096), (64, 128), Slices(128)),
+    ((2048, 768, 3072), (64, 192), Slices(128)),
+    ((128, 4096, 4096), (64, 64), Slices(128)),
+    ((512, 512, 4096), (64, 64), Slices(0, 64, 2)),
 ], ids=str)  # fmt: skip
-def test_the_tile_with_the_fewest_idle_multiprocessors(sizes: tuple[int, int], tile: tuple[int, int]) -> None:
-    assert best_tile(*sizes, 2 * 4096, 1, MULTIPROCESSORS) == tile
-    assert best_tile(*sizes, 2 * 4096, 1, MULTIPROCESSORS, has_function=True) == TILE_OF_FUNCTIONS
+def test_the_launch_with_the_least_estimated_time(
+    sizes: tuple[int, int, int], tile: tuple[int, int], slices: Slices
+) -> None:
+    m, n, k = sizes
+    answer = choose_matmul(replace(HALF, m=m, n=n, k=k), 90, MULTIPROCESSORS, gpu="GPU")
+    assert isinstance(answer.kernel, TensorKernel)
+    assert (answer.kernel.tile_m, answer.kernel.tile_n) == tile
+    assert answer.slices == slices
+    assert answer.to_json()["config"]["split_k"] == slices.count
 
 
-def test_products_with_a_function_have_it() -> None:
-    kernel = kernel_of(replace(HALF, m=8192, n=8192, has_function=True), LARGE, 90, MULTIPROCESSORS)
-    assert isinstance(kernel, TensorKernel)
+def test_lines_that_begin_within_lines_of_the_caches_cost_small_tiles_more() -> None:
+    small, large = (TensorKernel("float16", "float16", size, size) for size in (64, 128))
+
+    def times(k: int) -> list[float]:
+        return [cost_us(one, Slices(132), 1000, 1000, k, MULTIPROCESSORS) for one in (small, large)]
+
+    (small_us, large_us), (small_uneven_us, large_uneven_us) = times(1024), times(1000)
+    assert small_uneven_us - small_us > 2.0
+    assert small_uneven_us / small_us > large_uneven_us / large_us
+
+
+def test_products_with_a_function_leave_it_registers() -> None:
+    found = kernel_of(replace(HALF, m=8192, n=8192, has_function=True), LARGE, 90, MULTIPROCESSORS)
+    assert not isinstance(found, str)
+    kernel, _ = found
     assert kernel.has_function
-    assert (kernel.tile_m, kernel.tile_n) == TILE_OF_FUNCTIONS
+    assert (kernel.tile_m, kernel.tile_n) == (128, 128)
+
+
+@pytest.mark.parametrize(("tiles", "steps", "expected"), [
+    (264, 64, [Slices(264)]),
+    (270, 64, [Slices(270), *(Slices(264, 6, count) for count in range(2, 9))]),
+    (40, 64, [Slices(40), Slices(0, 40, 2), Slices(0, 40, 3)]),
+    (40, 9, [Slices(40), Slices(0, 40, 2)]),
+    (100, 64, [Slices(100)]),
+], ids=str)  # fmt: skip
+def test_tiles_that_are_left_may_have_slices(tiles: int, steps: int, expected: list[Slices]) -> None:
+    kernel = TensorKernel("float16", "float16", 128, 128)
+    found = list(slices_of(kernel, 128 * tiles, 100, 64 * steps, 1, MULTIPROCESSORS))
+    assert found == expected
+    assert all(one.items <= tiles + MULTIPROCESSORS for one in found)
+    assert kernel.workspace_bytes(found[-1]) == found[-1].split * found[-1].count * 128 * 128 * 4
 
 
 @pytest.mark.parametrize("tile", STEP_US, ids=str)
@@ -89,7 +130,7 @@ def test_products_with_a_function_have_it() -> None:
 def test_stages_fit_and_are_as_the_device_code_lays_them_out(a: Any, tile: tuple[int, int]) -> None:
     kernel = TensorKernel(a, a, *tile)
     stage_bytes = sum(tile) * 128
-    assert kernel.shared_bytes == kernel.stages * (stage_bytes + 16) + 2 * 2 * 64 * 128 + 1024 + 16
+    assert kernel.shared_bytes == kernel.stages * (stage_bytes + 16) + 2 * 2 * 64 * 128 + 1024 + 16 + 8
     assert kernel.shared_bytes <= multiprocessor(90).block_shared_bytes < kernel.shared_bytes + stage_bytes
     assert kernel.stages >= 4
     text = (kernels_folder() / HEADER).read_text("utf-8")

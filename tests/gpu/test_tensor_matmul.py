@@ -17,9 +17,9 @@ from warp_tiles.array_products.prepared import answered, prepare, prepared
 from warp_tiles.array_products.tensor_matmul import TensorMatmul
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.hardware import has_wgmma
-from warp_tiles.gemm.matmul import kernel_of
+from warp_tiles.gemm.matmul import kernel_with
 from warp_tiles.gemm.matmul_question import MatmulConfig
-from warp_tiles.gemm.tensor_kernel import STEP_US, TILE_OF_FUNCTIONS, TensorKernel
+from warp_tiles.gemm.tensor_kernel import STEP_US, slices_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu", "enabled")]
 TILES = tuple(STEP_US)
@@ -33,26 +33,33 @@ def _has_the_kernel(gpu: str) -> None:
         pytest.skip("the GPU has no wgmma")
 
 
-def product_of(x: Any, y: Any, out: Any, tile: tuple[int, int] = TILES[0], **options: Any) -> TensorMatmul:
-    """A product by the kernel with a tile, whatever the chooser prefers."""
+def product_of(
+    x: Any, y: Any, out: Any, tile: tuple[int, int] = TILES[0], slices: int = 0, **options: Any
+) -> TensorMatmul:
+    """A product by the kernel with a tile, whatever the chooser prefers.
+
+    Args:
+        slices: 0 for whole tiles, -1 for as many slices as possible.
+    """
     call, is_swapped, answer = answered(checked(x, y, out, **options).call, out.device, LARGE)
-    found = kernel_of(answer.problem, LARGE, out.device.arch, out.device.sm_count)
-    assert isinstance(found, TensorKernel), found
-    kernel = replace(found, tile_m=tile[0], tile_n=tile[1])
+    kernel = kernel_with(answer.problem, tile)
+    launches = list(slices_of(kernel, *call.out.shape[1:], call.a.shape[2], call.out.shape[0], out.device.sm_count))
 
     def loop() -> Any:
         config = replace(LARGE, tile_m=64)
         return prepare(checked(x, y, out, **options).call, out.device, config)
 
-    return TensorMatmul(call, replace(answer, kernel=kernel), out.device, is_swapped, loop)
+    return TensorMatmul(call, replace(answer, kernel=kernel, slices=launches[slices]), out.device, is_swapped, loop)
 
 
-def by_kernel(x: Any, y: Any, out: Any, tile: tuple[int, int] = TILES[0], **options: Any) -> Any:
+def by_kernel(x: Any, y: Any, out: Any, tile: tuple[int, int] = TILES[0], slices: int = 0, **options: Any) -> Any:
     """The result of :func:`product_of`."""
     bias, alpha, beta = (
         options.get(name, default) for name, default in (("bias", None), ("alpha", 1.0), ("beta", 0.0))
     )
-    product_of(x, y, out, tile, **options).run(x.ptr, y.ptr, out.ptr, None if bias is None else bias.ptr, alpha, beta)
+    product_of(x, y, out, tile, slices, **options).run(
+        x.ptr, y.ptr, out.ptr, None if bias is None else bias.ptr, alpha, beta
+    )
     return out
 
 
@@ -71,6 +78,20 @@ def test_shapes_and_layouts(dtype: str, shape: tuple[int, int, int], tile: tuple
             for _ in range(2):  # a race need not show in one launch
                 out = on(np.full((m, n), np.nan), out_type, gpu)
                 assert np.array_equal(values_of(by_kernel(x, y, out, tile)), expected), (first, second, out_type)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_slices(tile: tuple[int, int], gpu: str) -> None:
+    """Also many times on the same counters."""
+    a, b = integers(1, 200, 4104, most=1), integers(2, 4104, 520, most=1)
+    x, y, out = on(a, wp.float16, gpu), on(b, wp.float16, gpu), on(np.full((200, 520), np.nan), wp.float32, gpu)
+    product = product_of(x, y, out, tile, -1)
+    assert product.answer.slices is not None
+    assert product.answer.slices.count > 1
+    for factor in (1, 2, 3, 4):
+        out.fill_(np.nan)
+        product.run(x.ptr, y.ptr, out.ptr, None, factor, 0.0)
+        assert np.array_equal(out.numpy(), factor * (a @ b))
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
@@ -195,7 +216,7 @@ def test_functions_of_the_user(beta: float, gpu: str) -> None:
     for function, expected in ((folded, np.where(sums > 3, 6 - sums, np.abs(sums))), (wp.abs, np.abs(sums))):
         for out_type in (wp.float16, wp.float32):
             out = on(c, out_type, gpu)
-            by_kernel(x, y, out, TILE_OF_FUNCTIONS, bias=vector, alpha=0.5, beta=beta, epilogue=function)
+            by_kernel(x, y, out, (128, 128), bias=vector, alpha=0.5, beta=beta, epilogue=function)
             assert np.array_equal(values_of(out), expected), (function.key, out_type)
 
 

@@ -216,7 +216,6 @@ def kernel_of(
         return "it adds neither the products of a batch nor operands in two parts"
     if min(p.a_alignment, p.b_alignment, p.c_alignment) < ALIGNED:
         return "the rows of its arrays have to begin at multiples of 16 bytes"
-    layout = p.a_transposed, not p.b_transposed
     if min(p.m, p.n) < _KERNEL_SIDE:
         return f"it has no tiles for fewer than {_KERNEL_SIDE} rows or columns"
 
@@ -224,13 +223,19 @@ def kernel_of(
         (tensor_kernel.cost_us(kernel, slices, p.m, p.n, p.k, multiprocessors), kernel, slices)
         for tile in STEP_US
         if not p.has_function or math.prod(tile) <= FUNCTION_TILE
-        for kernel in [TensorKernel(p.a, p.out, *tile, *layout, p.has_beta, p.bias, p.has_function)]
+        for kernel in [kernel_with(p, tile)]
         for slices in slices_of(kernel, p.m, p.n, p.k, p.batch, multiprocessors)
     )
     time_us, kernel, slices = min(launches, key=lambda launch: launch[0])
     if cost_us(p, config, arch, multiprocessors) < time_us:
         return "its estimated time is longer"
     return kernel, slices
+
+
+def kernel_with(problem: MatmulProblem, tile: tuple[int, int]) -> TensorKernel:
+    """The kernel of a product with a tile."""
+    p = problem
+    return TensorKernel(p.a, p.out, *tile, p.a_transposed, not p.b_transposed, p.has_beta, p.bias, p.has_function)
 
 
 def loop_of(

@@ -59,7 +59,7 @@ void ByteStates::check_race(
     const Access& access, const void* address, std::uint32_t time, Readers others, const char* verb) const
 {
     const bool here = time == clock_.now();
-    if (time == 0 || clock_.is_past(time)) return;
+    if (time == 0 || clock_.is_past(time, others, access.thread)) return;
     if (here && clock_.readers.are_past(others, access.thread, clock_.order)) return;
     const std::string who = others.thread == Readers::several ? "several threads" : name_of_thread(others.thread);
     throw Fault{access.text() + " races at " + describe(address) + " with " + who + (here ? "" : " of another block")
@@ -150,7 +150,7 @@ void ByteStates::check_proxy(const Access& access, const void* address) const
         const bool fenced = state.proxy_fences < fences.size();
         if (fenced) {
             const Stamp fence = fences[state.proxy_fences];
-            if (clock_.is_past(fence.time) || clock_.order.is_past(state.writer, fence.order, access.thread)) continue;
+            if (clock_.is_past(fence.time, {state.writer, fence.order}, access.thread) || clock_.order.is_past(state.writer, fence.order, access.thread)) continue;
         }
         throw Fault{access.text() + " at " + describe(address) + " was stored by " + name_of_thread(state.writer)
                     + " without fence.proxy.async" + (fenced ? " before the barrier" : "")};

@@ -46,10 +46,10 @@ public:
 
     std::uint32_t now() const { return now_; }
 
-    // Returns true if a barrier or fence orders an access at that time before all accesses from now on.
-    bool is_past(std::uint32_t time) const
+    // Returns true if a barrier of the block or fences order an access of another thread before those of this one from now on.
+    bool is_past(std::uint32_t time, const Readers& other, int thread) const
     {
-        return time >= block_ ? time < now_ : fences.is_ordered(time, now_);
+        return time >= block_ ? time < now_ : fences.is_ordered(time, other, thread, order);
     }
 
     Order order;

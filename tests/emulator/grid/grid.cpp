@@ -99,7 +99,7 @@ void Grid::atomic(void* address, int bytes)
 
 void Grid::fence()
 {
-    if (thread_index() >= 0) clock_.fences.fence(thread_index(), clock_.now());
+    if (thread_index() >= 0) clock_.fences.fence(thread_index(), clock_.now(), clock_.order);
 }
 
 void Grid::access_global(void* address, int bytes)

@@ -40,6 +40,13 @@ public:
         join(to, known_[std::size_t(thread)]);
         advance(thread);
     }
+    // What a thread knows of the block's accesses, for threads of other blocks.
+    Times released(int thread)
+    {
+        Times found = passed_;
+        release(thread, found);
+        return found;
+    }
     void acquire(int thread, const Times& from)
     {
         join(known_[std::size_t(thread)], from);
