@@ -64,16 +64,16 @@ struct Arguments {
 };
 
 // The element types of A and B, of C and of the bias (void without one), a class whose of() is applied to each element of C (void
-// without one), the rows and columns of a tile, the number of stages, whether A is contiguous along M and B along N, and whether C is
-// read.
-template <class T_, class Out_, class Bias_, class Function_, int M, int N, int STAGES_, bool A_ALONG_M, bool B_ALONG_N, bool BETA>
+// without one), the rows and columns of a tile, the number of stages, whether A is contiguous along M and B along N, whether C is read,
+// and whether tiles have slices of K.
+template <class T_, class Out_, class Bias_, class Function_, int M, int N, int STAGES_, bool A_ALONG_M, bool B_ALONG_N, bool BETA, bool SLICES>
 struct Config {
     using T = T_;
     using Out = Out_;
     using Bias = Bias_;
     using Function = Function_;
     static constexpr int TILE_M = M, TILE_N = N, TILE_K = ROW_BYTES / int(sizeof(T)), STAGES = STAGES_;
-    static constexpr bool A_MN = A_ALONG_M, B_MN = B_ALONG_N, HAS_BETA = BETA;
+    static constexpr bool A_MN = A_ALONG_M, B_MN = B_ALONG_N, HAS_BETA = BETA, HAS_SLICES = SLICES;
     static constexpr int BLOCKS = M / ROWS;                       // of rows
     static constexpr int STEP = 32 / int(sizeof(T));          // of K, of an instruction
     static constexpr int COLUMNS = ROW_BYTES / int(sizeof(Out));  // of C in a chunk
@@ -140,19 +140,19 @@ template <class P> struct Tiles {
 
     WT_DEVICE Tile next()
     {
-        const int beyond = number - given.whole, split = beyond / given.slices, depth = slice_depth();
-        const int slice = beyond < 0 ? -1 : beyond % given.slices, tile = beyond < 0 ? number : given.whole + split;
+        int tile = number, start = 0, end = given.k, slice = -1, split = 0;
+        if (P::HAS_SLICES && number >= given.whole) {
+            const int steps = (given.k + P::TILE_K - 1) / P::TILE_K, depth = (steps + given.slices - 1) / given.slices * P::TILE_K;
+            split = (number - given.whole) / given.slices;
+            slice = (number - given.whole) % given.slices;
+            tile = given.whole + split;
+            start = slice * depth;
+            end = min(given.k, start + depth);
+        }
         const int matrix = tile / (rows * columns), index = tile % (rows * columns), group = given.group;
         const int first = index / (group * columns) * group, height = min(group, rows - first), within = index - first * columns;
-        const int start = max(slice, 0) * depth, end = slice < 0 ? given.k : min(given.k, start + depth);
         number += int(gridDim.x);
         return {(first + within % height) * P::TILE_M, within / height * P::TILE_N, matrix, start, end, slice, split};
-    }
-
-    WT_DEVICE int slice_depth() const
-    {
-        const int steps = (given.k + P::TILE_K - 1) / P::TILE_K;
-        return (steps + given.slices - 1) / given.slices * P::TILE_K;
     }
 };
 
@@ -353,8 +353,10 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
             wgmma_has_written(accumulators[i]);
         if (is_first_lane && tile.start < tile.end)
             mbarrier_arrive(multiplied);
-        if (tile.slice < 0 || add_slices<P>(accumulators, ring, given, group, tile))
-            store_tile<P>(accumulators, ring, c, given, group, tile);
+        if constexpr (P::HAS_SLICES)
+            if (tile.slice >= 0 && !add_slices<P>(accumulators, ring, given, group, tile))
+                continue;
+        store_tile<P>(accumulators, ring, c, given, group, tile);
     }
 }
 

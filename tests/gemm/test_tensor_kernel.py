@@ -17,7 +17,7 @@ from warp_tiles.errors import LockedError
 from warp_tiles.gemm.hardware import multiprocessor
 from warp_tiles.gemm.matmul import answer_of, choose_matmul, kernel_of
 from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
-from warp_tiles.gemm.tensor_kernel import HEADER, STEP_US, THREADS, Slices, TensorKernel, cost_us, slices_of
+from warp_tiles.gemm.tensor_kernel import HEADER, STEP_US, THREADS, Slices, TensorKernel, cost_us, launches_of
 
 HALF = MatmulProblem(4096, 4096, 4096, 1, "float16", "float16", "float16")
 TF32 = MatmulProblem(4096, 4096, 4096, tf32=True, b_transposed=True)
@@ -119,8 +119,12 @@ def test_products_with_a_function_leave_it_registers() -> None:
 ], ids=str)  # fmt: skip
 def test_tiles_that_are_left_may_have_slices(tiles: int, steps: int, expected: list[Slices]) -> None:
     kernel = TensorKernel("float16", "float16", 128, 128)
-    found = list(slices_of(kernel, 128 * tiles, 100, 64 * steps, 1, MULTIPROCESSORS))
+    launches = list(launches_of(kernel, 128 * tiles, 100, 64 * steps, 1, MULTIPROCESSORS))
+    assert all(one == replace(kernel, has_slices=slices.split > 0) for one, slices in launches)
+    found = [slices for _, slices in launches]
     assert found == expected
+    large = replace(kernel, tile_n=192)
+    assert len(list(launches_of(large, 128 * tiles, 100, 64 * steps, 1, MULTIPROCESSORS))) == 1
     assert all(one.items <= tiles + MULTIPROCESSORS for one in found)
     assert kernel.workspace_bytes(found[-1]) == found[-1].split * found[-1].count * 128 * 128 * 4
 
@@ -142,13 +146,13 @@ def test_stages_fit_and_are_as_the_device_code_lays_them_out(a: Any, tile: tuple
 def test_equal_constants_give_equal_sources_and_others_do_not() -> None:
     kernel = TensorKernel("float16", "float32", 128, 192, True, False, True, "float16")
     assert kernel.name == "matmul_float16_float32_mk_128x192_c_float16"
-    assert "Config<wt::f16, wt::f32, wt::f16, void, 128, 192, 4, true, false, true>" in kernel.source()
+    assert "Config<wt::f16, wt::f32, wt::f16, void, 128, 192, 4, true, false, true, false>" in kernel.source()
     changes: list[dict[str, Any]] = [
         {"a": "bfloat16"}, {"out": "float16"}, {"tile_m": 192}, {"tile_n": 128}, {"a_along_m": False},
-        {"b_along_n": True}, {"has_beta": False}, {"bias": None}, {"bias": "float32"},
+        {"b_along_n": True}, {"has_beta": False}, {"bias": None}, {"bias": "float32"}, {"has_slices": True},
     ]  # fmt: skip
     others = [replace(kernel, **change) for change in changes]
-    assert len({one.source() for one in (kernel, *others)}) == len({one.name for one in (kernel, *others)}) == 10
+    assert len({one.source() for one in (kernel, *others)}) == len({one.name for one in (kernel, *others)}) == 11
     called = replace(kernel, has_function=True)
     assert called.name not in {one.name for one in (kernel, *others)}
     assert "wt::f16, Function, 128" in called.source("gelu", "float gelu(float);")

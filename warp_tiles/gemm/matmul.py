@@ -33,7 +33,7 @@ from warp_tiles.gemm.matmul_question import (
 )
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, dense_operand
-from warp_tiles.gemm.tensor_kernel import FUNCTION_TILE, REGISTERS, STEP_US, Slices, TensorKernel, slices_of
+from warp_tiles.gemm.tensor_kernel import MOST_SUMS, REGISTERS, STEP_US, Slices, TensorKernel, launches_of
 
 # ---- constants of architectures and types
 
@@ -222,9 +222,8 @@ def kernel_of(
     launches = (
         (tensor_kernel.cost_us(kernel, slices, p.m, p.n, p.k, multiprocessors), kernel, slices)
         for tile in STEP_US
-        if not p.has_function or math.prod(tile) <= FUNCTION_TILE
-        for kernel in [kernel_with(p, tile)]
-        for slices in slices_of(kernel, p.m, p.n, p.k, p.batch, multiprocessors)
+        if not p.has_function or math.prod(tile) <= MOST_SUMS
+        for kernel, slices in launches_of(kernel_with(p, tile), p.m, p.n, p.k, p.batch, multiprocessors)
     )
     time_us, kernel, slices = min(launches, key=lambda launch: launch[0])
     if cost_us(p, config, arch, multiprocessors) < time_us:

@@ -6,7 +6,7 @@ It is ``kernels/matmul/tensor_matmul.cuh``, for sm_90a.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from warp_tiles.gemm.hardware import WGMMA_ARCH, multiprocessor
 from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, DType
@@ -26,7 +26,7 @@ STEP_US = {
     (128, 64): 0.2,
     (64, 64): 0.115,
 }  # of a tile and 128 bytes of K, on an H100
-FUNCTION_TILE = 128 * 128  # elements, at most: functions need the registers that larger tiles have for sums
+MOST_SUMS = 128 * 128  # of a tile with a function or slices, which need registers
 _ROW_US = 0.0022  # of a row of A's or B's tile in a step, if rows begin within a line of the caches
 _START_US = 4.5  # of a launch, its first loads and its last stores
 _STORED = 2.7e4  # bytes of C that a multiprocessor stores in 1 us
@@ -63,14 +63,16 @@ class Slices:
         return self.whole + self.split * self.count
 
 
-def slices_of(kernel: TensorKernel, m: int, n: int, k: int, batch: int, multiprocessors: int) -> Iterator[Slices]:
+def launches_of(
+    kernel: TensorKernel, m: int, n: int, k: int, batch: int, multiprocessors: int
+) -> Iterator[tuple[TensorKernel, Slices]]:
     """Ways to launch a kernel. Tiles that are left if all multiprocessors have equally many may have slices."""
     tiles = batch * -(-m // kernel.tile_m) * -(-n // kernel.tile_n)
     rest, steps = tiles % multiprocessors, -(-k // kernel.tile_k)
-    yield Slices(tiles)
-    for count in range(2, _MOST_SLICES + 1):
-        if rest and rest * count <= multiprocessors and steps >= count * _SLICE_STEPS:
-            yield Slices(tiles - rest, rest, count)
+    yield kernel, Slices(tiles)
+    if rest and kernel.tile_m * kernel.tile_n <= MOST_SUMS:
+        for count in range(2, min(_MOST_SLICES, multiprocessors // rest, steps // _SLICE_STEPS) + 1):
+            yield replace(kernel, has_slices=True), Slices(tiles - rest, rest, count)
 
 
 def cost_us(kernel: TensorKernel, slices: Slices, m: int, n: int, k: int, multiprocessors: int) -> float:
@@ -100,6 +102,7 @@ class TensorKernel:
         a_along_m, b_along_n: True if the operand's elements are adjacent along M or N, else they are along K.
         has_beta: True if C is read.
         bias: Element type of the bias; None without one.
+        has_slices: True if several blocks may compute slices of K of a tile.
         has_function: True if each element of C is the result of a function of the user, of one float32.
     """
 
@@ -112,6 +115,7 @@ class TensorKernel:
     has_beta: bool = False
     bias: DType | None = None
     has_function: bool = False
+    has_slices: bool = False
 
     @property
     def tile_k(self) -> int:
@@ -144,7 +148,12 @@ class TensorKernel:
     def name(self) -> str:
         """The name of the kernel's function."""
         layouts = f"{'m' if self.a_along_m else 'k'}{'n' if self.b_along_n else 'k'}"
-        more = "_c" * self.has_beta + (f"_{self.bias}" if self.bias else "") + "_function" * self.has_function
+        more = (
+            "_c" * self.has_beta
+            + (f"_{self.bias}" if self.bias else "")
+            + "_function" * self.has_function
+            + "_slices" * self.has_slices
+        )
         return f"matmul_{self.a}_{self.out}_{layouts}_{self.tile_m}x{self.tile_n}{more}"
 
     def source(self, function: str = "", code: str = "") -> str:
@@ -155,7 +164,9 @@ class TensorKernel:
             code: The code that defines the function. Its macros, e.g. ``int(x)``, must not affect the kernel's header.
         """
         assert self.has_function == bool(function)
-        flags = ", ".join(str(flag).lower() for flag in (self.a_along_m, self.b_along_n, self.has_beta))
+        flags = ", ".join(
+            str(flag).lower() for flag in (self.a_along_m, self.b_along_n, self.has_beta, self.has_slices)
+        )
         types = ", ".join(f"wt::{DTYPES[one].code}" if one else "void" for one in (self.a, self.out, self.bias))
         sizes = f"{self.tile_m}, {self.tile_n}, {self.stages}"
         declared, applied = "", "void"
