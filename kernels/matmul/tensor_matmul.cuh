@@ -228,17 +228,43 @@ WT_DEVICE bool add_slices(f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4], cons
 // An element of an array as a float
 template <class T> WT_DEVICE f32 element(const void* array, long long index) { return Convert<f32, T>::of(static_cast<const T*>(array)[index]); }
 
-// The elements of C at (row, column) and (row, column + 1). Reading pairs of C at once was slower (docs/experiments.md).
-template <class P> WT_DEVICE Vector<f32, 2> finished(f32 first, f32 second, f32 alpha, const Arguments& given, int row, int column, int matrix)
+// The first row of a thread's elements in a chunk, of which it has pairs of columns in two rows, and their first column
+WT_DEVICE int own_row(int half) { return threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4 + 8 * half; }
+WT_DEVICE int own_column(int block) { return block * 8 + threadIdx.x % 4 * 2; }
+
+// The elements of C of a thread in a chunk. Those of a chunk are read at once, and before the chunk before is written, because each read
+// waits behind tensor copies to the stages.
+template <class P> struct Previous {
+    Vector<typename P::Out, 2> pairs[P::COLUMNS / 8][2] = {};
+
+    WT_DEVICE void read(const Arguments& given, const Tile& tile, int first_row, int first_column)
+    {
+#pragma unroll
+        for (int block = 0; block < P::COLUMNS / 8; ++block)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int row = first_row + own_row(half), column = first_column + own_column(block);
+                const auto* const from = static_cast<const typename P::Out*>(given.c) + tile.matrix * given.c_matrix + row * given.c_row + column;
+                auto& pair = pairs[block][half];
+                if (row < given.m && column + 1 < given.n)
+                    pair = load<2>(from);
+                else if (row < given.m && column < given.n)
+                    pair.at[0] = *from;
+            }
+    }
+};
+
+// A pair of elements of C
+template <class P>
+WT_DEVICE Vector<f32, 2> finished(const f32* sums, const Vector<typename P::Out, 2>& previous, f32 alpha, const Arguments& given, int column)
 {
-    Vector<f32, 2> found {alpha * first, alpha * second};
+    Vector<f32, 2> found {alpha * sums[0], alpha * sums[1]};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        const bool is_inside = row < given.m && column + i < given.n;
         if constexpr (P::HAS_BETA)
-            found.at[i] += is_inside ? given.beta * element<typename P::Out>(given.c, matrix * given.c_matrix + row * given.c_row + column + i) : 0.0f;
+            found.at[i] += given.beta * Convert<f32, typename P::Out>::of(previous.at[i]);
         if constexpr (!same<typename P::Bias, void>)
-            found.at[i] += is_inside ? element<typename P::Bias>(given.bias, (column + i) * given.bias_step) : 0.0f;
+            found.at[i] += column + i < given.n ? element<typename P::Bias>(given.bias, (column + i) * given.bias_step) : 0.0f;
         if constexpr (!same<typename P::Function, void>)
             found.at[i] = P::Function::of(found.at[i]);
     }
@@ -248,19 +274,18 @@ template <class P> WT_DEVICE Vector<f32, 2> finished(f32 first, f32 second, f32 
 template <class Out> WT_DEVICE u32 rounded(const Vector<f32, 2>& pair) { return pack_rounded<Out>(pair.at[0], pair.at[1]); }
 
 // Writes the elements of C of a warp's 16 rows and the chunk's columns to shared memory, as the tensor copies read them.
-template <class P, class Finish> WT_DEVICE void write_chunk(u32 chunk, const f32 (*accumulators)[4], const Finish& finish)
+// finish() gives the elements of a block of eight columns in one half of the rows.
+template <class P, class Finish> WT_DEVICE void write_chunk(u32 chunk, const Finish& finish)
 {
-    const int lane = threadIdx.x % 32, row = threadIdx.x % WARPGROUP / 32 * 16;
+    const int lane = threadIdx.x % 32;
     if constexpr (sizeof(typename P::Out) == 2) {
-        const int to = row + lane % 16;  // lanes of stmatrix have the rows of 8x8 matrices: both halves of the rows, two blocks
+        const int to = threadIdx.x % WARPGROUP / 32 * 16 + lane % 16;  // lanes of stmatrix have the rows of 8x8 matrices: both halves of the rows, two blocks
 #pragma unroll
         for (int j = 0; j < P::COLUMNS / 8; j += 2) {
             u32 words[4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const auto& four = accumulators[j + i / 2];
-                words[i] = rounded<typename P::Out>(finish(four[i % 2 * 2], four[i % 2 * 2 + 1], row + lane / 4 + i % 2 * 8, (j + i / 2) * 8 + lane % 4 * 2));
-            }
+            for (int i = 0; i < 4; ++i)
+                words[i] = rounded<typename P::Out>(finish(j + i / 2, i % 2));
             stmatrix(chunk + to * ROW_BYTES + ((j + lane / 16) ^ to % PATTERN_ROWS) * 16, words);
         }
     } else {
@@ -268,9 +293,8 @@ template <class P, class Finish> WT_DEVICE void write_chunk(u32 chunk, const f32
         for (int j = 0; j < P::COLUMNS / 8; ++j)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int to = row + lane / 4 + 8 * half, vector = 2 * j + lane % 4 / 2;
-                const auto pair = finish(accumulators[j][2 * half], accumulators[j][2 * half + 1], to, 8 * j + lane % 4 * 2);
-                store(static_cast<f32*>(__cvta_shared_to_generic(chunk + to * ROW_BYTES + (vector ^ to % PATTERN_ROWS) * 16 + lane % 2 * 8)), pair);
+                const int to = own_row(half), vector = 2 * j + lane % 4 / 2;
+                store(static_cast<f32*>(__cvta_shared_to_generic(chunk + to * ROW_BYTES + (vector ^ to % PATTERN_ROWS) * 16 + lane % 2 * 8)), finish(j, half));
             }
     }
 }
@@ -279,30 +303,36 @@ template <class P>
 WT_DEVICE void
 store_tile(const f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4], const Ring<P>& ring, const TensorMap& c, const Arguments& given, int group, Tile tile)
 {
-    constexpr bool IS_ODD = P::BLOCKS * P::TILE_N / P::COLUMNS % CHUNKS != 0;  // the first chunk lies where the last tile's last one does
+    constexpr int ACROSS = P::TILE_N / P::COLUMNS, COUNT = P::BLOCKS * ACROSS;  // chunks
+    constexpr bool IS_ODD = COUNT % CHUNKS != 0;  // the first chunk lies where the last tile's last one does
     const bool is_storing = threadIdx.x % WARPGROUP == 0;
     const f32 alpha = given.factor == nullptr ? given.alpha : given.alpha * *given.factor;
+    Previous<P> next;
+    if constexpr (P::HAS_BETA)
+        next.read(given, tile, tile.row, tile.column);
 #pragma unroll
-    for (int i = 0; i < P::BLOCKS; ++i)
-#pragma unroll
-        for (int done = 0; done < P::TILE_N; done += P::COLUMNS) {
-            const int row = tile.row + i * ROWS, column = tile.column + done;
-            const u32 chunk = ring.chunk(group, i * P::TILE_N / P::COLUMNS + done / P::COLUMNS);
-            if (is_storing && IS_ODD && i == 0 && done == 0)
-                wait_for_tensor_stores<0>();
-            else if (is_storing)
-                wait_for_tensor_stores<CHUNKS - 1>();
-            warpgroup_barrier(group);
-            write_chunk<P>(chunk, &accumulators[i][done / 8], [&](f32 x, f32 y, int in_row, int in_column) {
-                return finished<P>(x, y, alpha, given, row + in_row, column + in_column, tile.matrix);
-            });
-            fence_for_wgmma();
-            warpgroup_barrier(group);
-            if (is_storing) {
-                store_tensor(&c, chunk, column, row, tile.matrix);
-                commit_tensor_stores();
-            }
+    for (int number = 0; number < COUNT; ++number) {
+        const int i = number / ACROSS, done = number % ACROSS * P::COLUMNS, row = tile.row + i * ROWS, column = tile.column + done;
+        const Previous<P> previous = next;
+        if (P::HAS_BETA && number + 1 < COUNT)
+            next.read(given, tile, tile.row + (number + 1) / ACROSS * ROWS, tile.column + (number + 1) % ACROSS * P::COLUMNS);
+        const u32 chunk = ring.chunk(group, number);
+        if (is_storing && IS_ODD && number == 0)
+            wait_for_tensor_stores<0>();
+        else if (is_storing)
+            wait_for_tensor_stores<CHUNKS - 1>();
+        warpgroup_barrier(group);
+        write_chunk<P>(chunk, [&](int block, int half) {
+            const f32* const sums = &accumulators[i][done / 8 + block][2 * half];
+            return finished<P>(sums, previous.pairs[block][half], alpha, given, column + own_column(block));
+        });
+        fence_for_wgmma();
+        warpgroup_barrier(group);
+        if (is_storing) {
+            store_tensor(&c, chunk, column, row, tile.matrix);
+            commit_tensor_stores();
         }
+    }
 }
 
 // ---- products

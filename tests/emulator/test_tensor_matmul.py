@@ -40,9 +40,9 @@ SLICED = replace(SMALL, has_slices=True)
 STAGES = 3  # of the mutated kernel, so that few products fill its ring
 WAIT = "            wgmma_wait<1>();  // until the products of the stage before are complete\n"
 ARRIVAL = "            if (is_first_lane && k != tile.start)\n                mbarrier_arrive(multiplied);\n"
-STORE_WAIT = "            else if (is_storing)\n                wait_for_tensor_stores<CHUNKS - 1>();\n"
-BARRIER = "            warpgroup_barrier(group);\n"
-FENCE = "            fence_for_wgmma();\n"
+STORE_WAIT = "        else if (is_storing)\n            wait_for_tensor_stores<CHUNKS - 1>();\n"
+BARRIER = "        warpgroup_barrier(group);\n"
+FENCE = "        fence_for_wgmma();\n"
 LAST_ARRIVAL = "        if (is_first_lane && tile.start < tile.end)\n            mbarrier_arrive(multiplied);\n"
 LAST_WAIT = "        wgmma_wait<0>();\n"
 WRITTEN = (
@@ -84,7 +84,7 @@ MUTATIONS = {
         STORE_WAIT + BARRIER.replace("group)", "0)"),
         "tensor store of 8192 bytes races",
     ),
-    "no_group_of_stores": ("                commit_tensor_stores();\n", "", "still reads"),
+    "no_group_of_stores": ("            commit_tensor_stores();\n", "", "still reads"),
     "no_last_wait_for_stores": ("            wait_for_tensor_stores<0>();\n    }", ";\n    }", "ends while"),
     "too_many_registers": ("MULTIPLYING_REGISTERS = 232", "MULTIPLYING_REGISTERS = 240", "takes 66560 registers"),
     "odd_registers": ("LOADING_REGISTERS = 40", "LOADING_REGISTERS = 44", "setmaxnreg.dec from 168 to 44 registers"),
@@ -94,7 +94,7 @@ MUTATIONS = {
     "the_same_turn": ("mbarrier_arrive(ring.turn(group ^ 1));", "mbarrier_arrive(ring.turn(group));", ""),
     "no_skipped_stages": ("            ring.skip((tile.end - tile.start + P::TILE_K - 1) / P::TILE_K);\n", "", ""),
     "no_skipped_rounds": ("        parity ^= stage / P::STAGES % 2;\n", "", ""),
-    "wrong_rows": ("tile.row + i * ROWS, column", "tile.row + (i + 1) * ROWS, column", ""),
+    "wrong_rows": ("row = tile.row + i * ROWS", "row = tile.row + (i + 1) * ROWS", ""),
 }  # fmt: skip
 
 

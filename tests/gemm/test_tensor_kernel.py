@@ -78,7 +78,8 @@ def test_settings_and_products_of_few_elements_keep_the_loop() -> None:
     ((256, 4096, 4096), (64, 128), Slices(128)),
     ((2048, 768, 3072), (64, 192), Slices(128)),
     ((128, 4096, 4096), (64, 64), Slices(128)),
-    ((512, 512, 4096), (64, 64), Slices(0, 64, 2)),
+    ((512, 512, 4096), (64, 64), Slices(64)),
+    ((512, 512, 8192), (64, 64), Slices(0, 64, 2)),
 ], ids=str)  # fmt: skip
 def test_the_launch_with_the_least_estimated_time(
     sizes: tuple[int, int, int], tile: tuple[int, int], slices: Slices
@@ -102,11 +103,12 @@ def test_lines_that_begin_within_lines_of_the_caches_cost_small_tiles_more() -> 
     assert small_uneven_us / small_us > large_uneven_us / large_us
 
 
-def test_products_with_a_function_leave_it_registers() -> None:
-    found = kernel_of(replace(HALF, m=8192, n=8192, has_function=True), LARGE, 90, MULTIPROCESSORS)
+@pytest.mark.parametrize("name", ["has_function", "has_beta"])
+def test_products_with_a_function_or_a_beta_leave_it_registers(name: str) -> None:
+    found = kernel_of(replace(HALF, m=8192, n=8192, **{name: True}), LARGE, 90, MULTIPROCESSORS)
     assert not isinstance(found, str)
     kernel, _ = found
-    assert kernel.has_function
+    assert getattr(kernel, name)
     assert (kernel.tile_m, kernel.tile_n) == (128, 128)
 
 

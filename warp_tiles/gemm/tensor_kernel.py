@@ -26,12 +26,13 @@ STEP_US = {
     (128, 64): 0.2,
     (64, 64): 0.115,
 }  # of a tile and 128 bytes of K, on an H100
-MOST_SUMS = 128 * 128  # of a tile with a function or slices, which need registers
+MOST_SUMS = 128 * 128  # of a tile with a function, with slices or with a beta, which need registers
+_SMALL = 1.2  # factor of the steps of small tiles, if a multiprocessor has several
 _ROW_US = 0.0022  # of a row of A's or B's tile in a step, if rows begin within a line of the caches
 _START_US = 4.5  # of a launch, its first loads and its last stores
 _STORED = 2.7e4  # bytes of C that a multiprocessor stores in 1 us
 _LINE = 128  # bytes of the caches
-_ADD_US, _ADDED = 1.0, 1.1e5  # of slices: the time until they are added, and the bytes that are added in 1 us
+_ADD_US, _ADDED = 3.5, 5.0e4  # of slices: the time until they are added, and the bytes that are added in 1 us
 _SUM_BYTES = 4
 _MOST_SLICES = 8
 _SLICE_STEPS = 4  # of 128 bytes of K, at least
@@ -83,6 +84,8 @@ def cost_us(kernel: TensorKernel, slices: Slices, m: int, n: int, k: int, multip
     if any(length * size % _LINE for length in lengths):
         step_us = max(step_us, sum(tile) * _ROW_US)
     steps, elements = -(-k * size // ROW_BYTES), tile[0] * tile[1]
+    if elements < MOST_SUMS and slices.whole > multiprocessors:
+        step_us *= _SMALL
     stores_us = elements * DTYPE_BYTES[kernel.out] / _STORED  # while the next tile is multiplied
     time_us = _START_US + -(-slices.whole // multiprocessors) * max(steps * step_us, stores_us)
     if slices.split:
