@@ -55,8 +55,6 @@ struct Arguments {
     int whole, slices;          // tiles without slices, and the slices of each of the others
     float alpha, beta;
     const float* factor;        // of alpha; null for 1
-    const void* c;              // read if the configuration has a beta
-    long long c_row, c_matrix;  // distances in elements
     const void* bias;           // read if the configuration has one
     long long bias_step;        // distance in elements
     f32* sums;                  // of all slices; not read without slices
@@ -86,7 +84,8 @@ struct Config {
 constexpr int ALIGNMENT = 1024;  // of a stage: the swizzling pattern repeats after so many bytes
 
 // The shared memory of a block, and the present stage of a thread. A stage is full when its copies have arrived, and empty when it
-// has been multiplied. It is a warpgroup's turn when the other one has found all stages of its tile full. Addresses are those of __cvta_generic_to_shared().
+// has been multiplied. It is a warpgroup's turn when the other one has found all stages of its tile full. A chunk is a part of C that
+// a warpgroup writes; its previous elements arrive at an mbarrier. Addresses are those of __cvta_generic_to_shared().
 template <class P> struct Ring {
     u32 start;
     u32 stage = 0, parity = 0;  // the parity changes with each round
@@ -96,7 +95,8 @@ template <class P> struct Ring {
     WT_DEVICE u32 full() const { return start + P::BARRIERS_START + 8 * stage; }
     WT_DEVICE u32 empty() const { return full() + 8 * P::STAGES; }
     WT_DEVICE u32 turn(int group) const { return start + P::BARRIERS_START + 16 * P::STAGES + 8 * group; }
-    WT_DEVICE u32 flag(int group) const { return turn(MULTIPLYING) + 4 * group; }
+    WT_DEVICE u32 previous(int group, int number) const { return turn(MULTIPLYING) + 8 * (CHUNKS * group + number % CHUNKS); }
+    WT_DEVICE u32 flag(int group) const { return previous(MULTIPLYING, 0) + 4 * group; }
     WT_DEVICE u32 chunk(int group, int number) const
     {
         return start + P::CHUNKS_START + (CHUNKS * group + number % CHUNKS) * CHUNK_BYTES;
@@ -228,41 +228,19 @@ WT_DEVICE bool add_slices(f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4], cons
 // An element of an array as a float
 template <class T> WT_DEVICE f32 element(const void* array, long long index) { return Convert<f32, T>::of(static_cast<const T*>(array)[index]); }
 
-// The first row of a thread's elements in a chunk, of which it has pairs of columns in two rows, and their first column
+// The rows and the first column of a thread's pairs in a chunk
 WT_DEVICE int own_row(int half) { return threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4 + 8 * half; }
 WT_DEVICE int own_column(int block) { return block * 8 + threadIdx.x % 4 * 2; }
 
-// The elements of C of a thread in a chunk. Those of a chunk are read at once, and before the chunk before is written, because each read
-// waits behind tensor copies to the stages.
-template <class P> struct Previous {
-    Vector<typename P::Out, 2> pairs[P::COLUMNS / 8][2] = {};
-
-    WT_DEVICE void read(const Arguments& given, const Tile& tile, int first_row, int first_column)
-    {
-#pragma unroll
-        for (int block = 0; block < P::COLUMNS / 8; ++block)
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const int row = first_row + own_row(half), column = first_column + own_column(block);
-                const auto* const from = static_cast<const typename P::Out*>(given.c) + tile.matrix * given.c_matrix + row * given.c_row + column;
-                auto& pair = pairs[block][half];
-                if (row < given.m && column + 1 < given.n)
-                    pair = load<2>(from);
-                else if (row < given.m && column < given.n)
-                    pair.at[0] = *from;
-            }
-    }
-};
-
 // A pair of elements of C
 template <class P>
-WT_DEVICE Vector<f32, 2> finished(const f32* sums, const Vector<typename P::Out, 2>& previous, f32 alpha, const Arguments& given, int column)
+WT_DEVICE Vector<f32, 2> finished(const f32* sums, const Vector<f32, 2>& previous, f32 alpha, const Arguments& given, int column)
 {
     Vector<f32, 2> found {alpha * sums[0], alpha * sums[1]};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         if constexpr (P::HAS_BETA)
-            found.at[i] += given.beta * Convert<f32, typename P::Out>::of(previous.at[i]);
+            found.at[i] += given.beta * previous.at[i];
         if constexpr (!same<typename P::Bias, void>)
             found.at[i] += column + i < given.n ? element<typename P::Bias>(given.bias, (column + i) * given.bias_step) : 0.0f;
         if constexpr (!same<typename P::Function, void>)
@@ -271,10 +249,18 @@ WT_DEVICE Vector<f32, 2> finished(const f32* sums, const Vector<typename P::Out,
     return found;
 }
 
+template <class Out> WT_DEVICE Vector<f32, 2> unpacked(u32 pair)
+{
+    if constexpr (same<Out, f16>)
+        return {Convert<f32, f16>::of(f16 {u16(pair)}), Convert<f32, f16>::of(f16 {u16(pair >> 16)})};
+    else
+        return {float_of(pair << 16), float_of(pair & 0xffff0000u)};
+}
+
 template <class Out> WT_DEVICE u32 rounded(const Vector<f32, 2>& pair) { return pack_rounded<Out>(pair.at[0], pair.at[1]); }
 
-// Writes the elements of C of a warp's 16 rows and the chunk's columns to shared memory, as the tensor copies read them.
-// finish() gives the elements of a block of eight columns in one half of the rows.
+// Writes the elements of C of a warp's 16 rows and the chunk's columns to shared memory, as the tensor copies read them. They replace
+// the previous ones, if C is read. finish() gives the pair in a block of eight columns and a half of the rows.
 template <class P, class Finish> WT_DEVICE void write_chunk(u32 chunk, const Finish& finish)
 {
     const int lane = threadIdx.x % 32;
@@ -282,11 +268,16 @@ template <class P, class Finish> WT_DEVICE void write_chunk(u32 chunk, const Fin
         const int to = threadIdx.x % WARPGROUP / 32 * 16 + lane % 16;  // lanes of stmatrix have the rows of 8x8 matrices: both halves of the rows, two blocks
 #pragma unroll
         for (int j = 0; j < P::COLUMNS / 8; j += 2) {
-            u32 words[4];
+            const u32 at = chunk + to * ROW_BYTES + ((j + lane / 16) ^ to % PATTERN_ROWS) * 16;
+            u32 words[4] = {};
+            if constexpr (P::HAS_BETA) {
+                ldmatrix(words, at);
+                __syncwarp();
+            }
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                words[i] = rounded<typename P::Out>(finish(j + i / 2, i % 2));
-            stmatrix(chunk + to * ROW_BYTES + ((j + lane / 16) ^ to % PATTERN_ROWS) * 16, words);
+                words[i] = rounded<typename P::Out>(finish(j + i / 2, i % 2, unpacked<typename P::Out>(words[i])));
+            stmatrix(at, words);
         }
     } else {
 #pragma unroll
@@ -294,43 +285,55 @@ template <class P, class Finish> WT_DEVICE void write_chunk(u32 chunk, const Fin
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const int to = own_row(half), vector = 2 * j + lane % 4 / 2;
-                store(static_cast<f32*>(__cvta_shared_to_generic(chunk + to * ROW_BYTES + (vector ^ to % PATTERN_ROWS) * 16 + lane % 2 * 8)), finish(j, half));
+                f32* const at = static_cast<f32*>(__cvta_shared_to_generic(chunk + to * ROW_BYTES + (vector ^ to % PATTERN_ROWS) * 16 + lane % 2 * 8));
+                store(at, finish(j, half, P::HAS_BETA ? load<2>(at) : Vector<f32, 2> {}));
             }
     }
 }
 
+// `parities` has a bit for the mbarrier of each chunk.
 template <class P>
-WT_DEVICE void
-store_tile(const f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4], const Ring<P>& ring, const TensorMap& c, const Arguments& given, int group, Tile tile)
+WT_DEVICE void store_tile(const f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4], const Ring<P>& ring, const TensorMap& c,
+                          const Arguments& given, int group, const Tile& tile, u32& parities)
 {
     constexpr int ACROSS = P::TILE_N / P::COLUMNS, COUNT = P::BLOCKS * ACROSS;  // chunks
     constexpr bool IS_ODD = COUNT % CHUNKS != 0;  // the first chunk lies where the last tile's last one does
     const bool is_storing = threadIdx.x % WARPGROUP == 0;
     const f32 alpha = given.factor == nullptr ? given.alpha : given.alpha * *given.factor;
-    Previous<P> next;
-    if constexpr (P::HAS_BETA)
-        next.read(given, tile, tile.row, tile.column);
+    const auto row_of = [&](int number) { return tile.row + number / ACROSS * ROWS; };
+    const auto column_of = [&](int number) { return tile.column + number % ACROSS * P::COLUMNS; };
+    const auto read_previous = [&](int number) {  // after the stores from this chunk's memory
+        wait_for_tensor_stores<0>();
+        mbarrier_arrive_and_expect(ring.previous(group, number), CHUNK_BYTES);
+        copy_tensor(ring.chunk(group, number), &c, ring.previous(group, number), column_of(number), row_of(number), tile.matrix);
+    };
+    if (P::HAS_BETA && is_storing)
+        for (int number = 0; number < min(CHUNKS, COUNT); ++number)
+            read_previous(number);
 #pragma unroll
     for (int number = 0; number < COUNT; ++number) {
-        const int i = number / ACROSS, done = number % ACROSS * P::COLUMNS, row = tile.row + i * ROWS, column = tile.column + done;
-        const Previous<P> previous = next;
-        if (P::HAS_BETA && number + 1 < COUNT)
-            next.read(given, tile, tile.row + (number + 1) / ACROSS * ROWS, tile.column + (number + 1) % ACROSS * P::COLUMNS);
         const u32 chunk = ring.chunk(group, number);
-        if (is_storing && IS_ODD && number == 0)
-            wait_for_tensor_stores<0>();
-        else if (is_storing)
-            wait_for_tensor_stores<CHUNKS - 1>();
-        warpgroup_barrier(group);
-        write_chunk<P>(chunk, [&](int block, int half) {
-            const f32* const sums = &accumulators[i][done / 8 + block][2 * half];
-            return finished<P>(sums, previous.pairs[block][half], alpha, given, column + own_column(block));
+        if constexpr (P::HAS_BETA) {
+            mbarrier_wait(ring.previous(group, number), parities >> number % CHUNKS & 1);
+            parities ^= 1 << number % CHUNKS;
+        } else {
+            if (is_storing && IS_ODD && number == 0)
+                wait_for_tensor_stores<0>();
+            else if (is_storing)
+                wait_for_tensor_stores<CHUNKS - 1>();
+            warpgroup_barrier(group);
+        }
+        write_chunk<P>(chunk, [&](int block, int half, const Vector<f32, 2>& previous) {
+            const f32* const sums = &accumulators[number / ACROSS][number % ACROSS * P::COLUMNS / 8 + block][2 * half];
+            return finished<P>(sums, previous, alpha, given, column_of(number) + own_column(block));
         });
         fence_for_wgmma();
         warpgroup_barrier(group);
         if (is_storing) {
-            store_tensor(&c, chunk, column, row, tile.matrix);
+            store_tensor(&c, chunk, column_of(number), row_of(number), tile.matrix);
             commit_tensor_stores();
+            if (P::HAS_BETA && number + CHUNKS < COUNT)
+                read_previous(number + CHUNKS);
         }
     }
 }
@@ -347,6 +350,7 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
 {
     constexpr int A_STEP = P::A_MN ? P::STEP * ROW_BYTES : 32, B_STEP = P::B_MN ? P::STEP * ROW_BYTES : 32;  // bytes
     const bool is_first_lane = threadIdx.x % 32 == 0;
+    u32 parities = 0;      // of the chunks' mbarriers
     u32 turn = group ^ 1;  // the parity: nobody is before the first warpgroup's first turn
     int owner = 0;         // of a tile
     for (Tiles<P> tiles(given); tiles.has_next(); owner ^= 1) {
@@ -386,7 +390,7 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
         if constexpr (P::HAS_SLICES)
             if (tile.slice >= 0 && !add_slices<P>(accumulators, ring, given, group, tile))
                 continue;
-        store_tile<P>(accumulators, ring, c, given, group, tile);
+        store_tile<P>(accumulators, ring, c, given, group, tile, parities);
     }
 }
 
@@ -407,6 +411,8 @@ template <class P> WT_DEVICE void matmul(const TensorMap& a, const TensorMap& b,
         ring.parity = 0;
         for (int group = 0; group < MULTIPLYING; ++group)
             mbarrier_initialize(ring.turn(group), WARPGROUP / 32);
+        for (int number = 0; number < MULTIPLYING * CHUNKS; ++number)
+            mbarrier_initialize(ring.previous(0, 0) + 8 * number, 1);
         fence_initialized_mbarriers();
     }
     __syncthreads();

@@ -40,8 +40,9 @@ SLICED = replace(SMALL, has_slices=True)
 STAGES = 3  # of the mutated kernel, so that few products fill its ring
 WAIT = "            wgmma_wait<1>();  // until the products of the stage before are complete\n"
 ARRIVAL = "            if (is_first_lane && k != tile.start)\n                mbarrier_arrive(multiplied);\n"
-STORE_WAIT = "        else if (is_storing)\n            wait_for_tensor_stores<CHUNKS - 1>();\n"
-BARRIER = "        warpgroup_barrier(group);\n"
+STORE_WAIT = "            else if (is_storing)\n                wait_for_tensor_stores<CHUNKS - 1>();\n"
+BARRIER = "            warpgroup_barrier(group);\n"
+LAST_BARRIER = "        warpgroup_barrier(group);\n        if (is_storing) {\n"
 FENCE = "        fence_for_wgmma();\n"
 LAST_ARRIVAL = "        if (is_first_lane && tile.start < tile.end)\n            mbarrier_arrive(multiplied);\n"
 LAST_WAIT = "        wgmma_wait<0>();\n"
@@ -73,12 +74,12 @@ MUTATIONS = {
     "other_parity": ("ring.full(), ring.parity)", "ring.full(), ring.parity ^ 1)", "wgmma operand"),
     "too_few_bytes": ("ring.full(), P::STAGE_BYTES)", "ring.full(), P::STAGE_BYTES - 16)", "fewer than the"),
     "too_many_bytes": ("ring.full(), P::STAGE_BYTES)", "ring.full(), P::STAGE_BYTES + 16)", "16 bytes are missing"),
-    "no_fence_before_stores": (FENCE + BARRIER, BARRIER, "without fence.proxy.async"),
-    "fence_behind_the_barrier": (FENCE + BARRIER, BARRIER + FENCE, "without fence.proxy.async"),
+    "no_fence_before_stores": (FENCE, "", "without fence.proxy.async"),
+    "fence_behind_the_barrier": (FENCE + LAST_BARRIER, LAST_BARRIER + FENCE, "without fence.proxy.async"),
     "no_wait_for_earlier_stores": (STORE_WAIT, "", "which a tensor store of thread 0 (warp 0, lane 0) still reads"),
     "one_store_too_few_is_awaited": (STORE_WAIT, STORE_WAIT.replace(" - 1", ""), "still reads"),
     "no_barrier_before_c_is_written": (STORE_WAIT + BARRIER, STORE_WAIT, "store of 8 bytes"),
-    "no_barrier_before_c_is_stored": (FENCE + BARRIER, FENCE, "tensor store of 8192 bytes"),
+    "no_barrier_before_c_is_stored": (LAST_BARRIER, "        if (is_storing) {\n", "tensor store of 8192 bytes"),
     "one_barrier_for_both_warpgroups": (
         STORE_WAIT + BARRIER,
         STORE_WAIT + BARRIER.replace("group)", "0)"),
@@ -94,10 +95,24 @@ MUTATIONS = {
     "the_same_turn": ("mbarrier_arrive(ring.turn(group ^ 1));", "mbarrier_arrive(ring.turn(group));", ""),
     "no_skipped_stages": ("            ring.skip((tile.end - tile.start + P::TILE_K - 1) / P::TILE_K);\n", "", ""),
     "no_skipped_rounds": ("        parity ^= stage / P::STAGES % 2;\n", "", ""),
-    "wrong_rows": ("row = tile.row + i * ROWS", "row = tile.row + (i + 1) * ROWS", ""),
+    "wrong_rows": ("tile.row + number / ACROSS * ROWS", "tile.row + (number / ACROSS + 1) * ROWS", ""),
 }  # fmt: skip
 
 
+BETA_MUTATIONS = {
+    "previous_elements_are_not_awaited": (
+        "            mbarrier_wait(ring.previous(group, number), parities >> number % CHUNKS & 1);\n", "", "tensor copy"
+    ),
+    "the_parity_does_not_change": ("            parities ^= 1 << number % CHUNKS;\n", "", "tensor copy"),
+    "stores_are_not_awaited_before_reads": (
+        "        wait_for_tensor_stores<0>();\n        mbarrier_arrive_and_expect(ring.previous",
+        "        mbarrier_arrive_and_expect(ring.previous", "still reads",
+    ),
+    "later_chunks_are_not_read": ("                read_previous(number + CHUNKS);\n", ";\n", "never completes"),
+    "the_wrong_chunk": ("copy_tensor(ring.chunk(group, number),", "copy_tensor(ring.chunk(group, number + 1),", ""),
+    "other_rows": ("row_of(number), tile.matrix);\n    };", "row_of(0), tile.matrix);\n    };", ""),
+    "lanes_may_overtake": ("                __syncwarp();\n", "", "races"),
+}  # fmt: skip
 SLICE_MUTATIONS = {
     "sums_are_not_released": ("        __threadfence();  // releases the sums of the warpgroup\n", "", "races"),
     "sums_are_not_acquired": ("        __threadfence();  // acquires the sums of the others\n", "", "races"),
@@ -215,11 +230,6 @@ class Product:
         padded[:, :, :length] = values
         view = stored(padded, dtype)[:, :, :length]
         address = self.memory.add(name, view)
-        if name == "c":
-            self.given.c, self.given.c_matrix, self.given.c_row = (
-                address,
-                *(stride // size for stride in view.strides[:2]),
-            )
         return tensor_map(address, size, (length, lines, matrices), view.strides[1::-1], (*box, 1), ROW_BYTES)
 
     def run(self, module: EmulatedModule, number: int) -> Outcome:
@@ -291,19 +301,21 @@ def test_mutations(mutated: EmulatedModule, name: str) -> None:
         assert outcome.error or not np.array_equal(product.result(outcome), product.expected)
 
 
-@pytest.mark.parametrize("name", SLICE_MUTATIONS)
-def test_mutations_of_slices(machine: Machine, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [*SLICE_MUTATIONS, *BETA_MUTATIONS])
+def test_mutations_of_slices_and_of_products_that_read_c(machine: Machine, name: str, tmp_path: Path) -> None:
     text = (kernels_folder() / HEADER).read_text("utf-8")
-    old, new, error = SLICE_MUTATIONS[name]
+    old, new, error = (SLICE_MUTATIONS | BETA_MUTATIONS)[name]
     assert text.count(old) == 1, old
-    module = machine.module(one_unit(tmp_path / "kernels", [SLICED], [text.replace(old, new)], STAGES), (), 90)
-    product = Product(SLICED, (40, 40, 264), slices=2)
+    has_slices = name in SLICE_MUTATIONS
+    kernel = SLICED if has_slices else replace(SMALL, out="float16", tile_m=192, has_beta=True)
+    module = machine.module(one_unit(tmp_path / "kernels", [kernel], [text.replace(old, new)], STAGES), (), 90)
+    product = Product(kernel, (40, 40, 264), slices=2) if has_slices else Product(kernel, (200, 136, 40), beta=2.0)
     outcome = product.run(module, 0)
     assert error in outcome.error
     if error == "":
         assert (
             outcome.error
-            or outcome.arrays["arrived"].any()
+            or outcome.arrays.get("arrived", np.zeros(1)).any()
             or not np.array_equal(product.result(outcome), product.expected)
         )
 

@@ -41,9 +41,7 @@ class _Arguments(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int) for name in ("m", "n", "k", "batch", "a_step", "b_step", "group", "whole", "slices")),
         *((name, ctypes.c_float) for name in ("alpha", "beta")),
-        *((name, ctypes.c_void_p) for name in ("factor", "c")),
-        *((name, ctypes.c_longlong) for name in ("c_row", "c_matrix")),
-        ("bias", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("factor", "bias")),
         ("bias_step", ctypes.c_longlong),
         ("sums", ctypes.c_void_p),
         ("arrived", ctypes.c_void_p),
@@ -100,7 +98,7 @@ class TensorMatmul:
                 maps = self._maps.get(pointers) or self._encoded(pointers)
                 if maps is not None:
                     given = self._given
-                    given.alpha, given.beta, given.c, given.bias, given.factor = alpha, beta, out, bias, factor
+                    given.alpha, given.beta, given.bias, given.factor = alpha, beta, bias, factor
                     if not self._counters:
                         self._native.launch(self._blocks, maps[0])
                         return
@@ -175,10 +173,8 @@ def native_kernel(kernel: TensorKernel, alias: str, function: FunctionSource | N
 def _arguments(call: MatmulCall, kernel: TensorKernel, slices: Slices) -> _Arguments:
     """The arguments of a product without its memory."""
     (batch, m, n), k = call.out.shape, call.a.shape[2]
-    size = DTYPE_BYTES[call.out.dtype]
     steps = call.a.strides[0] != 0, call.b.strides[0] != 0
     given = _Arguments(m, n, k, batch, *steps, kernel.group(m), slices.whole, slices.count)
-    given.c_row, given.c_matrix = call.out.strides[1] // size, call.out.strides[0] // size
     if call.bias is not None:
         given.bias_step = call.bias.stride // DTYPE_BYTES[call.bias.dtype]
     return given

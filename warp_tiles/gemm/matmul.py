@@ -222,7 +222,7 @@ def kernel_of(
     launches = (
         (tensor_kernel.cost_us(kernel, slices, p.m, p.n, p.k, multiprocessors), kernel, slices)
         for tile in STEP_US
-        if not (p.has_function or p.has_beta) or math.prod(tile) <= MOST_SUMS
+        if not p.has_function or math.prod(tile) <= MOST_SUMS
         for kernel, slices in launches_of(kernel_with(p, tile), p.m, p.n, p.k, p.batch, multiprocessors)
     )
     time_us, kernel, slices = min(launches, key=lambda launch: launch[0])

@@ -26,7 +26,7 @@ STEP_US = {
     (128, 64): 0.2,
     (64, 64): 0.115,
 }  # of a tile and 128 bytes of K, on an H100
-MOST_SUMS = 128 * 128  # of a tile with a function, with slices or with a beta, which need registers
+MOST_SUMS = 128 * 128  # of a tile with a function or slices, which need registers
 _SMALL = 1.2  # factor of the steps of small tiles, if a multiprocessor has several
 _ROW_US = 0.0022  # of a row of A's or B's tile in a step, if rows begin within a line of the caches
 _START_US = 4.5  # of a launch, its first loads and its last stores
@@ -41,7 +41,9 @@ GROUP_ROWS = 1024  # of C that consecutive blocks share
 ROWS = 64  # of C, that a warpgroup stores at a time
 _CHUNK_BYTES = ROWS * ROW_BYTES
 _CHUNKS = 2 * 2  # of two warpgroups
-_FIXED_BYTES = _CHUNKS * _CHUNK_BYTES + _ALIGNMENT + 2 * (_BARRIER_BYTES + 4)  # a turn and a flag of each warpgroup
+_FIXED_BYTES = (
+    _CHUNKS * _CHUNK_BYTES + _ALIGNMENT + 2 * (3 * _BARRIER_BYTES + 4)
+)  # a warpgroup has a turn, two chunks, a flag
 
 
 @dataclass(frozen=True)
