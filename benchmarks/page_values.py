@@ -366,7 +366,7 @@ def whole_products() -> dict[str, str]:
              ["`gelu(x @ w.T + bias)`, fp16, 8192x4096x4096",
               f"{of_torch(layer)} of eager, {of_torch(layer, other='torch.compile')} of `torch.compile`; torch's "
               f"product alone is {alone:.2f} times as fast as eager. The error function runs after the products of a "
-              "tile, and nothing hides it"],
+              "tile, and hides behind those of the next one"],
              ["batches of 1024, 64, 128, 256 wide: fp16", square("float16", 64, 128, 256, batch="1024 x ")],
              ["... fp32", square("float32", 64, 128, 256, batch="1024 x ")],
              ["20 skinny fp16 products, 16 to 256 by 4096, K 1024 to 16384",
