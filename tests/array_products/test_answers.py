@@ -83,9 +83,10 @@ def test_its_reason_names_the_gpu_and_who_decided() -> None:
 
 
 def test_json() -> None:
-    values = json.loads(json.dumps(RECORDED.to_json()))
+    by_loop = replace(RECORDED, kernel="a search measures its loop", slices=None)
+    values = json.loads(json.dumps(by_loop.to_json()))
     assert values["product"] == PROBLEM.describe()
-    assert (values["decided_by"], values["gpu"], values["reason"]) == ("record", "NVIDIA H200", RECORDED.reason)
+    assert (values["decided_by"], values["gpu"], values["reason"]) == ("record", "NVIDIA H200", by_loop.reason)
     assert MatmulConfig(**values["config"]) == CONFIG
     assert (values["instruction"], values["warps"]) == ("wgmma", [1, 1])
     assert values["stages"] >= 2
@@ -115,6 +116,7 @@ def test_a_kernel_is_built_as_the_answer_says(arch: int, dtype: Any, options: di
     )
     device: Any = SimpleNamespace(is_cuda=True, arch=arch, sm_count=132, name="GPU")
     call, _, answer = answered(call, device)
+    answer = answer_of(answer.problem, answer.config, arch, 132, gpu="GPU", is_loop=True)
     kernel = tile_kernel(kernel_of(call, answer))
     (loop,) = warp_tiles.plan(kernel.module, arch=arch, block_dim=answer.config.threads).loops
     if isinstance(answer.loop, str):
