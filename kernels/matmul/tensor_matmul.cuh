@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// C = alpha * A * B + beta * C + bias on sm_90a, as one kernel with a launch of its own. It reads from top to bottom:
+// C = function(alpha * A * B + beta * C + bias) on sm_90a, as one kernel with a launch of its own. It reads from top to bottom:
 //
 //     Config, Arguments  the constants and the arguments of a product
 //     Ring, Tiles        shared memory, and the order in which blocks compute tiles of C
@@ -10,10 +10,10 @@
 //     multiply_tiles     a multiplying warpgroup: the products of every second tile by wgmma, then its epilogue
 //     matmul             persistent blocks with one loading warp and two multiplying warpgroups
 //
-// A block computes the items number, number + blocks, number + 2 * blocks, ... An item is a tile of C or, of the last tiles, which are
-// fewer than the blocks, a slice of K of a tile. The loading warp is as many stages ahead as the
-// ring has, also across tiles. The multiplying warpgroups take turns: one multiplies a tile while the other is in the epilogue of the
-// tile before. CUTLASS calls such a kernel ping-pong.
+// A block computes the items number, number + blocks, number + 2 * blocks, ... An item is a tile of C. If the last tiles are fewer than
+// the blocks, they may be cut into slices of K, and an item is a slice. The loading warp is as many stages ahead as the ring has, also
+// across tiles. The multiplying warpgroups take turns: one multiplies a tile while the other is in the epilogue of the tile before.
+// CUTLASS calls such a kernel ping-pong.
 //
 // A stage has rows of 128 bytes, whose 16-byte vectors are permuted (swizzling mode 128B). An operand that is contiguous along K has
 // a row for each of its rows of M or N. An operand that is contiguous along M or N has panels of 128 bytes of it, with a row for

@@ -41,9 +41,8 @@ GROUP_ROWS = 1024  # of C that consecutive blocks share
 ROWS = 64  # of C, that a warpgroup stores at a time
 _CHUNK_BYTES = ROWS * ROW_BYTES
 _CHUNKS = 2 * 2  # of two warpgroups
-_FIXED_BYTES = (
-    _CHUNKS * _CHUNK_BYTES + _ALIGNMENT + 2 * (3 * _BARRIER_BYTES + 4)
-)  # a warpgroup has a turn, two chunks, a flag
+_GROUP_BYTES = 3 * _BARRIER_BYTES + 4  # of a warpgroup: mbarriers of its turn and of two chunks, and a flag
+_FIXED_BYTES = _CHUNKS * _CHUNK_BYTES + _ALIGNMENT + 2 * _GROUP_BYTES
 
 
 @dataclass(frozen=True)
