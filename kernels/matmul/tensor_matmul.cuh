@@ -146,7 +146,7 @@ template <class P> struct Tiles {
             split = (number - given.whole) / given.slices;
             slice = (number - given.whole) % given.slices;
             tile = given.whole + split;
-            start = slice * depth;
+            start = min(slice * depth, given.k);
             end = min(given.k, start + depth);
         }
         const int matrix = tile / (rows * columns), index = tile % (rows * columns), group = given.group;
@@ -359,7 +359,7 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
             ring.skip((tile.end - tile.start + P::TILE_K - 1) / P::TILE_K);
             continue;
         }
-        mbarrier_wait(ring.turn(group), turn);  // a stage is awaited when it has been filled for the tiles before
+        mbarrier_wait(ring.turn(group), turn);  // then the stages of all earlier tiles have been filled, and a parity of a stage is unambiguous
         turn ^= 1;
         f32 accumulators[P::BLOCKS][P::TILE_N / 8][4] = {};
         u32 multiplied = 0;  // the mbarrier of the stage before

@@ -210,6 +210,22 @@ def test_a_kernel_contains_the_code_of_its_function(function: Any, tmp_path: Pat
     assert not definition.is_current()
 
 
+def made() -> Any:
+    """A new function, with the same text in each call."""
+
+    @wp.func
+    def halved(x: float):
+        return 0.5 * x
+
+    return halved
+
+
+def test_equal_functions_are_called_by_the_name_in_the_code() -> None:
+    for function in (made(), made(), made()):
+        found, _ = tensor_matmul._function_source(function)
+        assert f"{found.name}(" in found.code
+
+
 def test_functions_that_are_left_to_warp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wp.config, "mode", "debug")
     function_kernel(softplus)[0].module.mark_modified()

@@ -120,7 +120,7 @@ SLICE_MUTATIONS = {
     "the_flag_may_be_old": ("    warpgroup_barrier(group);\n    if (!*is", "    if (!*is", "unwritten memory"),
     "the_counter_is_kept": ("            atomicExch(given.arrived + tile.split, 0);\n", "            ;\n", ""),
     "all_slices_are_stored": ("        return false;\n    for (int slice", "        ;\n    for (int slice", "races"),
-    "the_same_slice": ("start = slice * depth;", "start = 0 * depth;", ""),
+    "the_same_slice": ("start = min(slice * depth, given.k);", "start = 0;", ""),
     "one_slice_is_missing": ("slice < given.slices; ++slice", "slice < given.slices - 1; ++slice", ""),
 }  # fmt: skip
 

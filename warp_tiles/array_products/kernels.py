@@ -318,7 +318,8 @@ def function_kernel(function: Any) -> tuple[Any, str]:
         i = wp.tid()
         values[i] = element(values[i])
 
-    return call, element.native_func
+    # Warp returns the kernel of an equal function, which calls that one
+    return call, inspect.getclosurevars(call.func).nonlocals["element"].native_func
 
 
 @functools.cache

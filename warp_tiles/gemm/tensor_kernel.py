@@ -27,7 +27,7 @@ STEP_US = {
     (64, 64): 0.115,
 }  # of a tile and 128 bytes of K, on an H100
 MOST_SUMS = 128 * 128  # of a tile with a function or slices, which need registers
-_SMALL = 1.2  # factor of the steps of small tiles, if a multiprocessor has several
+_SMALL = 1.2  # factor of the steps of small tiles, if a multiprocessor computes several tiles
 _ROW_US = 0.0022  # of a row of A's or B's tile in a step, if rows begin within a line of the caches
 _START_US = 4.5  # of a launch, its first loads and its last stores
 _STORED = 2.7e4  # bytes of C that a multiprocessor stores in 1 us
