@@ -64,7 +64,8 @@ struct Arguments {
 // The element types of A and B, of C and of the bias (void without one), a class whose of() is applied to each element of C (void
 // without one), the rows and columns of a tile, the number of stages, whether A is contiguous along M and B along N, whether C is read,
 // and whether tiles have slices of K.
-template <class T_, class Out_, class Bias_, class Function_, int M, int N, int STAGES_, bool A_ALONG_M, bool B_ALONG_N, bool BETA, bool SLICES>
+template <class T_, class Out_, class Bias_, class Function_, int M, int N, int STAGES_, bool A_ALONG_M, bool B_ALONG_N, bool BETA,
+          bool SLICES>
 struct Config {
     using T = T_;
     using Out = Out_;
@@ -73,7 +74,7 @@ struct Config {
     static constexpr int TILE_M = M, TILE_N = N, TILE_K = ROW_BYTES / int(sizeof(T)), STAGES = STAGES_;
     static constexpr bool A_MN = A_ALONG_M, B_MN = B_ALONG_N, HAS_BETA = BETA, HAS_SLICES = SLICES;
     static constexpr int BLOCKS = M / ROWS;                       // of rows
-    static constexpr int STEP = 32 / int(sizeof(T));          // of K, of an instruction
+    static constexpr int STEP = 32 / int(sizeof(T));              // of K, of an instruction
     static constexpr int COLUMNS = ROW_BYTES / int(sizeof(Out));  // of C in a chunk
     static constexpr int A_BYTES = M * ROW_BYTES, STAGE_BYTES = A_BYTES + N * ROW_BYTES;
     static constexpr int CHUNKS_START = STAGES * STAGE_BYTES, BARRIERS_START = CHUNKS_START + MULTIPLYING * CHUNKS * CHUNK_BYTES;
@@ -116,8 +117,8 @@ template <class P> struct Ring {
     }
 };
 
-// A tile of C or a slice of it: the first row and column, the matrix, the elements of K from start up to end, the number of the slice
-// (-1 without slices), and the number of the tile among those with slices
+// A tile of C or a slice of it: its first row and column, its matrix, its elements of K from start up to end, the number of the slice
+// (-1 for a whole tile), and the index of the tile among those with slices
 struct Tile {
     int row, column, matrix, start, end, slice, split;
 };
@@ -189,7 +190,8 @@ template <class P> WT_DEVICE void load_tiles(Ring<P> ring, const TensorMap& a, c
 // Adds the sums of a tile's slices in order. Returns false if another warpgroup adds them, because it is later. The counter follows
 // threadFenceReduction of the CUDA samples.
 template <class P>
-WT_DEVICE bool add_slices(f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4], const Ring<P>& ring, const Arguments& given, int group, const Tile& tile)
+WT_DEVICE bool add_slices(f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4], const Ring<P>& ring, const Arguments& given, int group,
+                          const Tile& tile)
 {
     constexpr int VECTORS = P::BLOCKS * P::TILE_N / 8, SLICE = VECTORS * WARPGROUP * 4;
     const int thread = threadIdx.x % WARPGROUP;
@@ -265,7 +267,8 @@ template <class P, class Finish> WT_DEVICE void write_chunk(u32 chunk, const Fin
 {
     const int lane = threadIdx.x % 32;
     if constexpr (sizeof(typename P::Out) == 2) {
-        const int to = threadIdx.x % WARPGROUP / 32 * 16 + lane % 16;  // lanes of stmatrix have the rows of 8x8 matrices: both halves of the rows, two blocks
+        // lanes of stmatrix have the rows of 8x8 matrices: both halves of the rows, two blocks
+        const int to = threadIdx.x % WARPGROUP / 32 * 16 + lane % 16;
 #pragma unroll
         for (int j = 0; j < P::COLUMNS / 8; j += 2) {
             const u32 at = chunk + to * ROW_BYTES + ((j + lane / 16) ^ to % PATTERN_ROWS) * 16;
@@ -285,7 +288,8 @@ template <class P, class Finish> WT_DEVICE void write_chunk(u32 chunk, const Fin
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const int to = own_row(half), vector = 2 * j + lane % 4 / 2;
-                f32* const at = static_cast<f32*>(__cvta_shared_to_generic(chunk + to * ROW_BYTES + (vector ^ to % PATTERN_ROWS) * 16 + lane % 2 * 8));
+                const u32 address = chunk + to * ROW_BYTES + (vector ^ to % PATTERN_ROWS) * 16 + lane % 2 * 8;
+                f32* const at = static_cast<f32*>(__cvta_shared_to_generic(address));
                 store(at, finish(j, half, P::HAS_BETA ? load<2>(at) : Vector<f32, 2> {}));
             }
     }
@@ -359,7 +363,8 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
             ring.skip((tile.end - tile.start + P::TILE_K - 1) / P::TILE_K);
             continue;
         }
-        mbarrier_wait(ring.turn(group), turn);  // then the stages of all earlier tiles have been filled, and a parity of a stage is unambiguous
+        // then the stages of all earlier tiles have been filled, so that a stage's parity is unambiguous
+        mbarrier_wait(ring.turn(group), turn);
         turn ^= 1;
         f32 accumulators[P::BLOCKS][P::TILE_N / 8][4] = {};
         u32 multiplied = 0;  // the mbarrier of the stage before

@@ -83,7 +83,7 @@ def test_its_reason_names_the_gpu_and_who_decided() -> None:
 
 
 def test_json() -> None:
-    by_loop = replace(RECORDED, kernel="a search measures its loop", slices=None)
+    by_loop = replace(RECORDED, kernel="a search measures its loop")
     values = json.loads(json.dumps(by_loop.to_json()))
     assert values["product"] == PROBLEM.describe()
     assert (values["decided_by"], values["gpu"], values["reason"]) == ("record", "NVIDIA H200", by_loop.reason)

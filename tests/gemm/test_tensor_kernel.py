@@ -17,7 +17,7 @@ from warp_tiles.errors import LockedError
 from warp_tiles.gemm.hardware import multiprocessor
 from warp_tiles.gemm.matmul import answer_of, choose_matmul, kernel_of
 from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
-from warp_tiles.gemm.tensor_kernel import HEADER, STEP_US, THREADS, Slices, TensorKernel, cost_us, launches_of
+from warp_tiles.gemm.tensor_kernel import HEADER, STEP_US, THREADS, Slices, TensorKernel, launch_us, launches_of
 
 HALF = MatmulProblem(4096, 4096, 4096, 1, "float16", "float16", "float16")
 TF32 = MatmulProblem(4096, 4096, 4096, tf32=True, b_transposed=True)
@@ -65,7 +65,7 @@ def test_settings_and_products_of_few_elements_keep_the_loop() -> None:
     assert narrow == "it has no tiles for fewer than 64 rows or columns"
     deep = replace(HALF, m=64, n=64, k=1 << 16)  # a loop has up to 64 slices of K
     answer = choose_matmul(deep, 90, MULTIPROCESSORS, gpu="GPU")
-    assert answer.kernel == "its estimated time is longer"
+    assert answer.kernel == "its estimated time is longer than the loop's"
     assert answer.config.split_k > 8
 
 
@@ -96,7 +96,7 @@ def test_lines_that_begin_within_lines_of_the_caches_cost_small_tiles_more() -> 
     small, large = (TensorKernel("float16", "float16", size, size) for size in (64, 128))
 
     def times(k: int) -> list[float]:
-        return [cost_us(one, Slices(132), 1000, 1000, k, MULTIPROCESSORS) for one in (small, large)]
+        return [launch_us(one, Slices(132), 1000, 1000, k, MULTIPROCESSORS) for one in (small, large)]
 
     (small_us, large_us), (small_uneven_us, large_uneven_us) = times(1024), times(1000)
     assert small_uneven_us - small_us > 2.0

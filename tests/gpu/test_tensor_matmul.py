@@ -88,7 +88,6 @@ def test_slices(tile: tuple[int, int], gpu: str) -> None:
     a, b = integers(1, 200, 4104, most=1), integers(2, 4104, 520, most=1)
     x, y, out = on(a, wp.float16, gpu), on(b, wp.float16, gpu), on(np.full((200, 520), np.nan), wp.float32, gpu)
     product = product_of(x, y, out, tile, -1)
-    assert product.answer.slices is not None
     assert product.answer.slices.count > 1
     for factor in (1, 2, 3, 4):
         out.fill_(np.nan)

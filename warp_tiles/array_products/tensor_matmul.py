@@ -64,7 +64,6 @@ class TensorMatmul:
         self, call: MatmulCall, answer: MatmulAnswer, device: Any, is_swapped: bool, loop: Callable[[], Any]
     ) -> None:
         assert isinstance(answer.kernel, TensorKernel)
-        assert answer.slices is not None
         self.answer = answer
         self.device = device
         self.is_swapped = is_swapped

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
-from warp_tiles.gemm import tensor_kernel
 from warp_tiles.gemm.hardware import (
     DEEP_STEP_ARCHS,
     LANES,
@@ -33,7 +32,17 @@ from warp_tiles.gemm.matmul_question import (
 )
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, dense_operand
-from warp_tiles.gemm.tensor_kernel import MOST_SUMS, REGISTERS, STEP_US, Slices, TensorKernel, launches_of
+from warp_tiles.gemm.tensor_kernel import (
+    GROUP_ROWS,
+    MOST_SUMS,
+    NO_WORK,
+    REGISTERS,
+    STEP_US,
+    Slices,
+    TensorKernel,
+    launch_us,
+    launches_of,
+)
 
 # ---- constants of architectures and types
 
@@ -42,7 +51,6 @@ _MARGIN_BYTES = 2048  # shared memory for a bias and for alignment
 
 _SLICES = 64  # at most
 _SLICE_STEPS = 4  # at least, of the loop of one slice
-_GROUP_ROWS = 1024  # rows of C that consecutive blocks share
 _FEW_BLOCKS = 2  # of one multiprocessor
 _LEAST_SIDE = 32  # of a tile in a larger matrix
 _KERNEL_SIDE = 64  # rows and columns of C, at least, for the kernel with tensor copies
@@ -181,7 +189,7 @@ def answer_of(
     loop = pipeline if isinstance(pipeline, str) else loop_of(problem, config, arch, pipeline or fixed)
     asked = "a search measures its loop"
     found = asked if is_loop else kernel_of(problem, config, arch, multiprocessors, pipeline)
-    kernel, slices = (found, None) if isinstance(found, str) else found
+    kernel, slices = (found, NO_WORK) if isinstance(found, str) else found
     if isinstance(kernel, TensorKernel):
         resources = kernel.shared_bytes, REGISTERS, 1
     elif isinstance(loop, LoopAnswer):
@@ -200,7 +208,11 @@ def kernel_of(
     multiprocessors: int,
     pipeline: PipelineOverrides | str | None = None,
 ) -> tuple[TensorKernel, Slices] | str:
-    """The kernel with tensor copies that computes a product, and its slices, or the reason why a loop does."""
+    """The kernel with tensor copies that computes a product, and its slices, or the reason why a loop does.
+
+    The one with the shorter estimated time is taken. A loop may have more slices of K, which pays if tiles are few and
+    K is long.
+    """
     p = problem
     if pipeline is not None:
         return pipeline if isinstance(pipeline, str) else "the setting main_loop asks for a loop"
@@ -220,14 +232,14 @@ def kernel_of(
         return f"it has no tiles for fewer than {_KERNEL_SIDE} rows or columns"
 
     launches = (
-        (tensor_kernel.cost_us(kernel, slices, p.m, p.n, p.k, multiprocessors), kernel, slices)
+        (launch_us(kernel, slices, p.m, p.n, p.k, multiprocessors), kernel, slices)
         for tile in STEP_US
         if not p.has_function or math.prod(tile) <= MOST_SUMS
         for kernel, slices in launches_of(kernel_with(p, tile), p.m, p.n, p.k, p.batch, multiprocessors)
     )
     time_us, kernel, slices = min(launches, key=lambda launch: launch[0])
     if cost_us(p, config, arch, multiprocessors) < time_us:
-        return "its estimated time is longer"
+        return "its estimated time is longer than the loop's"
     return kernel, slices
 
 
@@ -337,7 +349,7 @@ def candidates(problem: MatmulProblem, arch: int, multiprocessors: int) -> Itera
         if (is_short or _is_large_float64(problem, config)) and (not has_wgmma(arch) or _spills(problem, config)):
             continue  # measured on sm_90 alone
         if shared_bytes(problem, config) <= multiprocessor(arch).block_shared_bytes:
-            rows = min(_ceil(problem.m, config.tile_m), _GROUP_ROWS // config.tile_m)
+            rows = min(_ceil(problem.m, config.tile_m), GROUP_ROWS // config.tile_m)
             blocks, most = blocks_of(problem, config), _most_slices(problem, config.tile_k)
             # about one, two or four blocks for each multiprocessor
             slices = {1, *(min(most, multiprocessors * share // blocks) for share in (1, 2, 4))}
@@ -461,7 +473,7 @@ def _ceil(size: int, part: int) -> int:
 
 
 def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> float:
-    """Estimated time in microseconds. It orders candidates; it is no prediction.
+    """Estimated time in microseconds. It orders candidates, and decides against the kernel with tensor copies.
 
     A multiprocessor is limited by arithmetic, by the bytes that its blocks load from the L2 cache, and by the latency
     of loads, which its resident blocks share.

@@ -10,7 +10,7 @@ from warp_tiles.gemm.hardware import has_wgmma
 from warp_tiles.gemm.main_loop import LoopAnswer
 from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, accumulator_of
-from warp_tiles.gemm.tensor_kernel import THREADS, WARPS, Slices, TensorKernel
+from warp_tiles.gemm.tensor_kernel import NO_WORK, THREADS, WARPS, Slices, TensorKernel
 
 ALIGNED = 16  # bytes of the widest async copy
 STRIDED = 0  # the alignment of an operand whose lines have gaps between their elements
@@ -158,7 +158,7 @@ class MatmulAnswer:
             setting fixes the pipeline, else ``heuristic``.
         max_blocks: Blocks to launch at most, each of which computes several tiles; 0 for a block for each tile.
         kernel: The kernel with tensor copies that computes it, or the reason why the loop of a Warp kernel does.
-        slices: The work of the kernel's launch.
+        slices: The work of the kernel's launch; none for a loop.
         main_loop: What the launch fixes of its loop's pipeline.
         loop: The pipeline of its loop, or the reason why it has no stages.
         shared_bytes: Dynamic shared memory of a block, in bytes. Without stages, it is an estimate.
@@ -177,7 +177,7 @@ class MatmulAnswer:
     resident_blocks: int = 1
     gpu: str = ""
     kernel: TensorKernel | str = ""
-    slices: Slices | None = None
+    slices: Slices = NO_WORK
 
     @property
     def reason(self) -> str:
@@ -192,7 +192,9 @@ class MatmulAnswer:
         other = f"it has the least estimated time; the records that {self.gpu} uses have none for about this size"
         text = found.get(self.decided_by, other)
         if isinstance(self.kernel, TensorKernel):
-            return f"{text}; a kernel with tensor copies computes it"
+            return (
+                f"{text}; a kernel with tensor copies computes it, because its estimated time is less than the loop's"
+            )
         text += f"; no kernel with tensor copies: {self.kernel}" if self.kernel else ""
         return f"{text}; no stages: {self.loop}" if isinstance(self.loop, str) and self.loop else text
 
@@ -202,7 +204,7 @@ class MatmulAnswer:
         kernel = self.kernel if isinstance(self.kernel, TensorKernel) else None
         warps = [loop.products[0].warps_m, loop.products[0].warps_n] if loop else []
         config = self.config
-        if kernel and self.slices:
+        if kernel:
             tile = kernel.tile_m, kernel.tile_n, kernel.tile_k
             config = MatmulConfig(*tile, THREADS, self.slices.count, kernel.group(self.problem.m))
         return {

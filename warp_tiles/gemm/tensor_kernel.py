@@ -28,14 +28,14 @@ STEP_US = {
 }  # of a tile and 128 bytes of K, on an H100
 MOST_SUMS = 128 * 128  # of a tile with a function or slices, which need registers
 _SMALL = 1.2  # factor of the steps of small tiles, if a multiprocessor computes several tiles
-_ROW_US = 0.0022  # of a row of A's or B's tile in a step, if rows begin within a line of the caches
+_ROW_US = 0.0022  # of a step and a row of both tiles, at least, if rows begin within a line of the caches
 _START_US = 4.5  # of a launch, its first loads and its last stores
 _STORED = 2.7e4  # bytes of C that a multiprocessor stores in 1 us
 _LINE = 128  # bytes of the caches
 _ADD_US, _ADDED = 3.5, 5.0e4  # of slices: the time until they are added, and the bytes that are added in 1 us
 _SUM_BYTES = 4
 _MOST_SLICES = 8
-_SLICE_STEPS = 4  # of 128 bytes of K, at least
+_STEPS_OF_SLICE = 4  # of 128 bytes of K, at least
 _ALIGNMENT, _BARRIER_BYTES = 1024, 8
 GROUP_ROWS = 1024  # of C that consecutive blocks share
 ROWS = 64  # of C, that a warpgroup stores at a time
@@ -65,20 +65,23 @@ class Slices:
         return self.whole + self.split * self.count
 
 
+NO_WORK = Slices(0)
+
+
 def launches_of(
     kernel: TensorKernel, m: int, n: int, k: int, batch: int, multiprocessors: int
 ) -> Iterator[tuple[TensorKernel, Slices]]:
-    """Ways to launch a kernel. Tiles that are left if all multiprocessors have equally many may have slices."""
+    """Ways to launch a kernel. The last tiles, which are too few for all multiprocessors, may have slices."""
     tiles = batch * -(-m // kernel.tile_m) * -(-n // kernel.tile_n)
     rest, steps = tiles % multiprocessors, -(-k // kernel.tile_k)
     yield kernel, Slices(tiles)
     if rest and kernel.tile_m * kernel.tile_n <= MOST_SUMS:
-        for count in range(2, min(_MOST_SLICES, multiprocessors // rest, steps // _SLICE_STEPS) + 1):
+        for count in range(2, min(_MOST_SLICES, multiprocessors // rest, steps // _STEPS_OF_SLICE) + 1):
             yield replace(kernel, has_slices=True), Slices(tiles - rest, rest, count)
 
 
-def cost_us(kernel: TensorKernel, slices: Slices, m: int, n: int, k: int, multiprocessors: int) -> float:
-    """Estimated time of a product in microseconds."""
+def launch_us(kernel: TensorKernel, slices: Slices, m: int, n: int, k: int, multiprocessors: int) -> float:
+    """Estimated time of a launch in microseconds."""
     tile, size = (kernel.tile_m, kernel.tile_n), DTYPE_BYTES[kernel.a]
     lengths = m if kernel.a_along_m else k, n if kernel.b_along_n else k
     step_us = STEP_US[tile]
