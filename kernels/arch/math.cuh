@@ -8,13 +8,15 @@
 
 namespace wt::arch {
 
-// Returns 1 / sqrt(x) with an error of at most 2 units in the last place.
-// https://docs.nvidia.com/cuda/cuda-math-api/
-WT_DEVICE float reciprocal_root_estimate(float x) { return rsqrtf(x); }
-
-// Returns 1 / sqrt(x) with a relative error of about 2^-19; rsqrt() refines the same estimate. A subnormal x counts as
-// zero: rsqrt() branches for it, which keeps the compiler from hiding latency.
-// https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-rsqrt-approx-ftz-f64
+// Return 1 / sqrt(x) with a relative error of about 2^-22 (float) or 2^-19 (double). A subnormal x counts as zero: rsqrtf()
+// and rsqrt() scale or branch for it, which delays what waits for the result.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-rsqrt
+WT_DEVICE float reciprocal_root_estimate(float x)
+{
+    float estimate;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(estimate) : "f"(x));
+    return estimate;
+}
 WT_DEVICE double reciprocal_root_estimate(double x)
 {
     double estimate;

@@ -20,7 +20,7 @@ struct Cholesky {
     using T = typename L::Element;
 
     static constexpr int n = Variant::n, threads = Variant::threads;
-    static constexpr int panel = block_rows;
+    static constexpr int panel = 16;
     static constexpr bool one_warp = n <= 32;
     static constexpr int tile = 4;
 
@@ -83,7 +83,10 @@ private:
     {
         const L block = l.block(first, first);
         T reciprocals[panel];
-        reciprocals_of(reciprocals, block);
+        const T own = reciprocal_of_lane<panel>(block);
+#pragma unroll
+        for (int k = 0; k < panel; ++k)
+            reciprocals[k] = arch::shuffle(own, k);
         for (int row = first + panel + arch::thread_index(); row < n; row += threads) {
             T x[panel];
             if constexpr (L::rows_are_lines) {
@@ -93,7 +96,7 @@ private:
                 for (int k = 0; k < panel; ++k)
                     x[k] = l.get(row, first + k);
             }
-            solve_block<Order::forward>(x, block, reciprocals);
+            solve_block<Order::forward>(x, block, [&](int k) { return reciprocals[k]; });
             if constexpr (L::rows_are_lines)
                 write<L::width(panel)>(l.address(row, first), x);
 #pragma unroll

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The Cholesky factor of a block of at most 32 rows, by one warp. The block lies in registers: each lane holds a row or a
-// column of it, whichever makes its accesses to shared memory free of bank conflicts.
+// The Cholesky factor of a block of at most 32 rows, by one warp or, if it is small, by one thread.
 
 #pragma once
 
@@ -18,7 +17,7 @@ struct Pivot {
 };
 
 // One step follows the estimate, of second order (float) or third (double). Where it fails, the pivot is zero (0 and
-// infinity), infinite (infinity and 0), or negative (NaN and NaN). A subnormal double counts as zero.
+// infinity), infinite (infinity and 0), or negative (NaN and NaN). A subnormal one counts as zero.
 template <class T>
 WT_DEVICE Pivot<T> pivot_of(T x)
 {
@@ -31,6 +30,17 @@ WT_DEVICE Pivot<T> pivot_of(T x)
     const T refined = arch::multiply_add(rest, reciprocal * T(0.5), root);
     const bool exact = error > T(-1);  // neither NaN nor infinite
     return {exact ? refined : x >= T(0) ? x : estimate, exact ? reciprocal : estimate};
+}
+
+// 1 / x for a positive pivot, from the estimate of its root: one step of second order (float) or third (double). NaN for
+// every other pivot, so that what remains of A becomes NaN, too.
+template <class T>
+WT_DEVICE T reciprocal_of(T x)
+{
+    const T root = arch::reciprocal_root_estimate(x), estimate = root * root;
+    const T error = arch::multiply_add(-x, estimate, T(1));
+    const T both = sizeof(T) == 8 ? arch::multiply_add(error, error, error) : error;
+    return arch::multiply_add(estimate, both, estimate);
 }
 
 // L of A = L * L^T for N x N elements, in the registers of one thread. It serves a few rows, for which a warp would spend
@@ -83,14 +93,12 @@ private:
 };
 
 // L of A = L * L^T for N x N elements. Only the lower triangle of A counts; zeros are written above the diagonal of L.
-// A may be L. All lanes of one warp call it.
+// A may be L. All lanes of one warp call it: lane i has row i. Every lane computes each pivot one step ahead, so neither its reciprocal nor
+// the exchange of a column delays the next one.
 template <int N, class A, class L>
 struct Factor {
     using T = typename L::Element;
-    static_assert(N <= 32, "Each lane holds a row or a column");
-
-    // A lane holds a row where columns are lines: then the lanes read and write neighbours.
-    static constexpr bool lane_holds_row = !L::rows_are_lines;
+    static_assert(N <= 32, "Each lane holds a row");
 
     // The lanes exchange a column in lines 0 and 1 of L in turn, until L itself is written. Lines without the alignment of
     // vectors would be read element by element. So if L has no gaps, two aligned buffers in its memory take their place.
@@ -102,113 +110,73 @@ struct Factor {
 
     static WT_DEVICE void run(A a, L l, int lane)
     {
-        const int own = smaller(lane, N - 1);  // lanes after the block repeat the last one, and write nothing
+        // Lanes after the block repeat the last row, and write nothing. The other triangle is read as well, and counts for
+        // nothing.
+        const int row = smaller(lane, N - 1);
         T x[N];
+        if constexpr (A::rows_are_lines) {
+            read_line(x, a, row, 0);
+        } else {
 #pragma unroll
-        for (int k = 0; k < N; ++k) {
-            // elements of the other triangle are read as well, and count for nothing
-            x[k] = lane_holds_row ? a.get(own, k) : a.get(k, own);
+            for (int k = 0; k < N; ++k)
+                x[k] = a.get(row, k);
         }
         arch::warp_barrier();
-        if constexpr (lane_holds_row)
-            by_rows(x, l, lane);
-        else
-            by_columns(x, l, lane);
+        T own = T(1), pivot = arch::shuffle(x[0], 0);
+#pragma unroll
+        for (int j = 0; j + 1 < N; ++j) {
+            own = lane == j ? pivot : own;
+            T* const column = publish(l, j, x[j], lane);
+            const T below = arch::shuffle(x[j], j + 1), next = arch::shuffle(x[j + 1], j + 1);
+            arch::warp_barrier();
+            const T reciprocal = reciprocal_of(pivot), factor = x[j] * reciprocal;
+            pivot = arch::multiply_add(-below * reciprocal, below, next);
+            x[j + 1] = arch::multiply_add(-factor, below, x[j + 1]);
+            for_each(column, j + 2, [&](int k, T element) { x[k] = arch::multiply_add(-factor, element, x[k]); });
+        }
+        const Pivot<T> last = pivot_of(lane < N - 1 ? own : pivot);
+        const T* const reciprocals = publish(l, N - 1, last.reciprocal, lane);
+        arch::warp_barrier();
+        for_each(reciprocals, 0, [&](int k, T reciprocal) {
+            x[k] = k < lane ? x[k] * reciprocal : k == lane ? last.root : T(0);
+        });
+        arch::warp_barrier();
+        if (lane >= N)
+            return;
+        if constexpr (L::rows_are_lines) {
+            write_line(l, lane, 0, x);
+        } else {
+#pragma unroll
+            for (int k = 0; k < N; ++k)
+                l.set(lane, k, x[k]);
+        }
     }
 
 private:
-    // The memory for column j of what remains of A
-    static WT_DEVICE T* buffer(L l, int j)
+    // Writes an element of each lane to one of two places in turn, and returns the place.
+    static WT_DEVICE T* publish(L l, int turn, T element, int lane)
     {
-        if constexpr (aligned_buffers) {
-            const int skipped = int(-reinterpret_cast<u64>(l.data) % 16) / int(sizeof(T));
-            return l.data + skipped + j % 2 * padded;
-        } else {
-            return l.line(j % 2);
-        }
+        T* place = l.line(turn % 2);
+        if constexpr (aligned_buffers)
+            place = l.data + int(-reinterpret_cast<u64>(l.data) % 16) / int(sizeof(T)) + turn % 2 * padded;
+        if (lane < (aligned_buffers ? padded : N))
+            arch::store(place + lane, Vector<T, 1>{{element}});
+        return place;
     }
 
-    static WT_DEVICE void by_rows(T (&x)[N], L l, int lane)
-    {
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-            const T own = x[j];
-            T* const column = buffer(l, j);
-            if (j + 1 < N) {
-                if (lane < (aligned_buffers ? padded : N))
-                    arch::store(column + lane, Vector<T, 1>{{own}});
-                arch::warp_barrier();
-            }
-            const Pivot<T> pivot = pivot_of(arch::shuffle(own, j));
-            const T scaled = own * pivot.reciprocal;
-            subtract(x, scaled * pivot.reciprocal, column, j);
-            x[j] = lane == j ? pivot.root : scaled;
-        }
-        arch::warp_barrier();
-        if (lane < N) {
-#pragma unroll
-            for (int k = 0; k < N; ++k)
-                l.set(lane, k, k <= lane ? x[k] : T(0));
-        }
-    }
-
-    static WT_DEVICE void by_columns(T (&x)[N], L l, int lane)
-    {
-        Pivot<T> own{};
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-            T* const column = buffer(l, j);
-            T factor = T(0);
-            if (j + 1 < N) {
-                if (lane == j)
-                    publish(column, x, j);
-                arch::warp_barrier();
-                if (lane > j)
-                    factor = arch::load<1>(column + smaller(lane, N - 1)).at[0];
-            }
-            const Pivot<T> pivot = pivot_of(arch::shuffle(x[j], j));
-            if (lane == j)
-                own = pivot;
-            if (lane > j)
-                subtract(x, factor * pivot.reciprocal * pivot.reciprocal, column, j);
-        }
-        arch::warp_barrier();
-        if (lane < N) {
-#pragma unroll
-            for (int k = 0; k < N; ++k)
-                l.set(k, lane, k < lane ? T(0) : x[k] * own.reciprocal);
-            l.set(lane, lane, own.root);
-        }
-    }
-
-    // Writes elements j + 1 and later, and those before it in the same vector.
-    static WT_DEVICE void publish(T* column, const T (&x)[N], int j)
+    // Calls apply(index, element) for the published elements from `begin` on.
+    template <class Apply>
+    static WT_DEVICE void for_each(const T* place, int begin, Apply apply)
     {
 #pragma unroll
         for (int first = 0; first < N; first += width) {
-            if (first + width <= j + 1)
+            if (first + width <= begin)
                 continue;
-            Vector<T, width> vector;
+            const auto vector = arch::load<width>(place + first);
 #pragma unroll
             for (int e = 0; e < width; ++e)
-                vector.at[e] = x[smaller(first + e, N - 1)];
-            arch::store(column + first, vector);
-        }
-    }
-
-    // x[k] -= factor * column[k] for each k after j
-    static WT_DEVICE void subtract(T (&x)[N], T factor, const T* column, int j)
-    {
-#pragma unroll
-        for (int first = 0; first < N; first += width) {
-            if (first + width <= j + 1)
-                continue;
-            const auto vector = arch::load<width>(column + first);
-#pragma unroll
-            for (int e = 0; e < width; ++e) {
-                if (first + e > j && first + e < N)
-                    x[first + e] = arch::multiply_add(-factor, vector.at[e], x[first + e]);
-            }
+                if (first + e >= begin && first + e < N)
+                    apply(first + e, vector.at[e]);
         }
     }
 };

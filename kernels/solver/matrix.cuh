@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include "arch/lane.cuh"
 #include "arch/memory.cuh"
 #include "arch/types.cuh"
 
@@ -58,6 +59,26 @@ WT_DEVICE void read(T (&to)[COUNT], const T* from)
     }
 }
 
+// Reads ROWS x COLUMNS elements from (row, column) on, in lines. Both are multiples of the widest vectors.
+template <int ROWS, int COLUMNS, class M, class T>
+WT_DEVICE void read_patch(T (&to)[ROWS][COLUMNS], M m, int row, int column)
+{
+    if constexpr (M::rows_are_lines) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+            read<M::width(COLUMNS)>(to[r], m.address(row + r, column));
+    } else {
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) {
+            T line[ROWS];
+            read<M::width(ROWS)>(line, m.address(row, column + c));
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r)
+                to[r][c] = line[r];
+        }
+    }
+}
+
 template <int WIDTH, int COUNT, class T>
 WT_DEVICE void write(T* to, const T (&from)[COUNT])
 {
@@ -69,6 +90,73 @@ WT_DEVICE void write(T* to, const T (&from)[COUNT])
         for (int e = 0; e < WIDTH; ++e)
             vector.at[e] = from[first + e];
         arch::store(to + first, vector);
+    }
+}
+
+// ---- lines of one lane each
+
+// True if lanes that read COUNT elements of lines, vector by vector, would all wait for the same banks. Then the lanes begin
+// with different vectors of their lines: slot s of a lane has vector s ^ turn, until exchange() puts it in its place.
+template <class M, int COUNT>
+constexpr bool lines_collide = M::line_stride * int(sizeof(typename M::Element)) % 128 == 0 &&
+                               M::width(COUNT) * int(sizeof(typename M::Element)) == 16 && COUNT / M::width(COUNT) % 8 == 0;
+
+template <int WIDTH, int COUNT, class T>
+WT_DEVICE void exchange(T (&x)[COUNT], int turn)
+{
+#pragma unroll
+    for (int bit = 1; bit < 8; bit *= 2) {
+        const bool swaps = turn & bit;
+#pragma unroll
+        for (int at = 0; at < COUNT; ++at) {
+            if (at / WIDTH & bit)
+                continue;
+            const T first = x[at], second = x[at + bit * WIDTH];
+            x[at] = swaps ? second : first;
+            x[at + bit * WIDTH] = swaps ? first : second;
+        }
+    }
+}
+
+// Reads COUNT neighbours of a line, from its element `first` on. Neighboring lanes have neighboring lines.
+template <int COUNT, class M, class T>
+WT_DEVICE void read_line(T (&to)[COUNT], M m, int line, int first)
+{
+    constexpr int width = M::width(COUNT);
+    const T* const from = m.line(line) + first;
+    if constexpr (lines_collide<M, COUNT>) {
+        const int turn = arch::thread_index() % 8;
+#pragma unroll
+        for (int slot = 0; slot < COUNT / width; ++slot) {
+            const auto vector = arch::load<width>(from + (slot ^ turn) * width);
+#pragma unroll
+            for (int e = 0; e < width; ++e)
+                to[slot * width + e] = vector.at[e];
+        }
+        exchange<width>(to, turn);
+    } else {
+        read<width>(to, from);
+    }
+}
+
+template <int COUNT, class M, class T>
+WT_DEVICE void write_line(M m, int line, int first, T (&from)[COUNT])
+{
+    constexpr int width = M::width(COUNT);
+    T* const to = m.line(line) + first;
+    if constexpr (lines_collide<M, COUNT>) {
+        const int turn = arch::thread_index() % 8;
+        exchange<width>(from, turn);
+#pragma unroll
+        for (int slot = 0; slot < COUNT / width; ++slot) {
+            Vector<T, width> vector;
+#pragma unroll
+            for (int e = 0; e < width; ++e)
+                vector.at[e] = from[slot * width + e];
+            arch::store(to + (slot ^ turn) * width, vector);
+        }
+    } else {
+        write<width>(to, from);
     }
 }
 

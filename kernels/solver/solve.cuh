@@ -29,8 +29,7 @@ struct CholeskySolve {
         arch::block_barrier();
         for_columns<Variant::columns, Variant::lanes, Variant::threads>([&](int column, int lane, bool counts) {
             if constexpr (Variant::lanes == 1) {
-                ColumnSolve<Order::forward, Variant::n, L>::run(l, y, x, column, counts);
-                ColumnSolve<Order::backward, Variant::n, typename L::Transposed>::run(l.transposed(), x, x, column, counts);
+                ColumnFactorSolve<Variant::n, L>::run(l, y, x, column, counts);
             } else {
                 using Forward = Substitution<Order::forward, Variant::n, Variant::lanes, L>;
                 using Backward = Substitution<Order::backward, Variant::n, Variant::lanes, typename L::Transposed>;

@@ -15,130 +15,192 @@ enum class Order { forward, backward };  // from the first row of a lower, or th
 
 // ---- one column for a thread
 
-constexpr int block_rows = 16;
+constexpr int group_rows = 4;  // rows that a thread solves together: their sums do not wait for each other
 
-// Reciprocals of the diagonal of a block. All lanes of the warp call it.
-template <int SIZE, class M, class T>
-WT_DEVICE void reciprocals_of(T (&reciprocals)[SIZE], M block)
+// Rows of a column that a thread holds in registers
+template <class T>
+constexpr int register_rows = 128 / int(sizeof(T));
+
+// The reciprocal of an element of the diagonal: that of row `lane` modulo SIZE
+template <int SIZE, class M>
+WT_DEVICE typename M::Element reciprocal_of_lane(M block)
 {
-    const int own_row = arch::thread_index() % 32 % SIZE;
-    const T own = T(1) / block.get(own_row, own_row);  // infinite for a singular T, as with libmathdx
-#pragma unroll
-    for (int k = 0; k < SIZE; ++k)
-        reciprocals[k] = arch::shuffle(own, k);
+    const int row = arch::thread_index() % 32 % SIZE;
+    const auto reciprocal = typename M::Element(1) / block.get(row, row);  // infinite for a singular T, as with libmathdx
+    arch::warp_barrier();  // the division branches; without it, the compiler writes the shuffles twice
+    return reciprocal;
 }
 
-// Solves T * x = x in registers for a block on the diagonal.
-template <Order ORDER, int SIZE, class M, class T>
-WT_DEVICE void solve_block(T (&x)[SIZE], M block, const T (&reciprocals)[SIZE])
+// x[to + r] -= T(row + r, column + c) * known[from + c] for ROWS x COLUMNS elements
+template <int ROWS, int COLUMNS, class M, class T, int SIZE, int KNOWN>
+WT_DEVICE void subtract_patch(T (&x)[SIZE], int to, M t, int row, int column, const T (&known)[KNOWN], int from)
 {
-    constexpr int width = M::width(SIZE);
+    T patch[ROWS][COLUMNS];
+    read_patch(patch, t, row, column);
 #pragma unroll
-    for (int step = 0; step < SIZE; ++step) {
-        const int i = ORDER == Order::forward ? step : SIZE - 1 - step;
-        if constexpr (M::rows_are_lines) {
+    for (int c = 0; c < COLUMNS; ++c)
 #pragma unroll
-            for (int first = 0; first < SIZE; first += width) {
-                if (ORDER == Order::forward ? first >= i : first + width <= i + 1)
-                    continue;
-                const auto vector = arch::load<width>(block.address(i, first));
+        for (int r = 0; r < ROWS; ++r)
+            x[to + r] = arch::multiply_add(-patch[r][c], known[from + c], x[to + r]);
+}
+
+// Solves T * x = x in registers for a block on the diagonal, group by group. `reciprocal(i)` is that of element (i, i).
+template <Order ORDER, int SIZE, class M, class T, class Reciprocal>
+struct BlockSolve {
+    static constexpr bool forward = ORDER == Order::forward;
+    static constexpr int vector = 16 / int(sizeof(T));
+    static constexpr int rest = SIZE % group_rows, whole = SIZE - rest, tail = SIZE % vector;
+
+    static WT_DEVICE void run(T (&x)[SIZE], M block, Reciprocal reciprocal)
+    {
+        if constexpr (!forward && rest > 0)
+            group<rest>(x, block, whole, reciprocal);
 #pragma unroll
-                for (int e = 0; e < width; ++e)
-                    if (ORDER == Order::forward ? first + e < i : first + e > i)
-                        x[i] = arch::multiply_add(-vector.at[e], x[first + e], x[i]);
-            }
-            x[i] *= reciprocals[i];
-        } else {
-            x[i] *= reciprocals[i];
+        for (int step = 0; step < whole; step += group_rows)
+            group<group_rows>(x, block, forward ? step : whole - group_rows - step, reciprocal);
+        if constexpr (forward && rest > 0)
+            group<rest>(x, block, whole, reciprocal);
+    }
+
+private:
+    template <int ROWS>
+    static WT_DEVICE void group(T (&x)[SIZE], M block, int first, Reciprocal reciprocal)
+    {
+        const int begin = forward ? 0 : first + ROWS, end = forward ? first : SIZE - tail;
 #pragma unroll
-            for (int first = 0; first < SIZE; first += width) {
-                if (ORDER == Order::forward ? first + width <= i + 1 : first >= i)
-                    continue;
-                const auto vector = arch::load<width>(block.address(first, i));
+        for (int k = begin; k < end; k += vector)
+            subtract_patch<ROWS, vector>(x, first, block, first, k, x, k);
+        if constexpr (!forward && tail > 0 && ROWS == group_rows)
+            subtract_patch<ROWS, tail>(x, first, block, first, SIZE - tail, x, SIZE - tail);
+        T patch[ROWS][ROWS];
+        read_patch(patch, block, first, first);
 #pragma unroll
-                for (int e = 0; e < width; ++e)
-                    if (ORDER == Order::forward ? first + e > i : first + e < i)
-                        x[first + e] = arch::multiply_add(-vector.at[e], x[i], x[first + e]);
-            }
+        for (int step = 0; step < ROWS; ++step) {
+            const int i = forward ? step : ROWS - 1 - step;
+            x[first + i] *= reciprocal(first + i);
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r)
+                if (forward ? r > i : r < i)
+                    x[first + r] = arch::multiply_add(-patch[r][i], x[first + i], x[first + r]);
         }
+    }
+};
+
+template <Order ORDER, int SIZE, class M, class T, class Reciprocal>
+WT_DEVICE void solve_block(T (&x)[SIZE], M block, Reciprocal reciprocal)
+{
+    BlockSolve<ORDER, SIZE, M, T, Reciprocal>::run(x, block, reciprocal);
+}
+
+// COUNT neighbours of a column, zeros if it does not count.
+template <int COUNT, class T, class Y>
+WT_DEVICE void read_column(T (&to)[COUNT], Y y, int first, int column, bool counts)
+{
+#pragma unroll
+    for (int row = 0; row < COUNT; ++row)
+        to[row] = T(0);
+    if (!counts)
+        return;
+    if constexpr (Y::rows_are_lines) {
+#pragma unroll
+        for (int row = 0; row < COUNT; ++row)
+            to[row] = y.get(first + row, column);
+    } else {
+        read_line(to, y, column, first);
     }
 }
 
-// Solves T * x = y for a column of N rows. Y may be X. All lanes of a warp call it; nothing is written for a column that
-// does not count.
+template <int COUNT, class T, class X>
+WT_DEVICE void write_column(X x, int first, int column, T (&from)[COUNT])
+{
+    if constexpr (X::rows_are_lines) {
+#pragma unroll
+        for (int row = 0; row < COUNT; ++row)
+            x.set(first + row, column, from[row]);
+    } else {
+        write_line(x, column, first, from);
+    }
+}
+
+// Solves T * x = y for a column of N rows. Y may be X. All lanes of a warp call it; nothing is read or written for a column
+// that does not count.
 template <Order ORDER, int N, class M>
 struct ColumnSolve {
     using T = typename M::Element;
-    static constexpr int rest = N % block_rows;
-    static constexpr int width = M::width(rest ? power_of_two_in(rest) : block_rows);
+    static constexpr bool forward = ORDER == Order::forward;
+    static constexpr int block_rows = register_rows<T>, vector = 16 / int(sizeof(T));
+    static constexpr int rest = N % block_rows, tail = rest % vector;
 
     template <class Y, class X>
     static WT_DEVICE void run(M t, Y y, X x, int column, bool counts)
     {
-        if constexpr (ORDER == Order::forward) {
+        if constexpr (!forward && rest > 0)
+            rows<rest>(t, y, x, N - rest, column, counts);
 #pragma unroll 1
-            for (int first = 0; first < N - rest; first += block_rows)
-                rows<block_rows>(t, y, x, first, 0, first, column, counts);
-            if constexpr (rest > 0)
-                rows<rest>(t, y, x, N - rest, 0, N - rest, column, counts);
-        } else {
-            if constexpr (rest > 0)
-                rows<rest>(t, y, x, N - rest, N, N, column, counts);
-#pragma unroll 1
-            for (int first = N - rest - block_rows; first >= 0; first -= block_rows)
-                rows<block_rows>(t, y, x, first, first + block_rows, N, column, counts);
-        }
+        for (int step = 0; step < N - rest; step += block_rows)
+            rows<block_rows>(t, y, x, forward ? step : N - rest - block_rows - step, column, counts);
+        if constexpr (forward && rest > 0)
+            rows<rest>(t, y, x, N - rest, column, counts);
     }
 
 private:
-    // Rows from `first` on, of which those from `from` to `to` are solved and no others count.
+    // SIZE rows from `first` on
     template <int SIZE, class Y, class X>
-    static WT_DEVICE void rows(M t, Y y, X x, int first, int from, int to, int column, bool counts)
+    static WT_DEVICE void rows(M t, Y y, X x, int first, int column, bool counts)
     {
         const M block = t.block(first, first);
-        T reciprocals[SIZE], values[SIZE];
-        reciprocals_of(reciprocals, block);
-        if (!counts)
-            return;
-#pragma unroll
-        for (int row = 0; row < SIZE; ++row)
-            values[row] = y.get(first + row, column);
+        const T own = reciprocal_of_lane<SIZE>(block);
+        T values[SIZE];
+        read_column(values, y, first, column, counts);
+        const int begin = forward ? 0 : first + SIZE, end = forward ? first : N - tail;
 #pragma unroll 1
-        for (int k = from; k < to; k += width)
-            subtract(values, t, x, first, k, column);
-        solve_block<ORDER>(values, block, reciprocals);
-#pragma unroll
-        for (int row = 0; row < SIZE; ++row)
-            x.set(first + row, column, values[row]);
+        for (int k = begin; k < end; k += vector)
+            subtract<vector>(values, t, x, first, k, column, counts);
+        if constexpr (!forward && tail > 0 && SIZE == block_rows)
+            subtract<tail>(values, t, x, first, N - tail, column, counts);
+        solve_block<ORDER>(values, block, [own](int i) { return arch::shuffle(own, i); });
+        if (counts)
+            write_column(x, first, column, values);
     }
 
-    // values -= T(first..., k...) * x(k...)
-    template <int SIZE, class X>
-    static WT_DEVICE void subtract(T (&values)[SIZE], M t, X x, int first, int k, int column)
+    // values -= T(first..., k...) * x(k...) for COLUMNS columns of T
+    template <int COLUMNS, int SIZE, class X>
+    static WT_DEVICE void subtract(T (&values)[SIZE], M t, X x, int first, int k, int column, bool counts)
     {
-        T known[width];
+        T known[COLUMNS];
+        read_column(known, x, k, column, counts);
 #pragma unroll
-        for (int e = 0; e < width; ++e)
-            known[e] = x.get(k + e, column);
-        if constexpr (M::rows_are_lines) {
-#pragma unroll
-            for (int row = 0; row < SIZE; ++row) {
-                const auto vector = arch::load<width>(t.address(first + row, k));
-#pragma unroll
-                for (int e = 0; e < width; ++e)
-                    values[row] = arch::multiply_add(-vector.at[e], known[e], values[row]);
-            }
+        for (int row = 0; row + group_rows <= SIZE; row += group_rows)
+            subtract_patch<group_rows, COLUMNS>(values, row, t, first + row, k, known, 0);
+        if constexpr (SIZE % group_rows > 0) {
+            constexpr int row = SIZE / group_rows * group_rows;
+            subtract_patch<SIZE % group_rows, COLUMNS>(values, row, t, first + row, k, known, 0);
+        }
+    }
+};
+
+// Solves L * L^T * x = y in the same way.
+template <int N, class M>
+struct ColumnFactorSolve {
+    using T = typename M::Element;
+    using Transposed = typename M::Transposed;
+
+    template <class Y, class X>
+    static WT_DEVICE void run(M l, Y y, X x, int column, bool counts)
+    {
+        if constexpr (N <= register_rows<T>) {
+            const T own = reciprocal_of_lane<N>(l);
+            const auto reciprocal = [own](int i) { return arch::shuffle(own, i); };
+            T values[N];
+            read_column(values, y, 0, column, counts);
+            solve_block<Order::forward>(values, l, reciprocal);
+            arch::warp_barrier();  // without it, the compiler would keep all of L in registers
+            solve_block<Order::backward>(values, l.transposed(), reciprocal);
+            if (counts)
+                write_column(x, 0, column, values);
         } else {
-            constexpr int along = M::width(SIZE);
-#pragma unroll
-            for (int e = 0; e < width; ++e)
-#pragma unroll
-                for (int row = 0; row < SIZE; row += along) {
-                    const auto vector = arch::load<along>(t.address(first + row, k + e));
-#pragma unroll
-                    for (int r = 0; r < along; ++r)
-                        values[row + r] = arch::multiply_add(-vector.at[r], known[e], values[row + r]);
-                }
+            ColumnSolve<Order::forward, N, M>::run(l, y, x, column, counts);
+            ColumnSolve<Order::backward, N, Transposed>::run(l.transposed(), x, x, column, counts);
         }
     }
 };

@@ -339,14 +339,16 @@ def test_a_register_limit_is_a_number_that_the_linker_takes(variant: SolverVaria
 @pytest.mark.parametrize(
     ("function", "changes", "limit"),
     [
-        ("cholesky", {"n": 32}, 56),
+        ("cholesky", {"n": 32}, 72),
+        ("cholesky", {"n": 32, "threads": 128}, 64),
         ("cholesky", {"n": 96}, 255),
         ("cholesky", {"n": 64, "threads": 128}, 80),
         ("cholesky_solve", {"n": 64, "threads": 128}, 56),
         ("lower_solve", {"n": 64, "columns": 64, "threads": 128}, 128),
         ("cholesky_adjoint", {"n": 32, "threads": 256}, 72),
         ("lower_solve_adjoint", {"n": 64, "threads": 256}, 72),
-        ("cholesky", {"n": 16, "dtype": "float64"}, 56),
+        ("cholesky", {"n": 16, "dtype": "float64"}, 72),
+        ("cholesky_solve", {"n": 32, "columns": 1, "threads": 128}, 56),
     ],
 )
 def test_a_register_limit_follows_from_the_tiles_in_shared_memory(

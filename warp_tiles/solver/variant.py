@@ -262,12 +262,13 @@ def solvers(
 MAX_ROWS = 256  # a larger triangle exceeds shared memory
 LANE_BYTES = 128  # of a column that one lane holds in registers, at most, if several lanes share it
 
-# These were fitted to benchmarks/solvers.py on one H200.
+# These were fitted to benchmarks/solvers.py on an H200 and an H100.
 FEW_COLUMNS = 8
 FEW_THREADS = 128
 LEAST_REGISTERS = 40  # besides those of a factor
 LEAST_ADJOINT_REGISTERS = 56
 LEAST_REGISTERS_OF_FEW_THREADS = 56  # also with 8-byte elements
+REGISTERS_OF_A_LINE = 8  # more, for a lane that works on a row or a column alone; as many again with few threads
 REGISTERS_BESIDE_LOOPS = 64  # besides those of a factor's row
 REGISTERS_BESIDE_INDEXED = 32  # of an indexed load or store
 
@@ -300,7 +301,10 @@ def register_limit(variant: SolverVariant) -> int:
     threads = max(1, blocks) * variant.threads
     words = min(variant.n, LANES) * size // 4  # a lane holds so many words of a factor, at most
     least = (LEAST_ADJOINT_REGISTERS if variant.is_adjoint else LEAST_REGISTERS) + words // 2 // 8 * 8
-    if size == 8 or variant.threads < FEW_THREADS:
+    few_threads = variant.threads < FEW_THREADS
+    if not variant.is_adjoint and choose(variant).lanes == 1:
+        least += REGISTERS_OF_A_LINE * (1 + few_threads)
+    elif size == 8 or few_threads:
         least = max(least, LEAST_REGISTERS_OF_FEW_THREADS)
     return max(least, min(THREAD_REGISTERS, REGISTERS // threads // 8 * 8))
 
@@ -309,10 +313,11 @@ def registers_beside_loops(variant: SolverVariant) -> int:
     """Registers of a thread for a solver in a kernel that also loops over products.
 
     Tiles and stages leave room for few blocks there, so a factor of 32 rows, whose lanes hold a row each, gets all of
-    its registers: with fewer, blocked factorizations took up to 1.75 times as long on an H100.
+    its registers: with fewer, blocked factorizations took up to 1.75 times as long on an H100. Smaller ones leave eight
+    blocks of 128 threads resident.
     """
     if variant.n < LANES:
-        return LEAST_REGISTERS_OF_FEW_THREADS
+        return REGISTERS_BESIDE_LOOPS
     return REGISTERS_BESIDE_LOOPS + LANES * DTYPE_BYTES[variant.dtype] // 4
 
 

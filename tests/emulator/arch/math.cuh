@@ -11,8 +11,13 @@ namespace wt::arch {
 WT_DEVICE float root(float x) { return __builtin_sqrtf(x); }
 WT_DEVICE double root(double x) { return __builtin_sqrt(x); }
 
-// The estimates of a GPU are off by up to 2 units in the last place (float) and about 2^-19 (double); these are, too.
-WT_DEVICE float reciprocal_root_estimate(float x) { return float(1.0 / __builtin_sqrt(double(x)) * (1.0 + 1.9 / 8388608)); }
+// The estimates of a GPU are off by about 2^-22 (float) and 2^-19 (double), and take subnormal numbers for zero; these are
+// and do, too.
+WT_DEVICE float reciprocal_root_estimate(float x)
+{
+    const bool subnormal = x > 0 && x < 0x1p-126f;
+    return float(1.0 / __builtin_sqrt(subnormal ? 0.0 : double(x)) * (1.0 + 0x1p-22));
+}
 WT_DEVICE double reciprocal_root_estimate(double x)
 {
     const bool subnormal = x > 0 && x < 0x1p-1022;
