@@ -3,7 +3,8 @@
     python benchmarks/solvers.py --json benchmarks/results/solvers.json
 
 A cell is a kernel whose blocks each load a matrix, factor it or solve with it, and store the result; 4,096 blocks run.
-The matrices of cells "blocked" have up to 512 rows, and 1,024 blocks each work on one of them, part by part. Cells
+The matrices of cells "blocked" have up to 512 rows, and 1,024 blocks each work on one of them, part by part; such cells
+are also timed with 1, 32 and 4,096 matrices. Cells
 "*_product" multiply in a loop: K is 64, in steps of 16. `--only "*_product*" "*_inplace*"` selects the calls for which
 clients turn MathDx off.
 Backward cells launch the adjoint, which replays the forward function. All sides are built ahead of time in separate
@@ -22,7 +23,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -41,6 +42,9 @@ THREADS = (32, 64, 128, 256)
 DTYPES = {"fp32": "float32", "fp64": "float64"}
 BATCH = 4096
 BLOCKED_SIZES = (32, 64, 128, 256, 512)
+BLOCKED_BATCH, OTHER_BATCHES = 1024, (1, 32, 4096)
+LARGEST_BYTES = 3 << 30  # of an array
+DRAWN = 64  # different matrices
 BLOCKS = (16, 32)
 # largest difference of two correct results, relative to the largest element: ten times that in results/solvers.json
 LARGEST_DIFFERENCE = {"float32": 8e-6, "float64": 1.5e-14}
@@ -174,8 +178,14 @@ class Cell:
 
     @property
     def batch(self) -> int:
-        """The number of matrices."""
-        return 1024 if self.block else BATCH
+        """The number of matrices that the results are compared with."""
+        return BLOCKED_BATCH if self.block else BATCH
+
+    @property
+    def other_batches(self) -> tuple[int, ...]:
+        """More numbers of matrices that are timed."""
+        matrix_bytes = self.n**2 * (8 if self.types == "fp64" else 4)
+        return tuple(batch for batch in OTHER_BATCHES if self.block and batch * matrix_bytes <= LARGEST_BYTES)
 
     @property
     def is_product(self) -> bool:
@@ -247,6 +257,22 @@ def cells() -> list[Cell]:
     return found
 
 
+_kernels: dict[tuple[str, str], Any] = {}  # by side and text: cells of one kernel differ in sizes alone
+
+
+def _kernel_of(store: BuildStore, build: Build[Cell], device: str) -> Any:
+    """The kernel of a finished build, loaded at the first call."""
+    import warp as wp
+
+    key = (build.side, build.text)
+    if key not in _kernels:
+        with tempfile.TemporaryDirectory() as folder:
+            module = import_kernels(store.unpack(build, Path(folder)), build.module)
+            wp.load_aot_module(module, device=device, arch=90, module_dir=folder, strip_hash=True)
+        _kernels[key] = module.run
+    return _kernels[key]
+
+
 class Loaded:
     """A finished build on the GPU, with its arrays.
 
@@ -254,37 +280,36 @@ class Loaded:
         store: The store of the build.
         build: The build.
         device: Name of the device.
+        batch: The number of matrices; None for that of the cell.
     """
 
-    def __init__(self, store: BuildStore, build: Build[Cell], device: str) -> None:
+    def __init__(self, store: BuildStore, build: Build[Cell], device: str, batch: int | None = None) -> None:
         import numpy as np
         import warp as wp
 
         cell = build.cell
-        with tempfile.TemporaryDirectory() as folder:
-            module = import_kernels(store.unpack(build, Path(folder)), build.module)
-            wp.load_aot_module(module, device=device, arch=90, module_dir=folder, strip_hash=True)
-        self._kernel, self._cell, self._device = module.run, cell, device
+        self._kernel, self._device, self._cell = _kernel_of(store, build, device), device, cell
+        self._batch = batch or cell.batch
         random = np.random.default_rng(cell.n)
         dtype = DTYPES[cell.types]
-        lower = np.tril(random.uniform(-1, 1, (64, cell.n, cell.n)) / cell.n**0.5)
-        lower += np.eye(cell.n) * random.uniform(1, 2, (64, cell.n, 1))
+        lower = np.tril(random.uniform(-1, 1, (DRAWN, cell.n, cell.n)) / cell.n**0.5)
+        lower += np.eye(cell.n) * random.uniform(1, 2, (DRAWN, cell.n, 1))
         first = lower @ lower.transpose(0, 2, 1) if cell.is_factor else lower
         if cell.function == "upper_solve":
             first = lower.transpose(0, 2, 1)
         if cell.is_product:
-            first = random.uniform(-1, 1, (64, PRODUCT_ROWS, cell.n))
-        rhs_shape = (64, first.shape[1], cell.columns) if cell.columns else (64, first.shape[1])
+            first = random.uniform(-1, 1, (DRAWN, PRODUCT_ROWS, cell.n))
+        rhs_shape = (DRAWN, first.shape[1], cell.columns) if cell.columns else (DRAWN, first.shape[1])
         self.a = self._array(first, dtype)
         self.b = self._array(random.uniform(-1, 1, rhs_shape), dtype)
         shape = (cell.n, cell.n) if cell.is_factor or cell.is_product else rhs_shape[1:]
-        self.x = wp.zeros((cell.batch, *shape), dtype=self.a.dtype, device=device)
-        self.gradient = self._array(random.uniform(-1, 1, (64, *shape)), dtype)
+        self.x = wp.zeros((self._batch, *shape), dtype=self.a.dtype, device=device)
+        self.gradient = self._array(random.uniform(-1, 1, (DRAWN, *shape)), dtype)
         if cell.backward:
             for array in (self.a, self.b, self.x):
                 array.grad = wp.zeros_like(array)
         keywords: dict[str, Any] = {
-            "dim": [cell.batch],
+            "dim": [self._batch],
             "block_dim": cell.threads,
             "device": device,
             "record_cmd": True,
@@ -295,12 +320,14 @@ class Loaded:
         self._command = wp.launch_tiled(self._kernel, **keywords)
 
     def _array(self, values: Any, dtype: str) -> Any:
-        import numpy as np
+        """The drawn values again and again."""
         import warp as wp
 
-        batch = self._cell.batch
-        repeated = np.broadcast_to(values, (batch // len(values), *values.shape)).reshape(batch, *values.shape[1:])
-        return wp.array(np.ascontiguousarray(repeated.astype(dtype)), device=self._device)
+        drawn = wp.array(values.astype(dtype)[: self._batch], device=self._device)
+        found = wp.empty((self._batch, *values.shape[1:]), dtype=drawn.dtype, device=self._device)
+        for start in range(0, self._batch, len(drawn)):
+            wp.copy(found[start : start + len(drawn)], drawn)
+        return found
 
     def run(self) -> None:
         """Launch it."""
@@ -328,9 +355,6 @@ def measure(cell: Cell, store: BuildStore, device: str) -> dict[str, Any]:
     """One row: compare the sides' results, and time them."""
     import numpy as np
     import warp as wp
-
-    from benchmarks.speed.sides import Launch
-    from benchmarks.speed.timing import time_alternately
 
     row: dict[str, Any] = {"name": cell.label, "kind": cell.kind, **asdict(cell)}
     sides: dict[str, Loaded] = {}
@@ -362,18 +386,41 @@ def measure(cell: Cell, store: BuildStore, device: str) -> dict[str, Any]:
             allowed = LARGEST_DIFFERENCE[DTYPES[cell.types]] * max(1, cell.n / max(SIZES))
             if not row[side]["difference"] <= allowed:
                 row["wrong"] = f"differs from {side} by {row[side]['difference']:.3g}"
-    launches = {side: Launch(loaded.run, loaded.prepare if cell.backward else None) for side, loaded in sides.items()}
-    for name, times in time_alternately(launches, device).items():
-        row[name] |= {"median_us": times.median_us, "spread_us": times.spread_us}
-    peers = [row[side]["median_us"] for side in ("warp", "native") if "median_us" in row[side]]
-    if peers and "median_us" in row["tiles"]:
-        row["ratio"] = round(min(peers) / row["tiles"]["median_us"], 3)
+    timed = _times(cell, sides, device)
+    ratio = timed.pop("ratio", None)
+    for name, times in timed.items():
+        row[name] |= times
+    if ratio is not None:
+        row["ratio"] = ratio
+    for batch in cell.other_batches:
+        loaded = {side: Loaded(store, Build(cell, side), device, batch) for side in sides}
+        row.setdefault("batches", {})[str(batch)] = _times(cell, loaded, device)
     return row
+
+
+def _times(cell: Cell, sides: Mapping[str, Loaded], device: str) -> dict[str, Any]:
+    """The times of each side, and the ratio of the faster of Warp's times to ours."""
+    from benchmarks.speed.sides import Launch
+    from benchmarks.speed.timing import time_alternately
+
+    launches = {side: Launch(loaded.run, loaded.prepare if cell.backward else None) for side, loaded in sides.items()}
+    found: dict[str, Any] = {
+        side: {"median_us": times.median_us, "spread_us": times.spread_us}
+        for side, times in time_alternately(launches, device).items()
+    }
+    peers = [found[side]["median_us"] for side in ("warp", "native") if side in found]
+    if peers and "tiles" in found:
+        found["ratio"] = round(min(peers) / found["tiles"]["median_us"], 3)
+    return found
 
 
 def summary(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Geometric mean, least and number of the ratios, by kind and type and over all."""
     rows = list(rows)
+    for row in list(rows):
+        kind = {"kind": row["kind"], "types": row["types"]}
+        for batch, timed in row.get("batches", {}).items():
+            rows.append({**timed, **kind, "name": f"{row['name']}, {batch} matrices"})
     keys = [*dict.fromkeys(f"{row['kind']} {row['types']}" for row in rows), "all"]
     found = {}
     for key in keys:

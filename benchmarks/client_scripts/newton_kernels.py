@@ -7,7 +7,7 @@
 of a fixed seed. The file gets ``{"sides": {side: {"rows": [{"name", "us", "finite", ...}]}}}``; rows that are not run
 again stay. `us` is the median GPU time of a call, of the row's kernels only; it is null on the CPU device. With
 `--values`, `difference` is the largest one from Warp's result, relative to Warp's largest magnitude, for each output: a
-run with side `warp` has to come first. The exit status is 1 if a row failed.
+run with side `warp` has to come first. The exit status is 1 if a row failed, or differs by more than 1e-5.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from benchmarks.machine import cpu_record, gpu_record
 
 NEWTON = "newton._src"
 TIMED_CALLS = 30
+LARGEST_DIFFERENCE = 1e-5  # of correct results, all float32
 
 
 # ---- Newton's other solvers
@@ -227,7 +228,8 @@ def main() -> int:
                 found = measured(name, arguments.side, arguments.worlds, arguments.values)
             except Exception as error:  # the other rows are independent of it
                 found = {"name": name, "error": f"{type(error).__name__}: {error}"}
-            failed = failed or "error" in found
+            wrong = max(found.get("difference", {}).values(), default=0.0) > LARGEST_DIFFERENCE
+            failed = failed or wrong or "error" in found
             print(json.dumps(found), flush=True)
             rows[:] = [*(row for row in rows if row["name"] != name), found]
             arguments.json.write_text(json.dumps(record, indent=1) + "\n")

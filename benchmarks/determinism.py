@@ -1,0 +1,164 @@
+"""Compares the bits of repeated results in deterministic mode, on one GPU and between GPUs, and what the mode costs.
+
+    python benchmarks/determinism.py --json benchmarks/results/determinism.json
+
+Each case runs twenty times: ten times on an idle GPU, and ten times while products run on another stream. Its digest is
+that of all its results, if these are equal. The file keeps one entry for each GPU, by the start of its UUID, so a run
+on another machine adds one; `equal` says whether all machines have the same digests. The cases:
+
+    gradients fp32, fp16   of a product of whole arrays (2048x2048x1024), in a module with Warp's option `deterministic`
+    matmul, its gradients  64x4096x4096 in float16, whose last tiles have slices of K
+    solve                  a system of 512 rows in float32
+
+`cost` is the time of the backward pass of both gradients in such a module, relative to one without the option.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import warp as wp
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import warp_tiles
+from benchmarks.machine import gpu_record, source_digest
+from benchmarks.speed.builds import import_kernels
+from benchmarks.speed.sides import Launch
+from benchmarks.speed.timing import time_alternately
+
+DEVICE = "cuda:0"
+RUNS = 10  # on an idle GPU, and on a busy one
+M, N, K, TILE, STEP = 2048, 2048, 1024, 64, 32
+_TEXT = """import warp as wp
+
+wp.set_module_options({{"block_dim": 128, "deterministic": {mode}}})
+
+
+@wp.kernel
+def multiply(a: wp.array2d(dtype=wp.{dtype}), b: wp.array2d(dtype=wp.{dtype}), c: wp.array2d(dtype=wp.float32)):
+    i, j = wp.tid()
+    sums = wp.tile_zeros(shape=({tile}, {tile}), dtype=wp.float32)
+    for k in range(0, a.shape[1], {step}):
+        left = wp.tile_load(a, shape=({tile}, {step}), offset=(i * {tile}, k))
+        right = wp.tile_load(b, shape=({step}, {tile}), offset=(k, j * {tile}))
+        wp.tile_matmul(left, right, sums)
+    wp.tile_store(c, sums, offset=(i * {tile}, j * {tile}))
+"""
+
+
+def drawn(seed: int, *shape: int, dtype: str = "float32", gradient: bool = True) -> Any:
+    """An array of normal values."""
+    values = np.random.default_rng(seed).normal(size=shape).astype(dtype)
+    return wp.array(values, dtype=getattr(wp, dtype), device=DEVICE, requires_grad=gradient)
+
+
+class WholeProduct:
+    """A recorded product of whole arrays.
+
+    Args:
+        dtype: Of A and B.
+        mode: Expression of the module's option.
+        folder: Of its Python file.
+    """
+
+    def __init__(self, dtype: str, mode: str, folder: Path) -> None:
+        name = f"{dtype}_{mode.rpartition('.')[2].lower()}"
+        path = folder / f"{name}.py"
+        path.write_text(_TEXT.format(dtype=dtype, mode=mode, tile=TILE, step=STEP))
+        kernel = import_kernels(path, name).multiply
+        self._operands = drawn(1, M, K, dtype=dtype), drawn(2, K, N, dtype=dtype)
+        self._c, self._gradient = drawn(3, M, N), drawn(4, M, N, gradient=False)
+        with wp.Tape() as self._tape:
+            wp.launch_tiled(kernel, dim=(M // TILE, N // TILE), inputs=[*self._operands], outputs=[self._c],
+                            block_dim=128, device=DEVICE)  # fmt: skip
+
+    def backward(self) -> None:
+        """Add the gradients."""
+        wp.copy(self._c.grad, self._gradient)
+        self._tape.backward()
+
+    def results(self) -> list[Any]:
+        """The gradients of one backward pass."""
+        for array in self._operands:
+            array.grad.zero_()
+        self.backward()
+        return [array.grad for array in self._operands]
+
+
+def matmul_results() -> list[Any]:
+    """A product with slices of K, and its gradients."""
+    a, b = drawn(5, 64, 4096, dtype="float16"), drawn(6, 4096, 4096, dtype="float16")
+    c = wp.zeros((64, 4096), dtype=wp.float16, device=DEVICE, requires_grad=True)
+    with wp.Tape() as tape:
+        warp_tiles.matmul(a, b, c)
+    tape.backward(grads={c: drawn(7, 64, 4096, dtype="float16", gradient=False)})
+    return [c, a.grad, b.grad]
+
+
+def solve_results() -> list[Any]:
+    """The solution of a system."""
+    values = np.random.default_rng(8).normal(size=(512, 512)) / 512**0.5
+    matrix = wp.array(values @ values.T + np.eye(512), dtype=wp.float32, device=DEVICE)
+    return [warp_tiles.solve(matrix, drawn(9, 512, 8, gradient=False))]
+
+
+def digest(results: list[Any]) -> str:
+    """Of the values of all arrays."""
+    found = hashlib.sha256()
+    for array in results:
+        found.update(array.numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def digests(results: Callable[[], list[Any]]) -> list[str]:
+    """Those that occur in all runs, idle and busy: one if all runs are equal."""
+    found = {digest(results()) for _ in range(RUNS)}
+    other, a = wp.Stream(DEVICE), drawn(10, 2048, 2048, gradient=False)
+    out = wp.empty_like(a)
+    for _ in range(RUNS):
+        with wp.ScopedStream(other):
+            for _ in range(20):
+                warp_tiles.matmul(a, a, out)
+        found.add(digest(results()))
+        wp.synchronize_device(DEVICE)
+    return sorted(found)
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True)
+    path: Path = parser.parse_args().json
+    warp_tiles.enable()
+    entry: dict[str, Any] = {**gpu_record("auto"), "sources": source_digest(), "digests": {}, "cost": {}}
+    fixed, free = (f"wp.DeterministicMode.{name}" for name in ("RUN_TO_RUN", "NOT_GUARANTEED"))
+    with tempfile.TemporaryDirectory() as folder:
+        for dtype in ("float32", "float16"):
+            modes = {mode: WholeProduct(dtype, mode, Path(folder)) for mode in (fixed, free)}
+            entry["digests"][f"gradients {dtype}"] = digests(modes[fixed].results)
+            times = time_alternately({mode: Launch(product.backward) for mode, product in modes.items()}, DEVICE)
+            entry["cost"][dtype] = round(times[fixed].median_us / times[free].median_us, 3)
+    wp.config.deterministic = wp.DeterministicMode.RUN_TO_RUN
+    entry["digests"] |= {"matmul": digests(matmul_results), "solve": digests(solve_results)}
+    record = json.loads(path.read_text()) if path.exists() else {"machines": {}}
+    record["machines"][wp.get_device(DEVICE).uuid[:12]] = entry
+    record["equal"] = all(
+        len(runs) == 1 and runs == one["digests"][name]
+        for one in record["machines"].values()
+        for name, runs in entry["digests"].items()
+    )
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    print(json.dumps({key: entry[key] for key in ("digests", "cost")} | {"equal": record["equal"]}))
+    return int(not record["equal"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
