@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 from benchmarks.drawing.cold_start import first_steps
@@ -58,6 +58,75 @@ def client_kernels() -> dict[str, str]:
         "client kernels": table(head, [row for model in models for row in rows(model)]),
         "client steps": ", and ".join(map(steps, models)),
     }
+
+
+def newton_kernels() -> dict[str, str]:
+    """Kernels of Newton and warp-nn, one by one, beside Warp's."""
+    titles = {
+        "llt_blocked_factorize": "Kamino, blocked LLT, 96 rows: factorization",
+        "llt_blocked_solve": "... solve",
+        "llt_blocked_rcm_factorize": "Kamino, RCM, 128 rows: factorization",
+        "llt_blocked_rcm_panels": "... panel by panel, 128 matrices",
+        "llt_blocked_rcm_panels_fused": "... fused panels, 16 matrices",
+        "llt_blocked_rcm_solve": "... solve",
+        "semi_sparse_factorize": "Kamino, semi-sparse, 96 rows: factorization",
+        "semi_sparse_solve": "... solve",
+        "lox_traversal_solve": "Lox, 128 rows: solve",
+        "dvi_inverse": "DVI: inverse of 96 rows",
+        "dvi_response": "DVI: response, 96x64",
+        "dvi_gram": "DVI: Gram matrix of 96x96, 16 worlds",
+        "dvi_joint_factor": "DVI: 6x6 joint blocks, factorization",
+        "dvi_joint_solve": "... solve",
+        "dvi_joint_response": "... response",
+        "dvi_condense": "DVI: condensation of effort limits",
+        "dvi_recover": "... recovery",
+        "steel_hinv_jt": "Steel: H^-1 J^T, 12x32",
+        "actuators_inverse": "Actuators: inverse of 32 rows",
+        "mpm_rotate": "Implicit MPM: change of basis, 8 nodes",
+        "mpm_rotate_back": "... back",
+        "nn_linear": "warp-nn: linear layer of 64 features",
+        "nn_linear_backward": "... gradients",
+        "nn_gru": "warp-nn: GRU of 64 features, 4 steps",
+        "nn_gru_backward": "... gradients",
+    }
+    sides = [
+        {row["name"]: row for row in at("newton_kernels", f"sides.{side}.rows")} for side in ("warp", "tiles", "own")
+    ]
+
+    def line(name: str, title: str) -> list[str]:
+        warp, *others = (side[name]["us"] for side in sides)
+        return [title, f"{warp:.1f}", *(f"{us:.1f}" for us in others), *(f"{warp / us:.2f}" for us in others)]
+
+    largest = max(max(row["difference"].values()) for side in sides[1:] for row in side.values())
+    head = ["kernel", "Warp, µs", "warp_tiles, µs", '`"own"`, µs', "speed", 'speed, `"own"`']
+    return {
+        "newton kernels": table(head, [line(*item) for item in titles.items()]),
+        "newton difference": f"{largest:.1e}",
+    }
+
+
+def blocked_solvers() -> dict[str, str]:
+    """Blocked factorizations and substitutions beside the faster of Warp's paths, by the number of matrices."""
+    titles = {
+        "blocked_cholesky": "factorization, lower",
+        "blocked_cholesky_upper": "factorization, upper",
+        "blocked_solve": "two substitutions, one right-hand side",
+    }
+    rows = at("blocked_solvers", "rows")
+
+    def cell(function: str, types: str, batch: int) -> str:
+        chosen = [row for row in rows if (row["function"], row["types"]) == (function, types)]
+        found = [row if batch == 1024 else row["batches"].get(str(batch), {}) for row in chosen]
+        ratios = [one["ratio"] for one in found if "ratio" in one]
+        return f"{geometric_mean(ratios):.2f}; {min(ratios):.2f}"
+
+    batches = (1, 32, 1024, 4096)
+    lines = [
+        [f"{title}, {types}", *(cell(function, types, batch) for batch in batches)]
+        for function, title in titles.items()
+        for types in ("fp32", "fp64")
+    ]
+    return {"blocked solvers": table(["matrices", *(f"{batch:,}" for batch in batches)], lines)}
 
 
 def opted_out() -> dict[str, str]:

@@ -8,7 +8,14 @@ from math import exp, log
 from statistics import geometric_mean
 from typing import Any
 
-from benchmarks.client_values import client_kernels, clients, opted_out, whole_starts
+from benchmarks.client_values import (
+    blocked_solvers,
+    client_kernels,
+    clients,
+    newton_kernels,
+    opted_out,
+    whole_starts,
+)
 from benchmarks.result_values import at, ratio, result, row, span, table
 
 TYPES = ("fp16", "bf16", "tf32", "fp32", "fp64")
@@ -493,7 +500,7 @@ def recordings_and_tuning() -> dict[str, str]:
 def values() -> dict[str, str]:
     """Every name that a page may mark, with its text."""
     parts = (
-        compile_times, products, loops, whole_products, dense_solves, clients, whole_starts, client_kernels, opted_out,
-        clusters_and_stores, recordings_and_tuning,
+        compile_times, products, loops, whole_products, dense_solves, clients, whole_starts, client_kernels,
+        newton_kernels, blocked_solvers, opted_out, clusters_and_stores, recordings_and_tuning,
     )  # fmt: skip
     return {name: text for part in parts for name, text in part().items()}
