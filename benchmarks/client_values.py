@@ -116,7 +116,8 @@ def blocked_solvers() -> dict[str, str]:
 
     def cell(function: str, types: str, batch: int) -> str:
         chosen = [row for row in rows if (row["function"], row["types"]) == (function, types)]
-        found = [row if batch == 1024 else row["batches"].get(str(batch), {}) for row in chosen]
+        usual = batch == at("blocked_solvers", "batch")
+        found = [row if usual else row["batches"].get(str(batch), {}) for row in chosen]
         ratios = [one["ratio"] for one in found if "ratio" in one]
         return f"{geometric_mean(ratios):.2f}; {min(ratios):.2f}"
 

@@ -4,7 +4,7 @@
 
 Each case runs twenty times: ten times on an idle GPU, and ten times while products run on another stream. Its digest is
 that of all its results, if these are equal. The file keeps one entry for each GPU, by the start of its UUID, so a run
-on another machine adds one; `equal` says whether all machines have the same digests. The cases:
+on another machine adds one; `equal` says whether all machines with this kind of GPU have the same digests. The cases:
 
     gradients fp32, fp16   of a product of whole arrays (2048x2048x1024), in a module with Warp's option `deterministic`
     matmul, its gradients  64x4096x4096 in float16, whose last tiles have slices of K
@@ -36,6 +36,7 @@ from benchmarks.speed.timing import time_alternately
 
 DEVICE = "cuda:0"
 RUNS = 10  # on an idle GPU, and on a busy one
+OTHER_PRODUCTS = 200  # of 2048x2048x2048 in float32, about 80 ms
 M, N, K, TILE, STEP = 2048, 2048, 1024, 64, 32
 _TEXT = """import warp as wp
 
@@ -93,21 +94,36 @@ class WholeProduct:
         return [array.grad for array in self._operands]
 
 
-def matmul_results() -> list[Any]:
-    """A product with slices of K, and its gradients."""
-    a, b = drawn(5, 64, 4096, dtype="float16"), drawn(6, 4096, 4096, dtype="float16")
-    c = wp.zeros((64, 4096), dtype=wp.float16, device=DEVICE, requires_grad=True)
-    with wp.Tape() as tape:
-        warp_tiles.matmul(a, b, c)
-    tape.backward(grads={c: drawn(7, 64, 4096, dtype="float16", gradient=False)})
-    return [c, a.grad, b.grad]
+class SlicedProduct:
+    """`matmul` of 64x4096x4096, whose tiles have slices of K."""
+
+    def __init__(self) -> None:
+        self._a, self._b = drawn(5, 64, 4096, dtype="float16"), drawn(6, 4096, 4096, dtype="float16")
+        self._c = wp.zeros((64, 4096), dtype=wp.float16, device=DEVICE, requires_grad=True)
+        self._gradient = drawn(7, 64, 4096, dtype="float16", gradient=False)
+
+    def results(self) -> list[Any]:
+        """The product and both gradients."""
+        for array in (self._a, self._b):
+            array.grad.zero_()
+        with wp.Tape() as tape:
+            warp_tiles.matmul(self._a, self._b, self._c)
+        wp.copy(self._c.grad, self._gradient)
+        tape.backward()
+        return [self._c, self._a.grad, self._b.grad]
 
 
-def solve_results() -> list[Any]:
-    """The solution of a system."""
-    values = np.random.default_rng(8).normal(size=(512, 512)) / 512**0.5
-    matrix = wp.array(values @ values.T + np.eye(512), dtype=wp.float32, device=DEVICE)
-    return [warp_tiles.solve(matrix, drawn(9, 512, 8, gradient=False))]
+class Solution:
+    """A system of 512 rows with eight right-hand sides."""
+
+    def __init__(self) -> None:
+        values = np.random.default_rng(8).normal(size=(512, 512)) / 512**0.5
+        self._matrix = wp.array(values @ values.T + np.eye(512), dtype=wp.float32, device=DEVICE)
+        self._b = drawn(9, 512, 8, gradient=False)
+
+    def results(self) -> list[Any]:
+        """The solution."""
+        return [warp_tiles.solve(self._matrix, self._b)]
 
 
 def digest(results: list[Any]) -> str:
@@ -119,15 +135,22 @@ def digest(results: list[Any]) -> str:
 
 
 def digests(results: Callable[[], list[Any]]) -> list[str]:
-    """Those that occur in all runs, idle and busy: one if all runs are equal."""
+    """Those that occur in all runs, idle and busy: one if all runs are equal.
+
+    Raises:
+        RuntimeError: The other work ended before a result of a busy run was read.
+    """
     found = {digest(results()) for _ in range(RUNS)}
     other, a = wp.Stream(DEVICE), drawn(10, 2048, 2048, gradient=False)
     out = wp.empty_like(a)
     for _ in range(RUNS):
         with wp.ScopedStream(other):
-            for _ in range(20):
+            for _ in range(OTHER_PRODUCTS):
                 warp_tiles.matmul(a, a, out)
+            ended = wp.record_event()
         found.add(digest(results()))
+        if ended.is_complete:
+            raise RuntimeError(f"{OTHER_PRODUCTS} products ended before the results: queue more")
         wp.synchronize_device(DEVICE)
     return sorted(found)
 
@@ -147,13 +170,12 @@ def main() -> int:
             times = time_alternately({mode: Launch(product.backward) for mode, product in modes.items()}, DEVICE)
             entry["cost"][dtype] = round(times[fixed].median_us / times[free].median_us, 3)
     wp.config.deterministic = wp.DeterministicMode.RUN_TO_RUN
-    entry["digests"] |= {"matmul": digests(matmul_results), "solve": digests(solve_results)}
+    entry["digests"] |= {"matmul": digests(SlicedProduct().results), "solve": digests(Solution().results)}
     record = json.loads(path.read_text()) if path.exists() else {"machines": {}}
     record["machines"][wp.get_device(DEVICE).uuid[:12]] = entry
-    record["equal"] = all(
-        len(runs) == 1 and runs == one["digests"][name]
-        for one in record["machines"].values()
-        for name, runs in entry["digests"].items()
+    peers = [one["digests"] for one in record["machines"].values() if one["gpu"] == entry["gpu"]]
+    record["equal"] = all(len(runs) == 1 for runs in entry["digests"].values()) and all(
+        peer.get(name, runs) == runs for peer in peers for name, runs in entry["digests"].items()
     )
     path.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps({key: entry[key] for key in ("digests", "cost")} | {"equal": record["equal"]}))

@@ -393,8 +393,12 @@ def measure(cell: Cell, store: BuildStore, device: str) -> dict[str, Any]:
     if ratio is not None:
         row["ratio"] = ratio
     for batch in cell.other_batches:
-        loaded = {side: Loaded(store, Build(cell, side), device, batch) for side in sides}
-        row.setdefault("batches", {})[str(batch)] = _times(cell, loaded, device)
+        try:
+            loaded = {side: Loaded(store, Build(cell, side), device, batch) for side in sides}
+            found = _times(cell, loaded, device)
+        except Exception as error:  # e.g. memory is short; the other numbers of matrices are independent of it
+            found = {"error": f"{type(error).__name__}: {error}"[:300]}
+        row.setdefault("batches", {})[str(batch)] = found
     return row
 
 
@@ -415,25 +419,29 @@ def _times(cell: Cell, sides: Mapping[str, Loaded], device: str) -> dict[str, An
 
 
 def summary(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Geometric mean, least and number of the ratios, by kind and type and over all."""
-    rows = list(rows)
-    for row in list(rows):
-        kind = {"kind": row["kind"], "types": row["types"]}
-        for batch, timed in row.get("batches", {}).items():
-            rows.append({**timed, **kind, "name": f"{row['name']}, {batch} matrices"})
-    keys = [*dict.fromkeys(f"{row['kind']} {row['types']}" for row in rows), "all"]
-    found = {}
-    for key in keys:
-        chosen = [row for row in rows if "ratio" in row and key in (f"{row['kind']} {row['types']}", "all")]
-        least = min(chosen, key=lambda row: float(row["ratio"]), default=None)
-        found[key] = {
-            "ratios": len(chosen),
-            "geometric_mean": geometric_mean(row["ratio"] for row in chosen),
-            "least": least["ratio"] if least else None,
-            "least_name": least["name"] if least else None,
-            "below_1": sum(row["ratio"] < 1.0 for row in chosen),
-        }
-    return found
+    """Geometric mean, least and number of the ratios, by kind, type and other number of matrices, and over all rows."""
+    groups: dict[str, list[tuple[float, str]]] = {}
+    everything: list[tuple[float, str]] = []
+    for row in rows:
+        key = f"{row['kind']} {row['types']}"
+        timed = {key: row} | {f"{key}, batch {batch}": one for batch, one in row.get("batches", {}).items()}
+        for name, one in timed.items():
+            found = [(float(one["ratio"]), row["name"])] if "ratio" in one else []
+            groups.setdefault(name, []).extend(found)
+            everything += found if one is row else []
+    return {name: _summary(found) for name, found in [*groups.items(), ("all", everything)]}
+
+
+def _summary(found: Sequence[tuple[float, str]]) -> dict[str, Any]:
+    """Of ratios with the names of their rows."""
+    least, least_name = min(found, default=(None, None))
+    return {
+        "ratios": len(found),
+        "geometric_mean": geometric_mean(ratio for ratio, _ in found),
+        "least": least,
+        "least_name": least_name,
+        "below_1": sum(ratio < 1.0 for ratio, _ in found),
+    }
 
 
 def line_of(row: dict[str, Any]) -> str:

@@ -177,8 +177,11 @@ def differences(values: dict[str, np.ndarray], peer: Path) -> dict[str, float]:
     found = {}
     with np.load(peer) as known:
         for name, value in values.items():
-            scale = float(np.abs(known[name]).max()) or 1.0
-            found[name] = float(np.abs(value - known[name]).max()) / scale
+            finite = np.isfinite(known[name])
+            if not np.array_equal(np.isfinite(value), finite):
+                raise ValueError(f"{name} has other elements that are not finite than Warp's")
+            scale = float(np.abs(known[name][finite]).max(initial=0.0)) or 1.0
+            found[name] = float(np.abs(value - known[name])[finite].max(initial=0.0)) / scale
     return found
 
 
@@ -193,7 +196,7 @@ def measured(name: str, side: str, worlds: int, folder: Path | None) -> dict[str
         path, peer = folder / side / f"{name}.npz", folder / "warp" / f"{name}.npz"
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez(path, **values)
-        if side != "warp" and record["finite"] and peer.exists():
+        if side != "warp":
             record["difference"] = differences(values, peer)
     if wp.get_device().is_cuda:
         record["us"] = round(kernel_us(row), 2)

@@ -86,19 +86,13 @@ private:
         const T own = reciprocal_of_lane<panel>(block);
 #pragma unroll
         for (int k = 0; k < panel; ++k)
-            reciprocals[k] = arch::shuffle(own, k);
+            reciprocals[k] = arch::shuffle(own, k);  // before the loop, which some lanes leave earlier
         for (int row = first + panel + arch::thread_index(); row < n; row += threads) {
             T x[panel];
-            if constexpr (L::rows_are_lines) {
-                read<L::width(panel)>(x, l.address(row, first));
-            } else {
-#pragma unroll
-                for (int k = 0; k < panel; ++k)
-                    x[k] = l.get(row, first + k);
-            }
-            solve_block<Order::forward>(x, block, [&](int k) { return reciprocals[k]; });
+            read_column(x, l.transposed(), first, row);
+            BlockSolve<Order::forward, panel, L>::run(x, block, [&](int k) { return reciprocals[k]; });
             if constexpr (L::rows_are_lines)
-                write<L::width(panel)>(l.address(row, first), x);
+                write_column(l.transposed(), first, row, x);
 #pragma unroll
             for (int k = 0; k < panel; ++k)
                 arch::store(l.line(first + k) + row, Vector<T, 1>{{x[k]}});

@@ -16,8 +16,8 @@ struct Pivot {
     T root, reciprocal;
 };
 
-// One step follows the estimate, of second order (float) or third (double). Where it fails, the pivot is zero (0 and
-// infinity), infinite (infinity and 0), or negative (NaN and NaN). A subnormal one counts as zero.
+// One correction follows the estimate, of second order (float) or third (double). Where it fails, the pivot is infinite
+// (infinity and 0), zero or subnormal (0 and infinity), or negative (NaN and NaN).
 template <class T>
 WT_DEVICE Pivot<T> pivot_of(T x)
 {
@@ -28,12 +28,13 @@ WT_DEVICE Pivot<T> pivot_of(T x)
     const T root = x * reciprocal;
     const T rest = arch::multiply_add(-root, root, x);
     const T refined = arch::multiply_add(rest, reciprocal * T(0.5), root);
-    const bool exact = error > T(-1);  // neither NaN nor infinite
-    return {exact ? refined : x >= T(0) ? x : estimate, exact ? reciprocal : estimate};
+    const bool exact = error > T(-1) && error < T(1);  // neither NaN nor infinite
+    const T nan = estimate * T(0), limit = x > T(1) ? x : T(0);
+    return {exact ? refined : x >= T(0) ? limit : nan, exact ? reciprocal : x >= T(0) ? estimate : nan};
 }
 
-// 1 / x for a positive pivot, from the estimate of its root: one step of second order (float) or third (double). NaN for
-// every other pivot, so that what remains of A becomes NaN, too.
+// 1 / x for a positive pivot, from the estimate of its root: one correction of second order (float) or third (double). NaN
+// or infinite for every other pivot, so that what remains of A becomes NaN, too.
 template <class T>
 WT_DEVICE T reciprocal_of(T x)
 {
@@ -93,8 +94,8 @@ private:
 };
 
 // L of A = L * L^T for N x N elements. Only the lower triangle of A counts; zeros are written above the diagonal of L.
-// A may be L. All lanes of one warp call it: lane i has row i. Every lane computes each pivot one step ahead, so neither its reciprocal nor
-// the exchange of a column delays the next one.
+// A may be L. All lanes of one warp call it: lane i has row i. Every lane computes the next pivot itself, from two shuffled
+// elements, so it does not wait for the column that the lanes exchange through memory.
 template <int N, class A, class L>
 struct Factor {
     using T = typename L::Element;
@@ -114,13 +115,7 @@ struct Factor {
         // nothing.
         const int row = smaller(lane, N - 1);
         T x[N];
-        if constexpr (A::rows_are_lines) {
-            read_line(x, a, row, 0);
-        } else {
-#pragma unroll
-            for (int k = 0; k < N; ++k)
-                x[k] = a.get(row, k);
-        }
+        read_column(x, a.transposed(), 0, row);
         arch::warp_barrier();
         T own = T(1), pivot = arch::shuffle(x[0], 0);
 #pragma unroll
@@ -141,15 +136,8 @@ struct Factor {
             x[k] = k < lane ? x[k] * reciprocal : k == lane ? last.root : T(0);
         });
         arch::warp_barrier();
-        if (lane >= N)
-            return;
-        if constexpr (L::rows_are_lines) {
-            write_line(l, lane, 0, x);
-        } else {
-#pragma unroll
-            for (int k = 0; k < N; ++k)
-                l.set(lane, k, x[k]);
-        }
+        if (lane < N)
+            write_column(l.transposed(), 0, lane, x);
     }
 
 private:

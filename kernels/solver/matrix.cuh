@@ -59,7 +59,7 @@ WT_DEVICE void read(T (&to)[COUNT], const T* from)
     }
 }
 
-// Reads ROWS x COLUMNS elements from (row, column) on, in lines. Both are multiples of the widest vectors.
+// Reads ROWS x COLUMNS elements from (row, column) on, in lines. The vectors that are read divide `row` and `column`.
 template <int ROWS, int COLUMNS, class M, class T>
 WT_DEVICE void read_patch(T (&to)[ROWS][COLUMNS], M m, int row, int column)
 {
@@ -95,8 +95,9 @@ WT_DEVICE void write(T* to, const T (&from)[COUNT])
 
 // ---- lines of one lane each
 
-// True if lanes that read COUNT elements of lines, vector by vector, would all wait for the same banks. Then the lanes begin
-// with different vectors of their lines: slot s of a lane has vector s ^ turn, until exchange() puts it in its place.
+// True if lines begin at the same banks, so that lanes that read them vector by vector would wait for each other, and have
+// eight vectors or a multiple. Then lanes begin with different vectors of their lines: slot s of a lane has vector s ^ turn,
+// until exchange() puts it in its place.
 template <class M, int COUNT>
 constexpr bool lines_collide = M::line_stride * int(sizeof(typename M::Element)) % 128 == 0 &&
                                M::width(COUNT) * int(sizeof(typename M::Element)) == 16 && COUNT / M::width(COUNT) % 8 == 0;
@@ -118,7 +119,7 @@ WT_DEVICE void exchange(T (&x)[COUNT], int turn)
     }
 }
 
-// Reads COUNT neighbours of a line, from its element `first` on. Neighboring lanes have neighboring lines.
+// Reads COUNT neighbours of a line, from its element `first` on. Neighbouring lanes have neighbouring lines.
 template <int COUNT, class M, class T>
 WT_DEVICE void read_line(T (&to)[COUNT], M m, int line, int first)
 {
@@ -140,23 +141,54 @@ WT_DEVICE void read_line(T (&to)[COUNT], M m, int line, int first)
 }
 
 template <int COUNT, class M, class T>
-WT_DEVICE void write_line(M m, int line, int first, T (&from)[COUNT])
+WT_DEVICE void write_line(M m, int line, int first, const T (&from)[COUNT])
 {
     constexpr int width = M::width(COUNT);
     T* const to = m.line(line) + first;
     if constexpr (lines_collide<M, COUNT>) {
         const int turn = arch::thread_index() % 8;
-        exchange<width>(from, turn);
+        T x[COUNT];
+#pragma unroll
+        for (int at = 0; at < COUNT; ++at)
+            x[at] = from[at];
+        exchange<width>(x, turn);
 #pragma unroll
         for (int slot = 0; slot < COUNT / width; ++slot) {
             Vector<T, width> vector;
 #pragma unroll
             for (int e = 0; e < width; ++e)
-                vector.at[e] = from[slot * width + e];
+                vector.at[e] = x[slot * width + e];
             arch::store(to + (slot ^ turn) * width, vector);
         }
     } else {
         write<width>(to, from);
+    }
+}
+
+// ---- columns of one lane each, which are lines or cross them
+
+// Reads COUNT elements of a column, from row `first` on.
+template <int COUNT, class M, class T>
+WT_DEVICE void read_column(T (&to)[COUNT], M m, int first, int column)
+{
+    if constexpr (M::rows_are_lines) {
+#pragma unroll
+        for (int row = 0; row < COUNT; ++row)
+            to[row] = m.get(first + row, column);
+    } else {
+        read_line(to, m, column, first);
+    }
+}
+
+template <int COUNT, class M, class T>
+WT_DEVICE void write_column(M m, int first, int column, const T (&from)[COUNT])
+{
+    if constexpr (M::rows_are_lines) {
+#pragma unroll
+        for (int row = 0; row < COUNT; ++row)
+            m.set(first + row, column, from[row]);
+    } else {
+        write_line(m, column, first, from);
     }
 }
 

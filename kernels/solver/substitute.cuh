@@ -45,12 +45,14 @@ WT_DEVICE void subtract_patch(T (&x)[SIZE], int to, M t, int row, int column, co
 }
 
 // Solves T * x = x in registers for a block on the diagonal, group by group. `reciprocal(i)` is that of element (i, i).
-template <Order ORDER, int SIZE, class M, class T, class Reciprocal>
+template <Order ORDER, int SIZE, class M>
 struct BlockSolve {
+    using T = typename M::Element;
     static constexpr bool forward = ORDER == Order::forward;
     static constexpr int vector = 16 / int(sizeof(T));
     static constexpr int rest = SIZE % group_rows, whole = SIZE - rest, tail = SIZE % vector;
 
+    template <class Reciprocal>
     static WT_DEVICE void run(T (&x)[SIZE], M block, Reciprocal reciprocal)
     {
         if constexpr (!forward && rest > 0)
@@ -63,7 +65,7 @@ struct BlockSolve {
     }
 
 private:
-    template <int ROWS>
+    template <int ROWS, class Reciprocal>
     static WT_DEVICE void group(T (&x)[SIZE], M block, int first, Reciprocal reciprocal)
     {
         const int begin = forward ? 0 : first + ROWS, end = forward ? first : SIZE - tail;
@@ -86,40 +88,15 @@ private:
     }
 };
 
-template <Order ORDER, int SIZE, class M, class T, class Reciprocal>
-WT_DEVICE void solve_block(T (&x)[SIZE], M block, Reciprocal reciprocal)
-{
-    BlockSolve<ORDER, SIZE, M, T, Reciprocal>::run(x, block, reciprocal);
-}
-
-// COUNT neighbours of a column, zeros if it does not count.
-template <int COUNT, class T, class Y>
-WT_DEVICE void read_column(T (&to)[COUNT], Y y, int first, int column, bool counts)
+// Reads COUNT elements of a column; zeros if it does not count.
+template <int COUNT, class M, class T>
+WT_DEVICE void read_column(T (&to)[COUNT], M m, int first, int column, bool counts)
 {
 #pragma unroll
     for (int row = 0; row < COUNT; ++row)
         to[row] = T(0);
-    if (!counts)
-        return;
-    if constexpr (Y::rows_are_lines) {
-#pragma unroll
-        for (int row = 0; row < COUNT; ++row)
-            to[row] = y.get(first + row, column);
-    } else {
-        read_line(to, y, column, first);
-    }
-}
-
-template <int COUNT, class T, class X>
-WT_DEVICE void write_column(X x, int first, int column, T (&from)[COUNT])
-{
-    if constexpr (X::rows_are_lines) {
-#pragma unroll
-        for (int row = 0; row < COUNT; ++row)
-            x.set(first + row, column, from[row]);
-    } else {
-        write_line(x, column, first, from);
-    }
+    if (counts)
+        read_column(to, m, first, column);
 }
 
 // Solves T * x = y for a column of N rows. Y may be X. All lanes of a warp call it; nothing is read or written for a column
@@ -158,7 +135,7 @@ private:
             subtract<vector>(values, t, x, first, k, column, counts);
         if constexpr (!forward && tail > 0 && SIZE == block_rows)
             subtract<tail>(values, t, x, first, N - tail, column, counts);
-        solve_block<ORDER>(values, block, [own](int i) { return arch::shuffle(own, i); });
+        BlockSolve<ORDER, SIZE, M>::run(values, block, [own](int i) { return arch::shuffle(own, i); });
         if (counts)
             write_column(x, first, column, values);
     }
@@ -193,9 +170,9 @@ struct ColumnFactorSolve {
             const auto reciprocal = [own](int i) { return arch::shuffle(own, i); };
             T values[N];
             read_column(values, y, 0, column, counts);
-            solve_block<Order::forward>(values, l, reciprocal);
+            BlockSolve<Order::forward, N, M>::run(values, l, reciprocal);
             arch::warp_barrier();  // without it, the compiler would keep all of L in registers
-            solve_block<Order::backward>(values, l.transposed(), reciprocal);
+            BlockSolve<Order::backward, N, Transposed>::run(values, l.transposed(), reciprocal);
             if (counts)
                 write_column(x, 0, column, values);
         } else {

@@ -126,3 +126,26 @@ def test_a_singular_triangle_has_no_finite_solution(
     found = outcome.arrays["X"]
     np.testing.assert_allclose(found[:-1], np.linalg.solve(above, b[:-1].astype(float)), rtol=2e-4, atol=5e-5)
     assert np.all(np.isinf(found[-1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
+def test_a_factor_ends_at_the_first_pivot_that_is_not_positive(
+    emulated: tuple[str, ModuleType, EmulatedKernels], shape: tuple[int, int]
+) -> None:
+    """Pivots before it are right, and it is zero or NaN. A subnormal pivot counts as zero, whatever its sign."""
+    dtype, module, kernels = emulated
+    kernel = getattr(module, f"kernel{SHAPES.index(shape) * len(BODIES) + list(BODIES).index('upper factor')}")
+    a, b = inputs(*shape, dtype)
+    tiny = np.finfo(dtype).smallest_subnormal
+    for value in (0.0, -0.0, tiny, -tiny, -1.0):
+        for order in (0, len(a) // 2, len(a) - 1):
+            spoiled = a.copy()
+            spoiled[order, :], spoiled[:, order] = 0, 0
+            spoiled[order, order] = value
+            outcome = kernels.forward(kernel, (1,), [spoiled, b, np.zeros_like(a), np.zeros_like(b)])
+            assert outcome.error == ""
+            pivots = np.diagonal(outcome.arrays["L"])
+            expected = np.linalg.cholesky(a[:order, :order].astype(float))
+            np.testing.assert_allclose(pivots[:order], np.diagonal(expected), rtol=1e-5)
+            assert pivots[order] == 0 if value > -tiny else np.isnan(pivots[order]), (value, order)

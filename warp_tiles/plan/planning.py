@@ -434,7 +434,7 @@ def _needs(plan: ModulePlan) -> Iterator[tuple[int, str]]:
             instruction, in_double = planned.tile_config.instruction, computes_in_double(planned.variant)
             yield least_registers(instruction, plan.arch, in_double=in_double), f"{instruction} needs as many"
         elif isinstance(planned.variant, SolverVariant) and planned.provider == "mma" and plan.loops:
-            row = f"a row of {planned.variant.size} spills with fewer beside a loop of products"
+            row = f"{planned.variant.size} is slower with fewer beside a loop of products"
             yield registers_beside_loops(planned.variant), row
     for loop in plan.loops:
         if loop.accumulators:

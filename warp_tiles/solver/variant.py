@@ -269,7 +269,7 @@ LEAST_REGISTERS = 40  # besides those of a factor
 LEAST_ADJOINT_REGISTERS = 56
 LEAST_REGISTERS_OF_FEW_THREADS = 56  # also with 8-byte elements
 REGISTERS_OF_A_LINE = 8  # more, for a lane that works on a row or a column alone; as many again with few threads
-REGISTERS_BESIDE_LOOPS = 64  # besides those of a factor's row
+REGISTERS_BESIDE_LOOPS = 64  # besides those of a factor's row if it has 32 elements
 REGISTERS_BESIDE_INDEXED = 32  # of an indexed load or store
 
 

@@ -15,13 +15,13 @@ WT_DEVICE double root(double x) { return __builtin_sqrt(x); }
 // and do, too.
 WT_DEVICE float reciprocal_root_estimate(float x)
 {
-    const bool subnormal = x > 0 && x < 0x1p-126f;
-    return float(1.0 / __builtin_sqrt(subnormal ? 0.0 : double(x)) * (1.0 + 0x1p-22));
+    const bool subnormal = __builtin_fabsf(x) < 0x1p-126f;
+    return float(1.0 / __builtin_sqrt(subnormal ? __builtin_copysign(0.0, x) : double(x)) * (1.0 + 0x1p-22));
 }
 WT_DEVICE double reciprocal_root_estimate(double x)
 {
-    const bool subnormal = x > 0 && x < 0x1p-1022;
-    return 1.0 / __builtin_sqrt(subnormal ? 0.0 : x) * (1.0 + 0x1p-19);
+    const bool subnormal = __builtin_fabs(x) < 0x1p-1022;
+    return 1.0 / __builtin_sqrt(subnormal ? __builtin_copysign(0.0, x) : x) * (1.0 + 0x1p-19);
 }
 
 WT_DEVICE float multiply_add(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
