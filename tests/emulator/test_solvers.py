@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,12 +88,17 @@ def emulated(
     return request.param, built.module, built.emulated
 
 
+def kernel_of(module: ModuleType, shape: tuple[int, int], body: str) -> Any:
+    """The kernel with one of :data:`BODIES` and one of :data:`SHAPES`."""
+    return getattr(module, f"kernel{SHAPES.index(shape) * len(BODIES) + list(BODIES).index(body)}")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_whole_kernels(emulated: tuple[str, ModuleType, EmulatedKernels], shape: tuple[int, int], body: str) -> None:
     dtype, module, kernels = emulated
-    kernel = getattr(module, f"kernel{SHAPES.index(shape) * len(BODIES) + list(BODIES).index(body)}")
+    kernel = kernel_of(module, shape, body)
     a, b = inputs(*shape, dtype)
     random_numbers = np.random.default_rng(1)
     expected = REFERENCES[body](a.astype(float), b.astype(float))
@@ -118,7 +124,7 @@ def test_a_singular_triangle_has_no_finite_solution(
 ) -> None:
     """As with libmathdx, a zero on the diagonal divides: the rows before it are right, and its row is infinite."""
     dtype, module, kernels = emulated
-    kernel = getattr(module, f"kernel{SHAPES.index(shape) * len(BODIES) + list(BODIES).index('solve alone')}")
+    kernel = kernel_of(module, shape, "solve alone")
     a, b = inputs(*shape, dtype)
     a[-1, -1], above = 0, np.tril(a)[:-1, :-1].astype(float)
     outcome = kernels.forward(kernel, (1,), [a, b, np.zeros_like(a), np.zeros_like(b)])
@@ -135,7 +141,7 @@ def test_a_factor_ends_at_the_first_pivot_that_is_not_positive(
 ) -> None:
     """Pivots before it are right, and it is zero or NaN. A subnormal pivot counts as zero, whatever its sign."""
     dtype, module, kernels = emulated
-    kernel = getattr(module, f"kernel{SHAPES.index(shape) * len(BODIES) + list(BODIES).index('upper factor')}")
+    kernel = kernel_of(module, shape, "upper factor")
     a, b = inputs(*shape, dtype)
     tiny = np.finfo(dtype).smallest_subnormal
     for value in (0.0, -0.0, tiny, -tiny, -1.0):
