@@ -40,7 +40,7 @@ def array(values: Any, dtype: Any = wp.float32) -> Any:
 
 
 def filled(count: int, value: int) -> Any:
-    """Integers of one value."""
+    """An array of equal integers."""
     return array(np.full(count, value), wp.int32)
 
 

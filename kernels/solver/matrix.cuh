@@ -59,7 +59,7 @@ WT_DEVICE void read(T (&to)[COUNT], const T* from)
     }
 }
 
-// Reads ROWS x COLUMNS elements from (row, column) on, in lines. The vectors that are read divide `row` and `column`.
+// Reads ROWS x COLUMNS elements from (row, column) on, in lines. `row` and `column` are multiples of the vector's length.
 template <int ROWS, int COLUMNS, class M, class T>
 WT_DEVICE void read_patch(T (&to)[ROWS][COLUMNS], M m, int row, int column)
 {
@@ -95,9 +95,9 @@ WT_DEVICE void write(T* to, const T (&from)[COUNT])
 
 // ---- lines of one lane each
 
-// True if lines begin at the same banks, so that lanes that read them vector by vector would wait for each other, and have
-// eight vectors or a multiple. Then lanes begin with different vectors of their lines: slot s of a lane has vector s ^ turn,
-// until exchange() puts it in its place.
+// True if lines begin at the same banks and have a multiple of eight vectors. Lanes that read such lines in the same order
+// would wait for each other, so each begins with another vector: slot s of a lane gets vector s ^ turn, until exchange() puts
+// it in its place.
 template <class M, int COUNT>
 constexpr bool lines_collide = M::line_stride * int(sizeof(typename M::Element)) % 128 == 0 &&
                                M::width(COUNT) * int(sizeof(typename M::Element)) == 16 && COUNT / M::width(COUNT) % 8 == 0;

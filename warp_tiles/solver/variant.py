@@ -268,7 +268,7 @@ FEW_THREADS = 128
 LEAST_REGISTERS = 40  # besides those of a factor
 LEAST_ADJOINT_REGISTERS = 56
 LEAST_REGISTERS_OF_FEW_THREADS = 56  # also with 8-byte elements
-REGISTERS_OF_A_LINE = 8  # more, for a lane that works on a row or a column alone; as many again with few threads
+REGISTERS_OF_ONE_LANE = 8  # more, if a lane has a row or a column alone; twice as many with few threads
 REGISTERS_BESIDE_LOOPS = 64  # besides those of a factor's row if it has 32 elements
 REGISTERS_BESIDE_INDEXED = 32  # of an indexed load or store
 
@@ -303,7 +303,7 @@ def register_limit(variant: SolverVariant) -> int:
     least = (LEAST_ADJOINT_REGISTERS if variant.is_adjoint else LEAST_REGISTERS) + words // 2 // 8 * 8
     few_threads = variant.threads < FEW_THREADS
     if not variant.is_adjoint and choose(variant).lanes == 1:
-        least += REGISTERS_OF_A_LINE * (1 + few_threads)
+        least += REGISTERS_OF_ONE_LANE * (1 + few_threads)
     elif size == 8 or few_threads:
         least = max(least, LEAST_REGISTERS_OF_FEW_THREADS)
     return max(least, min(THREAD_REGISTERS, REGISTERS // threads // 8 * 8))
