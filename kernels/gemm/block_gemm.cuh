@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include "arch/lane.cuh"
 #include "arch/memory.cuh"
 #include "gemm/fma_gemm.cuh"
 #include "gemm/mma_gemm.cuh"
@@ -47,12 +48,15 @@ WT_DEVICE void block_gemm(const void* alpha, void* a, void* b, const void* beta,
 }
 
 // The same in two parts, for a loop that adds many products to one C: accumulators += A * B in the loop, and C += accumulators at
-// its end. `accumulators` points to the thread's BlockGemm<Variant>::Accumulators, which are zero before the loop.
+// its end. `accumulators` points to the thread's BlockGemm<Variant>::Accumulators, which are zero before the loop. With
+// `recompute`, the lanes compute the addresses of their operands in each call. Otherwise the compiler keeps them in registers over
+// the loop, also where other code needs these.
 template <class Variant>
-WT_DEVICE void block_gemm_add(void* accumulators, void* a, void* b)
+WT_DEVICE void block_gemm_add(void* accumulators, void* a, void* b, bool recompute)
 {
     using G = BlockGemm<Variant>;
-    G::Gemm::add(*static_cast<typename G::Accumulators*>(accumulators), G::left(a, b), G::right(a, b));
+    const int thread = recompute ? arch::read_thread_index() : arch::thread_index();
+    G::Gemm::add(*static_cast<typename G::Accumulators*>(accumulators), G::left(a, b), G::right(a, b), thread);
 }
 
 template <class Variant>

@@ -88,11 +88,11 @@ struct FmaGemm {
     }
 
     // accumulators += A * B
-    static WT_DEVICE void add(Accumulators& accumulators, const A* a, const B* b)
+    static WT_DEVICE void add(Accumulators& accumulators, const A* a, const B* b, int thread)
     {
 #pragma unroll
         for (int iteration = 0; iteration < Schedule::iterations; ++iteration) {
-            const LaneTile warp_tile(iteration);
+            const LaneTile warp_tile(iteration, thread);
             if (warp_tile.inside)
                 accumulate(accumulators[iteration], a, b, warp_tile);
         }
@@ -120,7 +120,7 @@ private:
     struct LaneTile : Schedule::WarpTile {
         int lane_m, lane_n, lane_k;
 
-        WT_DEVICE explicit LaneTile(int iteration) : Schedule::WarpTile(iteration)
+        WT_DEVICE explicit LaneTile(int iteration, int thread = arch::thread_index()) : Schedule::WarpTile(iteration, thread)
         {
             lane_k = this->lane / lane_k_stride % lanes_k;
             const int rest = lane_k_stride == 1 ? this->lane / lanes_k : this->lane % lane_k_stride;

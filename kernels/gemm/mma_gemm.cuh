@@ -81,11 +81,11 @@ struct MmaGemm {
     }
 
     // accumulators += A * B
-    static WT_DEVICE void add(Accumulators& accumulators, const A* a, const B* b)
+    static WT_DEVICE void add(Accumulators& accumulators, const A* a, const B* b, int thread)
     {
 #pragma unroll
         for (int iteration = 0; iteration < Schedule::iterations; ++iteration) {
-            const LaneTile warp_tile(iteration);
+            const LaneTile warp_tile(iteration, thread);
             if (warp_tile.inside)
                 accumulate(accumulators[iteration], a, b, warp_tile);
         }
@@ -116,7 +116,7 @@ private:
     struct LaneTile : Schedule::WarpTile {
         int g, q;
 
-        WT_DEVICE explicit LaneTile(int iteration) : Schedule::WarpTile(iteration)
+        WT_DEVICE explicit LaneTile(int iteration, int thread = arch::thread_index()) : Schedule::WarpTile(iteration, thread)
         {
             g = this->lane / 4;
             q = this->lane % 4;

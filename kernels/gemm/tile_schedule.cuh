@@ -30,11 +30,11 @@ struct TileSchedule {
         int lane;
         bool inside;
 
-        WT_DEVICE explicit WarpTile(int iteration)
+        WT_DEVICE explicit WarpTile(int iteration, int thread)
         {
-            const int warp = arch::thread_index() / 32;
+            const int warp = thread / 32;
             const int tile = slices == 1 ? warp + iteration * warps : warp % warps;
-            lane = arch::thread_index() % 32;
+            lane = thread % 32;
             row = tile / tiles_n * Config::tile_m;
             col = tile % tiles_n * Config::tile_n;
             inside = tiles_m * tiles_n % warps == 0 || tile < tiles_m * tiles_n;

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.codegen import traces as t
+from tests.gemm.test_main_loop import fp32
 from warp_tiles.codegen.answers import LoopAccumulators, LoopDecision
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.operations import Operation
@@ -16,19 +17,24 @@ A, B = t.tile("a", 16, 8), t.tile("b", 8, 16)  # 512 bytes each
 C, D = t.tile("c"), t.tile("d")  # 1024 bytes each
 BUFFERS_IN_C = "double buffers of 1024 bytes lie in C's memory, which is idle in the loop"
 MOVES_OFF = "the setting async_copies is off: set it to 'on'"
-START_VALUE = "C has a start value, so double buffers have no room in it: begin with wp.tile_zeros()"
+FEW_ACCUMULATORS = (
+    "with 4 accumulators of a thread, double buffers in extra memory are slower; they gain from 8 on: use larger tiles "
+    "or fewer threads"
+)
+VARIANT = fp32(16, 16, 8, 64, "rr")
+TARGET = LoopTarget(dict.fromkeys(range(3), VARIANT))
 
 
 def decide_loops(
     *nodes: Node,
     accumulators: Mapping[int, LoopAccumulators | str] | None = None,
-    ahead: bool = True,
+    target: LoopTarget = TARGET,
     others: tuple[FunctionTrace, ...] = (),
     **fields: Any,
 ) -> tuple[LoopDecision, ...]:
     function = t.function(*nodes, **fields)
     found = t.accumulators_of(0, 1, 2) if accumulators is None else t.of_sites(accumulators)
-    return decide(t.context(function, *others), found, LoopTarget(ahead=ahead))
+    return decide(t.context(function, *others), found, target)
 
 
 def decide_loop(*nodes: Node, **options: Any) -> LoopDecision:

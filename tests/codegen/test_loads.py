@@ -17,8 +17,8 @@ from warp_tiles.codegen.trace import Node
 A, B, C = t.tile("a"), t.tile("b"), t.tile("c")
 
 
-def loads_of(*nodes: Node, pipelined: Collection[int] = (), **fields: Any) -> Loads:
-    return plan_loads([t.function(*nodes, **fields)], pipelined)
+def loads_of(*nodes: Node, pipelined: Collection[int] = (), homes: Collection[int] = (), **fields: Any) -> Loads:
+    return plan_loads([t.function(*nodes, **fields)], pipelined, homes)
 
 
 def work(*tiles: Any, **fields: Any) -> Operation:
@@ -64,14 +64,57 @@ def test_jumps_wait(kind: Literal["break", "continue"]) -> None:
     assert loads_of(t.loop(load, jump)).waits == {jump.wait}
 
 
-@pytest.mark.parametrize("block", [t.loop, t.branch])
-def test_blocks_wait_at_their_begin_and_end(block: Any) -> None:
+def test_a_branch_waits_at_its_begin_and_end() -> None:
     first, second = t.load(A), t.load(B)
-    inside = block(second)
+    inside = t.branch(second)
     found = loads_of(first, inside)
-    assert found.asynchronous == {first.hook: True, second.hook: True}
+    assert found.asynchronous == {first.hook: True, second.hook: False}, "no statement accesses a tile after the wait"
     assert found.waits == {inside.wait, inside.end_wait}
-    assert loads_of(block(t.arithmetic()), first, end_wait=7).waits == {7}
+    assert loads_of(t.branch(t.arithmetic()), first, end_wait=7).waits == {7}
+
+
+@pytest.mark.parametrize("between", [work, t.arithmetic])
+def test_a_loop_that_begins_with_another_statement_waits_before_it(between: Any) -> None:
+    first, second = t.load(A), t.load(B)
+    loop = t.loop(between(), second, work())
+    begins_with_load = between is t.arithmetic
+    assert (loop.wait in loads_of(first, loop).waits) != begins_with_load
+
+
+def test_a_load_before_a_loop_is_in_flight_with_the_first_load_inside() -> None:
+    before, inside, use, after = t.load(A), t.load(B), work(), work()
+    loop = t.loop(inside, use)
+    found = loads_of(before, loop, after)
+    assert found.asynchronous == {before.hook: True, inside.hook: True}, "an earlier iteration may still read B"
+    assert found.waits == {use.wait, after.wait}, "the loop may have no iterations"
+    assert found.ends == frozenset()
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_load_needs_no_barrier_after_a_product(reads: bool) -> None:
+    before, inside, product = t.load(C), t.load(A), t.product(A, B, C)
+    body = (inside, product, work(B)) if reads else (inside, product)
+    assert loads_of(before, t.loop(*body), work()).asynchronous == {before.hook: True, inside.hook: reads}
+    assert loads_of(t.product(A, B, C), before, work()).asynchronous == {before.hook: False}
+
+
+@pytest.mark.parametrize("in_flight", [True, False])
+def test_the_block_waits_after_a_loop_whose_accumulators_are_added_to_c(in_flight: bool) -> None:
+    before, inside, product, after = t.load(C), t.load(A), t.product(A, B, C), t.load(B)
+    loop = t.loop(inside, product)
+    first = (before,) if in_flight else (before, work())
+    found = loads_of(*first, loop, after, end_wait=7, homes={loop.hook})
+    assert found.ends == ({loop.hook} if in_flight else frozenset())
+    assert found.asynchronous[after.hook], "other threads may still add to C"
+    assert after.wait not in found.waits
+
+
+def test_inner_loops_are_followed_until_nothing_changes() -> None:
+    before, inside = t.load(A), t.load(B)
+    inner = t.loop(inside, work(B))
+    outer = t.loop(inner)
+    found = loads_of(before, outer, work())
+    assert found.asynchronous == {before.hook: True, inside.hook: True}
 
 
 def test_an_unrolled_loop_is_a_sequence_of_statements() -> None:

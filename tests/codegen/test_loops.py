@@ -7,11 +7,24 @@ from typing import Any
 import pytest
 
 from tests.codegen import traces as t
-from tests.codegen.decisions import BUFFERS_IN_C, START_VALUE, A, B, C, D, body, decide_loop, decide_loops, outcome
-from warp_tiles.codegen.answers import Addition, LoopDecision
+from tests.codegen.decisions import (
+    BUFFERS_IN_C,
+    FEW_ACCUMULATORS,
+    TARGET,
+    A,
+    B,
+    C,
+    D,
+    body,
+    decide_loop,
+    decide_loops,
+    outcome,
+)
+from warp_tiles.codegen.answers import Addition, LoopAccumulators, LoopDecision
+from warp_tiles.codegen.emit_loops import Macros, emit_loops
+from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.operations import Array, Effect, Operation, Tile
-from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import Node
 
 # ---- loops with a decision
@@ -295,7 +308,7 @@ def test_sums_live_over_the_inner_loop_of_the_one_that_computes_alpha() -> None:
 
 def test_an_earlier_iteration_of_the_outer_loop_may_have_written_c() -> None:
     nodes = t.loop(t.loop(*body()), t.operation("tile_store", C))
-    assert outcome(decide_loop(t.zeros(C), nodes)) == ("register_accumulators", START_VALUE)
+    assert outcome(decide_loop(t.zeros(C), nodes)) == ("register_accumulators", FEW_ACCUMULATORS)
 
 
 def test_two_products_of_one_function_and_c_share_their_sums() -> None:
@@ -314,6 +327,25 @@ def test_products_with_another_function_or_c_have_their_own_sums(c: Any, site: i
     assert [one.array for one in decision.accumulations] == [product.hook, other.hook]
 
 
+# ---- beside solvers
+
+
+@pytest.mark.parametrize(
+    ("ctype", "rows", "recomputes"),
+    [("wp::float64", 32, True), ("wp::float64", 16, False), ("wp::float32", 32, False), ("wp::float64", 0, False)],
+)
+def test_addresses_are_recomputed_beside_a_large_factor_of_float64(ctype: str, rows: int, recomputes: bool) -> None:
+    factor = [t.operation("tile_cholesky_inplace", t.tile("f", rows, rows))] if rows else []
+    accumulators = {0: LoopAccumulators("f", ctype, 4)}
+    decision = decide_loop(t.zeros(C), t.loop(*body()), *factor, accumulators=accumulators)
+    macros = Macros()
+    emit_loops(macros, [decision])
+    (product,) = decision.accumulations
+    assert product.recomputes == recomputes
+    (line,) = macros.definitions([(Hook.AT, product.operation.own_hook)])
+    assert f", {str(recomputes).lower()});" in line
+
+
 # ---- called functions
 
 
@@ -325,7 +357,7 @@ def decide_callee(*calls: Node, c: Any = None, body_of: tuple[Node, ...] | None 
         label="f",
         parameters=("x", "p"),
     )
-    (found,) = decide(t.context(inner, t.function(*calls)), t.accumulators_of(0), LoopTarget())
+    (found,) = decide(t.context(inner, t.function(*calls)), t.accumulators_of(0), TARGET)
     return found
 
 
@@ -335,9 +367,9 @@ X = Array("x")
 def test_a_parameter_holds_buffers_if_every_call_passes_zeros() -> None:
     assert decide_callee(t.zeros(C), t.call("f", X, C)).planned.state == "pipelined"
     assert decide_callee(t.zeros(C), t.call("f", X, C), t.zeros(D), t.call("f", X, D)).planned.state == "pipelined"
-    assert decide_callee(t.zeros(C), t.call("f", X, C), t.call("f", X, D)).planned.reason == START_VALUE
-    assert decide_callee(t.zeros(C), t.call("f", X, C), t.call("f", X, C)).planned.reason == START_VALUE
-    assert decide_callee().planned.reason == START_VALUE, "a function without calls may get any tile"
+    assert decide_callee(t.zeros(C), t.call("f", X, C), t.call("f", X, D)).planned.reason == FEW_ACCUMULATORS
+    assert decide_callee(t.zeros(C), t.call("f", X, C), t.call("f", X, C)).planned.reason == FEW_ACCUMULATORS
+    assert decide_callee().planned.reason == FEW_ACCUMULATORS, "a function without calls may get any tile"
 
 
 @pytest.mark.parametrize(
@@ -354,11 +386,11 @@ def test_a_parameter_holds_buffers_if_every_call_passes_zeros() -> None:
 def test_the_argument_must_be_the_zeroed_memory(passed: Any) -> None:
     results = (passed,) if not isinstance(passed, Array) else (C,)
     made = t.operation("tile_zeros", results=results)
-    assert decide_callee(made, t.call("f", X, passed)).planned.reason == START_VALUE
+    assert decide_callee(made, t.call("f", X, passed)).planned.reason == FEW_ACCUMULATORS
 
 
 def test_a_call_with_too_few_operands_passes_nothing() -> None:
-    assert decide_callee(t.zeros(C), t.call("f", X)).planned.reason == START_VALUE
+    assert decide_callee(t.zeros(C), t.call("f", X)).planned.reason == FEW_ACCUMULATORS
 
 
 def test_a_parameter_is_passed_on() -> None:
@@ -367,7 +399,7 @@ def test_a_parameter_is_passed_on() -> None:
     middle = t.function(t.call("f", q), label="g", parameters=("q",))
     for start, state in (("tile_zeros", "pipelined"), ("tile_ones", "register_accumulators")):
         kernel = t.function(t.operation(start, results=(C,)), t.call("g", C))
-        (found,) = decide(t.context(inner, middle, kernel), t.accumulators_of(0), LoopTarget())
+        (found,) = decide(t.context(inner, middle, kernel), t.accumulators_of(0), TARGET)
         assert found.planned.state == state
 
 

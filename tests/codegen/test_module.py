@@ -79,7 +79,7 @@ def test_a_declaration_has_warps_pointer_types() -> None:
     assert declaration(mixed, "f") == "void f(wp::float64*, wp::float16*, wp::bfloat16*, wp::float64*, wp::float64*);"
     accumulators = LoopAccumulators("f", "wp::float64", 4)
     assert loop_declarations(mixed, accumulators).splitlines() == [
-        "void f_add(wp::float64*, wp::float16*, wp::bfloat16*);",
+        "void f_add(wp::float64*, wp::float16*, wp::bfloat16*, bool);",
         "void f_finish(wp::float64*, wp::float64*);",
     ]
 

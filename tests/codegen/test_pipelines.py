@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from tests.codegen import traces as t
 from tests.codegen.decisions import (
     BUFFERS_IN_C,
+    FEW_ACCUMULATORS,
     MOVES_OFF,
-    START_VALUE,
+    TARGET,
     A,
     B,
     C,
@@ -20,17 +22,23 @@ from tests.codegen.decisions import (
     decide_loops,
     outcome,
 )
+from tests.gemm.test_main_loop import fp32
 from warp_tiles.codegen.answers import LoopDecision
 from warp_tiles.codegen.emit_loops import Macros, emit_loops
+from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.operations import Effect, Operation, Scalar
 from warp_tiles.codegen.pipelines import fill_before, holds_zeros
+from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import Loop, Node
 
 # ---- loops that load ahead
 
 
 def test_the_setting() -> None:
-    assert outcome(decide_loop(t.zeros(C), t.loop(*body()), ahead=False)) == ("register_accumulators", MOVES_OFF)
+    assert outcome(decide_loop(t.zeros(C), t.loop(*body()), target=replace(TARGET, ahead=False))) == (
+        "register_accumulators",
+        MOVES_OFF,
+    )
 
 
 FIRST, SECOND, PRODUCT = body()
@@ -180,9 +188,6 @@ def test_an_unrolled_iteration_without_loads() -> None:
 # ---- double buffers
 
 
-TOO_SMALL = "double buffers need 1536 bytes, and C's memory has 1024: use a smaller K step"
-
-
 def decide_buffers(a: Any, b: Any, *cs: Any) -> LoopDecision:
     products = (t.product(a, b, c, site) for site, c in enumerate(cs))
     return decide_loop(*map(t.zeros, cs), t.loop(t.load(a), t.load(b), *products))
@@ -196,14 +201,46 @@ def test_buffers_are_aligned() -> None:
 
 
 def test_too_little_memory() -> None:
-    a, b = t.tile("a", 16, 9), t.tile("b", 8, 16)
-    reason = "double buffers need 1088 bytes, and C's memory has 1024: use a smaller K step"
-    assert outcome(decide_buffers(a, b, C)) == ("register_accumulators", reason)
+    a, b = t.tile("a", 16, 9), t.tile("b", 8, 16)  # 576 and 512 bytes
+    assert outcome(decide_buffers(a, b, C)) == ("register_accumulators", FEW_ACCUMULATORS)
+
+
+ENOUGH = LoopTarget(dict.fromkeys(range(3), fp32(16, 16, 8, 32, "rr")))  # a thread has 8 accumulators
+
+
+def test_buffers_that_do_not_fit_c_lie_in_extra_memory() -> None:
+    a, b = t.tile("a", 16, 9), t.tile("b", 8, 16)  # 576 and 512 bytes
+    loop = t.loop(t.load(a), t.load(b), t.product(a, b, C))
+    decision = decide_loop(t.zeros(C), loop, target=ENOUGH)
+    assert {one.tile.name: (one.c, one.offset_bytes) for one in decision.buffers} == {"a": (C, 0), "b": (None, 0)}
+    reason = (
+        "double buffers of 576 bytes lie in C's memory, which is idle in the loop; double buffers of 512 bytes lie in "
+        "extra shared memory"
+    )
+    assert (outcome(decision), decision.extra_bytes) == (("pipelined", reason), 512)
+
+
+def test_a_start_value_of_c_leaves_extra_memory() -> None:
+    decision = decide_loop(t.operation("tile_ones", results=(C,)), t.loop(*body()), target=ENOUGH)
+    assert [(one.tile, one.c, one.offset_bytes) for one in decision.buffers] == [(A, None, 0), (B, None, 512)]
+    macros = Macros()
+    emit_loops(macros, [decision])
+    lines = macros.definitions([(Hook.BEGIN, decision.hook), (Hook.END, decision.hook)])
+    assert ["alloc(1024)" in line for line in lines] == [True, False]
+    assert ["alloc(-1024)" in line for line in lines] == [False, True]
+    assert not any("wt_module::zero(" in line for line in lines), "C holds its start value"
+
+
+def test_a_loop_beside_a_solver_has_no_extra_memory() -> None:
+    nodes = t.operation("tile_ones", results=(C,)), t.loop(*body()), t.operation("tile_cholesky_inplace", C)
+    reason = "double buffers in extra memory make a loop beside a solver slower"
+    assert outcome(decide_loop(*nodes, target=ENOUGH)) == ("register_accumulators", reason)
+    assert decide_loop(t.zeros(C), *nodes[1:], target=ENOUGH).planned.state == "pipelined", "C's memory is idle"
 
 
 def test_buffers_may_lie_in_several_c() -> None:
     a, b = t.tile("a", 16, 12), t.tile("b", 12, 16)  # 768 bytes each
-    assert outcome(decide_buffers(a, b, C)) == ("register_accumulators", TOO_SMALL)
+    assert outcome(decide_buffers(a, b, C)) == ("register_accumulators", FEW_ACCUMULATORS)
     decision = decide_buffers(a, b, C, D)
     assert decision.planned.state == "pipelined"
     assert {(one.tile.name, one.c.name, one.offset_bytes) for one in decision.buffers} == {
@@ -218,18 +255,18 @@ def test_buffers_lie_only_in_a_c_that_holds_zeros() -> None:
     decision = decide_loop(t.operation("tile_load", results=(C,), hook=t.number()), t.zeros(D), loop)
     assert {one.c for one in decision.buffers} == {D}
     ones = (t.operation("tile_ones", results=(c,)) for c in (C, D))
-    assert outcome(decide_loop(*ones, loop)) == ("register_accumulators", START_VALUE)
+    assert outcome(decide_loop(*ones, loop)) == ("register_accumulators", FEW_ACCUMULATORS)
 
 
 def test_the_memory_of_one_c_counts_once() -> None:
     a, b = t.tile("a", 16, 12), t.tile("b", 12, 16)
     loop = t.loop(t.load(a), t.load(b), t.product(a, b, C), t.product(a, b, C))
-    assert decide_loop(t.zeros(C), loop).planned.reason == TOO_SMALL
+    assert decide_loop(t.zeros(C), loop).planned.reason == FEW_ACCUMULATORS
 
 
 def test_a_c_with_gaps_holds_no_buffers() -> None:
     strided = t.tile("c", dense=False)
-    assert outcome(decide_buffers(A, B, strided)) == ("register_accumulators", START_VALUE)
+    assert outcome(decide_buffers(A, B, strided)) == ("register_accumulators", FEW_ACCUMULATORS)
 
 
 # ---- two loops with buffers in one C

@@ -156,7 +156,7 @@ def test_an_adjoint_before_the_loop_reads_c() -> None:
 
 def test_settings() -> None:
     nodes = t.zeros(C), loop(*body())
-    off = LoopTarget(rejection="main_loop is 'double_buffered'")
+    off = LoopTarget(TARGET.variants, rejection="main_loop is 'double_buffered'")
     assert decided(*nodes, target=off).planned.reverse == "no stages: main_loop is 'double_buffered'"
     assert rejection(*nodes, target=replace(TARGET, ahead=False)) == MOVES_OFF
     mma = LoopTarget(TARGET.variants, ("mma",), "main_loop is 'mma'", PipelineOverrides("mma"))

@@ -221,7 +221,7 @@ def test_sums_over_an_outer_loop_are_a_rejection() -> None:
 
 
 def test_a_setting_is_a_reason() -> None:
-    target = LoopTarget(rejection="the setting main_loop is 'double_buffered'")
+    target = LoopTarget(TARGET.variants, rejection="the setting main_loop is 'double_buffered'")
     assert (
         rejection(decided(t.zeros(C), t.loop(*body()), target=target)) == "the setting main_loop is 'double_buffered'"
     )

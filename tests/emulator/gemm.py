@@ -79,7 +79,7 @@ _LOOP = """
 void loop(void*, void* a, void* b, void*, void* c)
 {{
     wt::BlockGemm<Variant>::Accumulators accumulators = {{}};
-    for (int i = 0; i < {count}; ++i) wt::block_gemm_add<Variant>(accumulators, a, b);
+    for (int i = 0; i < {count}; ++i) wt::block_gemm_add<Variant>(accumulators, a, b, i % 2 == 0);
     wt::block_gemm_finish<Variant>(accumulators, c);
 }}
 """

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from warp_tiles.gemm.dispatch import Target, Tile, products
-from warp_tiles.gemm.main_loop import LoopAnswer, LoopQuestion, reason_for_double_buffers, staged_product
+from warp_tiles.gemm.main_loop import (
+    LoopAnswer,
+    LoopQuestion,
+    reason_for_double_buffers,
+    reason_for_no_buffers,
+    staged_product,
+)
 from warp_tiles.gemm.pipeline import (
     AUTO,
     STAGE_ALIGNMENT,
@@ -196,6 +202,39 @@ def test_a_loop_beside_solvers_with_few_accumulators_has_no_stages(threads: int,
     )
     assert reason_for_double_buffers(variant) == ""
     assert reason_for_double_buffers(fp32(32, 32, 32, 128, "rc"), True) == ""
+
+
+@pytest.mark.parametrize(
+    ("variant", "memory", "extra", "reason"),
+    [
+        (fp32(64, 64, 32, 256, "rr"), LoopMemory(0, 32768, 0), 16384, ""),  # 4 blocks of 8 warps in place of 6
+        (
+            fp32(64, 64, 32, 128, "rr"),
+            LoopMemory(0, 32768, 0),
+            16384,
+            f"leave 4 resident blocks of 128 threads in place of 6: {SMALLER}",
+        ),
+        (
+            fp32(64, 64, 32, 128, "rr"),
+            LoopMemory(0, 200000, 0),
+            65536,
+            f"leave 0 resident blocks of 128 threads in place of 1: {SMALLER}",
+        ),
+        (
+            fp32(64, 64, 32, 128, "rr"),
+            LoopMemory(0, 100000, 0),
+            65536,
+            f"leave 1 resident block of 128 threads in place of 2: {SMALLER}",
+        ),
+        (fp32(32, 32, 32, 128, "rr"), LoopMemory(0, 12288, 0), 8192, ""),
+        (fp32(16, 32, 32, 128, "rr"), LoopMemory(0, 4096, 0), 4096, "with 4 accumulators of a thread"),
+        (fp32(32, 32, 32, 128, "rr"), LoopMemory(0, 12288, 0, beside_solvers=True), 8192, "beside a solver slower"),
+    ],
+)
+def test_double_buffers_in_extra_memory(variant: GemmProblem, memory: LoopMemory, extra: int, reason: str) -> None:
+    found = reason_for_no_buffers(variant, memory, extra)
+    assert (found == "") == (reason == "")
+    assert reason in found
 
 
 def test_wgmma_only_if_it_may_be_used() -> None:

@@ -307,7 +307,14 @@ def test_products_beside_a_solver_have_the_registers_that_their_instruction_need
 
 @pytest.mark.parametrize(
     ("n", "dtype", "registers"),
-    [(16, "float32", 64), (16, "float64", 64), (32, "float32", 96), (32, "float64", 128), (48, "float64", 128)],
+    [
+        (16, "float32", 64),
+        (15, "float64", 64),
+        (16, "float64", 128),
+        (32, "float32", 96),
+        (32, "float64", 128),
+        (48, "float64", 128),
+    ],
 )
 def test_factors_beside_a_loop_have_registers_for_a_row(n: int, dtype: DType, registers: int) -> None:
     matrix = Operand(dtype, "row_major", n, 16)

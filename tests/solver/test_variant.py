@@ -23,6 +23,7 @@ from warp_tiles.solver.variant import (
     choose,
     reason_unsupported,
     register_limit,
+    registers_beside_loops,
     solvers,
 )
 
@@ -355,3 +356,18 @@ def test_a_register_limit_follows_from_the_tiles_in_shared_memory(
     function: Function, changes: dict[str, Any], limit: int
 ) -> None:
     assert register_limit(variant(function, **changes)) == limit
+
+
+@pytest.mark.parametrize(
+    ("function", "n", "columns", "dtype", "registers"),
+    [
+        ("lower_solve", 16, 16, "float64", 128),  # a lane has a column of 32 words
+        ("lower_solve", 16, 1, "float64", 64),  # lanes share the column
+        ("lower_solve", 32, 1, "float64", 128),
+        ("cholesky_solve", 16, 16, "float32", 64),
+        ("cholesky", 15, 1, "float64", 64),
+        ("cholesky", 16, 1, "float64", 128),
+    ],
+)
+def test_registers_beside_loops(function: Function, n: int, columns: int, dtype: DType, registers: int) -> None:
+    assert registers_beside_loops(variant(function, n, columns, dtype, 128)) == registers

@@ -114,8 +114,7 @@ def reserved_bytes(plan: ModulePlan, generated: GeneratedModule) -> dict[str, tu
     reserved: dict[str, tuple[int, int]] = {}
     for suffix in {may_have_suffix(plan), False}:
         for loop in generated.decide(functions, suffix=suffix).loops:
-            ring, reverse = loop.ring, loop.reverse
-            needed = ring.loop.extra_bytes if ring else 0, reverse.answer.extra_bytes if reverse else 0
+            needed = loop.extra_bytes, loop.reverse.answer.extra_bytes if loop.reverse else 0
             if any(needed):
                 forward, backward = reserved.get(loop.function, (0, 0))
                 reserved[loop.function] = max(forward, needed[0]), max(backward, needed[1])

@@ -21,13 +21,12 @@ from collections.abc import Collection, Sequence
 
 from warp_tiles.codegen.answers import Accumulation, ReverseRing, TileGradient
 from warp_tiles.codegen.operations import JUMPS, TRANSPOSE, UNKNOWN_MEMORY, Effect, Operation, Tile
-from warp_tiles.codegen.pipelines import Body, body_of
+from warp_tiles.codegen.pipelines import Body, body_of, memory_of
 from warp_tiles.codegen.stages import (
     LoopTarget,
     constant_arrays,
     idle_tiles,
     loaded_operands,
-    memory_of,
     problem_of_order,
     stage_buffers,
 )

@@ -61,6 +61,8 @@ class Accumulation:
         alpha: The factor of the product: a number, or the C++ variable that holds it. The accumulators are multiplied
             by it after the loop.
         addition: What adds C to another tile after the product; None if the product adds to C itself.
+        recomputes: True if lanes compute the addresses of their operands in each iteration of a loop without stages. A
+            solver needs the registers in which they would stay.
     """
 
     operation: Operation
@@ -69,6 +71,7 @@ class Accumulation:
     array: int
     alpha: float | str
     addition: Addition | None = None
+    recomputes: bool = False
 
     @property
     def a(self) -> Tile:
@@ -166,19 +169,29 @@ class Ring:
         return next(buffer for root, buffer in self.buffers.items() if root in tile.memory)
 
 
+def aligned(size_bytes: int) -> int:
+    """Bytes of a buffer with so many bytes of elements: a multiple of 16, as Warp allocates tiles."""
+    return -(-size_bytes // 16) * 16
+
+
 @dataclass(frozen=True)
 class Buffer:
     """The second buffer of a tile that a loop loads.
 
     Attributes:
-        c: The tile C whose memory contains the buffer.
+        c: The tile C whose memory contains the buffer; None if it lies in extra memory.
         offset_bytes: Offset of the buffer in that memory.
     """
 
     tile: Tile
     load: Operation
-    c: Tile
+    c: Tile | None
     offset_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Its bytes."""
+        return aligned(self.tile.size_bytes)
 
 
 @dataclass(frozen=True)
@@ -243,6 +256,13 @@ class LoopDecision:
     reverse: ReverseRing | None = None
     accumulator_store: AccumulatorStore | None = None
 
+    @property
+    def extra_bytes(self) -> int:
+        """Bytes of shared memory that the loop needs beyond the tiles of its function."""
+        if self.ring is not None:
+            return self.ring.loop.extra_bytes
+        return sum(buffer.size_bytes for buffer in self.buffers if buffer.c is None)
+
 
 # ---- loads and stores
 
@@ -255,10 +275,12 @@ class Loads:
         asynchronous: The asynchronous loads by number of their hook. The value is True for the first load of a group:
             other threads may still read the old elements of its tile.
         waits: Numbers of the hooks at which the block waits.
+        ends: Numbers of the loops after which the block waits before accumulators are added to C.
     """
 
     asynchronous: Mapping[int, bool] = field(default_factory=dict)
     waits: frozenset[int] = frozenset()
+    ends: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

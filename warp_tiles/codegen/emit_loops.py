@@ -24,7 +24,7 @@ docs/templates.md shows the text of one loop with stages, whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from warp_tiles.codegen.answers import Accumulation, Loads, LoopDecision, ReverseRing, Ring, TileGradient
@@ -48,8 +48,12 @@ def emit_loads(macros: Macros, forward: Loads, replayed: Loads) -> None:
             macros.add(wait, number, _WAIT)
 
 
-def emit_loops(macros: Macros, decisions: Sequence[LoopDecision]) -> None:
-    """Writes the loops of a module that keep accumulators in registers, and those that also load ahead."""
+def emit_loops(macros: Macros, decisions: Sequence[LoopDecision], waiting: Collection[int] = ()) -> None:
+    """Writes the loops of a module that keep accumulators in registers, and those that also load ahead.
+
+    Args:
+        waiting: See ``Loads.ends``.
+    """
     for decision in decisions:
         if decision.ring is not None:
             _emit_ring(macros, decision, decision.ring)
@@ -70,7 +74,7 @@ def emit_loops(macros: Macros, decisions: Sequence[LoopDecision]) -> None:
     # new tiles that are written, and memory that contained buffers, are zeroed before accumulators are added to them
     zeroed: set[tuple[int, str]] = set()
     for decision in without_stages:
-        held = {buffer.c.name for buffer in decision.buffers}
+        held = {buffer.c.name for buffer in decision.buffers if buffer.c}
         summed = decision.accumulations
         written = [one for one in summed if one.destination is one.c]
         zeroed |= {(one.home, one.c.name) for one in written if one.addition is not None or one.c.name in held}
@@ -83,7 +87,7 @@ def emit_loops(macros: Macros, decisions: Sequence[LoopDecision]) -> None:
         unless_zero = f"if ({name}[wt_i] != {answer.ctype}(0)) " if isinstance(factor, str) else ""
         scale = f"{_each(answer.count, f'{unless_zero}{name}[wt_i] *= {answer.ctype}({factor});')} "
         finish = f"{scale if factor != 1 else ''}{answer.symbol}_finish({name}, {_pointer(product.destination)});"
-        macros.add(Hook.END, product.home, f"{SYNC} {finish} {SYNC}")
+        macros.add(Hook.END, product.home, f"{_WAIT if product.home in waiting else SYNC} {finish} {SYNC}")
         _emit_addition(macros, product.home, product)
 
 
@@ -95,14 +99,16 @@ def _each(count: int, statement: str) -> str:
 def _emit_double_buffers(macros: Macros, decision: LoopDecision) -> None:
     """Writes a double-buffered loop. Its end jumps to the products once more, for the tiles of the last iteration."""
     loop = decision.hook
-    state, multiply, done = f"wt_state_{loop}", f"wt_multiply_{loop}", f"wt_done_{loop}"
+    state, multiply, done, memory = (f"wt_{word}_{loop}" for word in ("state", "multiply", "done", "memory"))
     names = {buffer.tile.name: f"wt_buffer_{loop}_{buffer.tile.name}" for buffer in decision.buffers}
     macros.add(Hook.BEGIN, loop, f"wt_module::PipelineState {state}; {state}.start();")
     begin = " ".join([_WAIT, *(f"{name}.load_next({tile});" for tile, name in names.items()), ""])
     ends = []
+    if decision.extra_bytes:
+        macros.add(Hook.BEGIN, loop, _reserved(memory, decision.extra_bytes))
     for buffer in decision.buffers:
         name, tile = names[buffer.tile.name], buffer.tile.name
-        second = f"wt_module::address({_pointer(buffer.c)}) + {buffer.offset_bytes}"
+        second = f"{_first_address(buffer.c, memory)} + {buffer.offset_bytes}"
         declaration = f"wt_module::DoubleBuffer<decltype({tile})> {name};"
         macros.add(Hook.BEGIN, loop, f"{declaration} {name}.start({tile}, {second});")
         ends.append(f"{name}.end({tile}, {second});")
@@ -122,6 +128,8 @@ def _emit_double_buffers(macros: Macros, decision: LoopDecision) -> None:
     _replace_product(macros, decision.accumulations[-1], f"{text} if (!{state}.more) goto {done};")
     macros.add(Hook.END, loop, f"{state}.more = false; {_WAIT} goto {multiply}; {done}:;")
     macros.add(Hook.END, loop, " ".join(ends))
+    if decision.extra_bytes:
+        macros.add(Hook.END, loop, _released(decision.extra_bytes))
 
 
 def _emit_unrolled(macros: Macros, decision: LoopDecision) -> None:
@@ -156,7 +164,9 @@ def _accumulators(product: Accumulation) -> str:
 def _add(product: Accumulation, a: str = "", b: str = "") -> str:
     """Returns the call that adds a product to its accumulators. ``a`` and ``b`` replace the pointers of its tiles."""
     operands = f"{a or _pointer(product.a)}, {b or _pointer(product.b)}"
-    return f"{product.accumulators.symbol}_add({_accumulators(product)}, {operands});"
+    return (
+        f"{product.accumulators.symbol}_add({_accumulators(product)}, {operands}, {str(product.recomputes).lower()});"
+    )
 
 
 def _operand(tile: Tile, names: Mapping[str, str], offsets: dict[str, str]) -> str:

@@ -29,12 +29,12 @@ from warp_tiles.codegen.answers import (
     Ring,
 )
 from warp_tiles.codegen.operations import INPLACE, INPLACE_OF, JUMPS, Effect, Operation, Tile
-from warp_tiles.codegen.pipelines import aligned, body_of, double_buffers, problem_of_unrolled
+from warp_tiles.codegen.pipelines import body_of, double_buffers, problem_of_unrolled
 from warp_tiles.codegen.stages import ASYNC_COPIES_OFF, LoopTarget, plan_ring
 from warp_tiles.codegen.stores import plan_accumulator_store
 from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, Node, loops, operations, own_operations, path_to
 from warp_tiles.gemm.pipeline import PlannedLoop
-from warp_tiles.gemm.problem import DTYPE_BYTES
+from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES
 
 # the least measured share of a loop's speed, without its stages
 _SPEED_WITHOUT_STAGES = {"tensor cores": 0.09, "fma": 0.73}
@@ -42,6 +42,10 @@ _ALPHA = (
     "alpha is not known before the loop: compute it there, in a variable that is assigned once, "
     "or scale C after the loop"
 )
+_DOUBLE = DTYPES["float64"].warp_type
+# of a solver whose lanes have registers left beside addresses of operands: with 32 rows, blocked factorizations of
+# float64 took 0.76 to 0.98 of the time with recomputed addresses on an H200, and with 16 rows up to 1.06
+_FEW_SOLVER_ROWS = 16
 _SHORTEST_COPY = 4  # bytes of an async copy, as shortest_copy() in kernels/module/stage_buffers.cuh
 
 AccumulatorsOf = Callable[[int], LoopAccumulators | str]
@@ -168,7 +172,8 @@ class _Decider:
             assert alpha is not None
             array = arrays.setdefault((functions, home, product.matrices[2].name, alpha), product.own_hook)
             addition = addition_of(self.context.function, product)
-            accumulations.append(Accumulation(product, functions, home, array, alpha, addition))
+            recomputes = functions.ctype == _DOUBLE and self.context.function.solver_rows() > _FEW_SOLVER_ROWS
+            accumulations.append(Accumulation(product, functions, home, array, alpha, addition, recomputes))
         return tuple(accumulations), rejections
 
     def _without_stages(
@@ -186,11 +191,15 @@ class _Decider:
             if problem := problem_of_unrolled(body, accumulations):
                 return (), (), [problem]
             return body.loads, (), ["Warp unrolls the loop, so that each iteration has tiles of its own"]
-        buffers = double_buffers(self.context, body, accumulations)
+        variant = self.target.variants[accumulations[0].operation.site]
+        buffers = double_buffers(self.context, body, accumulations, variant)
         if isinstance(buffers, str):
             return (), (), [buffers]
-        size = sum(aligned(buffer.tile.size_bytes) for buffer in buffers)
-        return body.loads, buffers, [f"double buffers of {size} bytes lie in C's memory, which is idle in the loop"]
+        extra = sum(buffer.size_bytes for buffer in buffers if buffer.c is None)
+        reasons = [f"double buffers of {extra} bytes lie in extra shared memory"] if extra else []
+        if in_c := sum(buffer.size_bytes for buffer in buffers) - extra:
+            reasons.insert(0, f"double buffers of {in_c} bytes lie in C's memory, which is idle in the loop")
+        return body.loads, buffers, reasons
 
     def _reverse(
         self, loop: Loop, accumulations: tuple[Accumulation, ...], products: int, reason: str

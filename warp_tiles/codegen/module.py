@@ -221,7 +221,11 @@ class GeneratedModule:
             summed=tuple(summed.values()),
             loops=loops,
             moves=moves,
-            loads=plan_loads(moving, {loop.hook for loop in loops if loop.loads}),
+            loads=plan_loads(
+                moving,
+                {loop.hook for loop in loops if loop.loads},
+                {one.home for loop in loops if not loop.ring for one in loop.accumulations},
+            ),
             replayed=plan_loads(moving, {loop.hook for loop in loops if loop.reverse is not None}),
             stores=tuple(found for found in stores if found.store not in stored),
             reversed_stores=tuple(reverse),
@@ -291,7 +295,7 @@ class GeneratedModule:
 
     def _loop_target(self, suffix: bool) -> LoopTarget:
         """What the loops of the module may use."""
-        without_stages = LoopTarget(ahead=self.settings.async_copies)
+        without_stages = LoopTarget(self._products(), ahead=self.settings.async_copies)
         if not self.settings.register_accumulators:
             return replace(without_stages, rejection=self.settings.against("register_accumulators", "on"))
         choice = PipelineOverrides.parse(self.settings.main_loop)

@@ -1,22 +1,25 @@
 """Loops that load the tiles of the next product during a product.
 
-If C holds zeros before a loop whose accumulators stay in registers, or is a new tile that is added to another one after
-the loop, its memory is idle until the loop ends. It then holds a second buffer for each tile that the loop loads. Each
-iteration loads its tiles into one set of buffers, and multiplies the previous iteration's tiles from the other set.
+A second buffer for each tile that a loop loads is enough: each iteration loads its tiles into one set of buffers, and
+multiplies the previous iteration's tiles from the other set. If C holds zeros before a loop whose accumulators stay in
+registers, or is a new tile that is added to another one after the loop, its memory is idle until the loop ends, and the
+buffers lie there as far as they fit. The others lie in extra memory.
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from warp_tiles.codegen.answers import Accumulation, Buffer
+from warp_tiles.codegen.answers import Accumulation, Buffer, aligned
 from warp_tiles.codegen.operations import JUMPS, LOAD, ZEROS, Effect, Operation, Scalar, Tile
 from warp_tiles.codegen.trace import Branch, Context, FunctionTrace, Loop, Node, loops, operations, path_to
-
-ALIGNMENT_BYTES = 16  # of a buffer
+from warp_tiles.gemm.main_loop import reason_for_no_buffers
+from warp_tiles.gemm.pipeline import LoopMemory
+from warp_tiles.gemm.problem import GemmProblem
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,17 @@ def problem_of_unrolled(body: Body, products: Sequence[Accumulation]) -> str:
     return "its iterations do not each load what they multiply: load A and B in each"
 
 
-def double_buffers(context: Context, body: Body, products: Sequence[Accumulation]) -> tuple[Buffer, ...] | str:
-    """Places a second buffer for each loaded tile in the memory of each C that holds zeros before its loop."""
+def double_buffers(
+    context: Context, body: Body, products: Sequence[Accumulation], variant: GemmProblem
+) -> tuple[Buffer, ...] | str:
+    """Places a second buffer for each loaded tile: in a C that holds zeros before its loop, else in extra memory.
+
+    Args:
+        variant: A product of the loop.
+
+    Returns:
+        The buffers, or the reason why the loop loads nothing ahead: extra memory would leave too few resident blocks.
+    """
     free: dict[str, tuple[int, Tile]] = {}  # by name of C: bytes in use, and C
     homes = {loop.hook: loop for loop, _ in loops(context.function.nodes)}
     for product in products:
@@ -134,25 +146,22 @@ def double_buffers(context: Context, body: Body, products: Sequence[Accumulation
         idle = product.addition is not None or holds_zeros(context, homes[product.home], c)
         if c.dense and c.name not in free and idle:
             free[c.name] = 0, c
-    if not free:
-        return "C has a start value, so double buffers have no room in it: begin with wp.tile_zeros()"
-    places: dict[str, tuple[Tile, int]] = {}
+    extra = 0
+    places: dict[str, tuple[Tile | None, int]] = {}
     loaded = [(tile, load) for load in body.loads for tile in load.tiles]
     for tile, _ in sorted(loaded, key=lambda pair: -pair[0].size_bytes):
         name = next((name for name, (used, c) in free.items() if used + tile.size_bytes <= c.size_bytes), None)
         if name is None:
-            needed = sum(aligned(tile.size_bytes) for tile, _ in loaded)
-            available = sum(c.size_bytes for _, c in free.values())
-            return f"double buffers need {needed} bytes, and C's memory has {available}: use a smaller K step"
-        used, c = free[name]
-        places[tile.name] = c, used
-        free[name] = used + aligned(tile.size_bytes), c
+            places[tile.name] = None, extra
+            extra += aligned(tile.size_bytes)
+        else:
+            used, c = free[name]
+            places[tile.name] = c, used
+            free[name] = used + aligned(tile.size_bytes), c
+    memory, _ = memory_of(context, {}, 0)
+    if extra and (reason := reason_for_no_buffers(variant, memory, extra)):
+        return reason
     return tuple(Buffer(tile, load, *places[tile.name]) for tile, load in loaded)
-
-
-def aligned(size_bytes: int) -> int:
-    """Returns the bytes of a buffer with so many bytes of elements."""
-    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 # ---- tiles that hold zeros
@@ -198,3 +207,34 @@ def fill_before(context: Context, loop: Loop, tile: Tile) -> Operation | None:
             is_fill = node.name == ZEROS and tile in node.results and node.hook is not None
             return node if is_fill else None
     return None
+
+
+# ---- shared memory
+
+
+def memory_of(
+    context: Context, idle: Mapping[str, Tile], stage_bytes: int, copies: int = 1
+) -> tuple[LoopMemory, Tile | None]:
+    """Returns the memory of a loop's block, and the first of the idle tiles in which stages may lie.
+
+    Args:
+        copies: 2 if a gradient lies behind each tile.
+    """
+    run, at_end = _longest_run(context.function, idle)
+    sizes = dict(context.function.frame)
+    around = context.bytes_around() * (2 if context.module.reversed else 1)  # callers' tiles may have gradients
+    tile_bytes, idle_bytes = copies * sum(sizes.values()), copies * sum(sizes[name] for name in run)
+    memory = LoopMemory(stage_bytes, tile_bytes, idle_bytes, at_end, around, bool(context.function.solver_rows()))
+    return memory, idle[run[0]] if run else None
+
+
+def _longest_run(function: FunctionTrace, idle: Collection[str]) -> tuple[tuple[str, ...], bool]:
+    """Returns the idle tiles that lie next to each other and have the most bytes, and whether they are the last ones.
+
+    The last tiles come first, because extra memory continues them.
+    """
+    sizes = dict(function.frame)
+    runs = [tuple(group) for is_idle, group in itertools.groupby(sizes, idle.__contains__) if is_idle]
+    if runs and runs[-1][-1] == function.frame[-1][0]:
+        return runs[-1], True
+    return max(runs, key=lambda run: sum(sizes[name] for name in run), default=()), False

@@ -67,7 +67,7 @@ def finished_source(source: str, answer: ModuleAnswer) -> str:
 def _macros(answer: ModuleAnswer) -> Macros:
     """The macros of a module's hooks."""
     macros = Macros()
-    emit_loops(macros, answer.loops)
+    emit_loops(macros, answer.loops, answer.loads.ends)
     for loop in answer.loops:
         if loop.accumulator_store is not None:
             emit_accumulator_store(macros, loop.accumulator_store)
@@ -117,7 +117,7 @@ def declaration(variant: GemmProblem, symbol: str) -> str:
 def loop_declarations(variant: GemmProblem, accumulators: LoopAccumulators) -> str:
     """Returns the C++ declarations of the two functions that keep a variant's accumulators over a loop."""
     a, b, c = (DTYPES[operand.dtype].warp_type for operand in (variant.a, variant.b, variant.c))
-    add = f"void {accumulators.symbol}_add({accumulators.ctype}*, {a}*, {b}*);"
+    add = f"void {accumulators.symbol}_add({accumulators.ctype}*, {a}*, {b}*, bool);"
     return f"{add}\nvoid {accumulators.symbol}_finish({accumulators.ctype}*, {c}*);"
 
 

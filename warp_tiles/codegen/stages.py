@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 
 from warp_tiles.codegen.answers import Accumulation, Ring, StageBuffer, StagedProduct
 from warp_tiles.codegen.operations import ASSIGN, JUMPS, TRANSPOSE, UNKNOWN_MEMORY, Array, Operation, Tile
-from warp_tiles.codegen.pipelines import Body, fill_before, holds_zeros
+from warp_tiles.codegen.pipelines import Body, fill_before, holds_zeros, memory_of
 from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, operations, path_to
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
 from warp_tiles.gemm.main_loop import PipelineRecords, loop_question, transpositions
-from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, InstructionFamily, LoopMemory, PipelineOverrides
+from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
-from warp_tiles.solver.variant import SOLVERS
 
 ASYNC_COPIES_OFF = "the setting async_copies is off: set it to 'on'"
 
@@ -223,32 +222,3 @@ def _later_tiles(function: FunctionTrace, loop: Loop) -> dict[str, Tile]:
         return {}
     later = (tile for operation in operations(nodes[index + 1 :]) for tile in operation.tiles)
     return {tile.name: tile for tile in later if tile.owner and tile.name not in touched}
-
-
-def memory_of(
-    context: Context, idle: Mapping[str, Tile], stage_bytes: int, copies: int = 1
-) -> tuple[LoopMemory, Tile | None]:
-    """Returns the memory of a loop's block, and the first of the idle tiles in which stages may lie.
-
-    Args:
-        copies: 2 if a gradient lies behind each tile.
-    """
-    run, at_end = _longest_run(context.function, idle)
-    sizes = dict(context.function.frame)
-    around = context.bytes_around() * (2 if context.module.reversed else 1)  # callers' tiles may have gradients
-    tile_bytes, idle_bytes = copies * sum(sizes.values()), copies * sum(sizes[name] for name in run)
-    beside_solvers = any(operation.name in SOLVERS for operation in context.function.operations())
-    memory = LoopMemory(stage_bytes, tile_bytes, idle_bytes, at_end, around, beside_solvers)
-    return memory, idle[run[0]] if run else None
-
-
-def _longest_run(function: FunctionTrace, idle: Collection[str]) -> tuple[tuple[str, ...], bool]:
-    """Returns the idle tiles that lie next to each other and have the most bytes, and whether they are the last ones.
-
-    The last tiles come first, because extra memory continues them.
-    """
-    sizes = dict(function.frame)
-    runs = [tuple(group) for is_idle, group in itertools.groupby(sizes, idle.__contains__) if is_idle]
-    if runs and runs[-1][-1] == function.frame[-1][0]:
-        return runs[-1], True
-    return max(runs, key=lambda run: sum(sizes[name] for name in run), default=()), False

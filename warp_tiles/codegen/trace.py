@@ -14,6 +14,7 @@ from typing import Literal
 
 from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.operations import ELEMENTWISE, UNKNOWN_MEMORY, UNREAD_ASSIGN, Effect, Operation, Tile, Value
+from warp_tiles.solver.variant import SOLVERS
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,11 @@ class FunctionTrace:
     def operations(self) -> Iterator[Operation]:
         """Yields every operation, in the order of the program."""
         return operations(self.nodes)
+
+    def solver_rows(self) -> int:
+        """Most rows of a matrix that its own calls of solver builtins factor or solve with; 0 without such calls."""
+        called = (operation for operation in self.operations() if operation.name in SOLVERS)
+        return max((tile.shape[0] for operation in called for tile in operation.tiles), default=0)
 
     def hooks(self) -> Iterator[tuple[Hook, int]]:
         """Yields every hook of its source, with its number."""

@@ -316,6 +316,9 @@ _REGISTER_STEP = 16  # of K in an iteration, if an operand is in registers
 # stages; with 20, those in fp32 took half as long or less (benchmarks/results/blocked_solvers.json)
 _LEAST_WARPS_BESIDE_SOLVERS = 20
 _LEAST_FMA_ACCUMULATORS = 32  # of a thread
+# in extra memory, double buffers made loops with a start value of C 1.0 to 1.3 times as fast on an H200; with 4
+# accumulators of a thread, or with fewer blocks of few warps, they took up to 1.1 times as long (docs/experiments.md)
+_LEAST_BUFFERED_ACCUMULATORS, _LEAST_BUFFERED_WARPS = 8, 20
 # beside solvers, where B is contiguous along K: blocked factorizations took 1.08 to 1.23 times as long with stages if a
 # thread had 2, and half as long or less if it had 8 (benchmarks/results/blocked_solvers.json)
 _LEAST_ACCUMULATORS_BESIDE_SOLVERS = 4
@@ -393,8 +396,13 @@ def reason_for_double_buffers(variant: GemmProblem, beside_solvers: bool = False
         why, least = "a loop beside a solver is slower from stages", _LEAST_ACCUMULATORS_BESIDE_SOLVERS
     if accumulators >= least:
         return ""
-    few = {0: "less than one accumulator", 1: "one accumulator"}.get(accumulators, f"{accumulators} accumulators")
-    return f"with {few} of a thread, {why}; stages gain from {least} on: use larger tiles or fewer threads"
+    return (
+        f"with {_few(accumulators)} of a thread, {why}; stages gain from {least} on: use larger tiles or fewer threads"
+    )
+
+
+def _few(accumulators: int) -> str:
+    return {0: "less than one accumulator", 1: "one accumulator"}.get(accumulators, f"{accumulators} accumulators")
 
 
 def _ways(variant: GemmProblem, families: Collection[InstructionFamily]) -> list[MmaPlan]:
@@ -552,6 +560,32 @@ def _too_few_blocks(
         return (
             f"stages would leave {loop.blocks} resident block{'s' * (loop.blocks > 1)} of {threads} threads in place "
             f"of {without}: use a smaller K step or smaller tiles"
+        )
+    return ""
+
+
+def reason_for_no_buffers(variant: GemmProblem, memory: LoopMemory, extra_bytes: int) -> str:
+    """The reason why a loop has no double buffers in extra memory; empty if it may have them.
+
+    Args:
+        variant: One of its products.
+        extra_bytes: Bytes of the buffers.
+    """
+    if memory.beside_solvers:
+        return "double buffers in extra memory make a loop beside a solver slower"
+    if (accumulators := _accumulators(variant)) < _LEAST_BUFFERED_ACCUMULATORS:
+        return (
+            f"with {_few(accumulators)} of a thread, double buffers in extra memory are slower; they gain from "
+            f"{_LEAST_BUFFERED_ACCUMULATORS} on: use larger tiles or fewer threads"
+        )
+    before = memory.around_bytes + memory.tile_bytes
+    blocks, without = (
+        resident_blocks(variant.arch, variant.threads, shared_bytes=shared) for shared in (before + extra_bytes, before)
+    )
+    if blocks < without and blocks * variant.threads < LANES * _LEAST_BUFFERED_WARPS:
+        return (
+            f"double buffers would leave {blocks} resident block{'s' * (blocks != 1)} of {variant.threads} threads in "
+            f"place of {without}: use a smaller K step or smaller tiles"
         )
     return ""
 

@@ -70,9 +70,10 @@ def _loop_functions(variant: GemmProblem, config: TileConfig, unique: str) -> st
         return ""
     # must be inlined, or the compiler keeps the accumulators, an array of the caller, in local memory
     return f"""
-extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_add(void* accumulators, void* a, void* b)
+extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_add(
+    void* accumulators, void* a, void* b, bool recompute)
 {{
-    wt::block_gemm_add<{unique}>(accumulators, a, b);
+    wt::block_gemm_add<{unique}>(accumulators, a, b, recompute);
 }}
 
 extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_finish(void* accumulators, void* c)

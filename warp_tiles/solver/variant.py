@@ -269,7 +269,7 @@ LEAST_REGISTERS = 40  # besides those of a factor
 LEAST_ADJOINT_REGISTERS = 56
 LEAST_REGISTERS_OF_FEW_THREADS = 56  # also with 8-byte elements
 REGISTERS_OF_ONE_LANE = 8  # more, if a lane has a row or a column alone; twice as many with few threads
-REGISTERS_BESIDE_LOOPS = 64  # besides those of a factor's row if it has 32 elements
+REGISTERS_BESIDE_LOOPS = 64  # besides those of 32 elements, if a lane holds 32 words or more
 REGISTERS_BESIDE_INDEXED = 32  # of an indexed load or store
 
 
@@ -312,13 +312,14 @@ def register_limit(variant: SolverVariant) -> int:
 def registers_beside_loops(variant: SolverVariant) -> int:
     """Registers of a thread for a solver in a kernel that also loops over products.
 
-    Tiles and stages leave room for few blocks there, so a factor of 32 rows, whose lanes hold a row each, gets all of
-    its registers: with fewer, blocked factorizations took up to 1.75 times as long on an H100. Smaller ones leave eight
-    blocks of 128 threads resident.
+    With fewer, a lane that holds a row or a column reads shared memory element by element and waits for each. On an
+    H200, blocked factorizations of float64 with blocks of 16 took up to 1.6 times as long with 64 in place of 128
+    registers where few blocks ran, and 0.8 to 1.15 of the time where many did (docs/experiments.md).
     """
-    if variant.n < LANES:
-        return REGISTERS_BESIDE_LOOPS
-    return REGISTERS_BESIDE_LOOPS + LANES * DTYPE_BYTES[variant.dtype] // 4
+    size = DTYPE_BYTES[variant.dtype]
+    alone = variant.n >= LANES or choose(variant).lanes == 1
+    holds_many = alone and variant.n * size // 4 >= LANES
+    return REGISTERS_BESIDE_LOOPS + (LANES * size // 4 if holds_many else 0)
 
 
 def registers_of_indexed(elements: int) -> int:
