@@ -4,7 +4,8 @@
 
 Each case runs twenty times: ten times on an idle GPU, and ten times while products run on another stream. Its digest is
 that of all its results, if these are equal. The file keeps one entry for each GPU, by the start of its UUID, so a run
-on another machine adds one; `equal` says whether all machines with this kind of GPU have the same digests. The cases:
+on another machine adds one. `equal` says whether all machines with as many multiprocessors, by which `matmul` chooses
+slices, have the same digests. The cases:
 
     gradients fp32, fp16   of a product of whole arrays (2048x2048x1024), in a module with Warp's option `deterministic`
     matmul, its gradients  64x4096x4096 in float16, whose last tiles have slices of K
@@ -173,7 +174,9 @@ def main() -> int:
     entry["digests"] |= {"matmul": digests(SlicedProduct().results), "solve": digests(Solution().results)}
     record = json.loads(path.read_text()) if path.exists() else {"machines": {}}
     record["machines"][wp.get_device(DEVICE).uuid[:12]] = entry
-    peers = [one["digests"] for one in record["machines"].values() if one["gpu"] == entry["gpu"]]
+    peers = [
+        one["digests"] for one in record["machines"].values() if one["multiprocessors"] == entry["multiprocessors"]
+    ]
     record["equal"] = all(len(runs) == 1 for runs in entry["digests"].values()) and all(
         peer.get(name, runs) == runs for peer in peers for name, runs in entry["digests"].items()
     )
