@@ -237,6 +237,15 @@ def test_jumps(kind: str) -> None:
     assert jump.wait is None, "no load is pending after it"
 
 
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_a_statement_after_a_loop_can_wait_for_a_load_before_it(is_loaded: bool) -> None:
+    loaded = "c = wp.tile_load(C, shape=(32, 32), offset=(i * 32, j * 32), storage='shared')"
+    body = loop("for k in range(0, A.shape[1], 16):", "k")
+    function = trace_kernel(loaded if is_loaded else START, body, STORE)
+    (store,) = operations_named(function, "tile_store")
+    assert (store.wait is not None) == is_loaded, "the loop may have no iterations"
+
+
 def test_a_return() -> None:
     function = trace_kernel(START, "if i > 7:\n    return", RANGE, STORE)
     (leave,) = operations_named(function, "return")

@@ -109,12 +109,44 @@ def test_the_block_waits_after_a_loop_whose_accumulators_are_added_to_c(in_fligh
     assert after.wait not in found.waits
 
 
-def test_inner_loops_are_followed_until_nothing_changes() -> None:
-    before, inside = t.load(A), t.load(B)
-    inner = t.loop(inside, work(B))
-    outer = t.loop(inner)
-    found = loads_of(before, outer, work())
-    assert found.asynchronous == {before.hook: True, inside.hook: True}
+def test_a_later_iteration_of_the_outer_loop_decides_about_loads_of_the_inner_one() -> None:
+    first, inside = t.load(A), t.load(B)
+    inner = t.loop(inside, t.product(A, B, C))
+    found = loads_of(t.product(A, B, C), t.loop(first, inner, work()), work())
+    assert found.asynchronous == {first.hook: True, inside.hook: False}
+
+
+@pytest.mark.parametrize("kind", ["break", "continue"])
+@pytest.mark.parametrize("jumps", [True, False])
+def test_statements_before_a_jump_may_be_the_last_ones_of_an_iteration(
+    kind: Literal["break", "continue"], jumps: bool
+) -> None:
+    before, inside, after = t.load(C), t.load(A), t.load(B)
+    jump = (work(A), t.branch(t.jump(kind))) if jumps else ()
+    loop = t.loop(inside, t.product(A, B, C), *jump, t.product(A, B, C))
+    found = loads_of(before, loop, after, work())
+    assert found.asynchronous == {before.hook: True, inside.hook: jumps, after.hook: jumps}
+
+
+def test_the_condition_of_a_while_loop_is_its_last_statement() -> None:
+    before, inside = t.load(C), t.load(A)
+    loop = t.loop(inside, t.product(A, B, C), kind="while")
+    assert loads_of(before, loop, work()).asynchronous[inside.hook]
+
+
+def test_adjoints_follow_the_statements_of_an_iteration_in_the_reverse_pass() -> None:
+    before, inside = t.load(C), t.load(A)
+    function = t.function(before, t.loop(inside, t.product(A, B, C)), work())
+    found = [plan_loads([function], replayed=replayed).asynchronous[inside.hook] for replayed in (False, True)]
+    assert found == [False, True]
+
+
+def test_the_block_waits_after_an_unrolled_loop_whose_accumulators_are_added_to_c() -> None:
+    before, inside = t.load(C), t.load(A)
+    inner = t.loop(inside, t.product(A, B, C))
+    outer = t.loop(inner, kind="unrolled")
+    found = loads_of(before, outer, work(), homes={outer.hook})
+    assert found.ends == {outer.hook}
 
 
 def test_an_unrolled_loop_is_a_sequence_of_statements() -> None:

@@ -231,9 +231,21 @@ def test_a_start_value_of_c_leaves_extra_memory() -> None:
     assert not any("wt_module::zero(" in line for line in lines), "C holds its start value"
 
 
+@pytest.mark.parametrize("is_home", [True, False])
+def test_the_last_products_read_extra_memory_before_other_code_does(is_home: bool) -> None:
+    inner = t.loop(*body())
+    nodes = t.operation("tile_ones", results=(C,)), inner if is_home else t.loop(inner)
+    decision = decide_loops(*nodes, target=ENOUGH)[-1]
+    assert (decision.accumulations[0].home == inner.hook) == is_home
+    macros = Macros()
+    emit_loops(macros, [decision])
+    (end,) = macros.definitions([(Hook.END, inner.hook)])
+    assert ("WP_TILE_SYNC(); wp::tile_shared_storage_t::alloc(-1024)" in end) != is_home
+
+
 def test_a_loop_beside_a_solver_has_no_extra_memory() -> None:
     nodes = t.operation("tile_ones", results=(C,)), t.loop(*body()), t.operation("tile_cholesky_inplace", C)
-    reason = "double buffers in extra memory make a loop beside a solver slower"
+    reason = "beside a solver, double buffers in extra memory are slower: leave it as it is"
     assert outcome(decide_loop(*nodes, target=ENOUGH)) == ("register_accumulators", reason)
     assert decide_loop(t.zeros(C), *nodes[1:], target=ENOUGH).planned.state == "pipelined", "C's memory is idle"
 

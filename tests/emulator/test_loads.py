@@ -98,6 +98,66 @@ def test_a_loop_that_stores_its_operands(kernels: Kernels) -> None:
     assert np.array_equal(outcome.arrays["D"], a)
 
 
+# the last statement of an iteration, or of a loop, reads elements of a tile that other threads load next
+JUMPS = f"""
+@wp.kernel(enable_backward=False)
+def continues({ARGUMENTS}):
+    c = wp.tile_load(C, shape=(32, 32), storage="shared")
+    for k in range(0, A.shape[1], 16):
+        a = wp.tile_load(A, shape=(32, 16), offset=(0, k), storage="shared")
+        b = wp.tile_load(B, shape=(16, 32), offset=(k, 0), storage="shared")
+        wp.tile_matmul(a, b, c)
+        if a[31, 15] + a[0, 0] < 100.0:
+            continue
+        wp.tile_matmul(a, b, c)
+    wp.tile_store(C, c)
+
+
+@wp.kernel(enable_backward=False)
+def breaks({ARGUMENTS}):
+    c = wp.tile_load(C, shape=(32, 32), storage="shared")
+    for k in range(0, A.shape[1], 16):
+        a = wp.tile_load(A, shape=(32, 16), offset=(0, k), storage="shared")
+        b = wp.tile_load(B, shape=(16, 32), offset=(k, 0), storage="shared")
+        wp.tile_matmul(a, b, c)
+        for _ in range(B.shape[1]):
+            again = wp.tile_load(B, shape=(16, 32), offset=(k, 0), storage="shared")
+            wp.tile_matmul(a, again, c)
+            if a[31, 15] + a[0, 0] < 100.0:
+                break
+            wp.tile_matmul(a, again, c)
+    wp.tile_store(C, c)
+
+
+@wp.kernel(enable_backward=False)
+def reads_in_a_condition({ARGUMENTS}):
+    c = wp.tile_load(C, shape=(32, 32), storage="shared")
+    for k in range(0, A.shape[1], 16):
+        a = wp.tile_load(A, shape=(32, 16), offset=(0, k), storage="shared")
+        b = wp.tile_load(B, shape=(16, 32), offset=(k, 0), storage="shared")
+        wp.tile_matmul(a, b, c)
+        turn = int(0)
+        while wp.float32(turn) + 0.0 * a[turn % 32, 0] < 1.0:
+            again = wp.tile_load(B, shape=(16, 32), offset=(k, 0), storage="shared")
+            wp.tile_matmul(a, again, c)
+            turn += 1
+    wp.tile_store(C, c)
+"""
+
+
+@pytest.fixture(scope="module")
+def jumping(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    return build(machine, tmp_path_factory.mktemp("jumping"), JUMPS, THREADS)
+
+
+@pytest.mark.parametrize(("name", "products"), [("continues", 1), ("breaks", 2), ("reads_in_a_condition", 2)])
+def test_loads_wait_for_statements_before_jumps_and_in_conditions(jumping: Kernels, name: str, products: int) -> None:
+    a, b, c = integers(1, 32, 64), integers(2, 64, 32), integers(3, 32, 32)
+    outcome = jumping.emulated.forward(getattr(jumping.module, name), (1, 1), [a, b, c])
+    assert outcome.error == ""
+    assert np.array_equal(outcome.arrays["C"], c + products * exact(a, b))
+
+
 @pytest.mark.parametrize(("name", "k"), [("odd_vectors", 24), ("odd_bytes", 9)])
 def test_tiles_that_threads_share_unevenly(kernels: Kernels, name: str, k: int) -> None:
     a, b = integers(1, 40, 4 * k), integers(2, 4 * k, 24)

@@ -23,7 +23,7 @@ from warp_tiles.solver.variant import (
     choose,
     reason_unsupported,
     register_limit,
-    registers_beside_loops,
+    registers_of_rows,
     solvers,
 )
 
@@ -369,7 +369,8 @@ def test_a_register_limit_follows_from_the_tiles_in_shared_memory(
         ("cholesky_solve", 16, 16, "float32", 64),
         ("cholesky", 15, 1, "float64", 64),
         ("cholesky", 16, 1, "float64", 128),
+        ("cholesky_adjoint", 16, 1, "float64", 64),
     ],
 )
-def test_registers_beside_loops(function: Function, n: int, columns: int, dtype: DType, registers: int) -> None:
-    assert registers_beside_loops(variant(function, n, columns, dtype, 128)) == registers
+def test_registers_of_rows(function: Function, n: int, columns: int, dtype: DType, registers: int) -> None:
+    assert registers_of_rows(variant(function, n, columns, dtype, 128)) == registers

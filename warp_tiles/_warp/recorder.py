@@ -166,7 +166,7 @@ class Recorder:
         """Ends the block that lies open: a loop or a branch."""
         block = self._blocks[-1]
         block.end_wait = self._mark_wait()
-        self._loads_in_flight = False
+        self._loads_in_flight = block.in_flight
         with self._hooked_reverse_loop() if block.kind == "range" else nullcontext():
             result = self._unrecorded(original, *args, **named)
         if block.kind == "branch":
@@ -309,8 +309,8 @@ class Recorder:
 
     def _begin_loop(self, kind: Literal["range", "while", "unrolled"]) -> None:
         block = RecordedBlock(kind, self.line, next(self._numbers), wait=self._mark_wait())
-        if kind != "unrolled":  # the block always waits before other loops
-            self._loads_in_flight = False
+        if kind != "unrolled":  # if its first load is not the first statement, the block waits before the loop
+            block.in_flight, self._loads_in_flight = self._loads_in_flight, False
         self._emit(Hook.BEGIN.name_of(block.hook), skip_replay=True)
         self._open(block)
 

@@ -73,7 +73,11 @@ class RecordedOperation:
 
 @dataclass
 class RecordedBlock:
-    """The body of a loop, of a branch or of the function."""
+    """The body of a loop, of a branch or of the function.
+
+    Attributes:
+        in_flight: True if loads before a loop may be in flight after it, because it may have no iterations.
+    """
 
     kind: Literal["range", "while", "unrolled", "branch", "function"]
     line: int
@@ -82,6 +86,7 @@ class RecordedBlock:
     nodes: list[RecordedOperation | RecordedBlock] = field(default_factory=list)
     wait: int | None = None
     end_wait: int | None = None
+    in_flight: bool = False
     steps: tuple[int, int, int] | None = None
     reverses: bool = False
 

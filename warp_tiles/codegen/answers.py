@@ -6,7 +6,7 @@ so that neither trace nor settings are needed beside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from warp_tiles.codegen.hooks import Hook
@@ -194,6 +194,11 @@ class Buffer:
         return aligned(self.tile.size_bytes)
 
 
+def extra_bytes(buffers: Iterable[Buffer]) -> int:
+    """Bytes of the buffers that lie in extra memory."""
+    return sum(buffer.size_bytes for buffer in buffers if buffer.c is None)
+
+
 @dataclass(frozen=True)
 class TileGradient:
     """The gradient of a loaded tile.
@@ -261,7 +266,7 @@ class LoopDecision:
         """Bytes of shared memory that the loop needs beyond the tiles of its function."""
         if self.ring is not None:
             return self.ring.loop.extra_bytes
-        return sum(buffer.size_bytes for buffer in self.buffers if buffer.c is None)
+        return extra_bytes(self.buffers)
 
 
 # ---- loads and stores

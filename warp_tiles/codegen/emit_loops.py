@@ -48,11 +48,11 @@ def emit_loads(macros: Macros, forward: Loads, replayed: Loads) -> None:
             macros.add(wait, number, _WAIT)
 
 
-def emit_loops(macros: Macros, decisions: Sequence[LoopDecision], waiting: Collection[int] = ()) -> None:
+def emit_loops(macros: Macros, decisions: Sequence[LoopDecision], ends: Collection[int] = ()) -> None:
     """Writes the loops of a module that keep accumulators in registers, and those that also load ahead.
 
     Args:
-        waiting: See ``Loads.ends``.
+        ends: See :class:`Loads`.
     """
     for decision in decisions:
         if decision.ring is not None:
@@ -87,7 +87,7 @@ def emit_loops(macros: Macros, decisions: Sequence[LoopDecision], waiting: Colle
         unless_zero = f"if ({name}[wt_i] != {answer.ctype}(0)) " if isinstance(factor, str) else ""
         scale = f"{_each(answer.count, f'{unless_zero}{name}[wt_i] *= {answer.ctype}({factor});')} "
         finish = f"{scale if factor != 1 else ''}{answer.symbol}_finish({name}, {_pointer(product.destination)});"
-        macros.add(Hook.END, product.home, f"{_WAIT if product.home in waiting else SYNC} {finish} {SYNC}")
+        macros.add(Hook.END, product.home, f"{_WAIT if product.home in ends else SYNC} {finish} {SYNC}")
         _emit_addition(macros, product.home, product)
 
 
@@ -129,7 +129,9 @@ def _emit_double_buffers(macros: Macros, decision: LoopDecision) -> None:
     macros.add(Hook.END, loop, f"{state}.more = false; {_WAIT} goto {multiply}; {done}:;")
     macros.add(Hook.END, loop, " ".join(ends))
     if decision.extra_bytes:
-        macros.add(Hook.END, loop, _released(decision.extra_bytes))
+        # the last products may still read it, and an addition to C does not follow with its barrier
+        barrier = f"{SYNC} " if any(product.home != loop for product in decision.accumulations) else ""
+        macros.add(Hook.END, loop, f"{barrier}{_released(decision.extra_bytes)}")
 
 
 def _emit_unrolled(macros: Macros, decision: LoopDecision) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from warp_tiles.codegen.answers import Loads
 from warp_tiles.codegen.operations import JUMPS, LOAD, Effect, Operation
-from warp_tiles.codegen.trace import FunctionTrace, Loop, Node
+from warp_tiles.codegen.trace import FunctionTrace, Loop, Node, operations
 
 
 def is_asynchronous(load: Operation) -> bool:
@@ -24,19 +24,24 @@ def is_asynchronous(load: Operation) -> bool:
 
 
 def plan_loads(
-    functions: Iterable[FunctionTrace], pipelined: Collection[int] = (), homes: Collection[int] = ()
+    functions: Iterable[FunctionTrace],
+    pipelined: Collection[int] = (),
+    homes: Collection[int] = (),
+    *,
+    replayed: bool = False,
 ) -> Loads:
     """Decides about the loads of a module's functions.
 
     Args:
         pipelined: Numbers of the hooks of loops that load ahead. Their loads are not decided here.
         homes: Those of loops after which accumulators are added to C.
+        replayed: True for the repetition in the reverse pass, where the adjoints of an iteration follow its statements.
     """
     asynchronous: dict[int, bool] = {}
     waits: set[int] = set()
     ends: set[int] = set()
     for function in functions:
-        found = _Planner(pipelined, homes)
+        found = _Planner(pipelined, homes, replayed)
         try:
             found.visit(function.nodes)
             found.wait(function.end_wait)
@@ -58,11 +63,12 @@ class _Planner:
 
     Attributes:
         in_flight: True if loads may be in flight.
-        ordered: True if no thread can still access a tile: all threads have passed a barrier since the last access.
+        ordered: True if no thread can still access a tile or store to an array, because all have passed a barrier.
     """
 
     pipelined: Collection[int]
     homes: Collection[int]
+    replayed: bool
     asynchronous: dict[int, bool] = field(default_factory=dict)
     waits: set[int] = field(default_factory=set)
     ends: set[int] = field(default_factory=set)
@@ -78,6 +84,7 @@ class _Planner:
                 self.ordered = False
             elif isinstance(node, Loop) and node.kind == "unrolled":  # a sequence of statements
                 self.visit(node.nodes)
+                self._end(node)
             elif isinstance(node, Loop):
                 self._loop(node)
             else:
@@ -109,6 +116,9 @@ class _Planner:
         first = next((n for n in loop.nodes if not isinstance(n, Operation) or _may_access_tiles(n)), None)
         if not (isinstance(first, Operation) and is_asynchronous(first) and first.hook is not None):
             self.wait(loop.wait)
+        # more statements may lie between two iterations: those before a jump, a condition, or adjoints
+        if self.replayed or loop.kind == "while" or any(one.name in JUMPS for one in operations(loop.nodes)):
+            self.ordered = False
         in_flight, ordered = self.in_flight, self.ordered  # also after the loop, if it has no iterations
         self.visit(loop.nodes)
         self.wait(loop.end_wait)
@@ -117,6 +127,10 @@ class _Planner:
             self.visit(loop.nodes)
             self.wait(loop.end_wait)
         self.in_flight, self.ordered = in_flight, self.ordered and ordered
+        self._end(loop)
+
+    def _end(self, loop: Loop) -> None:
+        """Waits if accumulators are added after a loop to a C whose load may be in flight."""
         if loop.hook in self.homes:
             if self.in_flight:
                 self.ends.add(loop.hook)

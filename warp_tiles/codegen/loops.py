@@ -27,6 +27,7 @@ from warp_tiles.codegen.answers import (
     LoopDecision,
     ReverseRing,
     Ring,
+    extra_bytes,
 )
 from warp_tiles.codegen.operations import INPLACE, INPLACE_OF, JUMPS, Effect, Operation, Tile
 from warp_tiles.codegen.pipelines import body_of, double_buffers, problem_of_unrolled
@@ -191,11 +192,11 @@ class _Decider:
             if problem := problem_of_unrolled(body, accumulations):
                 return (), (), [problem]
             return body.loads, (), ["Warp unrolls the loop, so that each iteration has tiles of its own"]
-        variant = self.target.variants[accumulations[0].operation.site]
-        buffers = double_buffers(self.context, body, accumulations, variant)
+        variants = [self.target.variants[product.operation.site] for product in accumulations]
+        buffers = double_buffers(self.context, body, accumulations, variants)
         if isinstance(buffers, str):
             return (), (), [buffers]
-        extra = sum(buffer.size_bytes for buffer in buffers if buffer.c is None)
+        extra = extra_bytes(buffers)
         reasons = [f"double buffers of {extra} bytes lie in extra shared memory"] if extra else []
         if in_c := sum(buffer.size_bytes for buffer in buffers) - extra:
             reasons.insert(0, f"double buffers of {in_c} bytes lie in C's memory, which is idle in the loop")

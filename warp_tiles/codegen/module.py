@@ -226,7 +226,7 @@ class GeneratedModule:
                 {loop.hook for loop in loops if loop.loads},
                 {one.home for loop in loops if not loop.ring for one in loop.accumulations},
             ),
-            replayed=plan_loads(moving, {loop.hook for loop in loops if loop.reverse is not None}),
+            replayed=plan_loads(moving, {loop.hook for loop in loops if loop.reverse is not None}, replayed=True),
             stores=tuple(found for found in stores if found.store not in stored),
             reversed_stores=tuple(reverse),
             skipped=self._skipped(decision) if self.settings.register_accumulators else (),

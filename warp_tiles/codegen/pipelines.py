@@ -129,15 +129,15 @@ def problem_of_unrolled(body: Body, products: Sequence[Accumulation]) -> str:
 
 
 def double_buffers(
-    context: Context, body: Body, products: Sequence[Accumulation], variant: GemmProblem
+    context: Context, body: Body, products: Sequence[Accumulation], variants: Sequence[GemmProblem]
 ) -> tuple[Buffer, ...] | str:
     """Places a second buffer for each loaded tile: in a C that holds zeros before its loop, else in extra memory.
 
     Args:
-        variant: A product of the loop.
+        variants: The forward products of the loop.
 
     Returns:
-        The buffers, or the reason why the loop loads nothing ahead: extra memory would leave too few resident blocks.
+        The buffers, or the reason why the loop has none in extra memory.
     """
     free: dict[str, tuple[int, Tile]] = {}  # by name of C: bytes in use, and C
     homes = {loop.hook: loop for loop, _ in loops(context.function.nodes)}
@@ -159,7 +159,7 @@ def double_buffers(
             places[tile.name] = c, used
             free[name] = used + aligned(tile.size_bytes), c
     memory, _ = memory_of(context, {}, 0)
-    if extra and (reason := reason_for_no_buffers(variant, memory, extra)):
+    if extra and (reason := reason_for_no_buffers(variants, memory, extra)):
         return reason
     return tuple(Buffer(tile, load, *places[tile.name]) for tile, load in loaded)
 

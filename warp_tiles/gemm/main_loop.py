@@ -564,27 +564,26 @@ def _too_few_blocks(
     return ""
 
 
-def reason_for_no_buffers(variant: GemmProblem, memory: LoopMemory, extra_bytes: int) -> str:
+def reason_for_no_buffers(variants: Sequence[GemmProblem], memory: LoopMemory, extra_bytes: int) -> str:
     """The reason why a loop has no double buffers in extra memory; empty if it may have them.
 
     Args:
-        variant: One of its products.
+        variants: Its forward products.
         extra_bytes: Bytes of the buffers.
     """
     if memory.beside_solvers:
-        return "double buffers in extra memory make a loop beside a solver slower"
-    if (accumulators := _accumulators(variant)) < _LEAST_BUFFERED_ACCUMULATORS:
+        return "beside a solver, double buffers in extra memory are slower: leave it as it is"
+    if (accumulators := min(map(_accumulators, variants))) < _LEAST_BUFFERED_ACCUMULATORS:
         return (
             f"with {_few(accumulators)} of a thread, double buffers in extra memory are slower; they gain from "
             f"{_LEAST_BUFFERED_ACCUMULATORS} on: use larger tiles or fewer threads"
         )
     before = memory.around_bytes + memory.tile_bytes
-    blocks, without = (
-        resident_blocks(variant.arch, variant.threads, shared_bytes=shared) for shared in (before + extra_bytes, before)
-    )
-    if blocks < without and blocks * variant.threads < LANES * _LEAST_BUFFERED_WARPS:
+    arch, threads = variants[0].arch, variants[0].threads
+    blocks, without = (resident_blocks(arch, threads, shared_bytes=shared) for shared in (before + extra_bytes, before))
+    if blocks < without and blocks * threads < LANES * _LEAST_BUFFERED_WARPS:
         return (
-            f"double buffers would leave {blocks} resident block{'s' * (blocks != 1)} of {variant.threads} threads in "
+            f"double buffers would leave {blocks} resident block{'s' * (blocks != 1)} of {threads} threads in "
             f"place of {without}: use a smaller K step or smaller tiles"
         )
     return ""

@@ -32,8 +32,8 @@ from warp_tiles.solver.variant import (
     SolverVariant,
     Variant,
     register_limit,
-    registers_beside_loops,
     registers_of_indexed,
+    registers_of_rows,
 )
 
 STAGES = "stages"  # in place of a provider, for products that loops compute
@@ -435,7 +435,7 @@ def _needs(plan: ModulePlan) -> Iterator[tuple[int, str]]:
             yield least_registers(instruction, plan.arch, in_double=in_double), f"{instruction} needs as many"
         elif isinstance(planned.variant, SolverVariant) and planned.provider == "mma" and plan.loops:
             row = f"{planned.variant.size} is slower with fewer beside a loop of products"
-            yield registers_beside_loops(planned.variant), row
+            yield registers_of_rows(planned.variant), row
     for loop in plan.loops:
         if loop.accumulators:
             yield loop_registers(loop.accumulators, loop.operands), f"the loop of {loop.file}:{loop.line} needs as many"

@@ -269,7 +269,7 @@ LEAST_REGISTERS = 40  # besides those of a factor
 LEAST_ADJOINT_REGISTERS = 56
 LEAST_REGISTERS_OF_FEW_THREADS = 56  # also with 8-byte elements
 REGISTERS_OF_ONE_LANE = 8  # more, if a lane has a row or a column alone; twice as many with few threads
-REGISTERS_BESIDE_LOOPS = 64  # besides those of 32 elements, if a lane holds 32 words or more
+REGISTERS_OF_ROWS = 64  # besides those of 32 elements, if a lane holds 32 words or more
 REGISTERS_BESIDE_INDEXED = 32  # of an indexed load or store
 
 
@@ -294,9 +294,9 @@ def _shared_elements(variant: SolverVariant) -> int:
 def register_limit(variant: SolverVariant) -> int:
     """Registers of a thread with which as many blocks are resident as shared memory has room for.
 
-    A solver waits for its own results most of the time, so another resident block gains more than registers do. A factor
-    of 32 rows is an exception: with 96 registers (float32) or 128 (float64) in place of 64 and 80, it takes 0.67 and 0.79
-    of the time in blocks that are alone, and 0.88 and 0.98 where 4,096 blocks of 128 threads run (H200).
+    A solver waits for its own results most of the time, so another resident block gains more than registers do. A
+    factor of 32 rows is an exception: with 96 registers (float32) or 128 (float64) in place of 64 and 80, it takes 0.67
+    and 0.79 of the time in blocks that are alone, and 0.88 and 0.98 where 4,096 blocks of 128 threads run (H200).
     """
     size = DTYPE_BYTES[variant.dtype]
     blocks = resident_blocks(variant.arch, variant.threads, shared_bytes=size * _shared_elements(variant))
@@ -309,21 +309,21 @@ def register_limit(variant: SolverVariant) -> int:
     elif size == 8 or few_threads:
         least = max(least, LEAST_REGISTERS_OF_FEW_THREADS)
     if variant.function == "cholesky" and variant.n == LANES:
-        least = max(least, registers_beside_loops(variant))
+        least = max(least, registers_of_rows(variant))
     return max(least, min(THREAD_REGISTERS, REGISTERS // threads // 8 * 8))
 
 
-def registers_beside_loops(variant: SolverVariant) -> int:
-    """Registers of a thread for a solver in a kernel that also loops over products.
+def registers_of_rows(variant: SolverVariant) -> int:
+    """Registers of a thread for a solver beside a loop of products, and for a factor of 32 rows.
 
     With fewer, a lane that holds a row or a column reads shared memory element by element and waits for each. On an
     H200, blocked factorizations of float64 with blocks of 16 took up to 1.6 times as long with 64 in place of 128
     registers where few blocks ran, and 0.8 to 1.15 of the time where many did (docs/experiments.md).
     """
     size = DTYPE_BYTES[variant.dtype]
-    alone = variant.n >= LANES or choose(variant).lanes == 1
+    alone = variant.n >= LANES or (not variant.is_adjoint and choose(variant).lanes == 1)
     holds_many = alone and variant.n * size // 4 >= LANES
-    return REGISTERS_BESIDE_LOOPS + (LANES * size // 4 if holds_many else 0)
+    return REGISTERS_OF_ROWS + (LANES * size // 4 if holds_many else 0)
 
 
 def registers_of_indexed(elements: int) -> int:
