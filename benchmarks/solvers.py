@@ -529,8 +529,8 @@ def main() -> int:
             rows[cell.label] = row = measure(cell, store, device)
             wrong = wrong or "wrong" in row
             print(line_of(row), file=sys.stderr, flush=True)
-        head = {**record, "batch": BATCH, "summary": summary(rows.values())}
-        write()
+            head = {**record, "batch": BATCH, "summary": summary(rows.values())}
+            write()  # a run that is cut keeps its rows
     torch, note = torch_solvers.find_torch()
     if torch is not None:
         beside = torch_solvers.fastest_cells(rows.values(), chosen)
