@@ -49,6 +49,7 @@ class Case:
         dtype: Of A and B. C and E are float64 or float32.
         precision: Of the product.
         options: Further arguments of the loads, after a comma.
+        alpha: The factor of the product, in its gradients.
     """
 
     m: int
@@ -66,6 +67,7 @@ class Case:
     dtype: str = "float16"
     precision: str = "default"
     options: str = ""
+    alpha: float = 1
 
     @property
     def total(self) -> str:
@@ -121,7 +123,7 @@ class Case:
         stored_a, stored_b, *_ = self.arrays(seed)
         a, b = (values.astype(np.float64) for values in (stored_a, stored_b))
         a, b = a.T if self.a_transposed else a, b.T if self.b_transposed else b
-        of_a, of_b = g @ b.T, a.T @ g
+        of_a, of_b = self.alpha * g @ b.T, a.T @ g * self.alpha
         return of_a.T if self.a_transposed else of_a, of_b.T if self.b_transposed else of_b
 
     @property
@@ -134,9 +136,9 @@ ADD_E = """e = wp.tile_load(E, shape=({m}, {n}), offset=(i * {m}, j * {n}))
 wp.tile_store(C, wp.tile_map(twice_plus, c, e), offset=(i * {m}, j * {n}))"""
 
 
-def scaled(alpha: int) -> str:
-    """A product with a factor."""
-    return PRODUCT.replace("c, ", f"c, alpha={float(alpha)!r}, ")
+def scaled(alpha: int | str) -> str:
+    """A product with a factor: a number or an expression."""
+    return PRODUCT.replace("c, ", f"c, alpha={alpha if isinstance(alpha, str) else float(alpha)}, ")
 
 
 FORMS = {
@@ -147,10 +149,10 @@ FORMS = {
     "unaligned rows": Case(64, 64, 32, 70, 71, 75),
     "start value": Case(64, 64, 32, 64, 64, 96, start=LOAD_E, expected=lambda product, e: product + e),
     "start value, alpha of -1": Case(
-        64, 64, 32, 64, 64, 96, start=LOAD_E, product=scaled(-1), expected=lambda product, e: e - product
+        64, 64, 32, 64, 64, 96, start=LOAD_E, product=scaled(-1), expected=lambda product, e: e - product, alpha=-1
     ),
     "start value, alpha of 2": Case(
-        64, 64, 32, 64, 64, 96, start=LOAD_E, product=scaled(2), expected=lambda product, e: e + 2 * product
+        64, 64, 32, 64, 64, 96, start=LOAD_E, product=scaled(2), expected=lambda product, e: e + 2 * product, alpha=2
     ),
     "two products, alpha of 1 and of -2": Case(
         64, 64, 32, 64, 64, 96,
@@ -171,9 +173,7 @@ FORMS = {
 
 
 # those of which a reverse pass is emulated
-LINEAR = {
-    name: case for name, case in FORMS.items() if name not in ("epilogue", "two products") and "alpha" not in name
-}
+LINEAR = {name: case for name, case in FORMS.items() if name != "epilogue" and not name.startswith("two products")}
 # tiles that two warpgroups share by rows and by columns, with each layout
 WIDE = {
     f"{m}x{n}, {'a' * a}{'b' * b}": Case(m, n, 16, m + 8, n - 4, 52, a, b)

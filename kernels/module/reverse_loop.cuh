@@ -66,14 +66,16 @@ template <class T, int M, int N, int STAGE_BYTES> struct ReverseLoop {
 
     unsigned gradient;  // address of the first part of G
     unsigned to, from;  // addresses of the stages of this iteration and of the one before
-    float unscale;      // what the gradients are multiplied by
+    float unscale;      // what the gradients are multiplied by, because G is scaled
+    double alpha;       // what they are multiplied by, too: the factor of the product
     int parts;          // of G that are not zero
     int pending;        // true if an iteration is loaded and not yet multiplied
     int more;           // true if another iteration may follow
 
-    // Copies G, in `memory` or elsewhere, to stage buffers in `memory`. The stages follow them.
-    template <class Sum> inline __device__ void begin(unsigned memory, const Sum* c_gradient)
+    // Copies G, in `memory` or elsewhere, to stage buffers in `memory`. The stages follow them. `factor` is that of the product.
+    template <class Sum> inline __device__ void begin(unsigned memory, const Sum* c_gradient, double factor)
     {
+        alpha = factor;
         gradient = (memory + STAGE_ALIGNMENT - 1) / STAGE_ALIGNMENT * STAGE_ALIGNMENT;
         to = gradient + PARTS * PART_BYTES;
         from = to + STAGE_BYTES;
@@ -154,6 +156,9 @@ template <class T, int M, int N, int STAGE_BYTES> struct ReverseLoop {
             constexpr int COUNT = sizeof(values) / sizeof(values.at[0]), SIZE = static_cast<int>(sizeof(T));
             const unsigned byte = column * SIZE;
             const unsigned at = buffer + Target::offset(row, byte / VECTOR_BYTES) + byte % VECTOR_BYTES;
+#pragma unroll
+            for (int e = 0; e < COUNT; ++e)
+                values.at[e] *= static_cast<typename Product::Sum>(alpha);
             if constexpr (SIZE == 2) {
                 static_assert(COUNT == 2, "accumulators of 16-bit operands are visited in pairs");
                 const unsigned both = wt::arch::pack_rounded<T>(values.at[0] * unscale, values.at[1] * unscale);

@@ -245,7 +245,7 @@ def test_the_last_products_read_extra_memory_before_other_code_does(is_home: boo
 
 def test_a_loop_beside_a_solver_has_no_extra_memory() -> None:
     nodes = t.operation("tile_ones", results=(C,)), t.loop(*body()), t.operation("tile_cholesky_inplace", C)
-    reason = "beside a solver, double buffers in extra memory are slower: leave it as it is"
+    reason = "beside a solver, double buffers in extra memory are slower: no change is needed"
     assert outcome(decide_loop(*nodes, target=ENOUGH)) == ("register_accumulators", reason)
     assert decide_loop(t.zeros(C), *nodes[1:], target=ENOUGH).planned.state == "pipelined", "C's memory is idle"
 

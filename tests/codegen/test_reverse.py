@@ -12,7 +12,7 @@ from tests.codegen.decisions import MOVES_OFF
 from tests.gemm.test_main_loop import variant_of
 from warp_tiles.codegen.answers import LoopDecision, ReverseRing
 from warp_tiles.codegen.emit_loops import emit_reverse
-from warp_tiles.codegen.hooks import Macros
+from warp_tiles.codegen.hooks import Hook, Macros
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.operations import Array, Effect, Operation, Tile
 from warp_tiles.codegen.stages import LoopTarget
@@ -64,6 +64,15 @@ def test_gradients_are_products_of_the_other_tile() -> None:
     assert (of_b.product.variant.size, of_b.product.gradient_is_a) == ("64x64x64", False)
     assert (ring.first, ring.product.matrices[2], ring.stage_bytes) == (C, C, 2 * K * (M + N))
     assert ring.answer.instructions == ("wgmma",)
+
+
+@pytest.mark.parametrize("alpha", [-2.0, "var_9"])
+def test_the_gradients_have_the_factor_of_the_product(alpha: float | str) -> None:
+    nodes = t.zeros(C), loop(load(A, "A"), load(B, "B"), t.product(A, B, C, alpha=alpha, reverses=True))
+    macros = Macros()
+    emit_reverse(macros, decided(*nodes))
+    (begin,) = macros.definitions([(Hook.REVERSE_BEGIN, nodes[1].hook)])
+    assert f"c.grad.ptr, {alpha});" in begin
 
 
 def test_memory_of_gradients_is_idle_too() -> None:
@@ -147,6 +156,12 @@ def rejection(*nodes: Node, **fields: Any) -> str:
 def test_c_of_the_caller_has_no_memory_of_its_own() -> None:
     found = rejection(loop(*body(t.parameter("c", M, N))), parameters=("c",))
     assert found == "C has no memory of its own: use a tile and no view"
+
+
+def test_a_difference_names_the_form_that_has_stages() -> None:
+    subtracted = t.fresh_product(A, B, C), t.operation("sub_inplace", D, C, hook=t.number())
+    found = rejection(t.zeros(D), loop(*body()[:2], *subtracted), tiles=(D, A, B, C))
+    assert found == "the product makes a new tile: use wp.tile_matmul(a, b, c, alpha=-1.0)"
 
 
 def test_an_adjoint_before_the_loop_reads_c() -> None:

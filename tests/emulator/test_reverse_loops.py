@@ -14,7 +14,7 @@ from tests.emulator import test_stages as stages
 from tests.emulator.generated import EmulatedKernels, build
 from tests.emulator.module import Machine
 from tests.nightly import some
-from tests.staged_cases import LINEAR, Case, Values, drawn, with_type
+from tests.staged_cases import LINEAR, LOAD_E, Case, Values, drawn, scaled, with_type
 
 TALL = Case(128, 64, 64, 128, 64, 192)
 
@@ -25,13 +25,15 @@ compile_cases = functools.partial(stages.compile_cases, backward=True)
 def backward(
     emulated: EmulatedKernels, kernel: object, case: Case, g: Values, seed: int = 1
 ) -> tuple[str, Values, Values]:
-    """The error of the launch of an adjoint, and the gradients of A and B."""
+    """The error of the launch of an adjoint, and the gradients of A and B. That of E is checked."""
     a, b, e, _ = case.arrays(seed)
     c = np.zeros((case.rows, case.columns), dtype=case.total)
     gradients = [np.ones_like(a), np.ones_like(b), np.zeros_like(e), g.copy()]
     outcome = emulated.backward(kernel, case.grid, [a, b, e, c], gradients)
     if outcome.error:
         return outcome.error, a, b
+    of_e = g if LOAD_E in case.start else np.zeros_like(g)
+    np.testing.assert_array_equal(outcome.arrays["adj_E"], of_e)  # that of C's start value
     return "", outcome.arrays["adj_A"], outcome.arrays["adj_B"]
 
 
@@ -51,14 +53,14 @@ def check(emulated: EmulatedKernels, kernels: dict[str, object], cases: dict[str
 # with the number of loops whose reverse pass has stages: 16 columns of tf32 are too few for a warp. Loops with one
 # iteration and with none do not depend on the type.
 TARGETS = {
-    "wgmma": ("float16", "default", 90, 128, "auto", "Warpgroup", 10),
-    "mma, sm_80": ("float16", "default", 80, 64, "auto", "Warp", 10),
-    "tf32": ("float32", "tf32", 90, 128, "auto", "Warpgroup", 7),
-    "fp64": ("float64", "default", 90, 128, "auto", "Warp", 7),
-    "fp32": ("float32", "default", 90, 128, "auto", "Fma", 8),
-    "mma": ("float16", "default", 90, 128, "mma", "Warp", 10),
-    "tf32, sm_80": ("float32", "tf32", 80, 64, "auto", "Warp", 7),
-    "wgmma, two warpgroups": ("float16", "default", 90, 256, "auto", "Warpgroup", 10),
+    "wgmma": ("float16", "default", 90, 128, "auto", "Warpgroup", 12),
+    "mma, sm_80": ("float16", "default", 80, 64, "auto", "Warp", 12),
+    "tf32": ("float32", "tf32", 90, 128, "auto", "Warpgroup", 9),
+    "fp64": ("float64", "default", 90, 128, "auto", "Warp", 9),
+    "fp32": ("float32", "default", 90, 128, "auto", "Fma", 10),
+    "mma": ("float16", "default", 90, 128, "mma", "Warp", 12),
+    "tf32, sm_80": ("float32", "tf32", 80, 64, "auto", "Warp", 9),
+    "wgmma, two warpgroups": ("float16", "default", 90, 256, "auto", "Warpgroup", 12),
 }
 
 
@@ -98,6 +100,30 @@ def test_a_float32_gradient_keeps_22_bits(machine: Machine, tmp_path: Path, main
         with np.errstate(over="ignore"):
             rounded = (expected.astype(np.float16).astype(np.float32) + 1).astype(np.float16)
         assert np.array_equal(values, rounded)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "factor", "alpha"),
+    [
+        ("float16", "0.1", 0.1),
+        ("float64", "wp.float64(0.1)", 0.1),
+        ("float32", "x", 0.75),  # a variable
+        ("float16", "1.0e-4", 1.0e-4),
+    ],
+)
+def test_gradients_of_products_with_a_factor(
+    machine: Machine, tmp_path: Path, dtype: str, factor: str, alpha: float
+) -> None:
+    start = "x = float(A.shape[0] + 2) / 88.0\n    " + LOAD_E
+    case = replace(Case(64, 64, 32, 64, 64, 96, start=start, product=scaled(factor), alpha=alpha), dtype=dtype)
+    emulated, kernels, source = compile_cases(machine, tmp_path / "m", {"": case}, 90, 128)
+    assert source.count("wt_module::ReverseLoop<") == 1
+    g = integers(case)
+    error, *found = backward(emulated, kernels[""], case, g)
+    assert error == ""
+    rounding = {"float16": 2.0**-10, "float32": 2.0**-20, "float64": 2.0**-48}[dtype]  # beside 1
+    for values, expected in zip(found, case.gradients(1, g)):
+        np.testing.assert_allclose(values.astype(float), expected + 1, rtol=rounding, atol=rounding)
 
 
 def test_infinities_stay_in_their_row_and_column(machine: Machine, tmp_path: Path) -> None:

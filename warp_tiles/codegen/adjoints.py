@@ -20,7 +20,7 @@ import functools
 from collections.abc import Collection, Sequence
 
 from warp_tiles.codegen.answers import Accumulation, ReverseRing, TileGradient
-from warp_tiles.codegen.operations import JUMPS, TRANSPOSE, UNKNOWN_MEMORY, Effect, Operation, Tile
+from warp_tiles.codegen.operations import JUMPS, SUB_INPLACE, TRANSPOSE, UNKNOWN_MEMORY, Effect, Operation, Tile
 from warp_tiles.codegen.pipelines import Body, body_of, memory_of
 from warp_tiles.codegen.stages import (
     LoopTarget,
@@ -208,16 +208,16 @@ def plan_reverse(
     views = tuple(operation for operation in operations(loop.nodes) if _is_view(operation))
     if answer.extra_bytes and not memory.at_end:
         first = None
-    return ReverseRing(answer, variant, product.operation, first, buffers, stage_bytes, gradients, views)
+    operation = product.operation
+    return ReverseRing(answer, variant, operation, product.alpha, first, buffers, stage_bytes, gradients, views)
 
 
 def _problem_of_product(context: Context, loop: Loop, body: Body, product: Accumulation) -> str:
     """Returns the reason why gradients cannot be computed from stages; empty if they can."""
     operation, c = product.operation, product.c
     if product.addition is not None:
-        return "the product makes a new tile: use wp.tile_matmul(a, b, c)"
-    if product.alpha != 1:
-        return "alpha is not 1: scale C behind the loop"
+        sign = ", alpha=-1.0" * (product.addition.name == SUB_INPLACE)
+        return f"the product makes a new tile: use wp.tile_matmul(a, b, c{sign})"
     if product.home != loop.hook:
         return "the accumulators stay in registers over an outer loop: merge the loops"
     if not c.owner:

@@ -222,12 +222,14 @@ class ReverseRing:
         forward: The loop's product.
         first: The tile in whose memory the copies of G begin; None if they begin in extra memory.
         buffers: The stage buffers by tile, in the order of the loads.
+        alpha: The factor of the product: a number, or the C++ variable that holds it.
         views: The statements that transpose A or B.
     """
 
     answer: ReverseLoop
     forward: GemmProblem
     product: Operation
+    alpha: float | str
     first: Tile | None
     buffers: Mapping[str, StageBuffer]
     stage_bytes: int

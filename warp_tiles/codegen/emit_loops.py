@@ -129,7 +129,7 @@ def _emit_double_buffers(macros: Macros, decision: LoopDecision) -> None:
     macros.add(Hook.END, loop, f"{state}.more = false; {_WAIT} goto {multiply}; {done}:;")
     macros.add(Hook.END, loop, " ".join(ends))
     if decision.extra_bytes:
-        # the last products may still read it, and an addition to C does not follow with its barrier
+        # the last products may still read it; without an addition to C here, no barrier follows
         barrier = f"{SYNC} " if any(product.home != loop for product in decision.accumulations) else ""
         macros.add(Hook.END, loop, f"{barrier}{_released(decision.extra_bytes)}")
 
@@ -394,7 +394,8 @@ def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
         begin(_reserved(memory, extra))
     dtype = DTYPES[forward.a.dtype].kernel_type
     kind = f"wt_module::ReverseLoop<{dtype}, {forward.m}, {forward.n}, {ring.stage_bytes}>"
-    begin(_begun(kind, name, f"{_first_address(ring.first, memory)}, {ring.product.matrices[2].name}.grad.ptr"))
+    of_c = f"{ring.product.matrices[2].name}.grad.ptr, {ring.alpha}"
+    begin(_begun(kind, name, f"{_first_address(ring.first, memory)}, {of_c}"))
     places = {gradient.tile.name: f"wt_places_{loop}_{gradient.tile.name}" for gradient in ring.gradients}
     last = max(buffer.load.own_hook for buffer in ring.buffers.values())
     for gradient in ring.gradients:

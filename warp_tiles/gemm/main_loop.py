@@ -307,6 +307,7 @@ def _plans(
 # ---- the chooser
 
 WARPGROUP = 4 * LANES  # threads
+_SMALLER = "use a smaller K step or smaller tiles"
 _USEFUL_STAGES = 4  # if other blocks multiply meanwhile; more hide no more latency then
 _OVERLAPPED_STAGES = 5  # with so many, one more to keep products in flight leaves enough for loads
 LEAST_WARPS = 8  # of a multiprocessor, so that others multiply while one waits for its block
@@ -551,17 +552,16 @@ def _too_few_blocks(
     """The reason why few resident blocks are slower than double buffers; empty if they are not."""
     warps = loop.blocks * threads // LANES
     if may_double_buffer and warps < LEAST_WARPS:
-        return (
-            f"stages would leave {warps} resident warps, and gain from {LEAST_WARPS} on: use a smaller K step or "
-            "smaller tiles"
-        )
+        return f"stages would leave {warps} resident warps, and gain from {LEAST_WARPS} on: {_SMALLER}"
     many_accumulators = may_double_buffer and product.accumulators >= _MANY_FMA_ACCUMULATORS
     if loop.blocks < without and (warps < least_warps or (many_accumulators and loop.blocks < _LEAST_FMA_BLOCKS)):
-        return (
-            f"stages would leave {loop.blocks} resident block{'s' * (loop.blocks > 1)} of {threads} threads in place "
-            f"of {without}: use a smaller K step or smaller tiles"
-        )
+        return _would_leave("stages", loop.blocks, without, threads)
     return ""
+
+
+def _would_leave(what: str, blocks: int, without: int, threads: int) -> str:
+    resident = f"{blocks} resident block{'s' * (blocks > 1)} of {threads} threads in place of {without}"
+    return f"{what} would leave {resident}: {_SMALLER}"
 
 
 def reason_for_no_buffers(variants: Sequence[GemmProblem], memory: LoopMemory, extra_bytes: int) -> str:
@@ -572,20 +572,19 @@ def reason_for_no_buffers(variants: Sequence[GemmProblem], memory: LoopMemory, e
         extra_bytes: Bytes of the buffers.
     """
     if memory.beside_solvers:
-        return "beside a solver, double buffers in extra memory are slower: leave it as it is"
+        return "beside a solver, double buffers in extra memory are slower: no change is needed"
     if (accumulators := min(map(_accumulators, variants))) < _LEAST_BUFFERED_ACCUMULATORS:
         return (
             f"with {_few(accumulators)} of a thread, double buffers in extra memory are slower; they gain from "
             f"{_LEAST_BUFFERED_ACCUMULATORS} on: use larger tiles or fewer threads"
         )
-    before = memory.around_bytes + memory.tile_bytes
-    arch, threads = variants[0].arch, variants[0].threads
-    blocks, without = (resident_blocks(arch, threads, shared_bytes=shared) for shared in (before + extra_bytes, before))
+    tiles = memory.around_bytes + memory.tile_bytes
+    total, arch, threads = tiles + extra_bytes, variants[0].arch, variants[0].threads
+    if total > (limit := shared_limit(arch, threads)):
+        return f"tiles and double buffers need {total} bytes of shared memory, and a block has {limit}: {_SMALLER}"
+    blocks, without = (resident_blocks(arch, threads, shared_bytes=shared) for shared in (total, tiles))
     if blocks < without and blocks * threads < LANES * _LEAST_BUFFERED_WARPS:
-        return (
-            f"double buffers would leave {blocks} resident block{'s' * (blocks != 1)} of {threads} threads in "
-            f"place of {without}: use a smaller K step or smaller tiles"
-        )
+        return _would_leave("double buffers", blocks, without, threads)
     return ""
 
 
