@@ -309,7 +309,7 @@ class Recorder:
 
     def _begin_loop(self, kind: Literal["range", "while", "unrolled"]) -> None:
         block = RecordedBlock(kind, self.line, next(self._numbers), wait=self._mark_wait())
-        if kind != "unrolled":  # if its first load is not the first statement, the block waits before the loop
+        if kind != "unrolled":  # a loop that does not begin with a load waits before it, and not inside
             block.in_flight, self._loads_in_flight = self._loads_in_flight, False
         self._emit(Hook.BEGIN.name_of(block.hook), skip_replay=True)
         self._open(block)

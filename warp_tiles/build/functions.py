@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from warp_tiles.build.records import Artifact, ModuleRecord
+from warp_tiles.codegen.answers import aligned
 from warp_tiles.codegen.module import DeviceFunction, Functions, GeneratedModule
 from warp_tiles.gemm.hardware import has_wgmma
 from warp_tiles.gemm.problem import Role
@@ -122,7 +123,7 @@ def reserved_bytes(plan: ModulePlan, generated: GeneratedModule) -> dict[str, tu
         adjoint = site.variants.get(Role.ADJOINT) if site.index in generated.called else None
         if isinstance(adjoint, SolverVariant) and adjoint in functions:
             forward, backward = reserved.get(site.function, (0, 0))
-            reserved[site.function] = forward, max(backward, -(-adjoint.scratch_bytes // 16) * 16)  # as Warp allocates
+            reserved[site.function] = forward, max(backward, aligned(adjoint.scratch_bytes))
     return reserved
 
 

@@ -208,8 +208,7 @@ def plan_reverse(
     views = tuple(operation for operation in operations(loop.nodes) if _is_view(operation))
     if answer.extra_bytes and not memory.at_end:
         first = None
-    operation = product.operation
-    return ReverseRing(answer, variant, operation, product.alpha, first, buffers, stage_bytes, gradients, views)
+    return ReverseRing(answer, variant, product.operation, product.alpha, first, buffers, stage_bytes, gradients, views)
 
 
 def _problem_of_product(context: Context, loop: Loop, body: Body, product: Accumulation) -> str:

@@ -61,8 +61,8 @@ class Accumulation:
         alpha: The factor of the product: a number, or the C++ variable that holds it. The accumulators are multiplied
             by it after the loop.
         addition: What adds C to another tile after the product; None if the product adds to C itself.
-        recomputes: True if lanes compute the addresses of their operands in each iteration of a loop without stages. A
-            solver needs the registers in which they would stay.
+        recomputes: True if lanes compute the addresses of their operands in each iteration of a loop without stages,
+            because a solver needs the registers in which they would stay.
     """
 
     operation: Operation
@@ -170,7 +170,7 @@ class Ring:
 
 
 def aligned(size_bytes: int) -> int:
-    """Bytes of a buffer with so many bytes of elements: a multiple of 16, as Warp allocates tiles."""
+    """Bytes of shared memory for so many bytes of elements: a multiple of 16, as Warp allocates tiles."""
     return -(-size_bytes // 16) * 16
 
 
@@ -220,9 +220,9 @@ class ReverseRing:
 
     Attributes:
         forward: The loop's product.
+        alpha: Its factor: a number, or the C++ variable that holds it.
         first: The tile in whose memory the copies of G begin; None if they begin in extra memory.
         buffers: The stage buffers by tile, in the order of the loads.
-        alpha: The factor of the product: a number, or the C++ variable that holds it.
         views: The statements that transpose A or B.
     """
 

@@ -394,8 +394,8 @@ def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
         begin(_reserved(memory, extra))
     dtype = DTYPES[forward.a.dtype].kernel_type
     kind = f"wt_module::ReverseLoop<{dtype}, {forward.m}, {forward.n}, {ring.stage_bytes}>"
-    of_c = f"{ring.product.matrices[2].name}.grad.ptr, {ring.alpha}"
-    begin(_begun(kind, name, f"{_first_address(ring.first, memory)}, {of_c}"))
+    gradient_of_c = f"{ring.product.matrices[2].name}.grad.ptr"
+    begin(_begun(kind, name, f"{_first_address(ring.first, memory)}, {gradient_of_c}, {ring.alpha}"))
     places = {gradient.tile.name: f"wt_places_{loop}_{gradient.tile.name}" for gradient in ring.gradients}
     last = max(buffer.load.own_hook for buffer in ring.buffers.values())
     for gradient in ring.gradients:

@@ -44,8 +44,8 @@ _ALPHA = (
     "or scale C after the loop"
 )
 _DOUBLE = DTYPES["float64"].warp_type
-# of a solver whose lanes have registers left beside addresses of operands: with 32 rows, blocked factorizations of
-# float64 took 0.76 to 0.98 of the time with recomputed addresses on an H200, and with 16 rows up to 1.06
+# beside a solver of so few rows, addresses of operands may stay in registers: with recomputed ones, blocked
+# factorizations of float64 took 0.76 to 0.98 of the time with 32 rows on an H200, and up to 1.06 with 16
 _FEW_SOLVER_ROWS = 16
 _SHORTEST_COPY = 4  # bytes of an async copy, as shortest_copy() in kernels/module/stage_buffers.cuh
 
@@ -197,10 +197,9 @@ class _Decider:
         if isinstance(buffers, str):
             return (), (), [buffers]
         extra = extra_bytes(buffers)
-        reasons = [f"double buffers of {extra} bytes lie in extra shared memory"] if extra else []
-        if in_c := sum(buffer.size_bytes for buffer in buffers) - extra:
-            reasons.insert(0, f"double buffers of {in_c} bytes lie in C's memory, which is idle in the loop")
-        return body.loads, buffers, reasons
+        in_c = sum(buffer.size_bytes for buffer in buffers) - extra
+        places = (in_c, "C's memory, which is idle in the loop"), (extra, "extra shared memory")
+        return body.loads, buffers, [f"double buffers of {size} bytes lie in {where}" for size, where in places if size]
 
     def _reverse(
         self, loop: Loop, accumulations: tuple[Accumulation, ...], products: int, reason: str

@@ -316,7 +316,7 @@ def register_limit(variant: SolverVariant) -> int:
 def registers_of_rows(variant: SolverVariant) -> int:
     """Registers of a thread for a solver beside a loop of products, and for a factor of 32 rows.
 
-    With fewer, a lane that holds a row or a column reads shared memory element by element and waits for each. On an
+    With fewer, a lane that holds a row or a column reads shared memory vector by vector and waits for each. On an
     H200, blocked factorizations of float64 with blocks of 16 took up to 1.6 times as long with 64 in place of 128
     registers where few blocks ran, and 0.8 to 1.15 of the time where many did (docs/experiments.md).
     """
