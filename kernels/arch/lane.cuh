@@ -11,14 +11,14 @@ namespace wt::arch {
 // Index of the thread in its block. Warp's blocks are one-dimensional.
 WT_DEVICE int thread_index() { return int(threadIdx.x); }
 
-// The same, read again in each call. The compiler computes what follows from it where it is used, and keeps nothing of it in
-// registers over a loop.
-// https://docs.nvidia.com/cuda/parallel-thread-execution/#special-registers-tid
-WT_DEVICE int read_thread_index()
+// The same. The compiler does not know it, so it computes what follows from the index where it is used, and keeps nothing of it
+// in registers over a loop.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-mov
+WT_DEVICE int opaque_thread_index()
 {
-    int index;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
-    return index;
+    int same;
+    asm volatile("mov.b32 %0, %1;" : "=r"(same) : "r"(thread_index()));
+    return same;
 }
 
 // Returns x of the lane whose index differs in the bits of mask. Every lane of the warp calls it.

@@ -47,23 +47,28 @@ WT_DEVICE void block_gemm(const void* alpha, void* a, void* b, const void* beta,
     G::Gemm::run(alpha, G::left(a, b), G::right(a, b), beta, arch::in_shared<typename G::P::C>(c));
 }
 
+WT_DEVICE int thread_index(bool recompute)
+{
+    return recompute ? arch::opaque_thread_index() : arch::thread_index();
+}
+
 // The same in two parts, for a loop that adds many products to one C: accumulators += A * B in the loop, and C += accumulators at
 // its end. `accumulators` points to the thread's BlockGemm<Variant>::Accumulators, which are zero before the loop. With
-// `recompute`, the lanes compute the addresses of their operands in each call. Otherwise the compiler keeps them in registers over
-// the loop, also where other code needs these.
+// `recompute`, the lanes compute their addresses in each call. Otherwise the compiler keeps them in registers over the loop, also
+// where other code needs these.
 template <class Variant>
 WT_DEVICE void block_gemm_add(void* accumulators, void* a, void* b, bool recompute)
 {
     using G = BlockGemm<Variant>;
-    const int thread = recompute ? arch::read_thread_index() : arch::thread_index();
-    G::Gemm::add(*static_cast<typename G::Accumulators*>(accumulators), G::left(a, b), G::right(a, b), thread);
+    G::Gemm::add(*static_cast<typename G::Accumulators*>(accumulators), G::left(a, b), G::right(a, b), thread_index(recompute));
 }
 
 template <class Variant>
-WT_DEVICE void block_gemm_finish(void* accumulators, void* c)
+WT_DEVICE void block_gemm_finish(void* accumulators, void* c, bool recompute)
 {
     using G = BlockGemm<Variant>;
-    G::Gemm::finish(*static_cast<typename G::Accumulators*>(accumulators), arch::in_shared<typename G::P::C>(c));
+    G::Gemm::finish(*static_cast<typename G::Accumulators*>(accumulators), arch::in_shared<typename G::P::C>(c),
+                    thread_index(recompute));
 }
 
 }  // namespace wt

@@ -99,14 +99,14 @@ struct FmaGemm {
     }
 
     // C += accumulators. Lanes that share a sum each hold a part of it.
-    static WT_DEVICE void finish(Accumulators& accumulators, C* c)
+    static WT_DEVICE void finish(Accumulators& accumulators, C* c, int thread)
     {
         if constexpr (Schedule::slices > 1) {
-            store_serially(accumulators[0], {T(1), T(1)}, c, LaneTile(0));
+            store_serially(accumulators[0], {T(1), T(1)}, c, LaneTile(0, thread));
         } else {
 #pragma unroll
             for (int iteration = 0; iteration < Schedule::iterations; ++iteration) {
-                const LaneTile warp_tile(iteration);
+                const LaneTile warp_tile(iteration, thread);
                 if (warp_tile.inside) {
                     reduce_lanes(accumulators[iteration]);
                     store(accumulators[iteration], {T(1), T(1)}, c, warp_tile);

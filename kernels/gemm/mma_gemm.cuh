@@ -92,14 +92,14 @@ struct MmaGemm {
     }
 
     // C += accumulators
-    static WT_DEVICE void finish(const Accumulators& accumulators, C* c)
+    static WT_DEVICE void finish(const Accumulators& accumulators, C* c, int thread)
     {
         if constexpr (Schedule::slices > 1) {
-            store_serially(accumulators[0], {Sum<P>(1), Sum<P>(1)}, c, LaneTile(0));
+            store_serially(accumulators[0], {Sum<P>(1), Sum<P>(1)}, c, LaneTile(0, thread));
         } else {
 #pragma unroll
             for (int iteration = 0; iteration < Schedule::iterations; ++iteration) {
-                const LaneTile warp_tile(iteration);
+                const LaneTile warp_tile(iteration, thread);
                 if (warp_tile.inside) {
                     typename Result::Values old[rows][Result::vectors];
                     if (Config::c_first)

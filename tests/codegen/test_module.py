@@ -80,7 +80,7 @@ def test_a_declaration_has_warps_pointer_types() -> None:
     accumulators = LoopAccumulators("f", "wp::float64", 4)
     assert loop_declarations(mixed, accumulators).splitlines() == [
         "void f_add(wp::float64*, wp::float16*, wp::bfloat16*, bool);",
-        "void f_finish(wp::float64*, wp::float64*);",
+        "void f_finish(wp::float64*, wp::float64*, bool);",
     ]
 
 

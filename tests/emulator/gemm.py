@@ -80,7 +80,7 @@ void loop(void*, void* a, void* b, void*, void* c)
 {{
     wt::BlockGemm<Variant>::Accumulators accumulators = {{}};
     for (int i = 0; i < {count}; ++i) wt::block_gemm_add<Variant>(accumulators, a, b, i % 2 == 0);
-    wt::block_gemm_finish<Variant>(accumulators, c);
+    wt::block_gemm_finish<Variant>(accumulators, c, {count} % 2 == 0);
 }}
 """
 

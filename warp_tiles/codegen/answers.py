@@ -61,7 +61,7 @@ class Accumulation:
         alpha: The factor of the product: a number, or the C++ variable that holds it. The accumulators are multiplied
             by it after the loop.
         addition: What adds C to another tile after the product; None if the product adds to C itself.
-        recomputes: True if lanes compute the addresses of their operands in each iteration of a loop without stages,
+        recomputes: True if lanes compute their addresses in each iteration of a loop without stages and after it,
             because a solver needs the registers in which they would stay.
     """
 

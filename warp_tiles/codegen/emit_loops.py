@@ -86,7 +86,8 @@ def emit_loops(macros: Macros, decisions: Sequence[LoopDecision], ends: Collecti
         factor = product.factor
         unless_zero = f"if ({name}[wt_i] != {answer.ctype}(0)) " if isinstance(factor, str) else ""
         scale = f"{_each(answer.count, f'{unless_zero}{name}[wt_i] *= {answer.ctype}({factor});')} "
-        finish = f"{scale if factor != 1 else ''}{answer.symbol}_finish({name}, {_pointer(product.destination)});"
+        operands = f"{name}, {_pointer(product.destination)}, {_recompute(product)}"
+        finish = f"{scale if factor != 1 else ''}{answer.symbol}_finish({operands});"
         macros.add(Hook.END, product.home, f"{_WAIT if product.home in ends else SYNC} {finish} {SYNC}")
         _emit_addition(macros, product.home, product)
 
@@ -165,10 +166,12 @@ def _accumulators(product: Accumulation) -> str:
 
 def _add(product: Accumulation, a: str = "", b: str = "") -> str:
     """Returns the call that adds a product to its accumulators. ``a`` and ``b`` replace the pointers of its tiles."""
-    operands = f"{a or _pointer(product.a)}, {b or _pointer(product.b)}"
-    return (
-        f"{product.accumulators.symbol}_add({_accumulators(product)}, {operands}, {str(product.recomputes).lower()});"
-    )
+    operands = f"{a or _pointer(product.a)}, {b or _pointer(product.b)}, {_recompute(product)}"
+    return f"{product.accumulators.symbol}_add({_accumulators(product)}, {operands});"
+
+
+def _recompute(product: Accumulation) -> str:
+    return str(product.recomputes).lower()
 
 
 def _operand(tile: Tile, names: Mapping[str, str], offsets: dict[str, str]) -> str:

@@ -44,8 +44,9 @@ _ALPHA = (
     "or scale C after the loop"
 )
 _DOUBLE = DTYPES["float64"].warp_type
-# beside a solver of so few rows, addresses of operands may stay in registers: with recomputed ones, blocked
-# factorizations of float64 took 0.76 to 0.98 of the time with 32 rows on an H200, and up to 1.06 with 16
+# beside a solver of so few rows, or of float32, the addresses of products may stay in registers: with recomputed ones,
+# blocked factorizations took 0.73 to 0.95 of the time with 32 rows of float64 on an H200, up to 1.07 with 16 rows of
+# float64, and up to 1.05 with float32
 _FEW_SOLVER_ROWS = 16
 _SHORTEST_COPY = 4  # bytes of an async copy, as shortest_copy() in kernels/module/stage_buffers.cuh
 

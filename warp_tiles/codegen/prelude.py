@@ -118,7 +118,7 @@ def loop_declarations(variant: GemmProblem, accumulators: LoopAccumulators) -> s
     """Returns the C++ declarations of the two functions that keep a variant's accumulators over a loop."""
     a, b, c = (DTYPES[operand.dtype].warp_type for operand in (variant.a, variant.b, variant.c))
     add = f"void {accumulators.symbol}_add({accumulators.ctype}*, {a}*, {b}*, bool);"
-    return f"{add}\nvoid {accumulators.symbol}_finish({accumulators.ctype}*, {c}*);"
+    return f"{add}\nvoid {accumulators.symbol}_finish({accumulators.ctype}*, {c}*, bool);"
 
 
 def waiting_function(variant: GemmProblem, symbol: str) -> str:

@@ -76,9 +76,10 @@ extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_add(
     wt::block_gemm_add<{unique}>(accumulators, a, b, recompute);
 }}
 
-extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_finish(void* accumulators, void* c)
+extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_finish(
+    void* accumulators, void* c, bool recompute)
 {{
-    wt::block_gemm_finish<{unique}>(accumulators, c);
+    wt::block_gemm_finish<{unique}>(accumulators, c, recompute);
 }}
 """
 

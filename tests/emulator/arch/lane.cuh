@@ -11,7 +11,7 @@ namespace wt::arch {
 
 // Index of the thread in its block. Warp's blocks are one-dimensional.
 WT_DEVICE int thread_index() { return emulator::thread_index(); }
-WT_DEVICE int read_thread_index() { return thread_index(); }
+WT_DEVICE int opaque_thread_index() { return thread_index(); }
 
 // Returns x of the lane whose index differs in the bits of mask. Every lane of the warp calls it.
 WT_DEVICE float shuffle_xor(float x, int mask)
