@@ -3,8 +3,9 @@
     python benchmarks/tune_matmul.py --store /tmp/records --only "float16 nn 16x" "tf32 nn"
     python benchmarks/tune_matmul.py --store /tmp/records --json warp_tiles/array_products/records/h200.json
 
-A bucket is a type, a layout, and sizes rounded to powers of two. The chooser's candidates are sorted by their estimated
-time, and the first ones are measured by the tuner's search (warp_tiles.tuning.search). torch's product runs before each
+A bucket is a type, a layout, and sizes rounded to powers of two. The chooser's candidates, which are loops and launches
+of the kernel with tensor copies, are sorted by their estimated time, and the first ones of both are measured by the
+tuner's search (warp_tiles.tuning.search). torch's product runs before each
 launch, as in benchmarks/matmul.py, so that each candidate finds its operands in the same parts of the L2 cache. Each
 bucket has a record in the store, and configurations that it holds are not measured again. --json writes the winner and
 the default of each bucket whose default lost, in the form that the package ships and "warp-tiles tune import" reads.
@@ -17,6 +18,7 @@ import hashlib
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -24,8 +26,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from warp_tiles.gemm.matmul import candidates, choose_matmul, cost_us
-from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
+from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem, kernel_launches, problem_of_kernel
 from warp_tiles.gemm.problem import DType
+from warp_tiles.gemm.tensor_kernel import TensorKernel
+from warp_tiles.settings import current
 from warp_tiles.tuning.key import TuningKey, environment_of
 from warp_tiles.tuning.measure import Candidate, Clock, EventClock
 from warp_tiles.tuning.record import DEFAULTS, Config, Record, encode_records
@@ -34,7 +38,8 @@ from warp_tiles.tuning.store import RecordStore
 
 MEASURED = 12  # candidates of a bucket
 DEFAULT = DEFAULTS["matmul"]  # the chooser's choice
-GROUPS = (4, 8, 16)  # of the fastest candidate
+LOOPS = 4  # of them, if the kernel with tensor copies can compute the product
+GROUPS = (4, 8, 16)  # of the fastest candidate, if it is a loop
 TYPES: tuple[tuple[DType, bool], ...] = (  # and whether they are rounded to tf32
     *(("float16", False), ("float32", True), ("float32", False), ("float64", False)),
 )
@@ -61,7 +66,11 @@ def considered(problem: MatmulProblem, arch: int, multiprocessors: int, most: in
     found = sorted(
         candidates(problem, arch, multiprocessors), key=lambda config: cost_us(problem, config, arch, multiprocessors)
     )
-    choice = choose_matmul(problem, arch, multiprocessors).config
+    if not problem_of_kernel(problem, arch, None):
+        launches = kernel_launches(problem, multiprocessors)
+        kernels = [MatmulConfig.of_kernel(kernel, slices, problem.m) for _, kernel, slices in launches]
+        found = [*found[:LOOPS], *kernels]
+    choice = choose_matmul(problem, arch, multiprocessors).launched
     return [choice, *(config for config in found if config != choice)][:most]
 
 
@@ -101,7 +110,7 @@ class Bench:
         a, b, c = self.arrays
         self._call = checked(a, b, c, precision=precision).call
         self.device = self.arrays[0].device
-        self._choice = choose_matmul(problem, self.device.arch, self.device.sm_count).config
+        self._choice = choose_matmul(problem, self.device.arch, self.device.sm_count).launched
 
     def _config(self, config: Config) -> MatmulConfig:
         return self._choice if config == DEFAULT else MatmulConfig(**config)
@@ -109,13 +118,23 @@ class Bench:
     def prefetch(self, configs: Sequence[Config]) -> None:
         """Compile the kernels side by side. The first runs wait for them."""
         import warp_tiles
+        from warp_tiles._warp import installed
         from warp_tiles.array_products.kernels import tile_kernel
         from warp_tiles.array_products.prepared import answered, kernel_of
+        from warp_tiles.build.kernels import cubin_of
 
+        kernels = set()
         for config in map(self._config, configs):
             call, _, answer = answered(self._call, self.device, config)
-            kernel = tile_kernel(kernel_of(call, answer))
-            warp_tiles.prefetch(kernel.module, device=self.device, block_dim=config.threads)
+            if isinstance(answer.kernel, TensorKernel):
+                kernels.add(answer.kernel)
+            else:
+                kernel = tile_kernel(kernel_of(call, answer))
+                warp_tiles.prefetch(kernel.module, device=self.device, block_dim=config.threads)
+        hooks = installed()
+        assert hooks is not None  # main() enables warp_tiles
+        with ThreadPoolExecutor(max(1, len(kernels))) as pool:
+            list(pool.map(lambda kernel: cubin_of(hooks.engine, kernel, current()), kernels))
 
     def build(self, config: Config) -> Product:
         """A configuration's product; its kernel is compiled."""
@@ -140,6 +159,8 @@ def tuned(bench: Any, store: RecordStore, key: TuningKey, configs: Sequence[Matm
     record = _measured(bench, store, key, [config.to_json() for config in others], clock)
     winner = record.winner()
     first = choice if winner is None or winner is record.default else MatmulConfig(**winner.config)
+    if first.tensor_copies:
+        return record
     grouped = dict.fromkeys((first, *(replace(first, group=one) for one in GROUPS)))
     return _measured(bench, store, key, [config.to_json() for config in grouped if config != choice], clock)
 

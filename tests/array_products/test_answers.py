@@ -116,7 +116,7 @@ def test_a_kernel_is_built_as_the_answer_says(arch: int, dtype: Any, options: di
     )
     device: Any = SimpleNamespace(is_cuda=True, arch=arch, sm_count=132, name="GPU")
     call, _, answer = answered(call, device)
-    answer = answer_of(answer.problem, answer.config, arch, 132, gpu="GPU", is_loop=True)
+    answer = answer_of(answer.problem, answer.config, arch, 132, gpu="GPU")
     kernel = tile_kernel(kernel_of(call, answer))
     (loop,) = warp_tiles.plan(kernel.module, arch=arch, block_dim=answer.config.threads).loops
     if isinstance(answer.loop, str):

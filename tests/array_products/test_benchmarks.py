@@ -33,7 +33,8 @@ def test_each_bucket_is_tuned_once() -> None:
 def test_the_choice_is_measured_first(size: int) -> None:
     problem = MatmulProblem(size, size, size, a="float16", b="float16", out="float16")
     configs = tune_matmul.considered(problem, 90, 132)
-    assert configs[0] == choose_matmul(problem, 90, 132).config
+    assert configs[0] == choose_matmul(problem, 90, 132).launched
+    assert {config.tensor_copies for config in configs} == {True, False}
     assert len(set(configs)) == len(configs) <= tune_matmul.MEASURED
 
 

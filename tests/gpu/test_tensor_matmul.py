@@ -18,8 +18,7 @@ from warp_tiles.array_products.prepared import answered, prepare, prepared
 from warp_tiles.array_products.tensor_matmul import TensorMatmul
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.hardware import has_wgmma
-from warp_tiles.gemm.matmul import kernel_with
-from warp_tiles.gemm.matmul_question import MatmulConfig
+from warp_tiles.gemm.matmul_question import MatmulConfig, kernel_with
 from warp_tiles.gemm.tensor_kernel import MOST_SUMS, STEP_US, launches_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu", "enabled")]

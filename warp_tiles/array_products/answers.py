@@ -33,7 +33,7 @@ def answer(problem: MatmulProblem, device: Any, config: MatmulConfig | None = No
     """How a product is computed on a device.
 
     Args:
-        config: A configuration of the loop that a search forces; None chooses one.
+        config: A configuration that a search forces; None chooses one.
     """
     if not device.is_cuda and not is_planning():
         return MatmulAnswer(problem, config or CPU_TILE, "search" if config else "heuristic")
@@ -45,7 +45,7 @@ def answer(problem: MatmulProblem, device: Any, config: MatmulConfig | None = No
         arch, multiprocessors, gpu = *PLANNED_GPU, current().target_gpu or PLANNED_NAME
     pipeline = _pipeline()
     if config is not None:
-        return answer_of(problem, config, arch, multiprocessors, gpu=gpu, pipeline=pipeline, is_loop=True)
+        return answer_of(problem, config, arch, multiprocessors, gpu=gpu, pipeline=pipeline)
     records = {} if is_deterministic() else records_for(arch, multiprocessors, gpu)
     return choose_matmul(problem, arch, multiprocessors, records, gpu=gpu, pipeline=pipeline)
 

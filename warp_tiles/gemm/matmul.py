@@ -29,20 +29,12 @@ from warp_tiles.gemm.matmul_question import (
     MatmulProblem,
     Operand,
     ShapeBucket,
+    kernel_launches,
+    problem_of_kernel,
 )
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, dense_operand
-from warp_tiles.gemm.tensor_kernel import (
-    GROUP_ROWS,
-    MOST_SUMS,
-    NO_WORK,
-    REGISTERS,
-    STEP_US,
-    Slices,
-    TensorKernel,
-    launch_us,
-    launches_of,
-)
+from warp_tiles.gemm.tensor_kernel import GROUP_ROWS, NO_WORK, REGISTERS, Slices, TensorKernel
 
 # ---- constants of architectures and types
 
@@ -53,7 +45,6 @@ _SLICES = 64  # at most
 _SLICE_STEPS = 4  # at least, of the loop of one slice
 _FEW_BLOCKS = 2  # of one multiprocessor
 _LEAST_SIDE = 32  # of a tile in a larger matrix
-_KERNEL_SIDE = 64  # rows and columns of C, at least, for the kernel with tensor copies
 _SHORT_STEPS, _SHORT_STAGES = 8, 3  # of loops whose blocks start and end often
 _SHORT_TILE = (64, 64, 16)  # of float32 for few steps
 _LONG_STEP_BYTES = 128  # of K; loops with shorter steps keep products in flight, which takes a stage
@@ -159,13 +150,17 @@ def choose_matmul(
         pipeline: What a setting fixes of the loop's pipeline, or the reason why loops have no stages; None if the
             launch may fix it.
     """
-    measured = _measured(problem, arch, records or {})
-    config = measured or min(
-        candidates(problem, arch, multiprocessors), key=lambda one: _order(problem, one, arch, multiprocessors)
-    )
-    config = _with_copies(problem, config, arch, multiprocessors)
+    measured = _measured(problem, arch, records or {}, pipeline)
+    config = measured or _best_loop(problem, arch, multiprocessors)
+    if not config.tensor_copies:
+        config = _with_copies(problem, config, arch, multiprocessors)
     decided_by: DecidedBy = "record" if measured else "heuristic"
     return answer_of(problem, config, arch, multiprocessors, gpu=gpu, pipeline=pipeline, decided_by=decided_by)
+
+
+def _best_loop(problem: MatmulProblem, arch: int, multiprocessors: int) -> MatmulConfig:
+    """The configuration of the loop with the least estimated time."""
+    return min(candidates(problem, arch, multiprocessors), key=lambda one: _order(problem, one, arch, multiprocessors))
 
 
 def answer_of(
@@ -177,19 +172,20 @@ def answer_of(
     gpu: str = "",
     pipeline: PipelineOverrides | str | None = None,
     decided_by: DecidedBy = "search",
-    is_loop: bool = False,
 ) -> MatmulAnswer:
     """The answer with a given configuration. See :func:`choose_matmul`.
 
     Args:
-        is_loop: True if a search measures the loop, and not the kernel with tensor copies.
+        decided_by: ``heuristic`` if the configuration is that of the best loop, and estimates choose between this loop
+            and the kernel with tensor copies.
     """
+    found = kernel_of(problem, config, arch, multiprocessors, pipeline, decided_by)
+    kernel, slices = (found, NO_WORK) if isinstance(found, str) else found
+    if config.tensor_copies:
+        config = _best_loop(problem, arch, multiprocessors)
     blocks = _max_blocks(problem, config, arch, multiprocessors)
     fixed = _pipeline(problem, config, arch, multiprocessors) if pipeline is None else AUTO
     loop = pipeline if isinstance(pipeline, str) else loop_of(problem, config, arch, pipeline or fixed)
-    asked = "a search measures its loop"
-    found = asked if is_loop else kernel_of(problem, config, arch, multiprocessors, pipeline)
-    kernel, slices = (found, NO_WORK) if isinstance(found, str) else found
     if isinstance(kernel, TensorKernel):
         resources = kernel.shared_bytes, REGISTERS, 1
     elif isinstance(loop, LoopAnswer):
@@ -207,46 +203,33 @@ def kernel_of(
     arch: int,
     multiprocessors: int,
     pipeline: PipelineOverrides | str | None = None,
+    decided_by: DecidedBy = "heuristic",
 ) -> tuple[TensorKernel, Slices] | str:
     """The kernel with tensor copies that computes a product, and its slices, or the reason why a loop does.
 
-    The one with the shorter estimated time is taken. A loop may have more slices of K, which pays if tiles are few and
-    K is long.
+    A record or a search decides. Without one, the shorter estimated time does. A loop may have more slices of K, which
+    pays if tiles are few and K is long.
     """
-    p = problem
-    if pipeline is not None:
-        return pipeline if isinstance(pipeline, str) else "the setting main_loop asks for a loop"
-    if not has_wgmma(arch):
-        return "the GPU has no wgmma"
-    if p.kind not in ("float16", "tf32") or p.b != p.a:
-        return f"it multiplies float16, bfloat16 and tf32, and not {p.kind}"
-    if p.tf32 and p.layout != "nt":
-        return "operands of tf32 have to be contiguous along K"
-    if p.k == 0:
-        return "there is nothing to multiply"
-    if p.summed or p.split_operand:
-        return "it adds neither the products of a batch nor operands in two parts"
-    if min(p.a_alignment, p.b_alignment, p.c_alignment) < ALIGNED:
-        return "the rows of its arrays have to begin at multiples of 16 bytes"
-    if min(p.m, p.n) < _KERNEL_SIDE:
-        return f"it has no tiles for fewer than {_KERNEL_SIDE} rows or columns"
-
-    launches = (
-        (launch_us(kernel, slices, p.m, p.n, p.k, multiprocessors), kernel, slices)
-        for tile in STEP_US
-        if not p.has_function or math.prod(tile) <= MOST_SUMS
-        for kernel, slices in launches_of(kernel_with(p, tile), p.m, p.n, p.k, p.batch, multiprocessors)
-    )
-    time_us, kernel, slices = min(launches, key=lambda launch: launch[0])
-    if cost_us(p, config, arch, multiprocessors) < time_us:
+    if reason := problem_of_kernel(problem, arch, pipeline):
+        return reason
+    launches = kernel_launches(problem, multiprocessors)
+    if config.tensor_copies:
+        _, kernel, slices = min(launches, key=lambda launch: (_distance(config, *launch[1:]), launch[0]))
+        return kernel, slices
+    if decided_by == "search":
+        return "a search measures the loop"
+    if decided_by == "record":
+        return "the loop was faster when both were measured"
+    time_us, kernel, slices = launches[0]
+    if cost_us(problem, config, arch, multiprocessors) < time_us:
         return "its estimated time is longer than the loop's"
     return kernel, slices
 
 
-def kernel_with(problem: MatmulProblem, tile: tuple[int, int]) -> TensorKernel:
-    """The kernel of a product with a tile."""
-    p = problem
-    return TensorKernel(p.a, p.out, *tile, p.a_transposed, not p.b_transposed, p.has_beta, p.bias, p.has_function)
+def _distance(config: MatmulConfig, kernel: TensorKernel, slices: Slices) -> tuple[int, int]:
+    """How much a launch differs from a measured one, whose tile a product with a function may not have."""
+    tile = abs(kernel.tile_m - config.tile_m) + abs(kernel.tile_n - config.tile_n)
+    return tile, abs(slices.count - config.split_k)
 
 
 def loop_of(
@@ -278,10 +261,19 @@ def loop_of(
     return found if limit is None else replace(question, registers=limit).answer(overrides)
 
 
-def _measured(problem: MatmulProblem, arch: int, records: Mapping[ShapeBucket, MatmulConfig]) -> MatmulConfig | None:
+def _measured(
+    problem: MatmulProblem,
+    arch: int,
+    records: Mapping[ShapeBucket, MatmulConfig],
+    pipeline: PipelineOverrides | str | None,
+) -> MatmulConfig | None:
     """The measured configuration of the problem's bucket, if there is one and it fits."""
     measured = records.get(problem.bucket)
-    if measured is None or problem.summed or _spills(problem, measured):
+    if measured is None or problem.summed:
+        return None
+    if measured.tensor_copies:
+        return None if problem_of_kernel(problem, arch, pipeline) else measured
+    if _spills(problem, measured):
         return None
     if problem.split_operand:
         measured = replace(measured, tile_k=measured.tile_k // 2)

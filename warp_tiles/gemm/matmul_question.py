@@ -10,9 +10,20 @@ from warp_tiles.gemm.hardware import has_wgmma
 from warp_tiles.gemm.main_loop import LoopAnswer
 from warp_tiles.gemm.pipeline import AUTO, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, accumulator_of
-from warp_tiles.gemm.tensor_kernel import NO_WORK, THREADS, WARPS, Slices, TensorKernel
+from warp_tiles.gemm.tensor_kernel import (
+    MOST_SUMS,
+    NO_WORK,
+    STEP_US,
+    THREADS,
+    WARPS,
+    Slices,
+    TensorKernel,
+    launch_us,
+    launches_of,
+)
 
 ALIGNED = 16  # bytes of the widest async copy
+_KERNEL_SIDE = 64  # rows and columns of C, at least, for the kernel with tensor copies
 STRIDED = 0  # the alignment of an operand whose lines have gaps between their elements
 
 Operand = Literal["a", "b"]
@@ -123,6 +134,8 @@ class MatmulConfig:
         group: Blocks with consecutive numbers compute ``group`` rows of tiles column by column, so that the L2 cache
             serves their loads.
         copies_a, copies_b: True if the operand is first copied to lines that are aligned.
+        tensor_copies: True for the kernel with tensor copies, and not the loop of a Warp kernel. The kernel decides
+            about ``tile_k``, ``threads`` and ``group``; only its last tiles have slices.
     """
 
     tile_m: int
@@ -133,6 +146,7 @@ class MatmulConfig:
     group: int = 8
     copies_a: bool = False
     copies_b: bool = False
+    tensor_copies: bool = False
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -142,6 +156,12 @@ class MatmulConfig:
     def to_json(self) -> dict[str, int]:
         """The fields by name."""
         return asdict(self)
+
+    @classmethod
+    def of_kernel(cls, kernel: TensorKernel, slices: Slices, m: int) -> MatmulConfig:
+        """That of a launch of the kernel with tensor copies, for C of m rows."""
+        tile = kernel.tile_m, kernel.tile_n, kernel.tile_k
+        return cls(*tile, THREADS, slices.count, kernel.group(m), tensor_copies=True)
 
 
 CPU_TILE = MatmulConfig(32, 32, 32, 1)
@@ -157,6 +177,7 @@ class MatmulAnswer:
         decided_by: ``record`` if the configuration was measured, ``search`` if a search forces it, ``setting`` if a
             setting fixes the pipeline, else ``heuristic``.
         max_blocks: Blocks to launch at most, each of which computes several tiles; 0 for a block for each tile.
+        config: That of the loop, also if the kernel computes the product: some devices refuse its tensor maps.
         kernel: The kernel with tensor copies that computes it, or the reason why the loop of a Warp kernel does.
         slices: The work of the kernel's launch; none for a loop.
         main_loop: What the launch fixes of its loop's pipeline.
@@ -192,24 +213,26 @@ class MatmulAnswer:
         other = f"it has the least estimated time; the records that {self.gpu} uses have none for about this size"
         text = found.get(self.decided_by, other)
         if isinstance(self.kernel, TensorKernel):
-            return (
-                f"{text}; a kernel with tensor copies computes it, because its estimated time is less than the loop's"
-            )
+            why = ", because its estimated time is less than the loop's" if self.decided_by == "heuristic" else ""
+            return f"{text}; a kernel with tensor copies computes it{why}"
         text += f"; no kernel with tensor copies: {self.kernel}" if self.kernel else ""
         return f"{text}; no stages: {self.loop}" if isinstance(self.loop, str) and self.loop else text
+
+    @property
+    def launched(self) -> MatmulConfig:
+        """The configuration of the loop or kernel that computes the product."""
+        if isinstance(self.kernel, TensorKernel):
+            return MatmulConfig.of_kernel(self.kernel, self.slices, self.problem.m)
+        return self.config
 
     def to_json(self) -> dict[str, Any]:
         """The answer as JSON values."""
         loop = self.loop if isinstance(self.loop, LoopAnswer) else None
         kernel = self.kernel if isinstance(self.kernel, TensorKernel) else None
         warps = [loop.products[0].warps_m, loop.products[0].warps_n] if loop else []
-        config = self.config
-        if kernel:
-            tile = kernel.tile_m, kernel.tile_n, kernel.tile_k
-            config = MatmulConfig(*tile, THREADS, self.slices.count, kernel.group(self.problem.m))
         return {
             "product": self.problem.describe(),
-            "config": config.to_json(),
+            "config": self.launched.to_json(),
             "kernel": kernel.name if kernel else "",
             "instruction": "wgmma" if kernel else loop.loop.instruction if loop else "",
             "warps": list(WARPS) if kernel else warps,
@@ -220,3 +243,48 @@ class MatmulAnswer:
             "gpu": self.gpu,
             "reason": self.reason,
         }
+
+
+# ---- the kernel with tensor copies
+
+
+def problem_of_kernel(problem: MatmulProblem, arch: int, pipeline: PipelineOverrides | str | None) -> str:
+    """The reason why the kernel with tensor copies cannot compute a product; empty if it can."""
+    p = problem
+    if pipeline is not None:
+        return pipeline if isinstance(pipeline, str) else "the setting main_loop asks for a loop"
+    if not has_wgmma(arch):
+        return "the GPU has no wgmma"
+    if p.kind not in ("float16", "tf32") or p.b != p.a:
+        return f"it multiplies float16, bfloat16 and tf32, and not {p.kind}"
+    if p.tf32 and p.layout != "nt":
+        return "operands of tf32 have to be contiguous along K"
+    if p.k == 0:
+        return "there is nothing to multiply"
+    if p.summed or p.split_operand:
+        return "it adds neither the products of a batch nor operands in two parts"
+    if min(p.a_alignment, p.b_alignment, p.c_alignment) < ALIGNED:
+        return "the rows of its arrays have to begin at multiples of 16 bytes"
+    if min(p.m, p.n) < _KERNEL_SIDE:
+        return f"it has no tiles for fewer than {_KERNEL_SIDE} rows or columns"
+    return ""
+
+
+def kernel_launches(problem: MatmulProblem, multiprocessors: int) -> list[tuple[float, TensorKernel, Slices]]:
+    """The launches of the kernel with tensor copies for a product that it can compute, and their estimated times in
+    microseconds. The shortest comes first.
+    """
+    p = problem
+    launches = [
+        (launch_us(kernel, slices, p.m, p.n, p.k, multiprocessors), kernel, slices)
+        for tile in STEP_US
+        if not p.has_function or math.prod(tile) <= MOST_SUMS
+        for kernel, slices in launches_of(kernel_with(p, tile), p.m, p.n, p.k, p.batch, multiprocessors)
+    ]
+    return sorted(launches, key=lambda launch: launch[0])
+
+
+def kernel_with(problem: MatmulProblem, tile: tuple[int, int]) -> TensorKernel:
+    """The kernel of a product with a tile."""
+    p = problem
+    return TensorKernel(p.a, p.out, *tile, p.a_transposed, not p.b_transposed, p.has_beta, p.bias, p.has_function)
