@@ -16,7 +16,8 @@ from warp_tiles.compile.sources import kernels_folder
 from warp_tiles.errors import LockedError
 from warp_tiles.gemm.hardware import multiprocessor
 from warp_tiles.gemm.matmul import answer_of, choose_matmul, kernel_of
-from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
+from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem, kernel_launches
+from warp_tiles.gemm.pipeline import AUTO
 from warp_tiles.gemm.tensor_kernel import HEADER, STEP_US, THREADS, Slices, TensorKernel, launch_us, launches_of
 
 HALF = MatmulProblem(4096, 4096, 4096, 1, "float16", "float16", "float16")
@@ -90,6 +91,54 @@ def test_the_launch_with_the_least_estimated_time(
     assert (answer.kernel.tile_m, answer.kernel.tile_n) == tile
     assert answer.slices == slices
     assert answer.to_json()["config"]["split_k"] == slices.count
+
+
+KERNEL = MatmulConfig(64, 128, 64, THREADS, 4, tensor_copies=True)
+SKINNY = replace(HALF, m=128, k=16384)
+
+
+def test_a_record_decides_between_the_loop_and_the_kernel() -> None:
+    found = choose_matmul(SKINNY, 90, MULTIPROCESSORS, {SKINNY.bucket: KERNEL}, gpu="GPU")
+    assert isinstance(found.kernel, TensorKernel)
+    assert (found.kernel.tile_m, found.kernel.tile_n, found.decided_by) == (64, 128, "record")
+    assert found.slices == Slices(0, 64, 2), "64 tiles on 132 multiprocessors have at most two slices"
+    assert "estimated" not in found.reason
+    assert not found.config.tensor_copies, "a device that refuses tensor maps needs a loop"
+    loop = MatmulConfig(128, 64, 64, 128, 2)
+    found = choose_matmul(SKINNY, 90, MULTIPROCESSORS, {SKINNY.bucket: loop}, gpu="GPU")
+    assert (found.config, found.launched, found.decided_by) == (loop, loop, "record")
+    assert "no kernel with tensor copies: the loop was faster" in found.reason
+
+
+@pytest.mark.parametrize(("change", "pipeline"), [
+    ({"a_alignment": 8}, None),
+    ({}, "warp_tiles is not enabled"),
+    ({}, AUTO),
+], ids=str)  # fmt: skip
+def test_a_record_of_the_kernel_does_not_serve_other_products(change: dict[str, Any], pipeline: Any) -> None:
+    problem = replace(SKINNY, **change)
+    found = choose_matmul(problem, 90, MULTIPROCESSORS, {problem.bucket: KERNEL}, gpu="GPU", pipeline=pipeline)
+    assert found == choose_matmul(problem, 90, MULTIPROCESSORS, gpu="GPU", pipeline=pipeline)
+    assert not found.config.tensor_copies
+
+
+def test_a_record_of_a_tile_that_leaves_a_function_no_registers() -> None:
+    problem = replace(HALF, has_function=True)
+    large = replace(KERNEL, tile_m=192, split_k=1)
+    found = choose_matmul(problem, 90, MULTIPROCESSORS, {problem.bucket: large}).kernel
+    assert isinstance(found, TensorKernel)
+    assert (found.tile_m, found.tile_n) == (128, 128)
+
+
+@pytest.mark.parametrize("problem", [HALF, TF32, SKINNY, replace(HALF, m=512, n=512, k=8192)], ids=str)
+def test_a_search_can_force_each_launch(problem: MatmulProblem) -> None:
+    chosen = choose_matmul(problem, 90, MULTIPROCESSORS)
+    assert MatmulConfig(**chosen.to_json()["config"]) == chosen.launched
+    for _, kernel, slices in kernel_launches(problem, MULTIPROCESSORS):
+        forced = answer_of(problem, MatmulConfig.of_kernel(kernel, slices, problem.m), 90, MULTIPROCESSORS)
+        assert (forced.kernel, forced.slices, forced.decided_by) == (kernel, slices, "search")
+    loop = answer_of(problem, LARGE, 90, MULTIPROCESSORS)
+    assert (loop.launched, loop.kernel) == (LARGE, "a search measures the loop")
 
 
 def test_lines_that_begin_within_lines_of_the_caches_cost_small_tiles_more() -> None:

@@ -45,8 +45,8 @@ _ALPHA = (
 )
 _DOUBLE = DTYPES["float64"].warp_type
 # beside a solver of so few rows, or of float32, the addresses of products may stay in registers: with recomputed ones,
-# blocked factorizations took 0.73 to 0.95 of the time with 32 rows of float64 on an H200, up to 1.07 with 16 rows of
-# float64, and up to 1.05 with float32
+# blocked factorizations took up to 1.07 times as long on an H200, but less time with 32 rows of float64
+# (docs/experiments.md)
 _FEW_SOLVER_ROWS = 16
 _SHORTEST_COPY = 4  # bytes of an async copy, as shortest_copy() in kernels/module/stage_buffers.cuh
 
