@@ -15,7 +15,6 @@ from tests.interpreter import python
 from warp_tiles.array_products.kernels import (
     Epilogue,
     TileKernel,
-    always_loops,
     inverse,
     quotient,
     raster_arguments,
@@ -46,7 +45,6 @@ KEYS = {
     "abs": key(Epilogue("float32", function=wp.abs)),
     "square": key(Epilogue("float32", function=square)),
     "cube": key(Epilogue("float32", function=cube)),
-    **({} if always_loops() else {"persistent": key(is_persistent=True)}),
 }
 
 
@@ -93,15 +91,11 @@ def test_global_options_do_not_matter(monkeypatch: pytest.MonkeyPatch, enable_ba
 
 
 @pytest.mark.parametrize("default", [False, True])
-def test_only_blocks_of_persistent_kernels_go_on_with_other_tiles(
-    monkeypatch: pytest.MonkeyPatch, default: bool
-) -> None:
+def test_no_block_goes_on_with_another_tile(monkeypatch: pytest.MonkeyPatch, default: bool) -> None:
     if not hasattr(wp.config, "default_grid_stride"):
         pytest.skip("blocks of this Warp's kernels always go on")
     monkeypatch.setattr(wp.config, "default_grid_stride", default)
-    for is_persistent in (False, True):
-        kernel = tile_kernel.__wrapped__(key(tile=(32, 32, 16), is_persistent=is_persistent))
-        assert kernel.grid_stride is is_persistent
+    assert tile_kernel.__wrapped__(key(tile=(32, 32, 16))).grid_stride is False
 
 
 # ---- the order of tiles

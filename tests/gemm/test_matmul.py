@@ -231,27 +231,6 @@ def test_a_record_that_does_not_fit_is_ignored() -> None:
     assert choose_matmul(question, 86, 84, records).config == choose_matmul(question, 86, 84).config
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_block_that_is_alone_computes_several_whole_tiles(dtype: str) -> None:
-    config = MatmulConfig(128, 256, 64, 256)
-    assert answer_of(problem(4096, 4096, 4096, dtype), config, 90, MULTIPROCESSORS).max_blocks == MULTIPROCESSORS
-
-
-@pytest.mark.parametrize(
-    ("question", "config", "arch"),
-    [
-        (problem(4000, 4096, 4096), MatmulConfig(128, 256, 64, 256), 90),  # a tile at an edge
-        (problem(4096, 4000, 4096), MatmulConfig(128, 256, 64, 256), 90),
-        (problem(4096, 4096, 4096), MatmulConfig(128, 256, 64, 256, split_k=2), 90),
-        (problem(4096, 4096, 4096), MatmulConfig(128, 128, 64, 128), 90),  # two blocks are resident
-        (problem(2048, 2048, 4096), MatmulConfig(128, 256, 64, 256), 90),  # a multiprocessor for each tile
-        (problem(4096, 4096, 4096, "float32"), MatmulConfig(128, 256, 16, 256), 90),
-    ],
-)
-def test_otherwise_each_tile_and_slice_has_a_block(question: MatmulProblem, config: MatmulConfig, arch: int) -> None:
-    assert answer_of(question, config, arch, MULTIPROCESSORS).max_blocks == 0
-
-
 # ---- copies of operands
 
 

@@ -182,7 +182,7 @@ def _matmul() -> Iterator[Case]:
 
         def lines(arch: int, problem: MatmulProblem = problem) -> tuple[str, ...]:
             choice, key = _matmul_choice(problem, arch)
-            loop = f"main_loop {key.main_loop.text}, persistent {key.is_persistent}"
+            loop = f"main_loop {key.main_loop.text}"
             own = choice.kernel.name if isinstance(choice.kernel, TensorKernel) else choice.kernel
             return f"matmul config: {choice.config.to_json()}", f"matmul kernel: {loop}", f"tensor copies: {own}"
 
@@ -209,7 +209,6 @@ def _matmul_choice(problem: MatmulProblem, arch: int) -> tuple[MatmulAnswer, Til
         slices=choice.config.split_k,
         split_operand=problem.split_operand,
         main_loop=choice.main_loop,
-        is_persistent=choice.max_blocks > 0,
     )
     return choice, key
 

@@ -42,7 +42,6 @@ class TileKernel:
     Attributes:
         tile: Rows and columns of a tile of C, and elements of K in one step.
         epilogue: What follows the loop; None stores the sums of each slice of K in a matrix of its own.
-        is_persistent: True if a block computes several tiles one after another.
     """
 
     a: DType
@@ -56,7 +55,6 @@ class TileKernel:
     slices: int = 1
     split_operand: str | None = None
     main_loop: PipelineOverrides = AUTO
-    is_persistent: bool = False
 
     @property
     def sums(self) -> DType:
@@ -330,8 +328,7 @@ def tile_kernel(key: TileKernel) -> Any:
 
     ``A`` is (batch, m, k) or transposed, ``B`` (batch, k, n) or transposed, ``C`` (batch, m, n). ``Factor`` has one
     element. ``slice_depth`` is the part of k in one slice; elements beyond k are zeros. ``rows`` and ``columns`` count
-    the tiles of C. The launch has one dimension: a block for each tile of each slice of each matrix, or fewer ones if
-    the kernel is persistent.
+    the tiles of C. The launch has one dimension: a block for each tile of each slice of each matrix.
 
     With slices, each block stores its sums in ``Sums``, of shape (batch * rows * columns * slices, tile_m, tile_n), and
     the last block of a tile adds them. ``Arrived`` counts the blocks of each tile; it is zero before and after a
@@ -349,8 +346,8 @@ def tile_kernel(key: TileKernel) -> Any:
     is_plain, is_rounded = key.is_plain, key.is_plain and stored.out != key.sums
     reads_c, has_bias, has_factor = stored.has_beta, stored.bias is not None, stored.has_factor
 
-    options = {} if always_loops() else {"grid_stride": key.is_persistent}
-    has_one_tile = not (always_loops() or key.is_persistent)
+    options = {} if always_loops() else {"grid_stride": False}
+    has_one_tile = not always_loops()
 
     def matmul(
         slice_depth: int,

@@ -171,7 +171,6 @@ def _prepare_loop(call: MatmulCall, is_swapped: bool, found: MatmulAnswer, devic
         device,
         block_dim=chosen.threads,
         tiled=True,
-        max_blocks=found.max_blocks,
     )
     return PreparedMatmul(found, device, is_swapped, launch, reduction, tuple(copies), counters, size)
 
@@ -262,7 +261,6 @@ def kernel_of(call: MatmulCall, found: MatmulAnswer) -> TileKernel:
         slices=found.config.split_k,
         split_operand=call.split_operand,
         main_loop=found.main_loop,
-        is_persistent=found.max_blocks > 0,
     )
 
 

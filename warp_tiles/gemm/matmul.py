@@ -183,7 +183,6 @@ def answer_of(
     kernel, slices = (found, NO_WORK) if isinstance(found, str) else found
     if config.tensor_copies:
         config = _best_loop(problem, arch, multiprocessors)
-    blocks = _max_blocks(problem, config, arch, multiprocessors)
     fixed = _pipeline(problem, config, arch, multiprocessors) if pipeline is None else AUTO
     loop = pipeline if isinstance(pipeline, str) else loop_of(problem, config, arch, pipeline or fixed)
     if isinstance(kernel, TensorKernel):
@@ -194,7 +193,7 @@ def answer_of(
         dynamic = shared_bytes(problem, config) - static_shared_bytes(config.threads)
         resources = dynamic, 0, blocks_per_multiprocessor(problem, config, arch)
     who: DecidedBy = "setting" if isinstance(pipeline, PipelineOverrides) else decided_by
-    return MatmulAnswer(problem, config, who, blocks, fixed, loop, *resources, gpu, kernel, slices)
+    return MatmulAnswer(problem, config, who, fixed, loop, *resources, gpu, kernel, slices)
 
 
 def kernel_of(
@@ -289,20 +288,6 @@ def _order(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocess
     """
     has_other_rows = problem.kind == "float16" and config.tile_m % _WGMMA_ROWS != 0
     return cost_us(problem, config, arch, multiprocessors), has_other_rows
-
-
-def _max_blocks(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> int:
-    """The number of blocks to launch, at most; 0 for a block for each tile and slice.
-
-    A multiprocessor that has room for one block starts no other one. Its block can compute several tiles instead.
-    That is faster for 16-bit operands, and slower for float32 and with tiles at edges, whose blocks take longer
-    (docs/experiments.md).
-    """
-    has_edges = problem.m % config.tile_m or problem.n % config.tile_n
-    if problem.kind != "float16" or has_edges or config.split_k > 1:
-        return 0
-    has_more_tiles = blocks_of(problem, config) > multiprocessors
-    return multiprocessors if has_more_tiles and blocks_per_multiprocessor(problem, config, arch) == 1 else 0
 
 
 def _pipeline(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> PipelineOverrides:

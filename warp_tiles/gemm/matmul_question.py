@@ -176,7 +176,6 @@ class MatmulAnswer:
     Attributes:
         decided_by: ``record`` if the configuration was measured, ``search`` if a search forces it, ``setting`` if a
             setting fixes the pipeline, else ``heuristic``.
-        max_blocks: Blocks to launch at most, each of which computes several tiles; 0 for a block for each tile.
         config: That of the loop, also if the kernel computes the product: some devices refuse its tensor maps.
         kernel: The kernel with tensor copies that computes it, or the reason why the loop of a Warp kernel does.
         slices: The work of the kernel's launch; none for a loop.
@@ -190,7 +189,6 @@ class MatmulAnswer:
     problem: MatmulProblem
     config: MatmulConfig
     decided_by: DecidedBy = "heuristic"
-    max_blocks: int = 0
     main_loop: PipelineOverrides = AUTO
     loop: LoopAnswer | str = ""
     shared_bytes: int = 0
@@ -237,7 +235,7 @@ class MatmulAnswer:
             "instruction": "wgmma" if kernel else loop.loop.instruction if loop else "",
             "warps": list(WARPS) if kernel else warps,
             "stages": kernel.stages if kernel else loop.loop.stages if loop else 1,
-            **{name: getattr(self, name) for name in ("shared_bytes", "registers", "resident_blocks", "max_blocks")},
+            **{name: getattr(self, name) for name in ("shared_bytes", "registers", "resident_blocks")},
             "main_loop": self.main_loop.text,
             "decided_by": self.decided_by,
             "gpu": self.gpu,
