@@ -525,6 +525,22 @@ MORE: dict[str, Form] = {
         differentiable=False,
         has_half=False,
     ),
+    "a flat load": Form(
+        kernel(
+            "flat = wp.array(ptr=B.ptr, shape=(B.shape[0] * B.shape[1],), dtype=wp.float32)",
+            START.replace("(32, 32)", "(32, 64)"),
+            "for k in range(0, A.shape[1], 8):",
+            "    a = wp.tile_load(A, shape=(32, 8), offset=(i * 32, k), storage='shared')",
+            "    rows = wp.tile_load(flat, shape=512, offset=k * 64, storage='shared')",
+            "    b = wp.tile_reshape(rows, shape=(8, 64))",
+            "    wp.tile_matmul(a, b, c)",
+            "half = wp.tile_view(c, shape=(32, 32), offset=(0, j * 32))",
+            STORE.replace("C, c", "C, half"),
+        ),
+        reason="double buffers of 3072 bytes lie in C's memory",
+        differentiable=False,
+        has_half=False,
+    ),
     "an array is written": Form(
         kernel(START, RANGE + "\n    if k == 0:\n        wp.atomic_add(C, 63, 63, wp.float32(0.0))", STORE),
         state="register_accumulators",

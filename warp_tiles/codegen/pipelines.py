@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from warp_tiles.codegen.answers import Accumulation, Buffer, aligned
-from warp_tiles.codegen.operations import JUMPS, LOAD, ZEROS, Effect, Operation, Scalar, Tile
+from warp_tiles.codegen.operations import JUMPS, LOAD, VIEW, ZEROS, Effect, Operation, Scalar, Tile
 from warp_tiles.codegen.trace import Branch, Context, FunctionTrace, Loop, Node, loops, operations, path_to
 from warp_tiles.gemm.main_loop import reason_for_no_buffers
 from warp_tiles.gemm.pipeline import LoopMemory
@@ -78,8 +78,10 @@ def _problem_of_operation(operation: Operation, loaded: set[str]) -> str:
     if operation.name == LOAD:
         return ""
     if operation.effect is Effect.ALIAS:
-        # the products read the tiles of the iteration before through the view of this iteration
-        if any(isinstance(value, Scalar) and value.constant is None for value in operation.operands):
+        # the products read the tiles of the iteration before through the view of this iteration. The shapes of tiles are
+        # constants, so only offsets can change
+        numbers = [value for value in operation.operands if isinstance(value, Scalar) and operation.name == VIEW]
+        if any(number.constant is None for number in numbers):
             return f"the view that {operation.name} makes moves with the loop: load a tile in its place"
         if all(tile.memory & loaded for tile in operation.tiles):
             return ""
