@@ -36,6 +36,7 @@ def {LONG_NAME}({ARRAYS}):
         a = wp.tile_load(A, shape=(16, 16), offset=(0, k * 16))
         b = wp.tile_load(B, shape=(16, 16), offset=(k * 16, 0))
         wp.tile_matmul(a, b, c)
+    wp.tile_cholesky_inplace(c)
     wp.tile_store(C, c)
 """
 
@@ -75,16 +76,18 @@ def shown(module: dict[str, Any]) -> list[str]:
         texts += [row["role"], row["reason"], row["provider"], row["key"][:12], *row["kernels"]]
     for loop in module["loops"]:
         texts += [loop["kernel"], f"{shortened(loop['file'])}:{loop['line']}", loop["reason"]]
+    for step in module["panel_steps"]:
+        texts += [f"{shortened(step['file'])}:{step['line']}", *(part["text"] for part in step["parts"])]
     return texts
 
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A script with a loop of products and solvers, and its plan."""
+    """A script with a loop of products, solvers and a panel step, and its plan."""
     path = tmp_path_factory.mktemp("planned") / "train.py"
     path.write_text(SCRIPT)
     (module,) = json_of(command("plan", path, cache=path.parent / "lto"))["modules"]
-    assert [len(module["loops"]), len(module["variants"])] == [1, 5]
+    assert [len(module[name]) for name in ("loops", "panel_steps", "variants")] == [1, 1, 6]
     return path, module
 
 
@@ -108,7 +111,7 @@ def test_a_wide_terminal_has_all_columns_side_by_side(planned: tuple[Path, dict[
 def test_a_pipe_has_all_columns_side_by_side(planned: tuple[Path, dict[str, Any]]) -> None:
     path, module = planned
     lines = command("plan", path, as_json=False, COLUMNS="80").stdout.splitlines()
-    assert len([line for line in lines if any(row["key"][:12] in line for row in module["variants"])]) == 5
+    assert len([line for line in lines if any(row["key"][:12] in line for row in module["variants"])]) == 6
     assert max(map(len, lines)) <= 200
 
 

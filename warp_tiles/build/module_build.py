@@ -275,6 +275,7 @@ class ModuleBuild:
         self, artifacts: Sequence[Artifact], reason: str, output_path: Path, *, suffix: bool, found: bool = False
     ) -> ModuleRecord:
         functions = planned_functions(self.plan) if found else built_functions(artifacts)
+        decision = self._generated.decide(functions, suffix=suffix)
         return ModuleRecord(
             self.plan,
             [artifact.without_payload() for artifact in artifacts],
@@ -283,7 +284,8 @@ class ModuleBuild:
             output_path.name,
             os.path.getsize(output_path),
             now_s() - self._started,
-            self._generated.loops(self._generated.decide(functions, suffix=suffix)),
+            self._generated.loops(decision),
+            panel_steps=self._generated.panel_steps(decision, {each.variant: each.provider for each in artifacts}),
             started_at_s=self._started,
             phases=self._phases.found,
             found=found,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.gemm.pipeline import PlannedLoop
-from warp_tiles.plan.planning import ModulePlan, config_json
+from warp_tiles.plan.planning import ModulePlan, PanelStep, config_json
 from warp_tiles.solver.variant import Config, Variant
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class ModuleRecord:
         linker: ``warp_tiles`` or ``warp``.
         linker_reason: The reason why Warp linked; empty if warp_tiles did.
         seconds: Time from the end of code generation to the finished file.
-        loops: The treatment of each loop of products. It can differ from the plan if a build failed.
+        loops, panel_steps: Those of the plan. They can differ from it if a build failed.
         module_key: Digest of the linked module's key; empty if the module is not kept.
         found: True if the linked module was in the cache or in the remote store.
         started_at_s: The end of code generation, in seconds of :func:`warp_tiles.build.records.now_s`.
@@ -181,6 +181,7 @@ class ModuleRecord:
     output_bytes: int
     seconds: float
     loops: tuple[PlannedLoop, ...] = ()
+    panel_steps: tuple[PanelStep, ...] = ()
     module_key: str = ""
     found: bool = False
     started_at_s: float = 0.0
@@ -193,6 +194,7 @@ class ModuleRecord:
             **self.plan.to_json(),
             "target": replace(self.plan, loops=self.loops).target,
             "loops": [loop.to_json() for loop in self.loops],
+            "panel_steps": [step.to_json() for step in self.panel_steps],
             "builds": [artifact.to_json() for artifact in self.artifacts],
             "lto_builds": sum(not artifact.hit for artifact in from_lto),
             "lto_hits": sum(artifact.hit for artifact in from_lto),
