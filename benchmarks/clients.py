@@ -402,7 +402,7 @@ def main() -> None:
     if arguments.markdown:
         print(markdown(list(json.loads(arguments.json.read_text())["clients"].values())), end="")
         return
-    python = install(arguments.install) if arguments.install else arguments.python
+    python = install(arguments.install.absolute()) if arguments.install else arguments.python
     path: Path | None = arguments.json
     entries: dict[str, Any] = json.loads(path.read_text())["clients"] if path and path.exists() else {}
     versions = installed(python)
