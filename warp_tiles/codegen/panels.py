@@ -20,8 +20,8 @@ def panel_steps(
     """Returns the panel steps of a function, in the order of the program.
 
     A step is the outermost loop that contains both loops of products and solvers. A loop that only repeats whole steps,
-    such as one over matrices, is not one. The body of a function is a step if it has both outside of other loops, as in a
-    kernel of one panel. What lies in other functions does not count.
+    such as one over matrices, is not one. The body of a function is a step if it has both outside of other loops, as in
+    a kernel of one panel. What lies in other functions does not count.
 
     Args:
         loops: The decisions about loops of products, by the numbers of their hooks.
