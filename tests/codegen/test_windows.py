@@ -148,6 +148,14 @@ def test_parts_of_a_view_and_of_a_parameter() -> None:
     assert not are_disjoint(t.function(*nodes), use, part, other)
 
 
+def test_a_parameter_that_becomes_a_view() -> None:
+    use, root = t.operation("use", C, Y), t.parameter("root", 64, 4)
+    nodes = view(C, 16, root), view(Y, 32, root), use
+    assert are_disjoint(t.function(*nodes), use, C, Y)
+    moves = t.operation("assign", root, t.view("other", root, shape=(64, 4)), hook=1)
+    assert not are_disjoint(t.function(view(C, 16, root), moves, *nodes[1:]), use, C, Y)
+
+
 def test_tiles_of_other_memory_are_not_compared() -> None:
     use = t.operation("use", C, Y)
     assert not are_disjoint(t.function(view(C, 0), view(Y, 16, t.tile("x", 64, 4)), use), use, C, Y)

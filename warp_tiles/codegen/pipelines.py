@@ -78,7 +78,7 @@ def _problem_of_operation(operation: Operation, loaded: set[str]) -> str:
     if operation.name == LOAD:
         return ""
     if operation.effect is Effect.ALIAS:
-        # the products read the tiles of the iteration before through the view of this iteration, and shapes are constant
+        # the products read the tiles of the iteration before through the view of this iteration; shapes are constant
         moving = [one for one in operation.operands if isinstance(one, Scalar) and one.constant is None]
         if operation.name == VIEW and moving:
             return f"the view that {operation.name} makes moves with the loop: load a tile in its place"

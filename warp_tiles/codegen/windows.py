@@ -59,10 +59,11 @@ class _Scope:
 
     def place(self, tile: Tile) -> tuple[str, tuple[Affine, ...]] | None:
         """The tile whose memory a view lies in, and the view's offsets; None if they are unknown."""
-        if tile.owner or (tile.parameter and tile.dense):
+        is_fixed = not any(tile.name in one.assigned for one in self._assignments)
+        if tile.owner or (tile.parameter and tile.dense and is_fixed):
             return tile.name, (Affine(),) * len(tile.shape)
         view = self._makers.get(tile.name)
-        if view is None or view.name != VIEW or any(tile.name in one.assigned for one in self._assignments):
+        if view is None or view.name != VIEW or not is_fixed:
             return None
         source, *numbers = view.operands
         outer = self.place(source) if isinstance(source, Tile) else None
