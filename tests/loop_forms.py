@@ -541,6 +541,20 @@ MORE: dict[str, Form] = {
         differentiable=False,
         has_half=False,
     ),
+    "fixed views of loaded tiles": Form(
+        kernel(
+            START,
+            "row = i * 32",
+            "for k in range(0, A.shape[1], 16):",
+            "    rows = wp.tile_load(A, shape=(64, 16), offset=(0, k), storage='shared')",
+            "    columns = wp.tile_load(B, shape=(16, 64), offset=(k, 0), storage='shared')",
+            "    a = wp.tile_view(rows, shape=(32, 16), offset=(row, 0))",
+            "    b = wp.tile_view(columns, shape=(16, 32), offset=(0, j * 32))",
+            "    wp.tile_matmul(a, b, c)",
+            STORE,
+        ),
+        reason="double buffers of 4096 bytes lie in C's memory",
+    ),
     "an array is written": Form(
         kernel(START, RANGE + "\n    if k == 0:\n        wp.atomic_add(C, 63, 63, wp.float32(0.0))", STORE),
         state="register_accumulators",

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from warp_tiles.codegen.answers import Accumulation, Buffer, aligned
-from warp_tiles.codegen.operations import JUMPS, LOAD, VIEW, ZEROS, Effect, Operation, Scalar, Tile
+from warp_tiles.codegen.operations import JUMPS, LOAD, TUPLE, ZEROS, Effect, Operation, Scalar, Tile
 from warp_tiles.codegen.trace import Branch, Context, FunctionTrace, Loop, Node, loops, operations, path_to
 from warp_tiles.gemm.main_loop import reason_for_no_buffers
 from warp_tiles.gemm.pipeline import LoopMemory
@@ -53,7 +53,13 @@ def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation
     if not used & loaded:
         return "the loop loads no operand of its products: load one in the loop"
     for operation in inside:
-        if operation not in (*multiplied, *additions) and (problem := _problem_of_operation(operation, loaded)):
+        if operation in (*multiplied, *additions):
+            continue
+        problem = _problem_of_operation(operation, loaded)
+        # the products read the tiles of the iteration before through the view of this iteration
+        if operation.effect is Effect.ALIAS and _moves(function, loop, operation):
+            problem = f"the view that {operation.name} makes moves with the loop: load a tile in its place"
+        if problem:
             return f"line {operation.line}: {problem}"
     for load in body.loads:
         if problem := _problem_of_load(function, load, block, multiplied, inside, used):
@@ -61,6 +67,19 @@ def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation
     if loop.kind == "unrolled" and block is not loop.nodes:
         return "Warp unrolls the loop around a condition: give its range a variable bound"
     return body
+
+
+def _moves(function: FunctionTrace, loop: Loop, view: Operation) -> bool:
+    """True if a view may begin at another offset in the next iteration of a loop."""
+    inside, inner = list(operations(loop.nodes)), [one for one, _ in loops(loop.nodes)]
+    # a number that is not affine, such as k % 16, is a variable of its own
+    changed = {name for one in inside for name in (*one.assigned, *(value.name for value in one.results))}
+    changed |= {one.variable for one in (loop, *inner)}
+    tuples = {one.results[0].name: one.operands for one in function.operations() if one.name == TUPLE and one.results}
+    numbers = [one for value in view.operands for one in tuples.get(value.name, (value,)) if isinstance(one, Scalar)]
+    return any(
+        number.constant is None and (number.offset is None or number.offset.variables & changed) for number in numbers
+    )
 
 
 def _block_of(nodes: tuple[Node, ...], wanted: Sequence[Operation]) -> tuple[Node, ...] | None:
@@ -77,13 +96,8 @@ def _problem_of_operation(operation: Operation, loaded: set[str]) -> str:
     """Returns the reason why an operation of the loop cannot run while tiles are loaded; empty if it can."""
     if operation.name == LOAD:
         return ""
-    if operation.effect is Effect.ALIAS:
-        # the products read the tiles of the iteration before through the view of this iteration; shapes are constant
-        moving = [one for one in operation.operands if isinstance(one, Scalar) and one.constant is None]
-        if operation.name == VIEW and moving:
-            return f"the view that {operation.name} makes moves with the loop: load a tile in its place"
-        if all(tile.memory & loaded for tile in operation.tiles):
-            return ""
+    if operation.effect is Effect.ALIAS and all(tile.memory & loaded for tile in operation.tiles):
+        return ""
     if operation.assigned_tile:
         return "the loop replaces a tile that is read outside of it: give the tile a name of its own in the loop"
     return {

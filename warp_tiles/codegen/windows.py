@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warp_tiles.codegen.operations import VIEW, Affine, Operation, Scalar, Tile, Value, affine_result
+from warp_tiles.codegen.operations import TUPLE, VIEW, Affine, Operation, Scalar, Tile, Value, affine_result
 from warp_tiles.codegen.trace import FunctionTrace, loops, operations, path_to
 
 
@@ -117,7 +117,7 @@ class _Scope:
     def _elements(self, value: Value) -> tuple[Value, ...]:
         """The elements of a tuple, or the value itself."""
         made = self._makers.get(value.name)
-        is_tuple = made is not None and made.name == "tuple" and len(made.results) == 1
+        is_tuple = made is not None and made.name == TUPLE and len(made.results) == 1
         return made.operands if made is not None and is_tuple else (value,)
 
     def _affine(self, value: Value) -> Affine | None:
