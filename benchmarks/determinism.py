@@ -175,11 +175,12 @@ class OtherWork:
     def __enter__(self) -> OtherWork:
         self._thread.start()
         if not self._begun.wait(timeout=60):
+            self._stopped.set()
             raise RuntimeError("the other work does not run")
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop.
+        """Stops the work.
 
         Raises:
             RuntimeError: The work had ended before.

@@ -3,12 +3,13 @@
     python benchmarks/tune_matmul.py --store /tmp/records --only "float16 nn 16x" "tf32 nn"
     python benchmarks/tune_matmul.py --store /tmp/records --json warp_tiles/array_products/records/h200.json
 
-A bucket is a type, a layout, and sizes rounded to powers of two. The chooser's candidates, which are loops and launches
-of the kernel with tensor copies, are sorted by their estimated time, and the first ones of both are measured by the
-tuner's search (warp_tiles.tuning.search). torch's product runs before each
-launch, as in benchmarks/matmul.py, so that each candidate finds its operands in the same parts of the L2 cache. Each
-bucket has a record in the store, and configurations that it holds are not measured again. --json writes the winner and
-the default of each bucket whose default lost, in the form that the package ships and "warp-tiles tune import" reads.
+A bucket is a type, a layout, and sizes rounded to powers of two. Its candidates are loops and, where it can compute the
+product, launches of the kernel with tensor copies. Those with the least estimated times are measured by the tuner's
+search (warp_tiles.tuning.search): at most four loops if there are launches, and twelve in all. torch's product runs
+before each launch, as in benchmarks/matmul.py, so that each candidate finds its operands in the same parts of the L2
+cache. Each bucket has a record in the store, and configurations that it holds are not measured again. --json writes the
+winner and the default of each bucket whose default lost, in the form that the package ships and "warp-tiles tune
+import" reads.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from warp_tiles.compile.sources import kernels_folder
+from warp_tiles.gemm import tensor_kernel
 from warp_tiles.gemm.matmul import candidates, choose_matmul, cost_us
 from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem, kernel_launches, problem_of_kernel
 from warp_tiles.gemm.problem import DType
@@ -59,6 +62,13 @@ def problems() -> Iterator[MatmulProblem]:
                 yield replace(unit, m=m, n=n, k=k)
     for (dtype, tf32), width in product((TYPES[0], TYPES[2]), (64, 128, 256)):
         yield MatmulProblem(width, width, width, 1024, dtype, dtype, dtype, tf32=tf32)
+
+
+def sources() -> list[Path]:
+    """The files with the loops and the kernel that are measured."""
+    from warp_tiles.array_products import kernels
+
+    return [Path(kernels.__file__), Path(tensor_kernel.__file__), *sorted((kernels_folder() / "matmul").glob("*.cuh"))]
 
 
 def considered(problem: MatmulProblem, arch: int, multiprocessors: int, most: int = MEASURED) -> list[MatmulConfig]:
@@ -159,9 +169,8 @@ def tuned(bench: Any, store: RecordStore, key: TuningKey, configs: Sequence[Matm
     record = _measured(bench, store, key, [config.to_json() for config in others], clock)
     winner = record.winner()
     first = choice if winner is None or winner is record.default else MatmulConfig(**winner.config)
-    if first.tensor_copies:
-        return record
-    grouped = dict.fromkeys((first, *(replace(first, group=one) for one in GROUPS)))
+    groups = () if first.tensor_copies else GROUPS
+    grouped = dict.fromkeys((first, *(replace(first, group=one) for one in groups)))
     return _measured(bench, store, key, [config.to_json() for config in grouped if config != choice], clock)
 
 
@@ -196,7 +205,6 @@ def main(arguments: list[str] | None = None) -> int:
     import warp as wp
 
     import warp_tiles
-    from warp_tiles.array_products import kernels
     from warp_tiles.array_products.answers import key_of
 
     torch = importlib.import_module("torch")
@@ -205,7 +213,7 @@ def main(arguments: list[str] | None = None) -> int:
     wp.set_stream(wp.stream_from_torch(torch.cuda.current_stream()))
     device = wp.get_device("cuda:0")
     store, environment, records = RecordStore(options.store), environment_of(device), []
-    source = hashlib.sha256(Path(kernels.__file__).read_bytes()).hexdigest()
+    source = hashlib.sha256(b"".join(path.read_bytes() for path in sources())).hexdigest()
     for problem in problems():
         key = key_of(problem, source, environment)
         if any(text in problem.text for text in options.only):

@@ -11,8 +11,8 @@ namespace wt::arch {
 // Index of the thread in its block. Warp's blocks are one-dimensional.
 WT_DEVICE int thread_index() { return int(threadIdx.x); }
 
-// The same. The compiler does not know it, so it computes what follows from the index where it is used, and keeps nothing of it
-// in registers over a loop.
+// The same index, hidden from the compiler: it computes what depends on the index where it is used, and keeps nothing of it in
+// registers over a loop.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-mov
 WT_DEVICE int opaque_thread_index()
 {

@@ -22,7 +22,7 @@ from warp_tiles.array_products.kernels import tile_kernel
 from warp_tiles.array_products.prepared import answered, kept, kernel_of
 from warp_tiles.gemm.main_loop import LoopAnswer
 from warp_tiles.gemm.matmul import answer_of, candidates, choose_matmul
-from warp_tiles.gemm.matmul_question import MatmulAnswer, MatmulConfig, MatmulProblem
+from warp_tiles.gemm.matmul_question import MatmulAnswer, MatmulConfig, MatmulProblem, MeasuredConfigs
 from warp_tiles.gemm.pipeline import PipelineOverrides
 
 PROBLEM = MatmulProblem(4096, 128, 1024, 1, "float16", "float16", "float16")
@@ -32,13 +32,13 @@ ESTIMATED = replace(RECORDED, decided_by="heuristic")
 
 
 def test_an_answer_says_whether_it_was_measured() -> None:
-    records = {PROBLEM.bucket: CONFIG}
+    records = {PROBLEM.bucket: MeasuredConfigs(CONFIG)}
     assert choose_matmul(PROBLEM, 90, 132, records) == replace(RECORDED, gpu="")
     for problem, arch, known in (
         (PROBLEM, 90, {}),
         (replace(PROBLEM, k=4096), 90, records),
         (replace(PROBLEM, summed=True), 90, records),
-        (PROBLEM, 86, {PROBLEM.bucket: MatmulConfig(128, 256, 64, 256)}),  # too much shared memory
+        (PROBLEM, 86, {PROBLEM.bucket: MeasuredConfigs(MatmulConfig(128, 256, 64, 256))}),  # too much shared memory
     ):
         found = choose_matmul(problem, arch, 132, known)
         assert found.decided_by == "heuristic"
@@ -210,24 +210,22 @@ def test_gpus_with_equal_multiprocessors_have_records_of_their_own() -> None:
     names = ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "new")
     h100, h200, other = (answers.records_for(90, 132, name) for name in names)
     assert h100 == other != h200
-    assert {one.tensor_copies for one in h100.values()} == {False}
-    assert {one.tensor_copies for one in h200.values()} == {False, True}
-    assert min(len(h100), len(h200)) > 20
     assert answers.records_for(None, 1, "") == answers.records_for(80, 108, "NVIDIA A100") == {}
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "NVIDIA H200"])
 def test_a_product_with_a_shipped_record_is_computed_as_it_says(name: str) -> None:
     records = answers.records_for(90, 132, name)
-    for (a, b, out, layout, *sizes), config in records.items():
+    for (a, b, out, layout, *sizes), known in records.items():
         dtype: Any = a if a != "tf32" else "float32"
         m, n, k, batch = (2**size for size in sizes)
         transposed = (letter == "t" for letter in layout)
         problem = MatmulProblem(m, n, k, batch, dtype, b, out, *transposed, tf32=a == "tf32")  # type: ignore[arg-type]
         found = choose_matmul(problem, 90, 132, records, gpu=name)
-        assert found.decided_by == "record"
-        assert (found.launched.tile, found.launched.split_k) == (config.tile, config.split_k)
-        assert found.launched.tensor_copies == config.tensor_copies
+        if known.best is not None:
+            assert (found.decided_by, found.launched) == ("record", known.best)
+        else:
+            assert found.config == known.loop
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "NVIDIA H200"])

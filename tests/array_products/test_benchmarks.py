@@ -15,7 +15,7 @@ from benchmarks import tune_matmul
 from tests.tuning.place_fakes import Machine
 from warp_tiles.array_products.answers import key_of, winners
 from warp_tiles.gemm.matmul import choose_matmul
-from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem
+from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem, MeasuredConfigs
 from warp_tiles.tuning.key import Environment
 from warp_tiles.tuning.record import Record, decode_records, encode_records, identity
 from warp_tiles.tuning.store import RecordStore
@@ -69,6 +69,6 @@ def test_a_bucket_is_measured_once_and_ships_if_its_default_lost(tmp_path: Path)
     assert tune_matmul.tuned(bench, store, key, [CONFIG, other, slow], machine) == record
     assert len(bench.compiled) == compiled, "nothing is measured again"
     shipped = decode_records(encode_records(tune_matmul.shipped([record, Record(key)])))
-    assert winners(shipped) == {problem.bucket: other}
+    assert winners(shipped) == {problem.bucket: MeasuredConfigs(other)}
     assert [len(one.timings) for one in shipped] == [2]
     assert choose_matmul(problem, 90, 132, winners(shipped)).config == other

@@ -342,8 +342,10 @@ def test_addresses_are_recomputed_beside_a_large_factor_of_float64(ctype: str, r
     emit_loops(macros, [decision])
     (product,) = decision.accumulations
     assert product.recomputes == recomputes
-    (line,) = macros.definitions([(Hook.AT, product.operation.own_hook)])
-    assert f", {str(recomputes).lower()});" in line
+    (added,) = macros.definitions([(Hook.AT, product.operation.own_hook)])
+    (finished,) = macros.definitions([(Hook.END, product.home)])
+    for line, function in ((added, "f_add("), (finished, "f_finish(")):
+        assert f", {str(recomputes).lower()});" in line[line.index(function) :]
 
 
 # ---- called functions

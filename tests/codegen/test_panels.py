@@ -67,6 +67,15 @@ FOUND: dict[str, tuple[tuple[Node, ...], list[tuple[int, list[tuple[int, str]]]]
     "products and a solver beside a step": ((FIRST, products(30)), BOTH[:1]),
     "a product beside a solver": ((*body(), factor(12)), []),
     "one product for each solver": ((t.loop(*body(), factor(12)),), []),
+    "the same in a loop": ((t.loop(t.loop(*body(), factor(12)), line=1),), []),
+    "panels that Warp unrolls, the first without products": (
+        (t.loop(factor(12), products(11), factor(12), kind="unrolled", line=10),),
+        [(10, [(11, "products"), (12, "factor")])],
+    ),
+    "products behind a step": (
+        (t.loop(FIRST, products(30), line=1),),
+        [(1, [(11, "products"), (12, "solve"), (30, "products")])],
+    ),
     "products alone": ((t.loop(products(11)),), []),
     "solvers alone": ((t.loop(factor(11), t.loop(solve(12))),), []),
     "products and solvers in loops of their own": ((products(11), t.loop(factor(12))), []),

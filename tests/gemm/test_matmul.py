@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from warp_tiles.gemm.hardware import BLOCK_THREADS, LANES, multiprocessor
 from warp_tiles.gemm.matmul import answer_of, blocks_of, candidates, choose_matmul, cost_us, is_copied, shared_bytes
-from warp_tiles.gemm.matmul_question import STRIDED, MatmulConfig, MatmulProblem
+from warp_tiles.gemm.matmul_question import STRIDED, MatmulConfig, MatmulProblem, MeasuredConfigs
 from warp_tiles.gemm.pipeline import PipelineOverrides
 
 ARCHS = [75, 80, 86, 90, 100, 120]
@@ -66,7 +66,7 @@ def test_float64_has_smaller_tiles_if_warp_always_writes_a_loop() -> None:
     assert max(map(max, found)) == 64
     config = choose_matmul(question, 90, MULTIPROCESSORS).config
     assert (config.tile_m, config.tile_n, config.threads) == (64, 64, 128)
-    records = {question.bucket: MatmulConfig(64, 128, 16, 256)}
+    records = {question.bucket: MeasuredConfigs(MatmulConfig(64, 128, 16, 256))}
     assert choose_matmul(question, 90, MULTIPROCESSORS, records).config == config
 
 
@@ -205,7 +205,7 @@ def test_mixed_types_take_the_wider_ones_arithmetic() -> None:
 def test_a_record_of_the_tier_decides() -> None:
     question = problem(1000, 1000, 1000)
     measured = MatmulConfig(64, 64, 64, 128, split_k=3, group=2)
-    records = {problem(1024, 1024, 1024).bucket: measured}
+    records = {problem(1024, 1024, 1024).bucket: MeasuredConfigs(measured)}
     assert choose_matmul(question, 90, 132, records).config == measured
     assert choose_matmul(problem(1000, 1000, 1000, "bfloat16"), 90, 132, records).config == measured
     for other in (
@@ -220,13 +220,13 @@ def test_a_record_of_the_tier_decides() -> None:
 
 def test_a_record_has_at_most_the_slices_that_k_has() -> None:
     question = problem(64, 64, 1024)
-    records = {question.bucket: MatmulConfig(64, 64, 64, 128, split_k=64)}
+    records = {question.bucket: MeasuredConfigs(MatmulConfig(64, 64, 64, 128, split_k=64))}
     assert choose_matmul(question, 90, 132, records).config.split_k == 4
 
 
 def test_a_record_that_does_not_fit_is_ignored() -> None:
     question = problem(4096, 4096, 4096)
-    records = {question.bucket: MatmulConfig(128, 256, 64, 256)}
+    records = {question.bucket: MeasuredConfigs(MatmulConfig(128, 256, 64, 256))}
     assert choose_matmul(question, 90, 132, records).config.tile_n == 256
     assert choose_matmul(question, 86, 84, records).config == choose_matmul(question, 86, 84).config
 

@@ -16,7 +16,7 @@ from warp_tiles.compile.sources import kernels_folder
 from warp_tiles.errors import LockedError
 from warp_tiles.gemm.hardware import multiprocessor
 from warp_tiles.gemm.matmul import answer_of, choose_matmul, kernel_of
-from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem, kernel_launches
+from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem, MeasuredConfigs, kernel_launches
 from warp_tiles.gemm.pipeline import AUTO
 from warp_tiles.gemm.tensor_kernel import HEADER, STEP_US, THREADS, Slices, TensorKernel, launch_us, launches_of
 
@@ -98,16 +98,16 @@ SKINNY = replace(HALF, m=128, k=16384)
 
 
 def test_a_record_decides_between_the_loop_and_the_kernel() -> None:
-    found = choose_matmul(SKINNY, 90, MULTIPROCESSORS, {SKINNY.bucket: KERNEL}, gpu="GPU")
+    found = choose_matmul(SKINNY, 90, MULTIPROCESSORS, {SKINNY.bucket: MeasuredConfigs(KERNEL)}, gpu="GPU")
     assert isinstance(found.kernel, TensorKernel)
     assert (found.kernel.tile_m, found.kernel.tile_n, found.decided_by) == (64, 128, "record")
     assert found.slices == Slices(0, 64, 2), "64 tiles on 132 multiprocessors have at most two slices"
     assert "estimated" not in found.reason
     assert not found.config.tensor_copies, "a device that refuses tensor maps needs a loop"
     loop = MatmulConfig(128, 64, 64, 128, 2)
-    found = choose_matmul(SKINNY, 90, MULTIPROCESSORS, {SKINNY.bucket: loop}, gpu="GPU")
+    found = choose_matmul(SKINNY, 90, MULTIPROCESSORS, {SKINNY.bucket: MeasuredConfigs(loop)}, gpu="GPU")
     assert (found.config, found.launched, found.decided_by) == (loop, loop, "record")
-    assert "no kernel with tensor copies: the loop was faster" in found.reason
+    assert "no kernel with tensor copies: the configuration is that of a loop" in found.reason
 
 
 @pytest.mark.parametrize(("change", "pipeline"), [
@@ -116,16 +116,30 @@ def test_a_record_decides_between_the_loop_and_the_kernel() -> None:
     ({}, AUTO),
 ], ids=str)  # fmt: skip
 def test_a_record_of_the_kernel_does_not_serve_other_products(change: dict[str, Any], pipeline: Any) -> None:
-    problem = replace(SKINNY, **change)
-    found = choose_matmul(problem, 90, MULTIPROCESSORS, {problem.bucket: KERNEL}, gpu="GPU", pipeline=pipeline)
-    assert found == choose_matmul(problem, 90, MULTIPROCESSORS, gpu="GPU", pipeline=pipeline)
+    problem, options = replace(SKINNY, **change), {"gpu": "GPU", "pipeline": pipeline}
+    records = {problem.bucket: MeasuredConfigs(KERNEL)}
+    found = choose_matmul(problem, 90, MULTIPROCESSORS, records, **options)
+    assert found == choose_matmul(problem, 90, MULTIPROCESSORS, **options)
     assert not found.config.tensor_copies
+    loop = MatmulConfig(128, 64, 64, 128, 2)
+    records = {problem.bucket: MeasuredConfigs(KERNEL, loop)}
+    found = choose_matmul(problem, 90, MULTIPROCESSORS, records, **options)
+    assert replace(found.config, copies_a=False) == loop
+    assert found.decided_by == ("setting" if pipeline is AUTO else "record")
+
+
+@pytest.mark.parametrize(("k", "has_kernel"), [(1024, True), (1 << 16, False)])
+def test_after_a_record_of_loops_estimates_choose_between_loop_and_kernel(k: int, has_kernel: bool) -> None:
+    problem, loop = replace(SKINNY, m=64, n=64, k=k), MatmulConfig(64, 64, 64, 128, split_k=64 if k > 4096 else 1)
+    found = choose_matmul(problem, 90, MULTIPROCESSORS, {problem.bucket: MeasuredConfigs(loop=loop)}, gpu="GPU")
+    assert isinstance(found.kernel, TensorKernel) == has_kernel
+    assert (found.config, found.decided_by) == (loop, "heuristic" if has_kernel else "record")
 
 
 def test_a_record_of_a_tile_that_leaves_a_function_no_registers() -> None:
     problem = replace(HALF, has_function=True)
     large = replace(KERNEL, tile_m=192, split_k=1)
-    found = choose_matmul(problem, 90, MULTIPROCESSORS, {problem.bucket: large}).kernel
+    found = choose_matmul(problem, 90, MULTIPROCESSORS, {problem.bucket: MeasuredConfigs(large)}).kernel
     assert isinstance(found, TensorKernel)
     assert (found.tile_m, found.tile_n) == (128, 128)
 
@@ -137,8 +151,12 @@ def test_a_search_can_force_each_launch(problem: MatmulProblem) -> None:
     for _, kernel, slices in kernel_launches(problem, MULTIPROCESSORS):
         forced = answer_of(problem, MatmulConfig.of_kernel(kernel, slices, problem.m), 90, MULTIPROCESSORS)
         assert (forced.kernel, forced.slices, forced.decided_by) == (kernel, slices, "search")
+        assert forced.launched == MatmulConfig.of_kernel(kernel, slices, problem.m)
+        assert forced.launched.group > 1 or problem.m <= kernel.tile_m
+        with pytest.raises(ValueError, match="the GPU has no wgmma"):
+            answer_of(problem, forced.launched, 80, MULTIPROCESSORS)
     loop = answer_of(problem, LARGE, 90, MULTIPROCESSORS)
-    assert (loop.launched, loop.kernel) == (LARGE, "a search measures the loop")
+    assert (loop.launched, loop.kernel) == (LARGE, "the configuration is that of a loop")
 
 
 def test_lines_that_begin_within_lines_of_the_caches_cost_small_tiles_more() -> None:

@@ -82,3 +82,34 @@ def test_the_plan_shows_a_step_as_one_row() -> None:
     assert (kernel, line.rpartition(":")[2]) == ("run", str(step.line))
     assert cell.splitlines() == [part.describe() for part in step.parts]
     assert f"panel step in {step.file}:{step.line}, run: {'; '.join(cell.splitlines())}" in str(found)
+
+
+def test_a_step_in_a_function_is_listed_for_each_kernel_that_calls_it() -> None:
+    text = """import warp as wp
+
+
+@wp.func
+def factor(A: wp.array2d(dtype=float)):
+    for k in range(0, A.shape[0], 16):
+        block = wp.tile_load(A, shape=(16, 16), offset=(k, k), storage="shared")
+        for j in range(0, k, 16):
+            row = wp.tile_load(A, shape=(16, 16), offset=(k, j), storage="shared")
+            wp.tile_matmul(row, wp.tile_transpose(row), block, alpha=-1.0)
+        wp.tile_cholesky_inplace(block)
+        wp.tile_store(A, block, offset=(k, k))
+
+
+@wp.kernel(enable_backward=False)
+def one(A: wp.array2d(dtype=float)):
+    factor(A)
+
+
+@wp.kernel(enable_backward=False)
+def two(A: wp.array2d(dtype=float)):
+    factor(A)
+"""
+    found = plan(text)
+    assert sorted(step.kernel for step in found.panel_steps) == ["one", "two"]
+    assert {(step.line, *(part.kind for part in step.parts)) for step in found.panel_steps} == {
+        (6, "products", "factor")
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,14 @@ import warp
 
 from warp_tiles._warp import is_enabled
 from warp_tiles._warp.intercept import is_planning
-from warp_tiles.gemm.matmul_question import CPU_TILE, MatmulAnswer, MatmulConfig, MatmulProblem, ShapeBucket
+from warp_tiles.gemm.matmul_question import (
+    CPU_TILE,
+    MatmulAnswer,
+    MatmulConfig,
+    MatmulProblem,
+    MeasuredConfigs,
+    ShapeBucket,
+)
 from warp_tiles.gemm.pipeline import PipelineOverrides
 from warp_tiles.settings import DEFAULT, current
 
@@ -74,7 +82,7 @@ def key_of(problem: MatmulProblem, source: str, environment: Environment) -> Tun
 
 
 @functools.cache
-def records_for(arch: int | None, multiprocessors: int, gpu: str) -> Mapping[ShapeBucket, MatmulConfig]:
+def records_for(arch: int | None, multiprocessors: int, gpu: str) -> Mapping[ShapeBucket, MeasuredConfigs]:
     """The configurations that the package ships for a GPU. There are none for other GPUs and for the CPU.
 
     Args:
@@ -91,11 +99,17 @@ def records_for(arch: int | None, multiprocessors: int, gpu: str) -> Mapping[Sha
     return winners(found.get(gpu, found.get(_REFERENCE, [])))
 
 
-def winners(records: list[Record]) -> dict[ShapeBucket, MatmulConfig]:
-    """The measured configurations that are faster than the choice without them, by shape bucket."""
-    best = {tuple(dict(one.key.values)[name] for name in _BUCKET): (one.winner(), one.default) for one in records}
-    return {
-        bucket: MatmulConfig(**winner.config)  # type: ignore[misc]  # texts and numbers
-        for bucket, (winner, default) in best.items()
-        if winner is not None and winner is not default
-    }
+def winners(records: list[Record]) -> dict[ShapeBucket, MeasuredConfigs]:
+    """The measured configurations that are faster than the choice without them, by shape bucket.
+
+    Configurations of records that compare only loops have no field ``tensor_copies``.
+    """
+    found: dict[ShapeBucket, MeasuredConfigs] = {}
+    for record in records:
+        winner, values = record.winner(), dict(record.key.values)
+        if winner is not None and winner is not record.default:
+            bucket: Any = tuple(values[name] for name in _BUCKET)
+            config: dict[str, Any] = dict(winner.config)
+            kind = "best" if "tensor_copies" in config else "loop"
+            found[bucket] = replace(found.get(bucket, MeasuredConfigs()), **{kind: MatmulConfig(**config)})
+    return found

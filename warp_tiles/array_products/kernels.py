@@ -346,8 +346,8 @@ def tile_kernel(key: TileKernel) -> Any:
     is_plain, is_rounded = key.is_plain, key.is_plain and stored.out != key.sums
     reads_c, has_bias, has_factor = stored.has_beta, stored.bias is not None, stored.has_factor
 
-    options = {} if always_loops() else {"grid_stride": False}
     has_one_tile = not always_loops()
+    options = {"grid_stride": False} if has_one_tile else {}
 
     def matmul(
         slice_depth: int,

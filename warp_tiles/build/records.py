@@ -167,7 +167,7 @@ class ModuleRecord:
         linker: ``warp_tiles`` or ``warp``.
         linker_reason: The reason why Warp linked; empty if warp_tiles did.
         seconds: Time from the end of code generation to the finished file.
-        loops, panel_steps: Those of the plan. They can differ from it if a build failed.
+        loops, panel_steps: As in the plan, but as they were built: they differ if a build failed.
         module_key: Digest of the linked module's key; empty if the module is not kept.
         found: True if the linked module was in the cache or in the remote store.
         started_at_s: The end of code generation, in seconds of :func:`warp_tiles.build.records.now_s`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from warp_tiles.codegen.operations import Operation
-from warp_tiles.codegen.trace import Branch, FunctionTrace, Loop, Node
+from warp_tiles.codegen.trace import Branch, FunctionTrace, Loop, Node, operations
 from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.plan.planning import PanelPart, PanelStep
 from warp_tiles.solver.variant import SOLVERS
@@ -17,7 +17,7 @@ from warp_tiles.solver.variant import SOLVERS
 def panel_steps(
     function: FunctionTrace, loops: Mapping[int, PlannedLoop], solvers: Mapping[int, tuple[str, str]]
 ) -> tuple[PanelStep, ...]:
-    """Returns the panel steps of a function, in the order of the program.
+    """Returns the panel steps of a function, in the order of the program. Their parts are sorted by line.
 
     A step is the outermost loop that contains both loops of products and solvers. A loop that only repeats whole steps,
     such as one over matrices, is not one. The body of a function is a step if it has both outside of other loops, as in
@@ -28,15 +28,18 @@ def panel_steps(
         solvers: The size and the provider of each solver, by the numbers of their sites.
     """
     parts: dict[Node, PanelPart] = {}
+    beside: set[Operation] = set()  # operations in loops of products
     for node in _nodes(function.nodes, in_loops=True):
         if isinstance(node, Loop) and node.hook in loops:
             parts[node] = PanelPart(node.line, "products", "", loops[node.hook].describe())
-        elif isinstance(node, Operation) and node.solver is not None:
+            beside.update(operations(node.nodes))
+        elif isinstance(node, Operation) and node.solver is not None and node not in beside:
             kind = "factor" if SOLVERS[node.name] == "cholesky" else "solve"
             parts[node] = PanelPart(node.line, kind, *solvers[node.solver])
-    # Warp may unroll a loop, so that each iteration has the same parts
+    # Warp may unroll a loop: each iteration has the same parts, and the first one may have no products
     found = (
-        (loop, tuple(dict.fromkeys(parts[node] for node in of))) for loop, of in _steps(function.nodes, None, parts)
+        (loop, tuple(sorted(dict.fromkeys(parts[node] for node in of), key=lambda part: part.line)))
+        for loop, of in _steps(function.nodes, None, parts)
     )
     steps = (PanelStep("", function.file, (loop or of[0]).line, of) for loop, of in found)
     return tuple(dict.fromkeys(steps))

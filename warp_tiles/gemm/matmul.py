@@ -27,6 +27,7 @@ from warp_tiles.gemm.matmul_question import (
     MatmulAnswer,
     MatmulConfig,
     MatmulProblem,
+    MeasuredConfigs,
     Operand,
     ShapeBucket,
     kernel_launches,
@@ -138,7 +139,7 @@ def choose_matmul(
     problem: MatmulProblem,
     arch: int,
     multiprocessors: int,
-    records: Mapping[ShapeBucket, MatmulConfig] | None = None,
+    records: Mapping[ShapeBucket, MeasuredConfigs] | None = None,
     *,
     gpu: str = "",
     pipeline: PipelineOverrides | str | None = None,
@@ -150,12 +151,16 @@ def choose_matmul(
         pipeline: What a setting fixes of the loop's pipeline, or the reason why loops have no stages; None if the
             launch may fix it.
     """
-    measured = _measured(problem, arch, records or {}, pipeline)
-    config = measured or _best_loop(problem, arch, multiprocessors)
+    known = (records or {}).get(problem.bucket, MeasuredConfigs())
+    best, loop = (_fitting(problem, one, arch, pipeline) for one in (known.best, known.loop))
+    config = best or loop or _best_loop(problem, arch, multiprocessors)
     if not config.tensor_copies:
         config = _with_copies(problem, config, arch, multiprocessors)
-    decided_by: DecidedBy = "record" if measured else "heuristic"
-    return answer_of(problem, config, arch, multiprocessors, gpu=gpu, pipeline=pipeline, decided_by=decided_by)
+    decided_by: DecidedBy = "record" if best or loop else "heuristic"
+    return answer_of(
+        problem, config, arch, multiprocessors,
+        gpu=gpu, pipeline=pipeline, decided_by=decided_by, by_estimate=best is None,
+    )  # fmt: skip
 
 
 def _best_loop(problem: MatmulProblem, arch: int, multiprocessors: int) -> MatmulConfig:
@@ -172,17 +177,25 @@ def answer_of(
     gpu: str = "",
     pipeline: PipelineOverrides | str | None = None,
     decided_by: DecidedBy = "search",
+    by_estimate: bool = False,
 ) -> MatmulAnswer:
     """The answer with a given configuration. See :func:`choose_matmul`.
 
     Args:
-        decided_by: ``heuristic`` if the configuration is that of the best loop, and estimates choose between this loop
-            and the kernel with tensor copies.
+        by_estimate: True if the configuration is that of the best loop, and estimates choose between this loop and the
+            kernel with tensor copies.
+
+    Raises:
+        ValueError: The configuration is a launch of the kernel, which cannot compute the product.
     """
-    found = kernel_of(problem, config, arch, multiprocessors, pipeline, decided_by)
+    found = kernel_of(problem, config, arch, multiprocessors, pipeline, by_estimate=by_estimate)
     kernel, slices = (found, NO_WORK) if isinstance(found, str) else found
     if config.tensor_copies:
+        if isinstance(found, str):
+            raise ValueError(f"no kernel with tensor copies for {problem.describe()}: {found}")
         config = _best_loop(problem, arch, multiprocessors)
+    elif by_estimate and not isinstance(found, str):
+        decided_by = "heuristic"
     fixed = _pipeline(problem, config, arch, multiprocessors) if pipeline is None else AUTO
     loop = pipeline if isinstance(pipeline, str) else loop_of(problem, config, arch, pipeline or fixed)
     if isinstance(kernel, TensorKernel):
@@ -202,23 +215,22 @@ def kernel_of(
     arch: int,
     multiprocessors: int,
     pipeline: PipelineOverrides | str | None = None,
-    decided_by: DecidedBy = "heuristic",
+    *,
+    by_estimate: bool = True,
 ) -> tuple[TensorKernel, Slices] | str:
     """The kernel with tensor copies that computes a product, and its slices, or the reason why a loop does.
 
-    A record or a search decides. Without one, the shorter estimated time does. A loop may have more slices of K, which
-    pays if tiles are few and K is long.
+    The configuration decides, or the shorter estimated time. A loop may have more slices of K, which pays if tiles are
+    few and K is long.
     """
     if reason := problem_of_kernel(problem, arch, pipeline):
         return reason
     launches = kernel_launches(problem, multiprocessors)
     if config.tensor_copies:
-        _, kernel, slices = min(launches, key=lambda launch: (_distance(config, *launch[1:]), launch[0]))
+        _, kernel, slices = min(launches, key=lambda launch: _distance(config, *launch[1:]))
         return kernel, slices
-    if decided_by == "search":
-        return "a search measures the loop"
-    if decided_by == "record":
-        return "the loop was faster when both were measured"
+    if not by_estimate:
+        return "the configuration is that of a loop"
     time_us, kernel, slices = launches[0]
     if cost_us(problem, config, arch, multiprocessors) < time_us:
         return "its estimated time is longer than the loop's"
@@ -260,14 +272,10 @@ def loop_of(
     return found if limit is None else replace(question, registers=limit).answer(overrides)
 
 
-def _measured(
-    problem: MatmulProblem,
-    arch: int,
-    records: Mapping[ShapeBucket, MatmulConfig],
-    pipeline: PipelineOverrides | str | None,
+def _fitting(
+    problem: MatmulProblem, measured: MatmulConfig | None, arch: int, pipeline: PipelineOverrides | str | None
 ) -> MatmulConfig | None:
-    """The measured configuration of the problem's bucket, if there is one and it fits."""
-    measured = records.get(problem.bucket)
+    """A configuration that was measured for another product of the problem's bucket, if it fits this one."""
     if measured is None or problem.summed:
         return None
     if measured.tensor_copies:

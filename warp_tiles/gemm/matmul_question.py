@@ -166,6 +166,21 @@ class MatmulConfig:
 
 CPU_TILE = MatmulConfig(32, 32, 32, 1)
 
+
+@dataclass(frozen=True)
+class MeasuredConfigs:
+    """What records know about the products of a shape bucket.
+
+    Attributes:
+        best: The fastest of the loops and of the launches of the kernel with tensor copies; None if they were not
+            compared.
+        loop: The fastest loop of a record that compares only loops; None if there is none.
+    """
+
+    best: MatmulConfig | None = None
+    loop: MatmulConfig | None = None
+
+
 DecidedBy = Literal["heuristic", "record", "search", "setting"]
 
 

@@ -232,7 +232,7 @@ class PanelStep:
     Attributes:
         kernel: Key of a kernel that runs it.
         file, line: The place of its loop in the user's source, or of its first part if no loop is around it.
-        parts: The loops of products and the solvers, in the order of the program.
+        parts: The loops of products and the solvers, by line.
     """
 
     kernel: str
