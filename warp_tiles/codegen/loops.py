@@ -45,7 +45,8 @@ _ALPHA = (
 )
 _DOUBLE = DTYPES["float64"].warp_type
 # beside a solver of so few rows, or of float32, the addresses of products stay in registers. With recomputed ones,
-# blocked factorizations took up to 1.07 times as long on an H200, and less with 32 rows of float64 (docs/experiments.md)
+# blocked factorizations took up to 1.07 times as long on an H200, and less with 32 rows of float64. See
+# docs/experiments.md.
 _FEW_SOLVER_ROWS = 16
 _SHORTEST_COPY = 4  # bytes of an async copy, as shortest_copy() in kernels/module/stage_buffers.cuh
 
