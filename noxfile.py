@@ -4,7 +4,7 @@ tests       the tests that need no GPU, on each Python that is installed
 nightly     the tests of .ci/run and the long series: more drawn cases, processes and architectures
 warp        planning, hashes, builds and the command line on each Warp that is supported
 lint        ruff and mypy
-clients     kernels of Newton and warp-nn from their packages, on the CPU
+clients     a step of MuJoCo Warp is compiled, and kernels of Newton and warp-nn run on the CPU, all from their packages
 wheel       sdist and wheel are built, and the tests run against the wheel alone, in a fresh environment
 conda       the conda package of recipe/ is built and tested; needs conda-forge and rattler-build
 docs        the site of the documentation, built strictly into build/site
@@ -58,10 +58,10 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def clients(session: nox.Session) -> None:
-    """Kernels of Newton and warp-nn, planned, and driven from the pinned packages on the CPU."""
+    """MuJoCo Warp, Newton and warp-nn from the pinned packages: compiled, and those of the last two run on the CPU."""
     folder = session.create_tmp()
     session.install("-e", ".[test]")
-    names = ("newton_kernels", "warp_nn_mlp")
+    names = ("mujoco_humanoid", "newton_kernels", "warp_nn_mlp")
     session.run("python", "benchmarks/clients.py", "--install", f"{folder}/env", "--only", *names)
     where = ("--device", "cpu", "--worlds", "8", "--json", f"{folder}/rows.json", "--values", f"{folder}/values")
     for side in ("warp", "tiles"):
