@@ -8,8 +8,7 @@ product, launches of the kernel with tensor copies. Those with the least estimat
 search (warp_tiles.tuning.search): at most four loops if there are launches, and twelve in all. torch's product runs
 before each launch, as in benchmarks/matmul.py, so that each candidate finds its operands in the same parts of the L2
 cache. Each bucket has a record in the store, and configurations that it holds are not measured again. --json writes the
-winner and the default of each bucket whose default lost, in the form that the package ships and "warp-tiles tune
-import" reads.
+buckets whose default lost (see `shipped`), in the form that the package ships and "warp-tiles tune import" reads.
 """
 
 from __future__ import annotations
@@ -161,16 +160,17 @@ class Bench:
 
 
 def tuned(bench: Any, store: RecordStore, key: TuningKey, configs: Sequence[MatmulConfig], clock: Clock) -> Record:
-    """The record of a bucket: the choice, which comes first, the others, and the fastest in groups of other sizes.
+    """The record of a bucket: the choice, which comes first, the others, and the fastest loop in groups of other sizes.
 
-    One that cannot win is dropped, but the choice is measured to the end.
+    One that cannot win is dropped, also the choice, which is measured again beside such groups.
     """
     choice, *others = configs
     record = _measured(bench, store, key, [config.to_json() for config in others], clock)
     winner = record.winner()
     first = choice if winner is None or winner is record.default else MatmulConfig(**winner.config)
-    groups = () if first.tensor_copies else GROUPS
-    grouped = dict.fromkeys((first, *(replace(first, group=one) for one in groups)))
+    if first.tensor_copies:
+        return record
+    grouped = dict.fromkeys((first, *(replace(first, group=one) for one in GROUPS)))
     return _measured(bench, store, key, [config.to_json() for config in grouped if config != choice], clock)
 
 
@@ -185,13 +185,18 @@ def _measured(bench: Any, store: RecordStore, key: TuningKey, configs: Sequence[
 
 
 def shipped(records: Sequence[Record]) -> list[Record]:
-    """The records whose default lost, with the timings of the winner and of the default."""
-    pairs = [(record, record.winner(), record.default) for record in records]
-    return [
-        record.among({winner.identity, default.identity})
-        for record, winner, default in pairs
-        if winner is not None and default is not None and winner is not default
-    ]
+    """The records whose default lost, with the timings of the winner, of the default, and of the fastest launch of the
+    kernel with tensor copies: that it was compared is part of the result.
+    """
+    found = []
+    for record in records:
+        winner, default = record.winner(), record.default
+        if winner is None or default is None or winner is default:
+            continue
+        launches = [one for one in record.timings if one.config.get("tensor_copies") and one.median_us is not None]
+        fastest = sorted(launches, key=lambda one: one.median_us or 0.0)[:1]
+        found.append(record.among({one.identity for one in (winner, default, *fastest)}))
+    return found
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -39,17 +39,18 @@ struct BlockGemm {
     }
 };
 
+// The index of the thread in its block, see block_gemm_add().
+WT_DEVICE int thread_index(bool recompute)
+{
+    return recompute ? arch::opaque_thread_index() : arch::thread_index();
+}
+
 // alpha and beta point to one element of C's type each.
 template <class Variant>
 WT_DEVICE void block_gemm(const void* alpha, void* a, void* b, const void* beta, void* c)
 {
     using G = BlockGemm<Variant>;
     G::Gemm::run(alpha, G::left(a, b), G::right(a, b), beta, arch::in_shared<typename G::P::C>(c));
-}
-
-WT_DEVICE int thread_index(bool recompute)
-{
-    return recompute ? arch::opaque_thread_index() : arch::thread_index();
 }
 
 // The same in two parts, for a loop that adds many products to one C: accumulators += A * B in the loop, and C += accumulators at

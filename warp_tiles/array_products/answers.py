@@ -102,14 +102,15 @@ def records_for(arch: int | None, multiprocessors: int, gpu: str) -> Mapping[Sha
 def winners(records: list[Record]) -> dict[ShapeBucket, MeasuredConfigs]:
     """The measured configurations that are faster than the choice without them, by shape bucket.
 
-    Configurations of records that compare only loops have no field ``tensor_copies``.
+    A record compares loops with the kernel with tensor copies if it has a timing of the kernel.
     """
     found: dict[ShapeBucket, MeasuredConfigs] = {}
     for record in records:
         winner, values = record.winner(), dict(record.key.values)
         if winner is not None and winner is not record.default:
             bucket: Any = tuple(values[name] for name in _BUCKET)
-            config: dict[str, Any] = dict(winner.config)
-            kind = "best" if "tensor_copies" in config else "loop"
-            found[bucket] = replace(found.get(bucket, MeasuredConfigs()), **{kind: MatmulConfig(**config)})
+            config = MatmulConfig(**winner.config)  # texts and numbers
+            compared = any(timing.config.get("tensor_copies") for timing in record.timings)
+            known = found.get(bucket, MeasuredConfigs())
+            found[bucket] = replace(known, best=config) if compared else replace(known, loop=config)
     return found

@@ -21,19 +21,19 @@ def panel_steps(
 
     A step is the outermost loop that contains both loops of products and solvers. A loop that only repeats whole steps,
     such as one over matrices, is not one. The body of a function is a step if it has both outside of other loops, as in
-    a kernel of one panel. What lies in other functions does not count.
+    a kernel of one panel. What lies in other functions does not count, nor does a solver in a loop of products itself.
 
     Args:
         loops: The decisions about loops of products, by the numbers of their hooks.
         solvers: The size and the provider of each solver, by the numbers of their sites.
     """
     parts: dict[Node, PanelPart] = {}
-    beside: set[Operation] = set()  # operations in loops of products
+    inside: set[Operation] = set()  # of loops of products
     for node in _nodes(function.nodes, in_loops=True):
         if isinstance(node, Loop) and node.hook in loops:
             parts[node] = PanelPart(node.line, "products", "", loops[node.hook].describe())
-            beside.update(operations(node.nodes))
-        elif isinstance(node, Operation) and node.solver is not None and node not in beside:
+            inside.update(operations(node.nodes))
+        elif isinstance(node, Operation) and node.solver is not None and node not in inside:
             kind = "factor" if SOLVERS[node.name] == "cholesky" else "solve"
             parts[node] = PanelPart(node.line, kind, *solvers[node.solver])
     # Warp may unroll a loop: each iteration has the same parts, and the first one may have no products

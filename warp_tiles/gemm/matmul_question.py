@@ -223,7 +223,7 @@ class MatmulAnswer:
             "search": "a search forces the configuration",
             "setting": "the setting main_loop fixes its pipeline",
         }
-        other = f"it has the least estimated time; the records that {self.gpu} uses have none for about this size"
+        other = f"it has the least estimated time; the records that {self.gpu} uses do not decide about this size"
         text = found.get(self.decided_by, other)
         if isinstance(self.kernel, TensorKernel):
             why = ", because its estimated time is less than the loop's" if self.decided_by == "heuristic" else ""
