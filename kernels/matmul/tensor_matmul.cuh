@@ -7,13 +7,14 @@
 //     load_tiles         the loading warp: tensor copies into the stages of the ring
 //     add_slices         sums of tiles whose slices of K several blocks compute
 //     store_tile         the epilogue: accumulators -> elements of C -> shared memory -> tensor copies to C
-//     multiply_tiles     a multiplying warpgroup: the products of every second tile by wgmma, then its epilogue
+//     multiply_tiles     a multiplying warpgroup: the products of its tiles by wgmma, then their epilogue
 //     matmul             persistent blocks with one loading warp and two multiplying warpgroups
 //
 // A block computes the items number, number + blocks, number + 2 * blocks, ... An item is a tile of C. If the last tiles are fewer than
 // the blocks, they may be cut into slices of K, and an item is a slice. The loading warp is as many stages ahead as the ring has, also
 // across tiles. The multiplying warpgroups take turns: one multiplies a tile while the other is in the epilogue of the tile before.
-// CUTLASS calls such a kernel ping-pong.
+// CUTLASS calls such a kernel ping-pong. A tile whose sums do not fit the registers of a warpgroup is computed by both, each with half of
+// the rows: cooperative in CUTLASS. Such a tile loads fewer bytes for each product.
 //
 // A stage has rows of 128 bytes, whose 16-byte vectors are permuted (swizzling mode 128B). An operand that is contiguous along K has
 // a row for each of its rows of M or N. An operand that is contiguous along M or N has panels of 128 bytes of it, with a row for
@@ -40,6 +41,7 @@ constexpr int ROWS = 64;           // of C, of an instruction
 constexpr int CHUNKS = 2;          // parts of C that a warpgroup may store at a time
 constexpr int CHUNK_BYTES = ROWS * ROW_BYTES;
 constexpr int THREADS = (1 + MULTIPLYING) * WARPGROUP;
+constexpr int MOST_SUMS = 128 * 192;  // of a tile that one warpgroup computes
 constexpr int LOADING_REGISTERS = 40, MULTIPLYING_REGISTERS = 232;  // of 65,536 for 128 and 256 threads
 
 // A tensor map, as the driver encodes it. The dimensions are those along a row, across rows, and the matrices of the batch.
@@ -73,13 +75,18 @@ struct Config {
     using Function = Function_;
     static constexpr int TILE_M = M, TILE_N = N, TILE_K = ROW_BYTES / int(sizeof(T)), STAGES = STAGES_;
     static constexpr bool A_MN = A_ALONG_M, B_MN = B_ALONG_N, HAS_BETA = BETA, HAS_SLICES = SLICES;
-    static constexpr int BLOCKS = M / ROWS;                       // of rows
+    static constexpr int OWNERS = M * N > MOST_SUMS ? MULTIPLYING : 1;  // warpgroups that compute a tile
+    static constexpr int BLOCKS = M / ROWS / OWNERS;              // of rows, of a warpgroup
     static constexpr int STEP = 32 / int(sizeof(T));              // of K, of an instruction
     static constexpr int COLUMNS = ROW_BYTES / int(sizeof(Out));  // of C in a chunk
     static constexpr int A_BYTES = M * ROW_BYTES, STAGE_BYTES = A_BYTES + N * ROW_BYTES;
     static constexpr int CHUNKS_START = STAGES * STAGE_BYTES, BARRIERS_START = CHUNKS_START + MULTIPLYING * CHUNKS * CHUNK_BYTES;
 
     static_assert(M % ROWS == 0 && N % COLUMNS == 0, "a tile has whole instructions and chunks");
+    static_assert(!(OWNERS > 1 && HAS_SLICES), "a warpgroup counts the slices of its tile");
+
+    // The first row of a warpgroup's part of a tile
+    static WT_DEVICE int first_row(int group) { return OWNERS > 1 ? group * BLOCKS * ROWS : 0; }
 };
 
 constexpr int ALIGNMENT = 1024;  // of a stage: the swizzling pattern repeats after so many bytes
@@ -295,25 +302,43 @@ template <class P, class Finish> WT_DEVICE void write_chunk(u32 chunk, const Fin
     }
 }
 
-// `parities` has a bit for the mbarrier of each chunk.
-template <class P>
-WT_DEVICE void store_tile(const f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4], const Ring<P>& ring, const TensorMap& c,
-                          const Arguments& given, int group, const Tile& tile, u32& parities)
-{
-    constexpr int ACROSS = P::TILE_N / P::COLUMNS, COUNT = P::BLOCKS * ACROSS;  // chunks
-    constexpr bool IS_ODD = COUNT % CHUNKS != 0;  // the first chunk lies where the last tile's last one does
-    const bool is_storing = threadIdx.x % WARPGROUP == 0;
-    const f32 alpha = given.factor == nullptr ? given.alpha : given.alpha * *given.factor;
-    const auto row_of = [&](int number) { return tile.row + number / ACROSS * ROWS; };
-    const auto column_of = [&](int number) { return tile.column + number % ACROSS * P::COLUMNS; };
-    const auto read_previous = [&](int number) {  // after the stores from this chunk's memory
+// The chunks of a warpgroup's part of a tile
+template <class P> struct Chunks {
+    static constexpr int ACROSS = P::TILE_N / P::COLUMNS, COUNT = P::BLOCKS * ACROSS;
+    const Ring<P>& ring;
+    const TensorMap& c;
+    const Tile& tile;
+    int group;
+
+    WT_DEVICE int row(int number) const { return tile.row + P::first_row(group) + number / ACROSS * ROWS; }
+    WT_DEVICE int column(int number) const { return tile.column + number % ACROSS * P::COLUMNS; }
+
+    // Starts to read the previous elements, after the stores from the chunk's memory.
+    WT_DEVICE void read(int number) const
+    {
         wait_for_tensor_stores<0>();
         mbarrier_arrive_and_expect(ring.previous(group, number), CHUNK_BYTES);
-        copy_tensor(ring.chunk(group, number), &c, ring.previous(group, number), column_of(number), row_of(number), tile.matrix);
-    };
-    if (P::HAS_BETA && is_storing)
+        copy_tensor(ring.chunk(group, number), &c, ring.previous(group, number), column(number), row(number), tile.matrix);
+    }
+
+    WT_DEVICE void read_first() const
+    {
         for (int number = 0; number < min(CHUNKS, COUNT); ++number)
-            read_previous(number);
+            read(number);
+    }
+};
+
+// `parities` has a bit for the mbarrier of each chunk.
+template <class P>
+WT_DEVICE void store_tile(const f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4], const Chunks<P>& chunks, const Arguments& given,
+                          u32& parities)
+{
+    constexpr int ACROSS = Chunks<P>::ACROSS, COUNT = Chunks<P>::COUNT;
+    constexpr bool IS_ODD = COUNT % CHUNKS != 0;  // the first chunk lies where the last tile's last one does
+    const Ring<P>& ring = chunks.ring;
+    const int group = chunks.group;
+    const bool is_storing = threadIdx.x % WARPGROUP == 0;
+    const f32 alpha = given.factor == nullptr ? given.alpha : given.alpha * *given.factor;
 #pragma unroll
     for (int number = 0; number < COUNT; ++number) {
         const u32 chunk = ring.chunk(group, number);
@@ -329,15 +354,15 @@ WT_DEVICE void store_tile(const f32 (&accumulators)[P::BLOCKS][P::TILE_N / 8][4]
         }
         write_chunk<P>(chunk, [&](int block, int half, const Vector<f32, 2>& previous) {
             const f32* const sums = &accumulators[number / ACROSS][number % ACROSS * P::COLUMNS / 8 + block][2 * half];
-            return finished<P>(sums, previous, alpha, given, column_of(number) + own_column(block));
+            return finished<P>(sums, previous, alpha, given, chunks.column(number) + own_column(block));
         });
         fence_for_wgmma();
         warpgroup_barrier(group);
         if (is_storing) {
-            store_tensor(&c, chunk, column_of(number), row_of(number), tile.matrix);
+            store_tensor(&chunks.c, chunk, chunks.column(number), chunks.row(number), chunks.tile.matrix);
             commit_tensor_stores();
             if (P::HAS_BETA && number + CHUNKS < COUNT)
-                read_previous(number + CHUNKS);
+                chunks.read(number + CHUNKS);
         }
     }
 }
@@ -353,24 +378,28 @@ template <int DEPTH, bool ALONG_MN> WT_DEVICE u64 operand(u32 start)
 template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& c, const Arguments& given, int group)
 {
     constexpr int A_STEP = P::A_MN ? P::STEP * ROW_BYTES : 32, B_STEP = P::B_MN ? P::STEP * ROW_BYTES : 32;  // bytes
-    const bool is_first_lane = threadIdx.x % 32 == 0;
+    const bool is_first_lane = threadIdx.x % 32 == 0, is_storing = threadIdx.x % WARPGROUP == 0;
     u32 parities = 0;      // of the chunks' mbarriers
     u32 turn = group ^ 1;  // the parity: nobody is before the first warpgroup's first turn
     int owner = 0;         // of a tile
     for (Tiles<P> tiles(given); tiles.has_next(); owner ^= 1) {
         const Tile tile = tiles.next();
-        if (owner != group) {
-            ring.skip((tile.end - tile.start + P::TILE_K - 1) / P::TILE_K);
-            continue;
+        if constexpr (P::OWNERS == 1) {
+            if (owner != group) {
+                ring.skip((tile.end - tile.start + P::TILE_K - 1) / P::TILE_K);
+                continue;
+            }
+            // then the stages of all earlier tiles have been filled, so that a stage's parity is unambiguous
+            mbarrier_wait(ring.turn(group), turn);
+            turn ^= 1;
         }
-        // then the stages of all earlier tiles have been filled, so that a stage's parity is unambiguous
-        mbarrier_wait(ring.turn(group), turn);
-        turn ^= 1;
+        const Chunks<P> chunks {ring, c, tile, group};
         f32 accumulators[P::BLOCKS][P::TILE_N / 8][4] = {};
         u32 multiplied = 0;  // the mbarrier of the stage before
         for (int k = tile.start; k < tile.end; k += P::TILE_K, ring.advance()) {
             mbarrier_wait(ring.full(), ring.parity);
-            const u64 a = operand<P::TILE_K, P::A_MN>(ring.a()), b = operand<P::TILE_K, P::B_MN>(ring.b());
+            const u64 a = operand<P::TILE_K, P::A_MN>(ring.a() + P::first_row(group) * ROW_BYTES);
+            const u64 b = operand<P::TILE_K, P::B_MN>(ring.b());
             wgmma_fence();
 #pragma unroll
             for (int step = 0; step < P::TILE_K / P::STEP; ++step)
@@ -379,12 +408,17 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
                     wgmma<P::A_MN, P::B_MN>(
                         accumulators[i], wgmma_after(a, i * ROWS * ROW_BYTES + step * A_STEP), wgmma_after(b, step * B_STEP), typename P::T {});
             wgmma_commit();
+            if constexpr (P::HAS_BETA) {
+                if (is_storing && k == tile.start && tile.slice < 0)
+                    chunks.read_first();  // while the tile is multiplied
+                __syncwarp();
+            }
             wgmma_wait<1>();  // until the products of the stage before are complete
             if (is_first_lane && k != tile.start)
                 mbarrier_arrive(multiplied);
             multiplied = ring.empty();
         }
-        if (is_first_lane)
+        if (P::OWNERS == 1 && is_first_lane)
             mbarrier_arrive(ring.turn(group ^ 1));
         wgmma_wait<0>();
 #pragma unroll
@@ -393,9 +427,13 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
         if (is_first_lane && tile.start < tile.end)
             mbarrier_arrive(multiplied);
         if constexpr (P::HAS_SLICES)
-            if (tile.slice >= 0 && !add_slices<P>(accumulators, ring, given, group, tile))
-                continue;
-        store_tile<P>(accumulators, ring, c, given, group, tile, parities);
+            if (tile.slice >= 0) {
+                if (!add_slices<P>(accumulators, ring, given, group, tile))
+                    continue;
+                if (P::HAS_BETA && is_storing)
+                    chunks.read_first();
+            }
+        store_tile<P>(accumulators, chunks, given, parities);
     }
 }
 
@@ -411,7 +449,7 @@ template <class P> WT_DEVICE void matmul(const TensorMap& a, const TensorMap& b,
         prefetch_tensor_map(&c);
         for (int stage = 0; stage < P::STAGES; ++stage, ring.advance()) {
             mbarrier_initialize(ring.full(), 1);
-            mbarrier_initialize(ring.empty(), WARPGROUP / 32);
+            mbarrier_initialize(ring.empty(), P::OWNERS * WARPGROUP / 32);
         }
         ring.parity = 0;
         for (int group = 0; group < MULTIPLYING; ++group)

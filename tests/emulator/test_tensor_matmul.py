@@ -33,10 +33,14 @@ KERNELS = (
     TensorKernel("float16", "float16", 64, 192),
     TensorKernel("float16", "float32", 128, 128, has_slices=True),
     TensorKernel("float16", "float16", 64, 128, False, True, True, has_slices=True),
+    TensorKernel("float16", "float16", 128, 256, True, False, True, "float16"),
+    TensorKernel("float32", "float32", 128, 256),
 )
 FUNCTION = ("tripled", "__device__ float tripled(float x) { return 3.0f * x; }")  # its name and code
 SMALL = TensorKernel("float16", "float32", 64, 64)
-SLICED = replace(SMALL, has_slices=True)
+SLICED = replace(SMALL, has_beta=True, has_slices=True)
+READING = replace(SMALL, out="float16", tile_m=192, has_beta=True)
+LARGE = replace(SMALL, out="float16", tile_m=128, tile_n=256)  # both warpgroups compute a tile
 STAGES = 3  # of the mutated kernel, so that few products fill its ring
 WAIT = "            wgmma_wait<1>();  // until the products of the stage before are complete\n"
 ARRIVAL = "            if (is_first_lane && k != tile.start)\n                mbarrier_arrive(multiplied);\n"
@@ -59,7 +63,7 @@ MUTATIONS = {
         "",
         "phase 0 has all its arrivals, and no thread has waited for it",
     ),
-    "one_warp_too_few_empties_a_stage": ("empty(), WARPGROUP / 32)", "empty(), WARPGROUP / 32 - 1)", "tensor copy of"),
+    "one_warp_too_few_empties_a_stage": ("OWNERS * WARPGROUP / 32)", "OWNERS * WARPGROUP / 32 - 1)", "tensor copy of"),
     "arrival_before_the_products": (WAIT + ARRIVAL, ARRIVAL + WAIT, RACE),
     "one_product_too_few_is_awaited": (WAIT, WAIT.replace("1", "2"), RACE),
     "no_last_arrival": (LAST_ARRIVAL, "", "never completes"),
@@ -95,7 +99,7 @@ MUTATIONS = {
     "the_same_turn": ("mbarrier_arrive(ring.turn(group ^ 1));", "mbarrier_arrive(ring.turn(group));", ""),
     "no_skipped_stages": ("            ring.skip((tile.end - tile.start + P::TILE_K - 1) / P::TILE_K);\n", "", ""),
     "no_skipped_rounds": ("        parity ^= stage / P::STAGES % 2;\n", "", ""),
-    "wrong_rows": ("tile.row + number / ACROSS * ROWS", "tile.row + (number / ACROSS + 1) * ROWS", ""),
+    "wrong_rows": ("number / ACROSS * ROWS; }", "(number / ACROSS + 1) * ROWS; }", ""),
 }  # fmt: skip
 
 
@@ -108,10 +112,14 @@ BETA_MUTATIONS = {
         "        wait_for_tensor_stores<0>();\n        mbarrier_arrive_and_expect(ring.previous",
         "        mbarrier_arrive_and_expect(ring.previous", "still reads",
     ),
-    "later_chunks_are_not_read": ("                read_previous(number + CHUNKS);\n", ";\n", "never completes"),
+    "later_chunks_are_not_read": ("                chunks.read(number + CHUNKS);\n", ";\n", "never completes"),
     "the_wrong_chunk": ("copy_tensor(ring.chunk(group, number),", "copy_tensor(ring.chunk(group, number + 1),", ""),
-    "other_rows": ("row_of(number), tile.matrix);\n    };", "row_of(0), tile.matrix);\n    };", ""),
-    "lanes_may_overtake": ("                __syncwarp();\n", "", "races"),
+    "other_rows": ("row(number), tile.matrix);", "row(0), tile.matrix);", ""),
+    "lanes_may_overtake": ("                __syncwarp();\n            }\n#pragma", "            }\n#pragma", "races"),
+    "first_chunks_are_not_read": (
+        "                    chunks.read_first();  // while the tile is multiplied\n", ";\n", "never completes"
+    ),
+    "each_step_reads_them": ("is_storing && k == tile.start && tile", "is_storing && tile", "has all its arrivals"),
 }  # fmt: skip
 SLICE_MUTATIONS = {
     "sums_are_not_released": ("        __threadfence();  // releases the sums of the warpgroup\n", "", "races"),
@@ -121,7 +129,15 @@ SLICE_MUTATIONS = {
     "the_counter_is_kept": ("            atomicExch(given.arrived + tile.split, 0);\n", "            ;\n", ""),
     "all_slices_are_stored": ("        return false;\n    for (int slice", "        ;\n    for (int slice", "races"),
     "the_same_slice": ("start = min(slice * depth, given.k);", "start = 0;", ""),
+    "previous_elements_are_not_read": ("                    chunks.read_first();\n", ";\n", "never completes"),
     "one_slice_is_missing": ("slice < given.slices; ++slice", "slice < given.slices - 1; ++slice", ""),
+}  # fmt: skip
+
+LARGE_MUTATIONS = {
+    "half_of_the_warps_empty_a_stage": ("P::OWNERS * WARPGROUP / 32)", "WARPGROUP / 32)", "never completes"),
+    "both_read_the_same_rows": ("ring.a() + P::first_row(group) * ROW_BYTES", "ring.a()", ""),
+    "both_store_the_same_rows": ("tile.row + P::first_row(group) + number", "tile.row + number", ""),
+    "they_take_turns": ("if constexpr (P::OWNERS == 1) {", "if constexpr (true) {", ""),
 }  # fmt: skip
 
 
@@ -275,16 +291,12 @@ def test_the_kernels_have_all_types_layouts_and_tiles() -> None:
     (8, (40, 40, 600), {"slices": 3, "alpha": 0.5}),
     (8, (40, 40, 200), {"slices": 3, "beta": 2.0}),  # the last slice is empty
     (6, (136, 200, 72), {}),
+    (9, (136, 264, 6 * 64 + 24), {"alpha": 0.5, "beta": 2.0}),  # four tiles of both warpgroups
+    (10, (136, 264, 72), {"batch": 2}),
     (4, (264, 264, 8 * 32 + 8), {}),  # nine tiles of two blocks, each of more stages than the ring has
 ], ids=str)  # fmt: skip
 def test_products(module: EmulatedModule, number: int, sizes: tuple[int, int, int], options: dict[str, Any]) -> None:
     Product(KERNELS[number], sizes, **options).check(module, number)
-
-
-def test_nothing_to_multiply(module: EmulatedModule) -> None:
-    product = Product(KERNELS[3], (40, 40, 8), alpha=0.0, beta=2.0)
-    product.given.alpha, product.given.k = 1.0, 0
-    product.check(module, 3)
 
 
 def test_the_kernel_that_is_mutated(mutated: EmulatedModule) -> None:
@@ -301,15 +313,28 @@ def test_mutations(mutated: EmulatedModule, name: str) -> None:
         assert outcome.error or not np.array_equal(product.result(outcome), product.expected)
 
 
-@pytest.mark.parametrize("name", [*SLICE_MUTATIONS, *BETA_MUTATIONS])
-def test_mutations_of_slices_and_of_products_that_read_c(machine: Machine, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kernel", "mutation", "sizes", "options"), [
+    pytest.param(kernel, mutation, sizes, options, id=name)
+    for kernel, mutations, sizes, options in (
+        (SLICED, SLICE_MUTATIONS, (40, 40, 264), {"slices": 2, "beta": 2.0}),
+        (READING, BETA_MUTATIONS, (200, 136, 136), {"beta": 2.0}),
+        (LARGE, LARGE_MUTATIONS, (136, 264, 264), {}),
+    )
+    for name, mutation in mutations.items()
+])  # fmt: skip
+def test_mutations_of_other_kernels(
+    machine: Machine,
+    kernel: TensorKernel,
+    mutation: tuple[str, str, str],
+    sizes: tuple[int, int, int],
+    options: dict[str, Any],
+    tmp_path: Path,
+) -> None:
     text = (kernels_folder() / HEADER).read_text("utf-8")
-    old, new, error = (SLICE_MUTATIONS | BETA_MUTATIONS)[name]
+    old, new, error = mutation
     assert text.count(old) == 1, old
-    has_slices = name in SLICE_MUTATIONS
-    kernel = SLICED if has_slices else replace(SMALL, out="float16", tile_m=192, has_beta=True)
     module = machine.module(one_unit(tmp_path / "kernels", [kernel], [text.replace(old, new)], STAGES), (), 90)
-    product = Product(kernel, (40, 40, 264), slices=2) if has_slices else Product(kernel, (200, 136, 40), beta=2.0)
+    product = Product(kernel, sizes, **options)
     outcome = product.run(module, 0)
     assert error in outcome.error
     if error == "":

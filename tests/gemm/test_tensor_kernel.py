@@ -64,22 +64,22 @@ def test_settings_and_products_of_few_elements_keep_the_loop() -> None:
     assert kernel_of(HALF, LARGE, 90, MULTIPROCESSORS, "warp_tiles is not enabled") == "warp_tiles is not enabled"
     narrow = kernel_of(replace(HALF, m=16), LARGE, 90, MULTIPROCESSORS)
     assert narrow == "it has no tiles for fewer than 64 rows or columns"
-    deep = replace(HALF, m=64, n=64, k=1 << 16)  # a loop has up to 64 slices of K
+    deep = replace(HALF, m=64, n=64, k=1 << 18)  # a loop has up to 64 slices of K
     answer = choose_matmul(deep, 90, MULTIPROCESSORS, gpu="GPU")
-    assert answer.kernel == "its estimated time is longer than the loop's"
+    assert answer.kernel == "its estimated time is more than 1.5 times the loop's"
     assert answer.config.split_k > 8
 
 
-# the sizes of products whose best tile was measured on an H100
+# the sizes of products whose best tile was measured, of the first five on an H200 in one run (not on record)
 @pytest.mark.parametrize(("sizes", "tile", "slices"), [
-    ((4096, 4096, 4096), (128, 128), Slices(1024)),
-    ((8192, 8192, 8192), (192, 128), Slices(2752)),
-    ((3072, 3072, 3072), (192, 128), Slices(384)),
-    ((2048, 2048, 2048), (128, 128), Slices(256)),
+    ((4096, 4096, 4096), (128, 256), Slices(512)),
+    ((8192, 8192, 8192), (128, 192), Slices(2752)),
+    ((3072, 3072, 3072), (128, 192), Slices(384)),
+    ((2048, 2048, 2048), (128, 256), Slices(128)),
+    ((4608, 4608, 4608), (128, 256), Slices(648)),
     ((256, 4096, 4096), (64, 128), Slices(128)),
     ((2048, 768, 3072), (64, 192), Slices(128)),
     ((128, 4096, 4096), (64, 64), Slices(128)),
-    ((512, 512, 4096), (64, 64), Slices(64)),
     ((512, 512, 8192), (64, 64), Slices(0, 64, 2)),
 ], ids=str)  # fmt: skip
 def test_the_launch_with_the_least_estimated_time(
@@ -128,7 +128,7 @@ def test_a_record_of_the_kernel_does_not_serve_other_products(change: dict[str, 
     assert found.decided_by == ("setting" if pipeline is AUTO else "record")
 
 
-@pytest.mark.parametrize(("k", "has_kernel"), [(1024, True), (1 << 16, False)])
+@pytest.mark.parametrize(("k", "has_kernel"), [(1024, True), (1 << 18, False)])
 def test_after_a_record_of_loops_estimates_choose_between_loop_and_kernel(k: int, has_kernel: bool) -> None:
     problem, loop = replace(SKINNY, m=64, n=64, k=k), MatmulConfig(64, 64, 64, 128, split_k=64 if k > 4096 else 1)
     found = choose_matmul(problem, 90, MULTIPROCESSORS, {problem.bucket: MeasuredConfigs(loop=loop)}, gpu="GPU")
@@ -159,15 +159,17 @@ def test_a_search_can_force_each_launch(problem: MatmulProblem) -> None:
     assert (loop.launched, loop.kernel) == (LARGE, "the configuration is that of a loop")
 
 
-def test_lines_that_begin_within_lines_of_the_caches_cost_small_tiles_more() -> None:
-    small, large = (TensorKernel("float16", "float16", size, size) for size in (64, 128))
+@pytest.mark.parametrize("tile", STEP_US, ids=str)
+def test_rows_that_begin_within_lines_of_the_caches_take_longer(tile: tuple[int, int]) -> None:
+    kernel = TensorKernel("float16", "float16", *tile, b_along_n=True)
 
-    def times(k: int) -> list[float]:
-        return [launch_us(one, Slices(132), 1000, 1000, k, MULTIPROCESSORS) for one in (small, large)]
+    def time_us(n: int, k: int) -> float:
+        return launch_us(kernel, Slices(132), 1024, n, k, 0, MULTIPROCESSORS)
 
-    (small_us, large_us), (small_uneven_us, large_uneven_us) = times(1024), times(1000)
-    assert small_uneven_us - small_us > 2.0
-    assert small_uneven_us / small_us > large_uneven_us / large_us
+    lines, sectors, vectors = time_us(1024, 1024), time_us(1040, 976), time_us(1032, 968)  # of 16 steps each
+    assert lines <= sectors < vectors
+    assert lines <= time_us(1032, 1024) <= vectors
+    assert time_us(1024, 961) == time_us(1024, 968), "the array's rows may be longer"
 
 
 def test_products_with_a_function_leave_it_registers() -> None:

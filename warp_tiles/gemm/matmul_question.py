@@ -90,6 +90,13 @@ class MatmulProblem:
         return "nt"[self.a_transposed] + "nt"[self.b_transposed]
 
     @property
+    def array_bytes(self) -> int:
+        """Bytes of all matrices."""
+        a, b = self.m * self.k * DTYPE_BYTES[self.a], self.k * self.n * DTYPE_BYTES[self.b]
+        c = self.batch * self.m * self.n * DTYPE_BYTES[self.out]
+        return c + (1 if self.a_shared else self.batch) * a + (1 if self.b_shared else self.batch) * b
+
+    @property
     def text(self) -> str:
         """The product in words, e.g. ``float16 nn 1024 x 64x64x64`` for a batch of 1024."""
         batch = f"{self.batch} x " if self.batch > 1 else ""
@@ -289,7 +296,7 @@ def kernel_launches(problem: MatmulProblem, multiprocessors: int) -> list[tuple[
     """
     p = problem
     launches = [
-        (launch_us(kernel, slices, p.m, p.n, p.k, multiprocessors), kernel, slices)
+        (launch_us(kernel, slices, p.m, p.n, p.k, p.array_bytes, multiprocessors), kernel, slices)
         for tile in STEP_US
         if not p.has_function or math.prod(tile) <= MOST_SUMS
         for kernel, slices in launches_of(kernel_with(p, tile), p.m, p.n, p.k, p.batch, multiprocessors)

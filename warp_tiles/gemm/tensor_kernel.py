@@ -5,6 +5,7 @@ It is ``kernels/matmul/tensor_matmul.cuh``, for sm_90a.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -17,22 +18,24 @@ THREADS = 384  # one warpgroup that loads and two that multiply
 WARPS = (4, 1)  # that multiply a tile, along M and N
 REGISTERS = 168  # that a thread starts with
 ROW_BYTES = 128  # of a stage
+# estimates, fitted to 1,200 launches on H200s (not on record)
 STEP_US = {
-    (128, 128): 0.32,
-    (192, 128): 0.47,
+    (128, 256): 0.63,
+    (192, 128): 0.48,
     (128, 192): 0.47,
-    (64, 192): 0.24,
+    (128, 128): 0.34,
+    (64, 192): 0.26,
     (64, 128): 0.19,
-    (128, 64): 0.2,
-    (64, 64): 0.115,
-}  # of a tile and 128 bytes of K, on an H100
+    (128, 64): 0.17,
+    (64, 64): 0.14,
+}  # of a tile and 128 bytes of K, at least
+_ROW_US = {128: 1.0e-3, 64: 1.4e-3, 32: 1.4e-3, 16: 2.1e-3}  # of a row in such a step, by the alignment of the array's
+_START_US = 4.6  # of a launch, its first loads and its last stores
+_STORED = 5.0e4  # bytes of C by which a multiprocessor is 1 us later
+_ADD_US, _ADDED = 1.9, 3.2e4  # of slices: the time until they are added, and the bytes that are added in 1 us
+_MEMORY = 4.3e6  # bytes that the whole GPU reads or writes in 1 us
+OVERLAP = 3  # limits that take x and y alone take (x^3 + y^3)^(1/3) together
 MOST_SUMS = 128 * 128  # of a tile with a function or slices, which need registers
-_SMALL = 1.2  # factor of the steps of small tiles, if a multiprocessor computes several tiles
-_ROW_US = 0.0022  # of a step and a row of both tiles, at least, if rows begin within a line of the caches
-_START_US = 4.5  # of a launch, its first loads and its last stores
-_STORED = 2.7e4  # bytes of C that a multiprocessor stores in 1 us
-_LINE = 128  # bytes of the caches
-_ADD_US, _ADDED = 3.5, 5.0e4  # of slices: the time until they are added, and the bytes that are added in 1 us
 _SUM_BYTES = 4
 _MOST_SLICES = 8
 _STEPS_OF_SLICE = 4  # of 128 bytes of K, at least
@@ -80,22 +83,26 @@ def launches_of(
             yield replace(kernel, has_slices=True), Slices(tiles - rest, rest, count)
 
 
-def launch_us(kernel: TensorKernel, slices: Slices, m: int, n: int, k: int, multiprocessors: int) -> float:
+def launch_us(
+    kernel: TensorKernel, slices: Slices, m: int, n: int, k: int, array_bytes: int, multiprocessors: int
+) -> float:
     """Estimated time of a launch in microseconds."""
     tile, size = (kernel.tile_m, kernel.tile_n), DTYPE_BYTES[kernel.a]
     lengths = m if kernel.a_along_m else k, n if kernel.b_along_n else k
-    step_us = STEP_US[tile]
-    if any(length * size % _LINE for length in lengths):
-        step_us = max(step_us, sum(tile) * _ROW_US)
+    rows_us = sum(side * _row_us(length * size) for side, length in zip(tile, lengths))
+    step_us = max(STEP_US[tile], rows_us)
     steps, elements = -(-k * size // ROW_BYTES), tile[0] * tile[1]
-    if elements < MOST_SUMS and slices.whole > multiprocessors:
-        step_us *= _SMALL
-    stores_us = elements * DTYPE_BYTES[kernel.out] / _STORED  # while the next tile is multiplied
-    time_us = _START_US + -(-slices.whole // multiprocessors) * max(steps * step_us, stores_us)
+    tile_us = steps * step_us + elements * DTYPE_BYTES[kernel.out] / _STORED
+    time_us = -(-slices.whole // multiprocessors) * tile_us
     if slices.split:
         added_us = _ADD_US + slices.count * elements * _SUM_BYTES / _ADDED
         time_us += -(-steps // slices.count) * step_us + added_us
-    return time_us
+    return float(_START_US + (time_us**OVERLAP + (array_bytes / _MEMORY) ** OVERLAP) ** (1 / OVERLAP))
+
+
+def _row_us(length_bytes: int) -> float:
+    """The time of a tile's row in a step, if the array's rows, which begin at multiples of 16 bytes, have no gaps."""
+    return _ROW_US[max(min(_ROW_US), math.gcd(ROW_BYTES, length_bytes))]
 
 
 @dataclass(frozen=True)
