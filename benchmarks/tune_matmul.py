@@ -41,6 +41,7 @@ from warp_tiles.tuning.store import RecordStore
 MEASURED = 12  # candidates of a bucket
 DEFAULT = DEFAULTS["matmul"]  # the chooser's choice
 LOOPS = 4  # of them, if the kernel with tensor copies can compute the product
+LEAST_GAIN = 0.02  # of a record that is shipped; two runs of one bucket differ by as much
 GROUPS = (4, 8, 16)  # of the fastest candidate, if it is a loop
 TYPES: tuple[tuple[DType, bool], ...] = (  # and whether they are rounded to tf32
     *(("float16", False), ("float32", True), ("float32", False), ("float64", False)),
@@ -185,13 +186,13 @@ def _measured(bench: Any, store: RecordStore, key: TuningKey, configs: Sequence[
 
 
 def shipped(records: Sequence[Record]) -> list[Record]:
-    """The records whose default lost, with the timings of the winner, of the default, and of the fastest launch of the
-    kernel with tensor copies: that it was compared is part of the result.
+    """The records whose default lost by more than noise, with the timings of the winner, of the default, and of the
+    fastest launch of the kernel with tensor copies: that it was compared is part of the result.
     """
     found = []
     for record in records:
         winner, default = record.winner(), record.default
-        if winner is None or default is None or winner is default:
+        if winner is None or default is None or winner.median_us > (1 - LEAST_GAIN) * default.median_us:
             continue
         launches = [one for one in record.timings if one.config.get("tensor_copies") and one.median_us is not None]
         fastest = sorted(launches, key=lambda one: one.median_us or 0.0)[:1]

@@ -74,6 +74,17 @@ def test_a_bucket_is_measured_once_and_ships_if_its_default_lost(tmp_path: Path)
     assert choose_matmul(problem, 90, 132, winners(shipped)).config == other
 
 
+@pytest.mark.parametrize(("other_us", "ships"), [(97.5, True), (98.5, False)])
+def test_a_gain_that_may_be_noise_does_not_ship(tmp_path: Path, other_us: float, ships: bool) -> None:
+    other = replace(CONFIG, tile_n=128)
+    problem = MatmulProblem(256, 256, 256, a="float16", b="float16", out="float16")
+    key = key_of(problem, "source", Environment("GPU", 90, 132, wp.__version__, "13.0", warp_tiles.__version__))
+    machine = Machine()
+    machine.times_us = {identity(other.to_json()): other_us}
+    record = tune_matmul.tuned(Bench(machine), RecordStore(tmp_path), key, [CONFIG, other], machine)
+    assert len(tune_matmul.shipped([record])) == ships
+
+
 @pytest.mark.parametrize("kernel_us", [70.0, 90.0])
 def test_what_ships_shows_that_the_kernel_was_compared(tmp_path: Path, kernel_us: float) -> None:
     problem = MatmulProblem(256, 256, 256, a="float16", b="float16", out="float16")
