@@ -330,8 +330,11 @@ def whole_products() -> dict[str, str]:
     def square(kind: str, *sizes: int, batch: str = "") -> str:
         return of_torch(*(f"product {kind} {batch}{size}x{size}x{size}" for size in sizes))
 
+    def of_kind(kind: str) -> list[dict[str, Any]]:
+        return [found for found in at("matmul", "rows") if found["kind"] == kind]
+
     def drawn(kind: str, *depths: tuple[int, str]) -> str:
-        rows = [found for found in at("matmul", "rows") if found["kind"] == kind]
+        rows = of_kind(kind)
         parts = [rows] if not depths else [[f for f in rows if (f["k"] > 1024) == more] for more, _ in depths]
         texts = [span((f["to_torch"]["torch"] for f in part), ".2f") for part in parts]
         words = [text + (f" {depths[i][1]}" if depths else "") for i, text in enumerate(texts)]
@@ -348,17 +351,12 @@ def whole_products() -> dict[str, str]:
         ("fp32, 4096", "issue slots", "product float32 4096x"),
         ("fp64, 4096", "tensor cores", "product float64 4096x"),
         ("gradient of A, fp16, 4096", "tensor cores", "backward float16"),
-        ("batch of 1024, 128 wide, fp16", "memory", "product float16 1024 x 128x"),
-        ("... 256 wide", "memory", "product float16 1024 x 256x"),
-        ("... 256 wide, fp32", "issue slots", "product float32 1024 x 256x"),
+        ("batch of 1024, 256 wide, fp16", "memory", "product float16 1024 x 256x"),
+        ("... fp32", "issue slots", "product float32 1024 x 256x"),
         *((f"fp16, {shape}", "tensor cores", f"skinny float16 {shape}")
-          for shape in ("64x4096x4096", "256x4096x4096", "4096x256x8192")),
+          for shape in ("64x4096x4096", "256x4096x4096")),
         ("layer with bias and GELU, fp16 (torch: the product alone)", "tensor cores", "layer float16"),
     ]  # fmt: skip
-    sixteen = [found for found in at("counters", "rows")
-               if "float16" in found["name"] and "elementwise" not in found["kernel"]]  # fmt: skip
-    issue = {side: span((f["issue_percent"] for f in sixteen if f["name"].startswith(f"{side} ")), ".0f")
-             for side in ("torch", "matmul")}  # fmt: skip
     waits = [f"{row('counters', f'{side} product tf32')['stalls']['short_scoreboard']:.1f}"
              for side in ("matmul", "torch")]  # fmt: skip
     return {
@@ -378,8 +376,8 @@ def whole_products() -> dict[str, str]:
              ["... fp32", square("float32", 64, 128, 256, batch="1024 x ")],
              ["20 skinny fp16 products, 16 to 256 by 4096, K 1024 to 16384",
               drawn("skinny", (False, "for K 1024"), (True, "for more"))],
-             ["60 products of random sizes, types and layouts", drawn("drawn")],
-             ["30 batches of such products", drawn("drawn_batch")]],
+             [f"{len(of_kind('drawn'))} products of random sizes, types and layouts", drawn("drawn")],
+             [f"{len(of_kind('drawn_batch'))} batches of such products", drawn("drawn_batch")]],
         ),
         "late calls": f"{sum(calls > 3 for calls in late)} of {len(late)} rows have more than three such calls, and at "
                       f"most {max(late)}",
@@ -388,7 +386,6 @@ def whole_products() -> dict[str, str]:
             [[text, unit, *(f"{row('counters', f'{side} {name}')[units[unit]]:.0f}" for side in ("matmul", "torch"))]
              for text, unit, name in limits],
         ),
-        "issue slots": f"{issue['torch']} % of the cycles, ours in {issue['matmul']} %",
         "waits tf32": f"{waits[0]} warps of a scheduler in each cycle in which it issues, and {waits[1]} with cuBLAS",
     }  # fmt: skip
 

@@ -41,7 +41,7 @@ constexpr int ROWS = 64;           // of C, of an instruction
 constexpr int CHUNKS = 2;          // parts of C that a warpgroup may store at a time
 constexpr int CHUNK_BYTES = ROWS * ROW_BYTES;
 constexpr int THREADS = (1 + MULTIPLYING) * WARPGROUP;
-constexpr int MOST_SUMS = 128 * 192;  // of a tile that one warpgroup computes
+constexpr int MOST_OWN_SUMS = 128 * 192;  // of a tile that one warpgroup computes
 constexpr int LOADING_REGISTERS = 40, MULTIPLYING_REGISTERS = 232;  // of 65,536 for 128 and 256 threads
 
 // A tensor map, as the driver encodes it. The dimensions are those along a row, across rows, and the matrices of the batch.
@@ -75,14 +75,14 @@ struct Config {
     using Function = Function_;
     static constexpr int TILE_M = M, TILE_N = N, TILE_K = ROW_BYTES / int(sizeof(T)), STAGES = STAGES_;
     static constexpr bool A_MN = A_ALONG_M, B_MN = B_ALONG_N, HAS_BETA = BETA, HAS_SLICES = SLICES;
-    static constexpr int OWNERS = M * N > MOST_SUMS ? MULTIPLYING : 1;  // warpgroups that compute a tile
+    static constexpr int OWNERS = M * N > MOST_OWN_SUMS ? MULTIPLYING : 1;  // warpgroups that compute a tile
     static constexpr int BLOCKS = M / ROWS / OWNERS;              // of rows, of a warpgroup
     static constexpr int STEP = 32 / int(sizeof(T));              // of K, of an instruction
     static constexpr int COLUMNS = ROW_BYTES / int(sizeof(Out));  // of C in a chunk
     static constexpr int A_BYTES = M * ROW_BYTES, STAGE_BYTES = A_BYTES + N * ROW_BYTES;
     static constexpr int CHUNKS_START = STAGES * STAGE_BYTES, BARRIERS_START = CHUNKS_START + MULTIPLYING * CHUNKS * CHUNK_BYTES;
 
-    static_assert(M % ROWS == 0 && N % COLUMNS == 0, "a tile has whole instructions and chunks");
+    static_assert(M % (ROWS * OWNERS) == 0 && N % COLUMNS == 0, "a tile has whole instructions and chunks");
     static_assert(!(OWNERS > 1 && HAS_SLICES), "a warpgroup counts the slices of its tile");
 
     // The first row of a warpgroup's part of a tile
@@ -409,9 +409,9 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
                         accumulators[i], wgmma_after(a, i * ROWS * ROW_BYTES + step * A_STEP), wgmma_after(b, step * B_STEP), typename P::T {});
             wgmma_commit();
             if constexpr (P::HAS_BETA) {
-                if (is_storing && k == tile.start && tile.slice < 0)
+                if (is_storing && k == tile.start && tile.slice < 0)  // only the last slice that arrives needs C
                     chunks.read_first();  // while the tile is multiplied
-                __syncwarp();
+                __syncwarp();  // the wait needs all lanes of the warp
             }
             wgmma_wait<1>();  // until the products of the stage before are complete
             if (is_first_lane && k != tile.start)

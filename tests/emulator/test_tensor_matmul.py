@@ -35,6 +35,7 @@ KERNELS = (
     TensorKernel("float16", "float16", 64, 128, False, True, True, has_slices=True),
     TensorKernel("float16", "float16", 128, 256, True, False, True, "float16"),
     TensorKernel("float32", "float32", 128, 256),
+    TensorKernel("float16", "float16", 64, 64, False, True, True, has_slices=True),  # one chunk
 )
 FUNCTION = ("tripled", "__device__ float tripled(float x) { return 3.0f * x; }")  # its name and code
 SMALL = TensorKernel("float16", "float32", 64, 64)
@@ -293,6 +294,9 @@ def test_the_kernels_have_all_types_layouts_and_tiles() -> None:
     (6, (136, 200, 72), {}),
     (9, (136, 264, 6 * 64 + 24), {"alpha": 0.5, "beta": 2.0}),  # four tiles of both warpgroups
     (10, (136, 264, 72), {"batch": 2}),
+    (11, (264, 136, 136), {"beta": 2.0}),
+    (11, (136, 72, 72), {"batch": 3, "beta": 2.0}),
+    (11, (320, 190, 264), {"slices": 3, "beta": -1.0}),  # whole tiles, and one with slices
     (4, (264, 264, 8 * 32 + 8), {}),  # nine tiles of two blocks, each of more stages than the ring has
 ], ids=str)  # fmt: skip
 def test_products(module: EmulatedModule, number: int, sizes: tuple[int, int, int], options: dict[str, Any]) -> None:
@@ -313,13 +317,24 @@ def test_mutations(mutated: EmulatedModule, name: str) -> None:
         assert outcome.error or not np.array_equal(product.result(outcome), product.expected)
 
 
+OTHERS: tuple[tuple[TensorKernel, dict[str, tuple[str, str, str]], tuple[int, int, int], dict[str, Any]], ...] = (
+    (SLICED, SLICE_MUTATIONS, (40, 40, 264), {"slices": 2, "beta": 2.0}),
+    (READING, BETA_MUTATIONS, (200, 136, 136), {"beta": 2.0}),
+    (LARGE, LARGE_MUTATIONS, (136, 264, 264), {}),
+)
+
+
+def test_the_other_kernels_that_are_mutated(machine: Machine, tmp_path: Path) -> None:
+    text = (kernels_folder() / HEADER).read_text("utf-8")
+    kernels = [kernel for kernel, *_ in OTHERS]
+    module = machine.module(one_unit(tmp_path / "kernels", kernels, [text] * len(kernels), STAGES), (), 90)
+    for number, (kernel, _, sizes, options) in enumerate(OTHERS):
+        Product(kernel, sizes, **options).check(module, number)
+
+
 @pytest.mark.parametrize(("kernel", "mutation", "sizes", "options"), [
     pytest.param(kernel, mutation, sizes, options, id=name)
-    for kernel, mutations, sizes, options in (
-        (SLICED, SLICE_MUTATIONS, (40, 40, 264), {"slices": 2, "beta": 2.0}),
-        (READING, BETA_MUTATIONS, (200, 136, 136), {"beta": 2.0}),
-        (LARGE, LARGE_MUTATIONS, (136, 264, 264), {}),
-    )
+    for kernel, mutations, sizes, options in OTHERS
     for name, mutation in mutations.items()
 ])  # fmt: skip
 def test_mutations_of_other_kernels(

@@ -15,7 +15,7 @@ from warp_tiles.build.kernels import cubin_of
 from warp_tiles.compile.sources import kernels_folder
 from warp_tiles.errors import LockedError
 from warp_tiles.gemm.hardware import multiprocessor
-from warp_tiles.gemm.matmul import answer_of, choose_matmul, kernel_of
+from warp_tiles.gemm.matmul import answer_of, choose_matmul, cost_us, kernel_of
 from warp_tiles.gemm.matmul_question import MatmulConfig, MatmulProblem, MeasuredConfigs, kernel_launches
 from warp_tiles.gemm.pipeline import AUTO
 from warp_tiles.gemm.tensor_kernel import HEADER, STEP_US, THREADS, Slices, TensorKernel, launch_us, launches_of
@@ -136,6 +136,23 @@ def test_after_a_record_of_loops_estimates_choose_between_loop_and_kernel(k: int
     assert (found.config, found.decided_by) == (loop, "heuristic" if has_kernel else "record")
 
 
+def test_the_kernel_is_preferred_unless_a_loop_is_estimated_much_faster() -> None:
+    """An estimate of a loop lacks the time of a launch."""
+    problem = replace(HALF, m=128, n=512, k=16384)
+    loop_us = cost_us(problem, choose_matmul(problem, 90, MULTIPROCESSORS).config, 90, MULTIPROCESSORS)
+    answer = choose_matmul(problem, 90, MULTIPROCESSORS, gpu="GPU")
+    assert loop_us < kernel_launches(problem, MULTIPROCESSORS)[0][0] < 1.5 * loop_us
+    assert isinstance(answer.kernel, TensorKernel)
+    assert "a kernel with tensor copies computes it, which estimates prefer" in answer.reason
+
+
+def test_large_arrays_take_the_time_that_memory_needs() -> None:
+    kernel = TensorKernel("float16", "float16", 64, 64)
+    short, long = (launch_us(kernel, Slices(64), 64, 4096, 1024, size, MULTIPROCESSORS) for size in (1 << 20, 1 << 30))
+    assert short < 20
+    assert long > 200
+
+
 def test_a_record_of_a_tile_that_leaves_a_function_no_registers() -> None:
     problem = replace(HALF, has_function=True)
     large = replace(KERNEL, tile_m=192, split_k=1)
@@ -167,7 +184,8 @@ def test_rows_that_begin_within_lines_of_the_caches_take_longer(tile: tuple[int,
         return launch_us(kernel, Slices(132), 1024, n, k, 0, MULTIPROCESSORS)
 
     lines, sectors, vectors = time_us(1024, 1024), time_us(1040, 976), time_us(1032, 968)  # of 16 steps each
-    assert lines <= sectors < vectors
+    assert lines <= time_us(1056, 992) == sectors < vectors
+    assert lines < sectors or sum(tile) * 1.4e-3 <= STEP_US[tile]
     assert lines <= time_us(1032, 1024) <= vectors
     assert time_us(1024, 961) == time_us(1024, 968), "the array's rows may be longer"
 
@@ -207,6 +225,7 @@ def test_stages_fit_and_are_as_the_device_code_lays_them_out(a: Any, tile: tuple
     assert kernel.shared_bytes == kernel.stages * (stage_bytes + 16) + 2 * 2 * 64 * 128 + 1024 + 3 * 16 + 8
     assert kernel.shared_bytes <= multiprocessor(90).block_shared_bytes < kernel.shared_bytes + stage_bytes
     assert kernel.stages >= 4
+    assert kernel.warps == ((8, 1) if tile == (128, 256) else (4, 1))
     text = (kernels_folder() / HEADER).read_text("utf-8")
     found = {name: int(value) for name, value in re.findall(r"constexpr int (\w+) = (\d+);", text)}
     assert found["MULTIPLYING"] * 2 * 64 * found["ROW_BYTES"] == 2 * 2 * 64 * 128

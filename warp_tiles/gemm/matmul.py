@@ -16,6 +16,7 @@ from warp_tiles.gemm.hardware import (
     is_large,
     limit_of_blocks,
     multiprocessor,
+    overlapped,
     resident_blocks,
     static_shared_bytes,
 )
@@ -35,7 +36,7 @@ from warp_tiles.gemm.matmul_question import (
 )
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, dense_operand
-from warp_tiles.gemm.tensor_kernel import GROUP_ROWS, NO_WORK, OVERLAP, REGISTERS, Slices, TensorKernel
+from warp_tiles.gemm.tensor_kernel import GROUP_ROWS, NO_WORK, REGISTERS, Slices, TensorKernel
 
 # ---- constants of architectures and types
 
@@ -120,7 +121,7 @@ _RATES = {
         1.35e5, of_128=1.0, two_groups=1.0, of_64=0.95, of_32=0.85, of_16=0.51, loaded=8.0e4, step_us=0.4
     ),
 }  # fmt: skip
-_LOOP_ERROR = 1.5  # by which loops were slower than estimated, beside kernels with tensor copies
+_PREFERENCE = 1.5  # for the kernel with tensor copies, because estimates of loops lack the time of a launch
 _MEMORY = 3.0e6  # bytes that the GPU reads or writes in 1 us
 _LAUNCH_US = 3.0  # of the kernel that adds the products of a batch
 
@@ -144,8 +145,8 @@ def choose_matmul(
     gpu: str = "",
     pipeline: PipelineOverrides | str | None = None,
 ) -> MatmulAnswer:
-    """The measured configuration of the problem's shape bucket, or else the one with the least estimated time, with
-    copies of operands where they save time.
+    """The measured configuration of the problem's shape bucket, or else that of the loop with the least estimated time,
+    or of the kernel with tensor copies if estimates prefer it. Operands of loops are copied where that saves time.
 
     Args:
         pipeline: What a setting fixes of the loop's pipeline, or the reason why loops have no stages; None if the
@@ -232,8 +233,8 @@ def kernel_of(
     if not by_estimate:
         return "the configuration is that of a loop"
     time_us, kernel, slices = launches[0]
-    if _LOOP_ERROR * cost_us(problem, config, arch, multiprocessors) < time_us:
-        return f"its estimated time is more than {_LOOP_ERROR} times the loop's"
+    if _PREFERENCE * cost_us(problem, config, arch, multiprocessors) < time_us:
+        return f"its estimated time is more than {_PREFERENCE} times the loop's"
     return kernel, slices
 
 
@@ -480,13 +481,12 @@ def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiproces
     if has_wgmma(arch) and config.tile_m % _WGMMA_ROWS and config.tile_n % _WGMMA_ROWS:
         rate *= rates.without_wgmma
     copies = loaded / max(1, depth) * config.tile_k / (ALIGNED * config.threads)  # of a thread in a step
-    limits = (
+    time = overlapped(
         count * tile * depth / rate,
         count * loaded / rates.loaded,
         waves * steps * (rates.step_us + copies * rates.copy_us),
         problem.array_bytes / rates.memory,
     )
-    time = math.pow(sum(math.pow(limit, OVERLAP) for limit in limits), 1 / OVERLAP)
     stored_in_us = rates.stored_alone if fitting == 1 else rates.stored
     time += waves * rates.start_us + count * (rates.block_us + stored / stored_in_us)
     if problem.summed:

@@ -15,7 +15,6 @@ from warp_tiles.gemm.tensor_kernel import (
     NO_WORK,
     STEP_US,
     THREADS,
-    WARPS,
     Slices,
     TensorKernel,
     launch_us,
@@ -230,11 +229,11 @@ class MatmulAnswer:
             "search": "a search forces the configuration",
             "setting": "the setting main_loop fixes its pipeline",
         }
-        other = f"it has the least estimated time; the records that {self.gpu} uses do not decide about this size"
-        text = found.get(self.decided_by, other)
+        undecided = f"the records that {self.gpu} uses do not decide about this size"
         if isinstance(self.kernel, TensorKernel):
-            why = ", because its estimated time is less than the loop's" if self.decided_by == "heuristic" else ""
-            return f"{text}; a kernel with tensor copies computes it{why}"
+            why = ", which estimates prefer" if self.decided_by == "heuristic" else ""
+            return f"{found.get(self.decided_by, undecided)}; a kernel with tensor copies computes it{why}"
+        text = found.get(self.decided_by, f"it has the least estimated time; {undecided}")
         text += f"; no kernel with tensor copies: {self.kernel}" if self.kernel else ""
         return f"{text}; no stages: {self.loop}" if isinstance(self.loop, str) and self.loop else text
 
@@ -255,7 +254,7 @@ class MatmulAnswer:
             "config": self.launched.to_json(),
             "kernel": kernel.name if kernel else "",
             "instruction": "wgmma" if kernel else loop.loop.instruction if loop else "",
-            "warps": list(WARPS) if kernel else warps,
+            "warps": list(kernel.warps) if kernel else warps,
             "stages": kernel.stages if kernel else loop.loop.stages if loop else 1,
             **{name: getattr(self, name) for name in ("shared_bytes", "registers", "resident_blocks")},
             "main_loop": self.main_loop.text,

@@ -9,16 +9,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from warp_tiles.gemm.hardware import WGMMA_ARCH, multiprocessor
+from warp_tiles.gemm.hardware import WGMMA_ARCH, multiprocessor, overlapped
 from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, DType
 
 HEADER, ARCH_SUFFIX = "matmul/tensor_matmul.cuh", "a"
 TARGET = f"sm_{WGMMA_ARCH}{ARCH_SUFFIX}"
 THREADS = 384  # one warpgroup that loads and two that multiply
-WARPS = (4, 1)  # that multiply a tile, along M and N
 REGISTERS = 168  # that a thread starts with
-ROW_BYTES = 128  # of a stage
-# estimates, fitted to 1,200 launches on H200s (not on record)
+ROW_BYTES = 128  # of a stage; a line of the caches has as many
+# estimates, fitted to about 1,200 launches on H200s (not on record)
 STEP_US = {
     (128, 256): 0.63,
     (192, 128): 0.48,
@@ -31,11 +30,11 @@ STEP_US = {
 }  # of a tile and 128 bytes of K, at least
 _ROW_US = {128: 1.0e-3, 64: 1.4e-3, 32: 1.4e-3, 16: 2.1e-3}  # of a row in such a step, by the alignment of the array's
 _START_US = 4.6  # of a launch, its first loads and its last stores
-_STORED = 5.0e4  # bytes of C by which a multiprocessor is 1 us later
+_STORED = 5.0e4  # bytes of C that a multiprocessor stores in 1 us, which it does not multiply
 _ADD_US, _ADDED = 1.9, 3.2e4  # of slices: the time until they are added, and the bytes that are added in 1 us
 _MEMORY = 4.3e6  # bytes that the whole GPU reads or writes in 1 us
-OVERLAP = 3  # limits that take x and y alone take (x^3 + y^3)^(1/3) together
 MOST_SUMS = 128 * 128  # of a tile with a function or slices, which need registers
+_MOST_OWN_SUMS = 128 * 192  # of a tile that one warpgroup computes
 _SUM_BYTES = 4
 _MOST_SLICES = 8
 _STEPS_OF_SLICE = 4  # of 128 bytes of K, at least
@@ -97,7 +96,7 @@ def launch_us(
     if slices.split:
         added_us = _ADD_US + slices.count * elements * _SUM_BYTES / _ADDED
         time_us += -(-steps // slices.count) * step_us + added_us
-    return float(_START_US + (time_us**OVERLAP + (array_bytes / _MEMORY) ** OVERLAP) ** (1 / OVERLAP))
+    return _START_US + overlapped(time_us, array_bytes / _MEMORY)
 
 
 def _row_us(length_bytes: int) -> float:
@@ -135,6 +134,11 @@ class TensorKernel:
     def tile_k(self) -> int:
         """Elements of K in a stage."""
         return ROW_BYTES // DTYPE_BYTES[self.a]
+
+    @property
+    def warps(self) -> tuple[int, int]:
+        """The warps that multiply a tile, along M and N."""
+        return (4 if self.tile_m * self.tile_n <= _MOST_OWN_SUMS else 8), 1
 
     @property
     def stages(self) -> int:
