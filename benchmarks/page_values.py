@@ -342,7 +342,8 @@ def whole_products() -> dict[str, str]:
 
     backward, layer = "backward float16 4096x4096x4096", "layer float16 8192x4096x4096"
     alone = by_name[layer]["torch"] / by_name[layer]["torch linear alone"]
-    late = [found["late"] for found in at("matmul", "rows")]
+    by_late = {found["name"]: found["late"] for found in at("matmul", "rows")}
+    late = by_late.values()
     units = {"tensor cores": "tensor_pipe_percent", "issue slots": "issue_percent", "memory": "memory_percent"}
     limits = [
         ("bf16, 4096", "tensor cores", "product bfloat16 4096x"),
@@ -379,8 +380,8 @@ def whole_products() -> dict[str, str]:
              [f"{len(of_kind('drawn'))} products of random sizes, types and layouts", drawn("drawn")],
              [f"{len(of_kind('drawn_batch'))} batches of such products", drawn("drawn_batch")]],
         ),
-        "late calls": f"{sum(calls > 3 for calls in late)} of {len(late)} rows have more than three such calls, and at "
-                      f"most {max(late)}",
+        "late calls": f"{sum(calls > 3 for calls in late)} of {len(late)} rows have more than three such calls, the "
+                      f"layer has {by_late[layer]}, and the most is {max(late)}",
         "matmul counters": table(
             ["", "unit", "warp_tiles", "torch"],
             [[text, unit, *(f"{row('counters', f'{side} {name}')[units[unit]]:.0f}" for side in ("matmul", "torch"))]

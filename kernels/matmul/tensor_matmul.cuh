@@ -14,7 +14,7 @@
 // the blocks, they may be cut into slices of K, and an item is a slice. The loading warp is as many stages ahead as the ring has, also
 // across tiles. The multiplying warpgroups take turns: one multiplies a tile while the other is in the epilogue of the tile before.
 // CUTLASS calls such a kernel ping-pong. A tile whose sums do not fit the registers of a warpgroup is computed by both, each with half of
-// the rows: cooperative in CUTLASS. Such a tile loads fewer bytes for each product.
+// the rows, which CUTLASS calls cooperative. Such a tile loads fewer bytes for each product.
 //
 // A stage has rows of 128 bytes, whose 16-byte vectors are permuted (swizzling mode 128B). An operand that is contiguous along K has
 // a row for each of its rows of M or N. An operand that is contiguous along M or N has panels of 128 bytes of it, with a row for
@@ -51,7 +51,7 @@ struct alignas(64) TensorMap {
 
 // The arguments of a product besides its maps.
 struct Arguments {
-    int m, n, k, batch;
+    int m, n, k, batch;         // none is 0
     int a_step, b_step;         // 1, or 0 if all matrices of the batch have the same operand
     int group;                  // rows of tiles that blocks with consecutive numbers compute column by column
     int whole, slices;          // tiles without slices, and the slices of each of the others
@@ -83,7 +83,7 @@ struct Config {
     static constexpr int CHUNKS_START = STAGES * STAGE_BYTES, BARRIERS_START = CHUNKS_START + MULTIPLYING * CHUNKS * CHUNK_BYTES;
 
     static_assert(M % (ROWS * OWNERS) == 0 && N % COLUMNS == 0, "a tile has whole instructions and chunks");
-    static_assert(!(OWNERS > 1 && HAS_SLICES), "a warpgroup counts the slices of its tile");
+    static_assert(!(OWNERS > 1 && HAS_SLICES), "one warpgroup counts the slices of a tile");
 
     // The first row of a warpgroup's part of a tile
     static WT_DEVICE int first_row(int group) { return OWNERS > 1 ? group * BLOCKS * ROWS : 0; }
@@ -411,7 +411,7 @@ template <class P> WT_DEVICE void multiply_tiles(Ring<P> ring, const TensorMap& 
             if constexpr (P::HAS_BETA) {
                 if (is_storing && k == tile.start && tile.slice < 0)  // only the last slice that arrives needs C
                     chunks.read_first();  // while the tile is multiplied
-                __syncwarp();  // the wait needs all lanes of the warp
+                __syncwarp();  // wgmma.wait_group needs all lanes of the warp
             }
             wgmma_wait<1>();  // until the products of the stage before are complete
             if (is_first_lane && k != tile.start)

@@ -35,7 +35,7 @@ def test_large_products_have_it(problem: MatmulProblem) -> None:
     shown = answer.to_json()
     assert shown["kernel"] == kernel.name
     assert shown["config"]["threads"] == THREADS
-    assert "a kernel with tensor copies" in shown["reason"]
+    assert "the kernel with tensor copies" in shown["reason"]
 
 
 @pytest.mark.parametrize(("change", "arch", "reason"), [
@@ -70,7 +70,7 @@ def test_settings_and_products_of_few_elements_keep_the_loop() -> None:
     assert answer.config.split_k > 8
 
 
-# the sizes of products whose best tile was measured, of the first five on an H200 in one run (not on record)
+# sizes whose best tile was measured, the first five on an H200 and the others on an H100 (not on record)
 @pytest.mark.parametrize(("sizes", "tile", "slices"), [
     ((4096, 4096, 4096), (128, 256), Slices(512)),
     ((8192, 8192, 8192), (128, 192), Slices(2752)),
@@ -137,13 +137,12 @@ def test_after_a_record_of_loops_estimates_choose_between_loop_and_kernel(k: int
 
 
 def test_the_kernel_is_preferred_unless_a_loop_is_estimated_much_faster() -> None:
-    """An estimate of a loop lacks the time of a launch."""
     problem = replace(HALF, m=128, n=512, k=16384)
     loop_us = cost_us(problem, choose_matmul(problem, 90, MULTIPROCESSORS).config, 90, MULTIPROCESSORS)
     answer = choose_matmul(problem, 90, MULTIPROCESSORS, gpu="GPU")
     assert loop_us < kernel_launches(problem, MULTIPROCESSORS)[0][0] < 1.5 * loop_us
     assert isinstance(answer.kernel, TensorKernel)
-    assert "a kernel with tensor copies computes it, which estimates prefer" in answer.reason
+    assert "estimates prefer the kernel with tensor copies" in answer.reason
 
 
 def test_large_arrays_take_the_time_that_memory_needs() -> None:
@@ -225,11 +224,12 @@ def test_stages_fit_and_are_as_the_device_code_lays_them_out(a: Any, tile: tuple
     assert kernel.shared_bytes == kernel.stages * (stage_bytes + 16) + 2 * 2 * 64 * 128 + 1024 + 3 * 16 + 8
     assert kernel.shared_bytes <= multiprocessor(90).block_shared_bytes < kernel.shared_bytes + stage_bytes
     assert kernel.stages >= 4
-    assert kernel.warps == ((8, 1) if tile == (128, 256) else (4, 1))
     text = (kernels_folder() / HEADER).read_text("utf-8")
     found = {name: int(value) for name, value in re.findall(r"constexpr int (\w+) = (\d+);", text)}
     assert found["MULTIPLYING"] * 2 * 64 * found["ROW_BYTES"] == 2 * 2 * 64 * 128
     assert (found["CHUNKS"], found["ROWS"], found["ALIGNMENT"]) == (2, 64, 1024)
+    (rows, columns) = re.findall(r"MOST_OWN_SUMS = (\d+) \* (\d+);", text)[0]
+    assert (kernel.warps[0] > 4) == (tile[0] * tile[1] > int(rows) * int(columns))
 
 
 def test_equal_constants_give_equal_sources_and_others_do_not() -> None:

@@ -121,7 +121,7 @@ _RATES = {
         1.35e5, of_128=1.0, two_groups=1.0, of_64=0.95, of_32=0.85, of_16=0.51, loaded=8.0e4, step_us=0.4
     ),
 }  # fmt: skip
-_PREFERENCE = 1.5  # for the kernel with tensor copies, because estimates of loops lack the time of a launch
+_PREFERENCE = 1.5  # for the kernel with tensor copies: loops were faster for 4 of 93 products (docs/experiments.md)
 _MEMORY = 3.0e6  # bytes that the GPU reads or writes in 1 us
 _LAUNCH_US = 3.0  # of the kernel that adds the products of a batch
 

@@ -231,8 +231,9 @@ class MatmulAnswer:
         }
         undecided = f"the records that {self.gpu} uses do not decide about this size"
         if isinstance(self.kernel, TensorKernel):
-            why = ", which estimates prefer" if self.decided_by == "heuristic" else ""
-            return f"{found.get(self.decided_by, undecided)}; a kernel with tensor copies computes it{why}"
+            if self.decided_by == "heuristic":
+                return f"{undecided}; estimates prefer the kernel with tensor copies"
+            return f"{found[self.decided_by]}; the kernel with tensor copies computes it"
         text = found.get(self.decided_by, f"it has the least estimated time; {undecided}")
         text += f"; no kernel with tensor copies: {self.kernel}" if self.kernel else ""
         return f"{text}; no stages: {self.loop}" if isinstance(self.loop, str) and self.loop else text

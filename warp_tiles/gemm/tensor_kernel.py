@@ -28,9 +28,10 @@ STEP_US = {
     (128, 64): 0.17,
     (64, 64): 0.14,
 }  # of a tile and 128 bytes of K, at least
-_ROW_US = {128: 1.0e-3, 64: 1.4e-3, 32: 1.4e-3, 16: 2.1e-3}  # of a row in such a step, by the alignment of the array's
+# of a row in such a step, by the bytes to which its array's rows are aligned
+_ROW_US = {128: 1.0e-3, 64: 1.4e-3, 32: 1.4e-3, 16: 2.1e-3}
 _START_US = 4.6  # of a launch, its first loads and its last stores
-_STORED = 5.0e4  # bytes of C that a multiprocessor stores in 1 us, which it does not multiply
+_STORED = 5.0e4  # bytes of C that a multiprocessor stores in 1 us while it multiplies nothing
 _ADD_US, _ADDED = 1.9, 3.2e4  # of slices: the time until they are added, and the bytes that are added in 1 us
 _MEMORY = 4.3e6  # bytes that the whole GPU reads or writes in 1 us
 MOST_SUMS = 128 * 128  # of a tile with a function or slices, which need registers
