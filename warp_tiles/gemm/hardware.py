@@ -9,7 +9,6 @@ https://docs.nvidia.com/cuda/cuda-c-programming-guide/#compute-capabilities, and
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 MIN_ARCH = 75  # the oldest supported compute capability
@@ -17,8 +16,6 @@ TENSOR_CORES_ARCH = 80  # mma of bf16, tf32 and fp64; mma of fp16 is older
 TF32_MIN_ARCH = TENSOR_CORES_ARCH
 WGMMA_ARCH = 90
 WIDE_DOUBLES_ARCH = 90  # mma.m16n8k8 of fp64
-
-_OVERLAP = 3  # exponent of estimated times whose limits overlap
 
 TEXTURE_WORKAROUND_ARCH = 90  # the oldest for which NVRTC 12.8 and 12.9 miscompile texture sampling
 
@@ -151,8 +148,3 @@ def is_large(accumulators: int, operands: int, *, along_k: bool = False) -> bool
     """True if the accumulators of a loop leave no registers for a second block of 256 threads."""
     along_k = along_k or operands > accumulators
     return accumulators > (LARGE_ACCUMULATORS_ALONG_K if along_k else LARGE_ACCUMULATORS)
-
-
-def overlapped(*limits_us: float) -> float:
-    """Estimated time of work that several units limit: limits that take x and y alone take (x^3 + y^3)^(1/3)."""
-    return math.pow(sum(math.pow(limit, _OVERLAP) for limit in limits_us), 1 / _OVERLAP)

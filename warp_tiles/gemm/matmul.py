@@ -16,7 +16,6 @@ from warp_tiles.gemm.hardware import (
     is_large,
     limit_of_blocks,
     multiprocessor,
-    overlapped,
     resident_blocks,
     static_shared_bytes,
 )
@@ -36,7 +35,7 @@ from warp_tiles.gemm.matmul_question import (
 )
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, LoopMemory, PipelineOverrides
 from warp_tiles.gemm.problem import DTYPE_BYTES, DType, GemmProblem, dense_operand
-from warp_tiles.gemm.tensor_kernel import GROUP_ROWS, NO_WORK, REGISTERS, Slices, TensorKernel
+from warp_tiles.gemm.tensor_kernel import GROUP_ROWS, NO_WORK, REGISTERS, Slices, TensorKernel, overlapped
 
 # ---- constants of architectures and types
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from warp_tiles.gemm.hardware import WGMMA_ARCH, multiprocessor, overlapped
+from warp_tiles.gemm.hardware import WGMMA_ARCH, multiprocessor
 from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, DType
 
 HEADER, ARCH_SUFFIX = "matmul/tensor_matmul.cuh", "a"
@@ -34,6 +34,7 @@ _START_US = 4.6  # of a launch, its first loads and its last stores
 _STORED = 5.0e4  # bytes of C that a multiprocessor stores in 1 us while it multiplies nothing
 _ADD_US, _ADDED = 1.9, 3.2e4  # of slices: the time until they are added, and the bytes that are added in 1 us
 _MEMORY = 4.3e6  # bytes that the whole GPU reads or writes in 1 us
+_OVERLAP = 3  # exponent of limits that overlap
 MOST_SUMS = 128 * 128  # of a tile with a function or slices, which need registers
 _MOST_OWN_SUMS = 128 * 192  # of a tile that one warpgroup computes
 _SUM_BYTES = 4
@@ -98,6 +99,11 @@ def launch_us(
         added_us = _ADD_US + slices.count * elements * _SUM_BYTES / _ADDED
         time_us += -(-steps // slices.count) * step_us + added_us
     return _START_US + overlapped(time_us, array_bytes / _MEMORY)
+
+
+def overlapped(*limits_us: float) -> float:
+    """Estimated time of work that several units limit: limits that take x and y alone take (x^3 + y^3)^(1/3)."""
+    return math.pow(sum(math.pow(limit, _OVERLAP) for limit in limits_us), 1 / _OVERLAP)
 
 
 def _row_us(length_bytes: int) -> float:
