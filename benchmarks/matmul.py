@@ -102,6 +102,7 @@ def drawn_rows(seed: int = 0) -> Iterator[Row]:
 ROWS = (
     *(Row("product", dtype, size, size, size) for dtype in ("float16", "bfloat16") for size in (2048, 4096, 8192)),
     *(Row("product", dtype, 4096, 4096, 4096) for dtype in ("tf32", "float32", "float64")),
+    Row("product", "tf32", 4096, 4096, 4096, layout="nt"),  # both operands are contiguous along K
     Row("backward", "float16", 4096, 4096, 4096),
     *(Row("product", dtype, width, width, width, 1024) for dtype in ("float16", "float32") for width in (64, 128, 256)),
     *(

@@ -225,12 +225,12 @@ def kernel_of(
     """
     if reason := problem_of_kernel(problem, arch, pipeline):
         return reason
+    if not (config.tensor_copies or by_estimate):
+        return "the configuration is that of a loop"
     launches = kernel_launches(problem, multiprocessors)
     if config.tensor_copies:
         _, kernel, slices = min(launches, key=lambda launch: _distance(config, *launch[1:]))
         return kernel, slices
-    if not by_estimate:
-        return "the configuration is that of a loop"
     time_us, kernel, slices = launches[0]
     if _PREFERENCE * cost_us(problem, config, arch, multiprocessors) < time_us:
         return f"its estimated time is more than {_PREFERENCE} times the loop's"
