@@ -274,7 +274,7 @@ def run_variants() -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """The machine and the versions for which the figures hold."""
-    names = ("warp-lang", "cuda-core", "nvidia-cuda-nvrtc-cu12", "nvidia-nvjitlink-cu12", "nvidia-mathdx")
+    names = ("warp-lang", "nvidia-cuda-nvrtc", "nvidia-nvjitlink", "nvidia-mathdx")
     return {
         "date": datetime.date.today().isoformat(),
         "machine": {"cores": len(os.sched_getaffinity(0)), "processor": platform.machine(), "gpu": None},

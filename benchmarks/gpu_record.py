@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import importlib.metadata
 import json
 import os
 import platform
@@ -105,7 +104,6 @@ def main() -> int:
         "versions": {
             "warp_tiles": warp_tiles.__version__,
             "warp-lang": wp.__version__,
-            "cuda-core": importlib.metadata.version("cuda-core"),
             "NVRTC": dotted(toolchain.nvrtc_version),
             "nvJitLink": dotted(toolchain.nvjitlink_version),
             "nvidia-mathdx": toolchain.mathdx_version,

@@ -29,8 +29,8 @@ SIZES = (64, 16, 6)  # M, N and K
 
 
 def _rows() -> Iterator[dict[str, Any]]:
-    from warp_tiles.compile.compiler import compile_to_ltoir
     from warp_tiles.compile.toolchain import ToolchainStore
+    from warp_tiles.compile.worker import run
     from warp_tiles.errors import WarpTilesError
     from warp_tiles.gemm.dispatch import Target, Tile, products
     from warp_tiles.providers.mma import MmaProvider
@@ -47,9 +47,9 @@ def _rows() -> Iterator[dict[str, Any]]:
                     try:
                         request = provider.request(provider.recipes(variant)[0])
                         if warm:  # the first loads the compiler
-                            compile_to_ltoir(request)
+                            run(request)
                             warm = False
-                        built = [compile_to_ltoir(request) for _ in range(REPEATS)]
+                        built = [run(request) for _ in range(REPEATS)]
                     except WarpTilesError as error:
                         yield {**row, "error": str(error)[:2000]}
                         continue

@@ -131,7 +131,7 @@ class Bench:
 
     def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.engine, self.store, self.pool = engine, FakeStore(), FakePool()
-        monkeypatch.setattr(module, "ToolchainStore", lambda root, shared: self.store)
+        monkeypatch.setattr(module, "ToolchainStore", lambda root, **_: self.store)
         monkeypatch.setattr(engine.resources, "pool", lambda *_: self.pool)
 
     @property

@@ -12,14 +12,14 @@ from tools.project import ROOT, pyproject
 
 RECIPE = Path("recipe/recipe.yaml")
 CONDA_NAMES = {
-    "nvidia-cuda-nvrtc-cu12": "cuda-nvrtc",
-    "nvidia-nvjitlink-cu12": "libnvjitlink",
-    "nvidia-cuda-nvcc-cu12": "cuda-nvcc-impl",
-    "nvidia-cuda-runtime-cu12": "cuda-cudart-dev",
-    "nvidia-cuda-cccl-cu12": "cuda-cccl",
+    "nvidia-cuda-nvrtc": "cuda-nvrtc",
+    "nvidia-nvjitlink": "libnvjitlink",
+    "nvidia-cuda-nvcc": "cuda-nvcc-impl",
+    "nvidia-cuda-runtime": "cuda-cudart-dev",
+    "nvidia-cuda-cccl": "cuda-cccl",
     "nvidia-mathdx": "mathdx",
 }
-CUDA_12 = SpecifierSet("<13")  # what the suffix -cu12 and the extra cu12 of wheels say
+CUDA = SpecifierSet("<14")  # an environment has one CUDA for all packages; the wheels' suffix -cu12 says which
 VIRTUAL = {"__linux", "__cuda"}
 
 
@@ -27,14 +27,13 @@ def from_pyproject(root: Path = ROOT) -> dict[str, SpecifierSet]:
     """The names and versions that a conda package needs, Python included."""
     project = pyproject(root)["project"]
     found = {"python": SpecifierSet(project["requires-python"])}
-    for text in project["dependencies"]:
+    for text in (*project["dependencies"], *project["optional-dependencies"]["cu12"]):  # the extra has the least versions
         wanted = Requirement(text)
         versions = wanted.specifier
         if wanted.name.endswith("-cu12"):
-            versions &= CUDA_12
-        if "cu12" in wanted.extras:
-            found["cuda-version"] = SpecifierSet(">=12") & CUDA_12
-        found[CONDA_NAMES.get(wanted.name, wanted.name)] = versions
+            versions &= CUDA
+        name = wanted.name.removesuffix("-cu12")
+        found[CONDA_NAMES.get(name, name)] = versions
     return found
 
 

@@ -6,7 +6,6 @@ import itertools
 import weakref
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,17 +84,17 @@ class Driver:
     """The calls of a stream's memory, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, failing: str = "") -> None:
-        driver = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings has no wheel for this system")
         self.calls: list[tuple[Any, ...]] = []
+        addresses = itertools.count(4096, 4096)
 
-        def call(name: str, *arguments: Any) -> tuple[Any, ...]:
-            self.calls.append((name, *arguments))
-            errors = driver.CUresult
-            error = errors.CUDA_ERROR_OUT_OF_MEMORY if name == failing else errors.CUDA_SUCCESS
-            return (error, 4096 * len(self.calls)) if name == "cuMemAllocAsync" else (error,)
+        def call(name: str, *arguments: Any) -> str:
+            if name == "cuMemAllocAsync":  # the first argument is where the address goes
+                arguments[0]._obj.value = next(addresses)
+                arguments = arguments[1:]
+            self.calls.append((name, *(argument.value for argument in arguments)))
+            return "CUDA_ERROR_OUT_OF_MEMORY" if name == failing else ""
 
-        for name in ("cuMemAllocAsync", "cuMemsetD32Async", "cuMemFreeAsync"):
-            monkeypatch.setattr(driver, name, partial(call, name))
+        monkeypatch.setattr(module.driver, "call", call)
         monkeypatch.setattr(wp, "ScopedDevice", nullcontext)
 
 

@@ -237,7 +237,6 @@ def test_with_an_unusable_cache_only_the_caching_is_lost(bench: Bench, tmp_path:
 
 @pytest.mark.parametrize("provider", ["mma", "cublasdx"])
 def test_a_tiny_product_is_compiled_and_then_found(provider: str, tmp_path: Path) -> None:
-    pytest.importorskip("cuda.core", reason="cuda-core compiles")
     tiny = variant_of(4)
     with settings.override(cache_dir=tmp_path, provider=provider, jobs=1, progress="off"):
         for expected_hit in (False, True):

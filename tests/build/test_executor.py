@@ -42,8 +42,6 @@ from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.providers.mma import MmaProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
 
-pytest.importorskip("cuda.core", reason="cuda-core compiles")
-
 FLAGS = ("-arch=sm_90", "--std=c++17")
 GOOD = CompileRequest("good.cu", "__device__ int good() { return 1; }", FLAGS, (), "the function good")
 BAD = CompileRequest("bad.cu", "__device__ int bad() { return nothing; }", FLAGS, (), "the function bad")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from warp_tiles.compile.search import load_library
+from warp_tiles.compile.libraries import open_nvrtc
+from warp_tiles.compile.search import find_toolchain
 from warp_tiles.compile.sources import kernels_folder
-
-pytest.importorskip("cuda.core", reason="cuda-core compiles")
 
 # Each function is called twice, because labels of two copies of its instructions must differ.
 TENSOR_COPIES = """
@@ -53,8 +52,6 @@ extern "C" __global__ void copies(const __grid_constant__ TensorMap map, const v
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_90a"])
 def test_tensor_copies_are_assembled(arch: str) -> None:
-    from cuda.core import Program, ProgramOptions
-
-    load_library("nvrtc")
-    options = ProgramOptions(std="c++17", arch=arch, include_path=[str(kernels_folder())])
-    assert Program(TENSOR_COPIES, "c++", options).compile("cubin").code[:4] == b"\x7fELF"
+    nvrtc = open_nvrtc(str(find_toolchain().nvrtc))
+    flags = (f"-arch={arch}", "--std=c++17", f"--include-path={kernels_folder()}")
+    assert nvrtc.compile(TENSOR_COPIES, "copies.cu", flags, "CUBIN")[0][:4] == b"\x7fELF"

@@ -14,21 +14,23 @@ import pytest
 
 from warp_tiles.compile.compiler import CompileRequest, HeaderFile, LinkRequest
 from warp_tiles.compile.pool import CompilerPool
+from warp_tiles.compile.worker import run
 
-pytest.importorskip("cuda.core", reason="cuda-core compiles")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="headers are precompiled on Linux only")
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBE = """
 import json, sys
-from cuda.bindings import nvjitlink, nvrtc
 from warp_tiles.compile import compiler
+from warp_tiles.compile.libraries import open_nvjitlink, open_nvrtc
+from warp_tiles.compile.search import find_toolchain
+paths = [str(path) for path in find_toolchain().paths]
+nvrtc = open_nvrtc(paths[0])
 for step in sys.argv[1:]:
     if step == "link":
-        nvjitlink.version()
+        open_nvjitlink(paths[1])
     if step == "compile":
-        _, program = nvrtc.nvrtcCreateProgram(b"__device__ int x;", b"x.cu", 0, [], [])
-        nvrtc.nvrtcCompileProgram(program, 0, [])
+        nvrtc.compile("__device__ int x;", "x.cu", [], "PTX")
     if step == "allocate":
         large = bytearray(300 << 20)
 before = list(compiler._mappings())
@@ -94,7 +96,7 @@ def test_a_process_without_the_address_compiles_without_headers(
     from warp_tiles.compile import compiler
 
     monkeypatch.setattr(compiler, "reserve_heap", lambda nvrtc: False)
-    compiled = compiler.compile_to_ltoir(request_with_header)
+    compiled = run(request_with_header)
     assert compiled.payload
     assert not compiled.header_written
     assert request_with_header.header is not None
@@ -115,7 +117,7 @@ def test_any_error_with_headers_costs_only_time(
 
     monkeypatch.setattr(compiler, "reserve_heap", lambda nvrtc: True)
     monkeypatch.setattr(compiler, "_compile", fail)
-    assert compiler.compile_to_ltoir(request_with_header).payload
+    assert run(request_with_header).payload
 
 
 def test_an_error_while_the_address_is_reserved_fails_no_build(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from warp_tiles.compile.compiler import LTO_FLAGS, CompileRequest, linker_flags
+from warp_tiles.compile.compiler import LTO_FLAGS, CompileRequest, LinkRequest
 from warp_tiles.compile.module import (
     KNOWN_KEYWORDS,
     ModuleSource,
@@ -21,6 +21,7 @@ from warp_tiles.compile.module import (
     warp_link_reason,
 )
 from warp_tiles.compile.search import Toolchain
+from warp_tiles.compile.worker import run
 from warp_tiles.errors import LinkError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,7 +113,8 @@ import warp as wp
 wp.config.log_level = wp.LOG_WARNING if hasattr(wp, "LOG_WARNING") else wp.config.log_level
 wp.init()
 from warp._src import build, context
-from warp_tiles.compile.compiler import CompileRequest, compile_to_ltoir
+from warp_tiles.compile.compiler import CompileRequest
+from warp_tiles.compile.worker import run
 folder = Path(sys.argv[1])
 source = folder / "module.cu"
 source.write_text('extern "C" __device__ int f(); extern "C" __global__ void k(int* p) { *p = f(); }')
@@ -122,7 +124,7 @@ print("#native", Path(build.warp_home) / "native", flush=True)
 for name, case in json.loads(sys.argv[2]).items():
     arch, output = case.pop("arch", 90), case.pop("output", "cubin")
     request = CompileRequest("f.cu", code, (f"-arch=sm_{arch}" + case.get("arch_suffix", ""),), (), "f")
-    inputs = [compile_to_ltoir(request).payload]
+    inputs = [run(request).payload]
     print("#case", name, flush=True)
     build.build_cuda(str(source), arch, str(folder / f"out.{output}"), pch_dir=None, ltoirs=inputs, **case)
     ctypes.CDLL(None).fflush(None)  # Warp prints through the C library, which buffers on its own
@@ -133,7 +135,6 @@ for name, case in json.loads(sys.argv[2]).items():
 def warps_options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The options that Warp's own LTO path gives to NVRTC for each case, from Warp's debug output."""
     pytest.importorskip("warp")
-    pytest.importorskip("cuda.core", reason="cuda-core makes the LTO-IR that is linked")
     folder = tmp_path_factory.mktemp("options")
     result = subprocess.run(
         [sys.executable, "-c", _WARP_SCRIPT, str(folder), json.dumps(CASES)],
@@ -270,34 +271,12 @@ def test_modules_that_only_warp_can_build(keywords: dict[str, Any], word: str) -
 
 @pytest.mark.parametrize(("output", "magic"), [("cubin", b"\x7fELF"), ("ptx", b".version")])
 def test_a_module_and_a_function_are_linked(output: str, magic: bytes) -> None:
-    pytest.importorskip("cuda.core", reason="cuda-core compiles and links")
-    from warp_tiles.compile.compiler import LinkRequest, compile_to_ltoir, link_module
-
-    function = compile_to_ltoir(CompileRequest("f.cu", "__device__ int f() { return 1; }", ("-arch=sm_90",), (), "f"))
+    function = run(CompileRequest("f.cu", "__device__ int f() { return 1; }", ("-arch=sm_90",), (), "f"))
     text = 'extern __device__ int f(); extern "C" __global__ void k(int* p) { *p = f(); }'
-    kernel = compile_to_ltoir(CompileRequest("k.cu", text, ("-arch=sm_90",), (), "k"))
+    kernel = run(CompileRequest("k.cu", text, ("-arch=sm_90",), (), "k"))
     arch = "sm_90" if output == "cubin" else "compute_90"
-    linked = link_module(LinkRequest("m", (kernel.payload, function.payload), arch, output, 64))
+    linked = run(LinkRequest("m", (kernel.payload, function.payload), arch, output, 64))
     assert magic in linked.payload
     assert linked.compiler.startswith("nvJitLink ")
     with pytest.raises(LinkError):
-        link_module(LinkRequest("m", (kernel.payload,), arch, "cubin"))
-
-
-# ---- the flags of the linker, compared with those that cuda-core makes
-
-
-@pytest.mark.parametrize("registers", [None, 56])
-@pytest.mark.parametrize("output", ["cubin", "ptx"])
-def test_the_linkers_flags_are_those_of_cuda_core(output: str, registers: int | None) -> None:
-    core = pytest.importorskip("cuda.core", reason="cuda-core is the reference")
-    options = core.LinkerOptions(
-        arch="sm_90",
-        link_time_optimization=True,
-        optimize_unused_variables=True,
-        max_register_count=registers,
-        split_compile=0,
-        ptx=True if output == "ptx" else None,
-    )
-    expected = [flag.decode() for flag in options.as_bytes("nvjitlink")]
-    assert sorted(linker_flags("sm_90", output, registers)) == sorted(expected)
+        run(LinkRequest("m", (kernel.payload,), arch, "cubin"))

@@ -29,8 +29,6 @@ from warp_tiles.compile.pool import PROCESS_BYTES, CompilerPool, WorkerSlots, re
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WorkerError
 from warp_tiles.util.trusted_folder import TrustedFolder
 
-pytest.importorskip("cuda.core", reason="cuda-core compiles")
-
 LTO_IR = b"\xedCN\x7f"  # the first bytes of NVRTC's LTO-IR
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = ("-arch=sm_90", "--std=c++17")
@@ -222,10 +220,10 @@ def test_compiler_output_does_not_break_the_protocol() -> None:
         "import os\n"
         "from warp_tiles.compile import worker\n"
         "compiled = worker.run\n"
-        "def noisy(request):\n"
+        "def noisy(request, *libraries):\n"
         "    print('hello from Python', flush=True); os.write(1, b'hello from C\\n')\n"
         "    os.system('echo hello from a child')\n"
-        "    return compiled(request)\n"
+        "    return compiled(request, *libraries)\n"
         "worker.run = noisy\n"
         "worker.serve()\n"
     )

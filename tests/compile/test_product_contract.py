@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from warp_tiles.compile import sources
-from warp_tiles.compile.compiler import CompileRequest, compile_to_ltoir
+from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.compile.sources import flatten
+from warp_tiles.compile.worker import run
 from warp_tiles.errors import BuildError
 
 FLAGS = ("-arch=sm_80", "--std=c++17")
@@ -37,7 +38,7 @@ using Named = wt_module::Product<Candidate>;
 __device__ Named::Accumulators kept;
 """
     try:
-        compile_to_ltoir(CompileRequest("product.cu", text, FLAGS, (), "a product"))
+        run(CompileRequest("product.cu", text, FLAGS, (), "a product"))
     except BuildError as error:
         return error.log
     return ""

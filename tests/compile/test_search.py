@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import importlib.machinery
 import importlib.util
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from warp_tiles.compile import search
+from warp_tiles.compile.libraries import Nvrtc
 from warp_tiles.compile.search import (
-    HEADERS,
+    MIN_NVRTC,
     Toolchain,
+    choose_libraries,
     dotted,
     find_toolchain,
-    folder_of,
-    load_library,
     package_folders,
     require_arch,
     require_linkable,
@@ -82,67 +85,230 @@ def test_the_compilers_libraries_are_nvrtc_and_its_builtins(tmp_path: Path) -> N
 def test_an_architecture_unknown_to_nvrtc_is_refused() -> None:
     toolchain = Toolchain(Path("nvrtc"), (12, 9), None, None, (), "25.6", (80, 90))
     require_arch(toolchain, 90)
-    with pytest.raises(ToolchainError, match=r"NVRTC 12\.9 does not compile for sm_110, only for sm_80, sm_90"):
+    with pytest.raises(
+        ToolchainError, match=r"NVRTC 12\.9 does not compile for sm_110, only for sm_80, sm_90"
+    ) as caught:
         require_arch(toolchain, 110)
+    assert "pip install --upgrade nvidia-cuda-nvrtc nvidia-nvjitlink" in caught.value.remedy
+
+
+@pytest.mark.parametrize("version", [(13, 1), (13, 2), (13, 3)])
+def test_releases_that_reject_valid_kernels_of_blackwell_are_refused_there(version: tuple[int, int]) -> None:
+    toolchain = replace(PLAIN, nvrtc_version=version, archs=(90, 120))
+    require_arch(toolchain, 90)
+    with pytest.raises(ToolchainError, match=rf"NVRTC 13\.{version[1]} rejects valid kernels for sm_120.*warp#1118"):
+        require_arch(toolchain, 120)
+
+
+@pytest.mark.parametrize("version", [(13, 0), (13, 4), (13, 5)])
+def test_other_releases_compile_for_blackwell(version: tuple[int, int]) -> None:
+    require_arch(replace(PLAIN, nvrtc_version=version, archs=(90, 120)), 120)
+
+
+# ---- which compiler and linker are used
+
+
+def library(version: tuple[int, int], where: str = "") -> Any:
+    return SimpleNamespace(version=version, path=Path(f"/{where or dotted(version)}/lib.so"))
+
+
+@pytest.mark.parametrize(
+    ("compilers", "linkers", "warp", "expected"),
+    [
+        ([(13, 5), (12, 8)], [(13, 5), (12, 8)], (13, 4), ((13, 5), (13, 5))),  # torch of CUDA 12 beside ours
+        ([(13, 0)], [(13, 5)], (13, 4), ((13, 0), (13, 5))),  # torch 2.14: the linker may be newer
+        ([(13, 5), (12, 8)], [(13, 5), (12, 9)], (12, 9), ((12, 8), (12, 9))),  # a Warp of CUDA 12
+        ([(13, 4), (13, 0)], [(13, 0)], (13, 4), ((13, 0), (13, 0))),  # never with an older linker
+        ([(13, 4), (12, 9)], [(12, 8)], (13, 4), ((13, 4), None)),  # Warp links
+        ([(12, 4), (12, 8)], [(12, 8)], None, ((12, 8), (12, 8))),
+        ([(13, 5)], [(13, 5)], None, ((13, 5), (13, 5))),
+    ],
+)
+def test_the_first_compiler_with_a_linker_that_reads_its_code(
+    compilers: list[tuple[int, int]], linkers: list[tuple[int, int]], warp: Any, expected: tuple[Any, Any]
+) -> None:
+    nvrtc, nvjitlink, passed_over = choose_libraries([*map(library, compilers)], [*map(library, linkers)], warp)
+    assert (nvrtc.version, nvjitlink and nvjitlink.version) == expected
+    before = compilers[: compilers.index(expected[0])]
+    assert [text.partition(":")[0] for text in passed_over] == [
+        f"NVRTC {dotted(v)} (/{dotted(v)}/lib.so)" for v in before
+    ]
+
+
+def test_each_compiler_that_is_passed_over_has_its_reason() -> None:
+    *_, passed_over = choose_libraries(
+        [library((12, 4)), library((13, 5)), library((12, 9)), library((12, 8))], [library((12, 8))], (12, 9)
+    )
+    assert [text.partition(": ")[2] for text in passed_over] == [
+        "it is older than 12.8",
+        "drivers for the CUDA 12.9 of this Warp may not load its code",
+        "no nvJitLink here reads its LTO-IR",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "warp", "remedy"),
+    [
+        ((13, 5), (12, 9), 'pip install "warp-tiles[cu12]"'),
+        ((12, 4), (13, 4), "pip install nvidia-cuda-nvrtc nvidia-nvjitlink"),
+    ],
+)
+def test_without_a_fit_compiler_the_error_names_each(found: Any, warp: Any, remedy: str) -> None:
+    with pytest.raises(ToolchainError, match=f"no NVRTC can be used: NVRTC {dotted(found)}") as caught:
+        choose_libraries([library(found)], [library(found)], warp)
+    assert caught.value.remedy == remedy
 
 
 # ---- the search
 
 
-@pytest.fixture
-def pathfinder() -> Any:
-    return pytest.importorskip("cuda.pathfinder", reason="cuda-pathfinder searches")
-
-
-def test_the_toolchain_of_this_environment(pathfinder: Any) -> None:
+def test_the_toolchain_of_this_environment() -> None:
     found = find_toolchain()
     assert found.nvrtc.is_file()
-    assert found.nvrtc_version >= (12, 0)
+    assert found.nvrtc_version >= MIN_NVRTC
+    assert found.can_link
     for header in ("cublasdx.hpp", "cuda_fp16.h", "crt/host_config.h", "cuda/std/type_traits", "cute/tensor.hpp"):
         assert any((folder / header).is_file() for folder in found.include_dirs), header
 
 
-def test_missing_nvrtc_names_the_package(pathfinder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(name: str) -> Any:
-        raise pathfinder.DynamicLibNotFoundError(name)
+def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Hides the files of some libraries."""
+    paths = search._LibraryFile.paths
+    monkeypatch.setattr(search._LibraryFile, "paths", lambda file: iter(() if file.name in names else paths(file)))
 
-    monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", fail)
+
+def test_missing_nvrtc_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "libnvrtc")
     with pytest.raises(ToolchainError, match="NVRTC") as caught:
         find_toolchain()
-    assert "pip install nvidia-cuda-nvrtc-cu12" in caught.value.remedy
+    assert "pip install nvidia-cuda-nvrtc" in caught.value.remedy
     assert "CUDA_HOME" in caught.value.remedy
     # an installation by `pip install --target` may be complete, and only its folder missing from the path
     assert "neither where Python imports packages from (sys.path)" in caught.value.message
     assert "add the folder of `pip install --target` to PYTHONPATH" in caught.value.remedy
 
 
-def test_a_missing_linker_leaves_the_link_to_warp(pathfinder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = pathfinder.load_nvidia_dynamic_lib
-
-    def fail_for_nvjitlink(name: str) -> Any:
-        if name == "nvJitLink":
-            raise pathfinder.DynamicLibNotFoundError(name)
-        return load(name)
-
-    monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", fail_for_nvjitlink)
+def test_a_missing_linker_leaves_the_link_to_warp(monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "libnvJitLink")
     found = find_toolchain()
     assert (found.nvjitlink, found.nvjitlink_version, found.can_link) == (None, None, False)
+    assert found.paths == (found.nvrtc,)
 
 
-@pytest.mark.parametrize("name", HEADERS)
-def test_missing_headers_name_the_package(name: str, pathfinder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    find, folder_of = pathfinder.find_nvidia_header_directory, search.folder_of
-    monkeypatch.setattr(pathfinder, "find_nvidia_header_directory", lambda one: None if one == name else find(one))
-    monkeypatch.setattr(search, "folder_of", lambda wheel: None if wheel is HEADERS[name] else folder_of(wheel))
-    found = find_toolchain()  # the own templates need only the compiler
+def test_libraries_of_wheels_come_before_those_of_toolkits(
+    places: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toolkit = tmp_path / "toolkit"
+    monkeypatch.setattr(search, "_DEFAULT_ROOT", tmp_path / "none")
+    for variable in ("CONDA_PREFIX", "CUDA_PATH", "LD_LIBRARY_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("CUDA_HOME", str(toolkit))
+    wanted = [
+        places[0] / "nvidia/cu13/lib/libnvrtc.so.13",
+        places[0] / "nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
+        places[1] / "nvidia/cu13/lib/libnvrtc.so.13",
+        toolkit / "lib64/libnvrtc.so.13",
+        toolkit / "targets/sbsa-linux/lib/libnvrtc.so.12",
+    ]
+    for path in wanted:
+        path.parent.mkdir(parents=True)
+        path.touch()
+    assert list(search._NVRTC.paths()) == wanted
+
+
+def test_a_file_that_is_no_library_is_passed_over_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, broken = find_toolchain().nvrtc, tmp_path / "libnvrtc.so.12"
+    broken.write_text("not a library")
+    monkeypatch.setattr(search._LibraryFile, "paths", lambda file: iter([broken, real]))
+    assert find_toolchain().passed_over[0].startswith(f"{broken} cannot be loaded")
+    monkeypatch.setattr(search._LibraryFile, "paths", lambda file: iter([broken]))
+    with pytest.raises(ToolchainError, match=r"libnvrtc\.so\.12 cannot be loaded") as caught:
+        find_toolchain()
+    assert "install the package of NVRTC" in caught.value.remedy
+
+
+def test_a_library_of_another_kind_is_no_compiler(tmp_path: Path) -> None:
+    with pytest.raises(ToolchainError, match="cannot be loaded"):
+        Nvrtc(ctypes.util.find_library("m") or "libm.so.6")
+
+
+# ---- headers
+
+
+@pytest.fixture
+def header_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in place of the package ``nvidia``, and no toolkit."""
+    monkeypatch.setattr(search, "package_folders", lambda: (tmp_path,))
+    monkeypatch.setattr(search, "_roots", list)
+    return tmp_path
+
+
+def add_headers(
+    root: Path, crt: str, cudart: str, cccl: str, *, cuda: int = 12090, cccl_version: int = 2_008_002
+) -> None:
+    for folder, name, text in (
+        (crt, "crt/host_config.h", ""),
+        (cudart, "cuda_runtime_api.h", f"#define CUDART_VERSION  {cuda}\n"),
+        (cccl, "cuda/std/version", ""),
+        (cccl, "cuda/std/__cccl/version.h", f"#define CCCL_VERSION {cccl_version}\n"),
+    ):
+        (root / folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / folder / name).write_text(text)
+
+
+CU12 = ("cuda_nvcc/include", "cuda_runtime/include", "cuda_cccl/include")
+CU13 = ("cu13/include", "cu13/include", "cu13/include/cccl")
+
+
+def test_headers_of_one_place_are_used_together(header_tree: Path) -> None:
+    add_headers(header_tree, *CU13, cuda=13000, cccl_version=3_000_001)
+    (header_tree / "cuda_runtime/include").mkdir(parents=True)  # torch of CUDA 12 has this package alone
+    found = search._find_cuda_headers((13, 4))
+    assert found == (header_tree / "cu13/include", header_tree / "cu13/include/cccl")
+    add_headers(header_tree, *CU12)
+    assert search._find_cuda_headers((13, 4)) == tuple(header_tree / name for name in CU12)
+
+
+@pytest.mark.parametrize(
+    ("facts", "nvrtc", "reason"),
+    [
+        ({"cuda": 13050}, (12, 8), "NVRTC 12.8 does not read headers of CUDA 13"),
+        (
+            {"cuda": 13050, "cccl_version": 3_003_005},
+            (13, 5),
+            "CCCL 3.3, only with CCCL before 3.2",
+        ),
+    ],
+)
+def test_headers_that_do_not_fit_are_named(
+    facts: dict[str, int], nvrtc: tuple[int, int], reason: str, header_tree: Path
+) -> None:
+    add_headers(header_tree, *CU13, **facts)
+    with pytest.raises(ToolchainError, match=re.escape(reason)) as caught:
+        search._find_cuda_headers(nvrtc)
+    assert "pip install nvidia-cuda-nvcc-cu12 nvidia-cuda-runtime-cu12 nvidia-cuda-cccl-cu12" in caught.value.remedy
+
+
+@pytest.mark.parametrize("missing", ["crt/host_config.h", "cuda_runtime_api.h", "cuda/std/version"])
+def test_missing_headers_are_named(missing: str, header_tree: Path) -> None:
+    with pytest.raises(ToolchainError, match="none were found"):
+        search._find_cuda_headers(None)
+    add_headers(header_tree, *CU12)
+    next(header_tree.rglob(missing)).unlink()
+    with pytest.raises(ToolchainError, match=f"{missing} is missing"):
+        search._find_cuda_headers(None)
+
+
+def test_own_templates_need_no_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_header_folders", lambda: iter(()))
+    found = find_toolchain()
     assert found.nvrtc.is_file()
     assert (found.include_dirs, found.mathdx_version) == ((), "none")
-    with pytest.raises(ToolchainError, match=f"the {name} headers") as caught:
+    with pytest.raises(ToolchainError, match="CUDA's headers"):
         found.require_headers()
-    assert f"pip install {HEADERS[name].name}" in caught.value.remedy
 
 
-def test_missing_cublasdx_headers_name_the_package(pathfinder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_cublasdx_headers_name_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "package_folders", tuple)
     monkeypatch.delenv("MATHDX_HOME", raising=False)
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
@@ -166,24 +332,14 @@ def test_mathdx_home_and_the_conda_environment_are_fallbacks(
     assert folders == (tmp_path / "include", tmp_path / "external/cutlass/include")
 
 
-def test_without_cuda_core_the_remedy_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("cuda.bindings", "cuda.pathfinder"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ToolchainError, match="cuda-core is not usable") as caught:
-        find_toolchain()
-    assert "pip install" in caught.value.remedy
-    assert "cuda-core" in caught.value.remedy
-    with pytest.raises(ToolchainError, match="cuda-core is not usable"):
-        search._find_cuda_headers()
-
-
+@pytest.mark.parametrize("include", ["include", "targets/x86_64-linux/include"])
 def test_a_cuda_13_toolkit_keeps_cccl_one_level_down(
-    tmp_path: Path, pathfinder: Any, monkeypatch: pytest.MonkeyPatch
+    include: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "cccl").mkdir()
     monkeypatch.setattr(search, "package_folders", tuple)
-    monkeypatch.setattr(pathfinder, "find_nvidia_header_directory", lambda name: str(tmp_path))
-    assert search._find_cuda_headers() == (tmp_path, tmp_path / "cccl")
+    monkeypatch.setattr(search, "_roots", lambda: [tmp_path])
+    add_headers(tmp_path, include, include, f"{include}/cccl", cuda=13000, cccl_version=3_000_001)
+    assert search._find_cuda_headers((13, 0)) == (tmp_path / include, tmp_path / include / "cccl")
 
 
 # ---- wheels, wherever Python imports from
@@ -204,13 +360,6 @@ def other_importer(monkeypatch: pytest.MonkeyPatch, locations: Sequence[Path]) -
     spec = importlib.machinery.ModuleSpec("nvidia", None, is_package=True)
     spec.submodule_search_locations = list(map(str, locations))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
-
-
-def add_headers(place: Path, name: str, folder: str) -> Path:
-    file = place / "nvidia" / folder / HEADERS[name].files[0]
-    file.parent.mkdir(parents=True)
-    file.touch()
-    return place / "nvidia" / folder
 
 
 def test_folders_have_the_order_of_the_path(places: list[Path], tmp_path: Path) -> None:
@@ -244,32 +393,3 @@ def test_a_module_without_a_specification_is_no_error(places: list[Path], monkey
 
     monkeypatch.setattr(importlib.util, "find_spec", fail)
     assert len(package_folders()) == 2
-
-
-@pytest.mark.parametrize("name", HEADERS)
-def test_headers_of_the_first_folder_that_has_them(name: str, places: list[Path]) -> None:
-    wheel = HEADERS[name]
-    assert folder_of(wheel) is None
-    (places[0] / "nvidia" / wheel.folders[-1]).mkdir(parents=True)  # without the file
-    second = add_headers(places[1], name, wheel.folders[-1])
-    assert folder_of(wheel) == (second, wheel.files[0])
-    first = add_headers(places[0], name, wheel.folders[0])
-    assert folder_of(wheel) == (first, wheel.files[0])
-
-
-def test_a_library_that_the_loader_refuses_is_named(places: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_is_loaded", lambda soname: False)
-    load_library("nvrtc")  # no wheel has it
-    folder = places[1] / "nvidia/cuda_nvrtc/lib"
-    folder.mkdir(parents=True)
-    (folder / "libnvrtc.so.12").write_text("not a library")
-    with pytest.raises(ToolchainError, match=r"libnvrtc\.so\.12 cannot be loaded") as caught:
-        load_library("nvrtc")
-    assert str(folder) in caught.value.message
-    assert "install nvidia-cuda-nvrtc-cu12" in caught.value.remedy
-
-
-def test_a_library_is_loaded_once(places: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_is_loaded", lambda soname: soname.endswith(".13"))
-    monkeypatch.setattr(search, "package_folders", lambda: pytest.fail("it is loaded already"))
-    load_library("nvJitLink")

@@ -35,7 +35,7 @@ def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Toolchain]:
     linker.write_bytes(b"linker")
     include = tree(tmp_path / "inc", a="#pragma once\n")
 
-    def search() -> Toolchain:
+    def search(warp_toolkit: Any) -> Toolchain:
         searches.append(Toolchain(library, (12, 9), linker, (12, 9), (include,), "25.6.0"))
         return searches[-1]
 
@@ -52,6 +52,12 @@ def test_the_search_runs_once(found: list[Toolchain], tmp_path: Path) -> None:
     assert len(found) == 1
     assert ToolchainStore(tmp_path / "memo").toolchain() == found[0]  # as another process would
     assert len(found) == 1
+
+
+def test_another_warp_repeats_the_search(found: list[Toolchain], tmp_path: Path) -> None:
+    for toolkit in ((13, 4), (13, 4), (12, 9)):
+        ToolchainStore(tmp_path / "memo", warp_toolkit=toolkit).toolchain()
+    assert len(found) == 2
 
 
 def cut(text: str) -> str:
@@ -106,14 +112,14 @@ def test_an_unwritable_memo_raises_nothing(found: list[Toolchain], tmp_path: Pat
 
 
 def test_a_failed_search_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> Toolchain:
+    def fail(warp_toolkit: Any) -> Toolchain:
         raise ToolchainError("nothing here")
 
     monkeypatch.setattr(module, "find_toolchain", fail)
     store = ToolchainStore(tmp_path / "memo")
     with pytest.raises(ToolchainError, match="nothing here"):
         store.toolchain()
-    monkeypatch.setattr(module, "find_toolchain", lambda: PLAIN)
+    monkeypatch.setattr(module, "find_toolchain", lambda warp_toolkit: PLAIN)
     assert store.toolchain() == PLAIN
 
 
@@ -126,7 +132,7 @@ def test_what_is_missing_repeats_the_search(
     # a toolkit below CUDA_HOME can get headers without changing the state of the search, and a lack of memory hides the
     # linker
     search = module.find_toolchain
-    monkeypatch.setattr(module, "find_toolchain", lambda: replace(search(), **missing))
+    monkeypatch.setattr(module, "find_toolchain", lambda toolkit: replace(search(toolkit), **missing))
     store = ToolchainStore(tmp_path / "memo")
     assert store.toolchain() == store.toolchain()
     assert len(found) == 1
@@ -248,10 +254,10 @@ def test_concurrent_threads_all_get_the_toolchain(tmp_path: Path, monkeypatch: p
         time.sleep(0.3)
         return files_state(toolchain)
 
-    def long() -> Toolchain:
+    def long(warp_toolkit: Any) -> Toolchain:
         if just_found.is_set():
             time.sleep(0.6)
-        return search()
+        return search(warp_toolkit)
 
     monkeypatch.setattr(module, "find_toolchain", long)
     monkeypatch.setattr(ToolchainStore, "_remembered_toolchain", late)

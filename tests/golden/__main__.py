@@ -18,7 +18,8 @@ What may change, and when:
 - ``lines`` are the decisions: loops and functions of the plan, with their reasons, and matmul's configurations. A
   change of words changes them too; list a changed decision in the commit's message.
 - ``cubins`` have registers, shared bytes and the digest of the machine code of each kernel. After a change that is said
-  to leave machine code as it is, they are equal. They are compared only with the NVRTC release that wrote them.
+  to leave machine code as it is, they are equal. They belong to the releases of NVRTC and nvJitLink that the extra
+  ``test`` of pyproject.toml names.
 
 If a rebase stops at a conflict in ``golden.json``, run ``--write`` again.
 """

@@ -152,8 +152,9 @@ def compiled(case: Case, arch: int) -> dict[str, str]:
 
 
 def compiler() -> str:
-    """The release of the compiler that this machine has."""
-    return f"NVRTC {dotted(find_toolchain().nvrtc_version)}"
+    """The releases of the compiler and the linker that this machine has."""
+    found = find_toolchain()
+    return f"NVRTC {dotted(found.nvrtc_version)}, nvJitLink {dotted(found.nvjitlink_version)}"
 
 
 # ---- files

@@ -55,7 +55,7 @@ def test_a_damaged_fact_is_found_out_again(tmp_path: Path, monkeypatch: pytest.M
 
     found = ToolchainStore(tmp_path / "first").toolchain()
     searches: list[int] = []
-    monkeypatch.setattr(module, "find_toolchain", lambda: searches.append(1) or found)
+    monkeypatch.setattr(module, "find_toolchain", lambda warp_toolkit: searches.append(1) or found)
     root = tmp_path / "cache"
     ToolchainStore(root).toolchain()
     (file,) = (root / "toolchain").glob("toolchain-*.json")

@@ -44,12 +44,11 @@ def test_doctor_refuses_a_cache_that_others_can_write(tmp_path: Path) -> None:
     assert {item["subject"]: item["state"] for item in json_of(shared)["findings"]}["cache"] == "ok"
 
 
-# the searches find no header, as in an environment without the wheels
+# the search finds no header, as in an environment without the wheels
 NO_HEADERS = """
-import cuda.pathfinder as p
 from warp_tiles.compile import search
 
-p.find_nvidia_header_directory = search.folder_of = lambda name: None
+search._header_folders = lambda: iter(())
 """
 
 
@@ -63,14 +62,11 @@ def test_doctor_without_headers(tmp_path: Path) -> None:
     assert "pip install nvidia-cuda-nvcc-cu12" in findings["headers"]["remedy"]
 
 
-# this cuda-pathfinder finds no library, as in an environment without the compiler
+# the search finds no library, as in an environment without the compiler
 NO_COMPILER = """
-import cuda.pathfinder as p
+from warp_tiles.compile import search
 
-def missing(name):
-    raise p.DynamicLibNotFoundError(name)
-
-p.load_nvidia_dynamic_lib = missing
+search._LibraryFile.paths = lambda file: iter(())
 """
 
 
@@ -79,7 +75,7 @@ def test_doctor_without_a_compiler(tmp_path: Path) -> None:
     done = run_python(["-m", "warp_tiles", "doctor", "--json"], first_on_path=[tmp_path])
     findings = {item["subject"]: item for item in json_of(done, status=1)["findings"]}
     assert findings["toolchain"]["state"] == "problem"
-    assert "pip install nvidia-cuda-nvrtc-cu12" in findings["toolchain"]["remedy"]
+    assert "pip install nvidia-cuda-nvrtc" in findings["toolchain"]["remedy"]
     assert findings["headers"]["state"] == "ok"
 
 

@@ -20,7 +20,8 @@ from tests.nightly import some
 from tests.products import Case, make_kernel
 from warp_tiles import enabled, plan
 from warp_tiles.build.engine import Engine
-from warp_tiles.compile.compiler import LinkRequest, compile_to_ltoir, link_module
+from warp_tiles.compile.compiler import LinkRequest
+from warp_tiles.compile.worker import run
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.providers.mma import MmaProvider
@@ -94,15 +95,15 @@ def linked_ptx(name: str, variant: GemmProblem, source_arch: int | None = None) 
     recipe = provider(name).recipes(replace(variant, arch=source_arch or variant.arch))[0]
     request = provider(name).request(recipe)
     request = replace(request, flags=(f"-arch=sm_{variant.arch}", *request.flags[1:]))
-    product = compile_to_ltoir(request).payload
+    product = run(request).payload
     caller = f"""
 extern "C" __device__ void {recipe.symbol}(void*, void*, void*, void*, void*);
 extern "C" __global__ void caller(double* alpha, double* beta, double* c)
 {{ extern __shared__ char shared[]; {recipe.symbol}(alpha, shared, shared + 8192, beta, shared + 16384);
   *c = *(double*)(shared + 16384); }}
 """
-    main = compile_to_ltoir(replace(request, name="caller.cu", source=caller)).payload
-    linked = link_module(LinkRequest("module", (main, product), f"compute_{variant.arch}", "ptx"))
+    main = run(replace(request, name="caller.cu", source=caller)).payload
+    linked = run(LinkRequest("module", (main, product), f"compute_{variant.arch}", "ptx"))
     return linked.payload.decode("ascii", "replace")
 
 
@@ -169,6 +170,6 @@ def test_functions_of_all_dtypes_have_less_than_40_kb(count: int) -> None:
     @given(gemm_variants())
     def check(variant: GemmProblem) -> None:
         request = provider("mma").request(provider("mma").recipes(variant)[0])
-        assert len(compile_to_ltoir(request).payload) <= 40 * 1024
+        assert len(run(request).payload) <= 40 * 1024
 
     check()

@@ -14,7 +14,6 @@ from warp_tiles import settings
 from warp_tiles.build.engine import Engine
 from warp_tiles.codegen.prelude import REVERSED_HEADER, SOLVER_HEADER
 from warp_tiles.compile import sources
-from warp_tiles.compile.search import load_library
 from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, GemmProblem, Operand, Precision
 from warp_tiles.gemm.tensor_kernel import HEADER
@@ -201,11 +200,7 @@ def compile_checks() -> tuple[int, int]:
     with settings.override(policy="auto", remote=""):
         engine = Engine()
         context = engine.build_context(settings.current())
-        context.toolchain()
-        load_library("nvrtc")
-        from cuda.bindings import nvrtc
-
-        known = nvrtc.nvrtcGetSupportedArchs()[1]
+        known = context.toolchain().archs
 
         def is_unchanged(check: Check) -> bool:
             recipe = Recipe("", check.variant, check.variant.symbol, check.tile_config)

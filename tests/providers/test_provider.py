@@ -82,7 +82,7 @@ class FakeInstallation:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
 
-    def toolchain(self) -> Toolchain:
+    def toolchain(self, warp_toolkit: Any = None) -> Toolchain:
         """The toolchain with the paths of this folder."""
         return Toolchain(self.compiler, (12, 9), None, None, (self.header.parent,), "25.6.0")
 
@@ -260,7 +260,7 @@ def test_the_compile_request_agrees_with_the_key(name: str, installation: FakeIn
 def test_without_a_compiler_there_is_no_key(
     name: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> Toolchain:
+    def fail(warp_toolkit: Any) -> Toolchain:
         raise ToolchainError("no NVRTC")
 
     monkeypatch.setattr(store_module, "find_toolchain", fail)
@@ -273,7 +273,7 @@ def test_without_headers_mma_builds_and_cublasdx_raises(
 ) -> None:
     before = installation.key("mma")
     found = replace(installation.toolchain(), include_dirs=(), missing_headers=("no cublasdx.hpp", "pip install it"))
-    monkeypatch.setattr(store_module, "find_toolchain", lambda: found)
+    monkeypatch.setattr(store_module, "find_toolchain", lambda warp_toolkit: found)
     shutil.rmtree(installation.folder / "memo")
     assert installation.key("mma") == before
     assert installation.provider("mma").request(recipe("mma")).source

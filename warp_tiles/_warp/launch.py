@@ -16,6 +16,7 @@ import warp
 from warp_tiles._warp.internals import find, missing, require
 from warp_tiles._warp.internals import runtime as runtime_with
 from warp_tiles.errors import LinkError, MatmulError, RecordingError
+from warp_tiles.util import driver
 from warp_tiles.util.threads import raise_if_signalled
 
 # required members of warp._src, each with its required parameters
@@ -506,6 +507,10 @@ def is_saving_capture() -> bool:
     return runtime()._apic_capture is not None
 
 
+_RELAXED_CAPTURE = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_MAX_DYNAMIC_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
 class NativeKernel:
     """A kernel from a cubin, which is loaded into a device's context and stays there. Thread-safe.
 
@@ -516,30 +521,26 @@ class NativeKernel:
     """
 
     def __init__(self, device: Any, code: bytes, name: str, threads: int, shared_bytes: int) -> None:
-        from cuda.bindings import driver
+        def checked(driver_function: str, *arguments: Any) -> None:
+            if error := driver.call(driver_function, *arguments):
+                raise LinkError(f"the driver refuses kernel {name} on {device}: {error}")
 
-        def checked(result: tuple[Any, ...]) -> Any:
-            error, *values = result
-            if error != driver.CUresult.CUDA_SUCCESS:
-                raise LinkError(f"the driver refuses kernel {name} on {device}: {error.name}")
-            return values[0] if values else None
-
-        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        checked(driver.cuCtxPushCurrent(device.context))
-        before = checked(driver.cuThreadExchangeStreamCaptureMode(relaxed))  # a capture may be open
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        mode = ctypes.c_int(_RELAXED_CAPTURE)
+        checked("cuCtxPushCurrent_v2", ctypes.c_void_p(device.context))
+        checked("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))  # a capture may be open
         try:
-            module = checked(driver.cuModuleLoadData(code))
-            function = checked(driver.cuModuleGetFunction(module, name.encode()))
-            checked(driver.cuFuncSetAttribute(function, attribute, shared_bytes))
+            checked("cuModuleLoadData", ctypes.byref(module), code)
+            checked("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
+            checked("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED_BYTES, shared_bytes)
         finally:
-            driver.cuThreadExchangeStreamCaptureMode(before)
-            driver.cuCtxPopCurrent()
+            driver.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+            driver.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
         self._what = f"kernel {name} on {device}"
         self._runtime = runtime()
         self._native = self._runtime.core.wp_cuda_launch_kernel
         self._device = device
-        self._function = int(function)
+        self._function = function.value
         self._threads, self._shared_bytes = threads, shared_bytes
 
     def launch(self, blocks: int, parameters: ctypes.Array[ctypes.c_void_p]) -> None:

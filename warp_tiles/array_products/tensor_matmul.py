@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import warp as wp
@@ -20,6 +20,7 @@ from warp_tiles.gemm.matmul_question import ALIGNED, MatmulAnswer
 from warp_tiles.gemm.problem import DTYPE_BYTES
 from warp_tiles.gemm.tensor_kernel import ARCH_SUFFIX, ROW_BYTES, ROWS, THREADS, Slices, TensorKernel
 from warp_tiles.settings import current
+from warp_tiles.util import driver
 from warp_tiles.util.warn import WarnedTexts, warn
 
 if TYPE_CHECKING:
@@ -198,7 +199,8 @@ class TensorMap(ctypes.Structure):
         matrices = batch if far else 1
         memory = ctypes.create_string_buffer(ctypes.sizeof(cls) + _MAP_ALIGNMENT)
         found = cls.from_buffer(memory, -ctypes.addressof(memory) % _MAP_ALIGNMENT)
-        error = _driver().cuTensorMapEncodeTiled(
+        error = driver.call(
+            "cuTensorMapEncodeTiled",
             ctypes.byref(found),
             _TYPES[view.dtype],
             3,
@@ -210,9 +212,3 @@ class TensorMap(ctypes.Structure):
             *_MODES,
         )
         return None if error else found
-
-
-@cache
-def _driver() -> ctypes.CDLL:
-    """The driver. The function of ``cuda.bindings`` writes maps to memory that may not be aligned."""
-    return ctypes.CDLL("libcuda.so.1")

@@ -7,12 +7,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from ctypes import byref, c_size_t, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass, field
 from typing import Any
 
 import warp as wp
 
 from warp_tiles.errors import MatmulError
+from warp_tiles.util import driver
 from warp_tiles.util.threads import acquire, held
 
 KEPT_BYTES = 256 << 20  # of all streams of a device; larger workspaces are freed after each use
@@ -130,23 +132,21 @@ def _of_a_graph(size_bytes: int, counters: int, device: Any) -> Iterator[Workspa
     """Memory that a graph of another library allocates and frees. Warp would free it on the null stream, which ends
     the capture of a blocking stream.
     """
-    from cuda.bindings import driver
 
-    def value_of(result: tuple[Any, ...]) -> Any:
-        error, *values = result
-        if error != driver.CUresult.CUDA_SUCCESS:
+    def checked(function: str, *arguments: Any) -> None:
+        if error := driver.call(function, *arguments):
             raise MatmulError(
-                f"the graph that {device} captures cannot allocate a workspace: {error.name}",
+                f"the graph that {device} captures cannot allocate a workspace: {error}",
                 remedy="capture the graph with Warp, or give matmul() fewer slices of K",
             )
-        return values[0] if values else None
 
     offset, counters = -(-size_bytes // 4) * 4, max(1, counters)
+    start = c_uint64()
     with wp.ScopedDevice(device):
-        stream = device.stream.cuda_stream
-        start = value_of(driver.cuMemAllocAsync(offset + 4 * counters, stream))
-        value_of(driver.cuMemsetD32Async(int(start) + offset, 0, counters, stream))
+        stream = c_void_p(device.stream.cuda_stream)
+        checked("cuMemAllocAsync", byref(start), c_size_t(offset + 4 * counters), stream)
+        checked("cuMemsetD32Async", c_uint64(start.value + offset), c_uint(0), c_size_t(counters), stream)
     try:
-        yield Workspace(int(start), int(start) + offset)
+        yield Workspace(start.value, start.value + offset)
     finally:
-        value_of(driver.cuMemFreeAsync(start, stream))
+        checked("cuMemFreeAsync", start, stream)

@@ -195,7 +195,7 @@ class BuildContext:
 
         def make() -> ToolchainStore:
             if bundle is None:
-                return ToolchainStore(root, shared=shared)
+                return ToolchainStore(root, shared=shared, warp_toolkit=self.resources.warp_toolkit)
             from warp_tiles.build.deployment import RecordedStore
 
             return RecordedStore(bundle, root, shared=shared)
@@ -229,7 +229,9 @@ class BuildContext:
             if of_executor is not None:
                 return of_executor(self.store, jobs)
             files = TrustedFolder(self.root, shared=self.settings.cache_shared)
-            return CompilerPool(jobs, None if jobs else WorkerSlots(files))  # the user's number counts
+            slots = None if jobs else WorkerSlots(files)  # the user's number counts
+            toolchain = self.try_toolchain()
+            return CompilerPool(jobs, slots, () if toolchain is None else toolchain.paths)
 
         return self.resources.pool(jobs, others, make)
 

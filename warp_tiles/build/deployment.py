@@ -38,7 +38,8 @@ def facts_entry(settings: Settings, store: ToolchainStore, sources: Iterable[Dev
     facts = {
         "toolchain": {
             "schema": _SCHEMA,
-            "toolchain": found.to_json() | {"nvrtc": "nvrtc", "nvjitlink": linker, "include_dirs": []},
+            "toolchain": found.to_json()
+            | {"nvrtc": "nvrtc", "nvjitlink": linker, "include_dirs": [], "passed_over": []},
             "compiler": store.compiler_digest(),
             "linker": store.linker_digest(),
             "sources": {_label(source): store.source_digest(source) for source in sources},

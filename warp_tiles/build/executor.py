@@ -252,7 +252,7 @@ class _Workshop:
     def _current(self) -> BuildContext:
         """The context. New compiler processes replace those that loaded a library which was replaced since."""
         toolchain = self._store.toolchain()
-        files = [path for path in (toolchain.nvrtc, toolchain.nvjitlink) if path is not None and path.is_file()]
+        files = [path for path in toolchain.paths if path.is_file()]
         libraries = list(map(_library_state, files))
         with self._lock:
             if self._libraries not in ([], libraries):

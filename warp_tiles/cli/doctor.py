@@ -76,7 +76,7 @@ def _toolchain() -> Finding:
     import warp
 
     try:
-        toolchain = find_toolchain()
+        toolchain = find_toolchain(warp.get_cuda_toolkit_version())
     except ToolchainError as error:
         if (bundle := current().bundle) is None:
             raise
@@ -86,8 +86,9 @@ def _toolchain() -> Finding:
         f"NVRTC {dotted(toolchain.nvrtc_version)} ({toolchain.nvrtc}), "
         f"nvJitLink {dotted(toolchain.nvjitlink_version)} ({toolchain.nvjitlink})"
     )
+    detail = "; ".join([detail, *(f"not used: {reason}" for reason in toolchain.passed_over)])
     if not toolchain.can_link:
-        remedy = f"pip install 'nvidia-nvjitlink-cu12>={dotted(toolchain.nvrtc_version)}'; until then Warp links"
+        remedy = f"pip install 'nvidia-nvjitlink>={dotted(toolchain.nvrtc_version)}'; until then Warp links"
         return Finding("toolchain", "note", detail, remedy)
     return Finding("toolchain", "ok", detail)
 

@@ -1,4 +1,4 @@
-"""Compiles C++ to LTO-IR with NVRTC and links LTO-IR with nvJitLink, through cuda-bindings.
+"""Compiles C++ to LTO-IR with NVRTC and links LTO-IR with nvJitLink.
 
 Requests and results are plain frozen values that can be sent between processes. NVRTC holds a
 process-wide lock, so only separate processes compile in parallel.
@@ -14,9 +14,9 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from warp_tiles.compile.search import load_library
+from warp_tiles.compile.libraries import NvJitLink, Nvrtc
+from warp_tiles.compile.search import dotted
 from warp_tiles.errors import BuildError, LinkError
 
 #: First version of NVRTC with precompiled headers.
@@ -117,18 +117,14 @@ class Compiled:
     header_written: bool = False
 
 
-def compile_to_ltoir(request: CompileRequest) -> Compiled:
+def compile_to_ltoir(request: CompileRequest, nvrtc: Nvrtc) -> Compiled:
     """Compile one translation unit to LTO-IR, in this process.
 
     If it cannot be compiled with precompiled headers, it is compiled without.
 
     Raises:
         BuildError: The compiler rejected the source. Its log is attached.
-        ToolchainError: The compiler could not be loaded.
     """
-    load_library("nvrtc")
-    from cuda.bindings import nvrtc
-
     start = time.perf_counter()
     if request.header is not None and reserve_heap(nvrtc):
         with contextlib.suppress(Exception):  # the file may be gone by now
@@ -136,42 +132,20 @@ def compile_to_ltoir(request: CompileRequest) -> Compiled:
     return _compile(nvrtc, request, start)
 
 
-def _compile(nvrtc: Any, request: CompileRequest, start: float, *more: str) -> Compiled:
-    flags = [flag.encode("utf-8") for flag in (*LTO_FLAGS, *request.all_flags, *more)]
-    program = _checked(
-        nvrtc, nvrtc.nvrtcCreateProgram(request.source.encode("utf-8"), request.name.encode(), 0, [], [])
-    )
+def _compile(nvrtc: Nvrtc, request: CompileRequest, start: float, *more: str) -> Compiled:
     try:
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            log = bytearray(_checked(nvrtc, nvrtc.nvrtcGetProgramLogSize(program)))
-            _checked(nvrtc, nvrtc.nvrtcGetProgramLog(program, log))
-            raise BuildError(
-                f"{request.subject} could not be compiled",
-                remedy="`python -m warp_tiles.compile.worker --reproduce FILE` compiles it alone, with this in FILE:\n"
-                f"{request.text}",
-                log=bytes(log).rstrip(b"\0").decode("utf-8", "replace") or str(status),
-            )
-        payload = bytearray(_checked(nvrtc, nvrtc.nvrtcGetLTOIRSize(program)))
-        _checked(nvrtc, nvrtc.nvrtcGetLTOIR(program, payload))
-        written = False
-        if request.header is not None and request.header.create:
-            written = nvrtc.nvrtcGetPCHCreateStatus(program)[0] == nvrtc.nvrtcResult.NVRTC_SUCCESS
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
-    major, minor = _checked(nvrtc, nvrtc.nvrtcVersion())
-    return Compiled(bytes(payload), time.perf_counter() - start, f"NVRTC {major}.{minor}", written)
+        payload, written = nvrtc.compile(request.source, request.name, (*LTO_FLAGS, *request.all_flags, *more))
+    except BuildError as error:
+        raise BuildError(
+            f"{request.subject} could not be compiled",
+            remedy="`python -m warp_tiles.compile.worker --reproduce FILE` compiles it alone, with this in FILE:\n"
+            f"{request.text}",
+            log=error.log,
+        ) from error
+    return Compiled(payload, time.perf_counter() - start, f"NVRTC {dotted(nvrtc.version)}", written)
 
 
-def _checked(nvrtc: Any, result: tuple[Any, ...]) -> Any:
-    """The values of a call of NVRTC: one as it is, several as a tuple. Raises a RuntimeError if it failed."""
-    status, *values = result
-    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise RuntimeError(f"NVRTC: {nvrtc.nvrtcGetErrorString(status)[1].decode()}")
-    return values[0] if len(values) == 1 else tuple(values)
-
-
-def link_module(request: LinkRequest) -> Compiled:
+def link_module(request: LinkRequest, linker: NvJitLink) -> Compiled:
     """Link LTO-IR to a cubin or PTX, in this process.
 
     The link drops unused variables. The cuBLASDx headers leave thousands of constants in each LTO-IR,
@@ -179,40 +153,15 @@ def link_module(request: LinkRequest) -> Compiled:
 
     Raises:
         LinkError: The linker rejected an input. Its log is attached.
-        ToolchainError: The linker could not be loaded.
     """
-    load_library("nvJitLink")
-    from cuda.bindings import nvjitlink
-
     start = time.perf_counter()
-    flags = linker_flags(request.arch, request.output, request.max_registers)
-    handle = 0
+    inputs = [(f"{request.name} {number}", data) for number, data in enumerate(request.inputs)]
     try:
-        handle = nvjitlink.create(len(flags), flags)
-        for number, data in enumerate(request.inputs):
-            nvjitlink.add_data(handle, nvjitlink.InputType.LTOIR, data, len(data), f"{request.name} {number}")
-        nvjitlink.complete(handle)
-        ptx = request.output == "ptx"
-        size = (nvjitlink.get_linked_ptx_size if ptx else nvjitlink.get_linked_cubin_size)(handle)
-        payload = bytearray(size)
-        (nvjitlink.get_linked_ptx if ptx else nvjitlink.get_linked_cubin)(handle, payload)
-    except Exception as error:
+        payload = linker.link(inputs, linker_flags(request.arch, request.output, request.max_registers))
+    except LinkError as error:
         message = f"module {request.name} could not be linked for {request.arch}"
-        raise LinkError(message, log=f"{error}\n{_linker_log(nvjitlink, handle)}".strip()) from error
-    finally:
-        if handle:
-            nvjitlink.destroy(handle)
-    major, minor = nvjitlink.version()
-    return Compiled(bytes(payload), time.perf_counter() - start, f"nvJitLink {major}.{minor}")
-
-
-def _linker_log(nvjitlink: Any, handle: int) -> str:
-    if not handle:
-        return ""
-    log = bytearray(nvjitlink.get_error_log_size(handle))
-    if log:
-        nvjitlink.get_error_log(handle, log)
-    return bytes(log).rstrip(b"\0").decode("utf-8", "replace")
+        raise LinkError(message, log=error.log) from error
+    return Compiled(payload, time.perf_counter() - start, f"nvJitLink {dotted(linker.version)}")
 
 
 def linker_flags(arch: str, output: str, max_registers: int | None) -> list[str]:
@@ -237,7 +186,7 @@ def linker_flags(arch: str, output: str, max_registers: int | None) -> list[str]
 
 
 @functools.cache
-def reserve_heap(nvrtc: Any) -> bool:
+def reserve_heap(nvrtc: Nvrtc) -> bool:
     """Place NVRTC's heap for precompiled headers below :data:`HEAP_END`, once in a process.
 
     Returns:
@@ -248,8 +197,7 @@ def reserve_heap(nvrtc: Any) -> bool:
     return False
 
 
-def _reserve(nvrtc: Any) -> bool:
-    nvrtc.nvrtcVersion()  # loads the library, which must not take the place of the heap
+def _reserve(nvrtc: Nvrtc) -> bool:
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -258,13 +206,12 @@ def _reserve(nvrtc: Any) -> bool:
     filled = [(start, size) for start, size in large if libc.mmap(start, size, _PROT_NONE, _MAP_FLAGS, -1, 0) == start]
     try:
         # NVRTC allocates the heap, and then finds that it cannot write this file
-        _, program = nvrtc.nvrtcCreateProgram(b"__device__ int x;", b"reserve.cu", 0, [], [])
-        nvrtc.nvrtcCompileProgram(program, 1, [b"--create-pch=/dev/null"])
-        nvrtc.nvrtcDestroyProgram(program)
+        with contextlib.suppress(BuildError):
+            nvrtc.compile("__device__ int x;", "reserve.cu", ["--create-pch=/dev/null"], "PTX")
     finally:
         for start, size in filled:
             libc.munmap(start, size)
-    _, size = nvrtc.nvrtcGetPCHHeapSize()
+    size = nvrtc.pch_heap_bytes
     return any(start <= HEAP_END - size and end >= HEAP_END for start, end in _mappings())
 
 

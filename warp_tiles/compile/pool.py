@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,8 @@ sys.exit(main(sys.argv[2:]))
 class _Process:
     """One compiler process, started at its first request at the latest."""
 
-    def __init__(self) -> None:
+    def __init__(self, libraries: Sequence[Path]) -> None:
+        self._libraries = [os.fspath(path) for path in libraries]
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: str | None = None  # of its temporary files, which may be 80 MB of precompiled headers each
         self._folder_identity = (0, 0, 0)
@@ -87,9 +89,9 @@ class _Process:
                 with suppressed(OSError):  # our own compiler needs no temporary files
                     self._folder = tempfile.mkdtemp(prefix="warp_tiles_")
                     self._folder_identity = _identity(self._folder)
-                folder = [] if self._folder is None else [self._folder]
+                words = [str(package), str(os.getpid()), self._folder or "", *self._libraries]
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", _BOOTSTRAP, str(package), str(os.getpid()), *folder],
+                    [sys.executable, "-c", _BOOTSTRAP, *words],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     # NVRTC's own cache uses the driver
@@ -233,10 +235,12 @@ class CompilerPool:
             short.
         slots: What running requests share with other processes; None runs up to ``jobs`` in any case. The only request
             of a pool always runs, and so does the only one that something waits for.
+        libraries: The compiler and the linker that the processes use; without them, each process searches.
     """
 
-    def __init__(self, jobs: int = 0, slots: WorkerSlots | None = None) -> None:
+    def __init__(self, jobs: int = 0, slots: WorkerSlots | None = None, libraries: Sequence[Path] = ()) -> None:
         self.jobs = jobs or _default_jobs()
+        self._libraries = tuple(libraries)
         self._slots = slots
         self._running = Counter[bool]()  # by whether they were submitted ahead
         self._needed = 0  # requests that wait, and were not submitted ahead
@@ -280,7 +284,7 @@ class CompilerPool:
         """Start up to ``count`` processes before the first request, so that they load their libraries meanwhile."""
         with self._lock:
             for _ in range(min(count, self.jobs) - len(self._processes)):
-                process = _Process()
+                process = _Process(self._libraries)
                 with contextlib.suppress(WorkerError):  # a request reports it
                     process.start()
                 self._processes.append(process)
@@ -344,7 +348,7 @@ class CompilerPool:
         with self._lock:
             if self._threads is not threads:
                 raise WorkerError(_CLOSED)
-            process = self._idle.pop() if self._idle else _Process()
+            process = self._idle.pop() if self._idle else _Process(self._libraries)
             if process not in self._processes:
                 self._processes.append(process)
         try:

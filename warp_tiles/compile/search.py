@@ -1,29 +1,36 @@
-"""Finds the compiler, the linker and the headers: in NVIDIA's wheels first, then below CUDA_HOME.
+"""Finds the compiler, the linker and the headers: in NVIDIA's wheels first, then in conda and in CUDA toolkits.
 
 Only the compiler is required. The headers are those that cuBLASDx code includes.
 
-cuda-pathfinder searches only the folders of ``site``, so it misses wheels of ``pip install --target`` and those on
-PYTHONPATH. ``cuda.bindings`` asks it for the libraries, and it returns those that are already loaded, so a library that
-is loaded here is found. It searches the other places.
+Several releases can be installed side by side, such as that of torch. :func:`choose_libraries` alone decides which
+compiler and linker are used, and :func:`_find_cuda_headers` which folders of headers. Compiler processes get the paths.
 """
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import json
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from warp_tiles.compile.libraries import NvJitLink, Nvrtc, open_nvjitlink, open_nvrtc
 from warp_tiles.errors import ToolchainError
+from warp_tiles.gemm.hardware import BLACKWELL_ARCH
 from warp_tiles.store.paths import absolute
-from warp_tiles.util.threads import raise_if_signalled, suppressed
+from warp_tiles.util.threads import suppressed
 
 Version = tuple[int, int]
+L = TypeVar("L", Nvrtc, NvJitLink)
+
+MIN_NVRTC = (12, 8)  # the oldest that is tested; it is that of torch 2.9
+_CCCL_LIMIT = (3, 2)  # CCCL of CUDA 13.2: the CUTLASS of mathdx 25.6 does not compile with it
+_ROOTS = ("CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH")  # variables that name folders of toolkits
+_DEFAULT_ROOT = Path("/usr/local/cuda")
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,7 @@ class Toolchain:
         mathdx_version: Version of nvidia-mathdx, for display; keys use the headers' content.
         archs: Compute capabilities that NVRTC compiles for.
         missing_headers: Message and remedy if headers are missing; ``include_dirs`` is empty then.
+        passed_over: Compilers that were found and are not used, with the reasons.
     """
 
     nvrtc: Path
@@ -49,6 +57,7 @@ class Toolchain:
     mathdx_version: str
     archs: tuple[int, ...] = ()
     missing_headers: tuple[str, str] | None = None
+    passed_over: tuple[str, ...] = ()
 
     def require_headers(self) -> tuple[Path, ...]:
         """The header folders.
@@ -61,6 +70,11 @@ class Toolchain:
         return self.include_dirs
 
     @property
+    def paths(self) -> tuple[Path, ...]:
+        """The compiler, and the linker if there is one."""
+        return (self.nvrtc,) if self.nvjitlink is None else (self.nvrtc, self.nvjitlink)
+
+    @property
     def libraries(self) -> dict[str, Path]:
         """Files whose content decides the LTO-IR: NVRTC and the built-ins that it loads, by name."""
         folder = self.nvrtc.parent
@@ -71,6 +85,16 @@ class Toolchain:
     def can_link(self) -> bool:
         """True if the linker can read the LTO-IR of the compiler."""
         return self.nvjitlink_version is not None and self.nvjitlink_version >= self.nvrtc_version
+
+    def reason_unsupported(self, arch: int) -> str:
+        """Why the compiler should not compile for a compute capability; empty if it can."""
+        version = dotted(self.nvrtc_version)
+        if self.archs and arch not in self.archs:
+            known = ", ".join(f"sm_{known}" for known in self.archs)
+            return f"NVRTC {version} does not compile for sm_{arch}, only for {known}"
+        if arch >= BLACKWELL_ARCH and (13, 1) <= self.nvrtc_version < (13, 4):
+            return f"NVRTC {version} rejects valid kernels for sm_{arch}, a fault of 13.1 to 13.3 (NVIDIA/warp#1118)"
+        return ""
 
     def to_json(self) -> dict[str, Any]:
         """The toolchain as ``doctor`` and the reports print it."""
@@ -91,6 +115,7 @@ class Toolchain:
             str(data["mathdx_version"]),
             tuple(int(arch) for arch in data["archs"]),
             (str(missing[0]), str(missing[1])) if missing else None,
+            tuple(map(str, data.get("passed_over", ()))),
         )
 
 
@@ -105,12 +130,8 @@ def require_arch(toolchain: Toolchain, arch: int) -> None:
     Raises:
         ToolchainError: NVRTC does not support it. Warp's own compiler may be newer and support it.
     """
-    if toolchain.archs and arch not in toolchain.archs:
-        known = ", ".join(f"sm_{known}" for known in toolchain.archs)
-        raise ToolchainError(
-            f"NVRTC {dotted(toolchain.nvrtc_version)} does not compile for sm_{arch}, only for {known}",
-            "install a newer NVRTC, up to the CUDA version of Warp",
-        )
+    if reason := toolchain.reason_unsupported(arch):
+        raise ToolchainError(reason, "install a newer NVRTC: pip install --upgrade nvidia-cuda-nvrtc nvidia-nvjitlink")
 
 
 def require_linkable(toolchain: Toolchain, warp_toolkit: Version | None) -> None:
@@ -127,31 +148,132 @@ def require_linkable(toolchain: Toolchain, warp_toolkit: Version | None) -> None
         )
 
 
-def find_toolchain() -> Toolchain:
+def find_toolchain(warp_toolkit: Version | None = None) -> Toolchain:
     """Search for NVRTC, nvJitLink and the headers.
 
+    Args:
+        warp_toolkit: The CUDA version of Warp, or None if it is unknown.
+
     Raises:
-        ToolchainError: NVRTC is missing; the remedy names the package.
+        ToolchainError: NVRTC is missing or unfit; the remedy names the package.
     """
-    nvrtc, nvrtc_version, archs = _find_nvrtc()
-    nvjitlink, nvjitlink_version = _find_nvjitlink()
+    compilers, broken = _opened(_NVRTC, open_nvrtc)
+    if not compilers:
+        raise broken[0] if broken else _missing("NVRTC (libnvrtc)", _NVRTC.package)
+    linkers, _ = _opened(_NVJITLINK, open_nvjitlink)
+    passed_over = [error.message for error in broken]
+    nvrtc, nvjitlink, unfit = choose_libraries(compilers, linkers, warp_toolkit)
     include_dirs: tuple[Path, ...] = ()
     mathdx_version, missing = "none", None
     try:
-        include_dirs, mathdx_version = find_headers()
+        include_dirs, mathdx_version = find_headers(nvrtc.version)
     except ToolchainError as error:
         missing = (error.message, error.remedy)
-    return Toolchain(nvrtc, nvrtc_version, nvjitlink, nvjitlink_version, include_dirs, mathdx_version, archs, missing)
+    return Toolchain(
+        nvrtc.path,
+        nvrtc.version,
+        nvjitlink.path if nvjitlink else None,
+        nvjitlink.version if nvjitlink else None,
+        include_dirs,
+        mathdx_version,
+        nvrtc.archs(),
+        missing,
+        (*passed_over, *unfit),
+    )
 
 
-def find_headers() -> tuple[tuple[Path, ...], str]:
-    """Folders of cuBLASDx's and CUDA's headers, and the version of nvidia-mathdx.
+def choose_libraries(
+    compilers: Sequence[Nvrtc], linkers: Sequence[NvJitLink], warp_toolkit: Version | None
+) -> tuple[Nvrtc, NvJitLink | None, tuple[str, ...]]:
+    """The compiler and the linker that are used together, and why other compilers before them are not.
+
+    The first compiler is used that has a linker of its version or a newer one, because a linker reads no LTO-IR of a
+    newer compiler. Without such a linker, Warp links what the first compiler writes.
+
+    Args:
+        compilers, linkers: What was found, in the order of preference.
 
     Raises:
-        ToolchainError: Some are missing; the remedy names the package.
+        ToolchainError: No compiler is fit. The message names each.
     """
-    mathdx, version = _find_mathdx()
-    return (*mathdx, *_find_cuda_headers()), version
+    fit: list[Nvrtc] = []
+    passed_over: list[str] = []
+    for compiler in compilers:
+        if reason := _reason_unfit(compiler, warp_toolkit):
+            passed_over.append(f"NVRTC {dotted(compiler.version)} ({compiler.path}): {reason}")
+        else:
+            fit.append(compiler)
+    if not fit:
+        wheels = (
+            '"warp-tiles[cu12]"' if warp_toolkit and warp_toolkit < (13, 0) else "nvidia-cuda-nvrtc nvidia-nvjitlink"
+        )
+        raise ToolchainError(f"no NVRTC can be used: {'; '.join(passed_over)}", f"pip install {wheels}")
+    usable = [linker for linker in linkers if not _is_too_new(linker.version, warp_toolkit)]
+    for number, compiler in enumerate(fit):
+        linker = next((linker for linker in usable if linker.version >= compiler.version), None)
+        if linker is not None:
+            passed_over += [
+                f"NVRTC {dotted(other.version)} ({other.path}): no nvJitLink here reads its LTO-IR"
+                for other in fit[:number]
+            ]
+            return compiler, linker, tuple(passed_over)
+    return fit[0], None, tuple(passed_over)
+
+
+def _is_too_new(version: Version, warp_toolkit: Version | None) -> bool:
+    """True if drivers for which this Warp was made may not load the code of a CUDA release."""
+    return warp_toolkit is not None and version[0] > warp_toolkit[0]
+
+
+def _reason_unfit(compiler: Nvrtc, warp_toolkit: Version | None) -> str:
+    if compiler.version < MIN_NVRTC:
+        return f"it is older than {dotted(MIN_NVRTC)}"
+    if _is_too_new(compiler.version, warp_toolkit):
+        return f"drivers for the CUDA {dotted(warp_toolkit)} of this Warp may not load its code"
+    return ""
+
+
+# ---- libraries
+
+
+@dataclass(frozen=True)
+class _LibraryFile:
+    """A library: its package, the beginning of its file name, and its folders below ``nvidia`` in the wheels."""
+
+    package: str
+    name: str
+    folders: tuple[str, ...]
+
+    def paths(self) -> Iterator[Path]:
+        """The files of this library, in the order of preference: wheels, then toolkits. CUDA 13 comes before 12."""
+        folders = [package / folder for package in package_folders() for folder in self.folders]
+        for root in _roots():
+            folders += [root / "lib64", root / "lib", *sorted(root.glob("targets/*/lib"))]
+        folders += map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)))
+        for folder in dict.fromkeys(map(absolute, folders)):
+            yield from (path for major in (13, 12) if (path := folder / f"{self.name}.so.{major}").is_file())
+
+
+_NVRTC = _LibraryFile("nvidia-cuda-nvrtc", "libnvrtc", ("cu13/lib", "cuda_nvrtc/lib"))
+_NVJITLINK = _LibraryFile("nvidia-nvjitlink", "libnvJitLink", ("cu13/lib", "nvjitlink/lib"))
+
+
+def _roots() -> list[Path]:
+    """The folders of the active conda environment and of CUDA toolkits."""
+    named = [Path(home) for variable in _ROOTS if (home := os.environ.get(variable))]
+    return [root for root in (*named, _DEFAULT_ROOT) if root.is_dir()]
+
+
+def _opened(file: _LibraryFile, open_path: Callable[[str], L]) -> tuple[list[L], list[ToolchainError]]:
+    """The libraries that the loader accepts, in the order of preference, and the errors of the others."""
+    opened: dict[str, L] = {}
+    broken: list[ToolchainError] = []
+    for path in file.paths():
+        try:
+            opened.setdefault(os.path.realpath(path), open_path(os.fspath(path)))
+        except ToolchainError as error:
+            broken.append(error)
+    return list(opened.values()), broken
 
 
 def _missing(what: str, wheel: str) -> ToolchainError:
@@ -161,62 +283,81 @@ def _missing(what: str, wheel: str) -> ToolchainError:
     )
 
 
-def _install(wheel: str) -> str:
-    return f"pip install {wheel} for this Python, or add the folder of `pip install --target` to PYTHONPATH"
+def _install(wheels: str) -> str:
+    return f"pip install {wheels} for this Python, or add the folder of `pip install --target` to PYTHONPATH"
 
 
-def _unusable(error: ImportError) -> ToolchainError:
-    return ToolchainError(f"cuda-core is not usable here: {error}", remedy='pip install "cuda-core[cu12]"')
+# ---- headers
+
+_CUDA_HEADERS = ("crt/host_config.h", "cuda_runtime_api.h", "cuda/std/version")  # of crt, cudart and CCCL
+_HEADER_WHEELS = "nvidia-cuda-nvcc-cu12 nvidia-cuda-runtime-cu12 nvidia-cuda-cccl-cu12"
+# folders below ``nvidia`` that belong together
+_HEADER_FOLDERS = (
+    ("cuda_nvcc/include", "cuda_runtime/include", "cuda_cccl/include"),
+    ("cu13/include", "cu13/include/cccl"),
+)
 
 
-def _find_nvrtc() -> tuple[Path, Version, tuple[int, ...]]:
-    try:
-        from cuda.bindings import nvrtc
-        from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
-    except ImportError as error:
-        raise _unusable(error) from error
-    load_library("nvrtc")
-    try:
-        path = load_nvidia_dynamic_lib("nvrtc").abs_path
-    except (DynamicLibNotFoundError, RuntimeError) as error:
-        raise_if_signalled(error)
-        raise _missing("NVRTC (libnvrtc)", LIBRARIES["nvrtc"].name) from error
-    _, major, minor = nvrtc.nvrtcVersion()
-    _, count = nvrtc.nvrtcGetNumSupportedArchs()
-    _, archs = nvrtc.nvrtcGetSupportedArchs()
-    return Path(str(path)), (int(major), int(minor)), tuple(int(arch) for arch in archs[:count])
+def find_headers(nvrtc_version: Version | None = None) -> tuple[tuple[Path, ...], str]:
+    """Folders of cuBLASDx's and CUDA's headers, and the version of nvidia-mathdx.
+
+    Args:
+        nvrtc_version: The compiler that reads them; None if it is unknown.
+
+    Raises:
+        ToolchainError: Some are missing or do not fit together; the remedy names the packages.
+    """
+    mathdx, version = _find_mathdx()
+    return (*mathdx, *_find_cuda_headers(nvrtc_version)), version
 
 
-def _find_nvjitlink() -> tuple[Path | None, Version | None]:
-    from cuda.bindings import nvjitlink
-    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
-
-    try:
-        load_library("nvJitLink")
-        path = load_nvidia_dynamic_lib("nvJitLink").abs_path
-        major, minor = nvjitlink.version()
-    except (DynamicLibNotFoundError, RuntimeError) as error:
-        raise_if_signalled(error)
-        return None, None
-    return Path(str(path)), (int(major), int(minor))
+def _find_cuda_headers(nvrtc_version: Version | None) -> tuple[Path, ...]:
+    """The first folders with all of CUDA's headers that fit. Those of one place are used together."""
+    unfit: list[str] = []
+    for folders in _header_folders():
+        if not (reason := _reason_headers_unfit(folders, nvrtc_version)):
+            return folders
+        unfit.append(f"{folders[0]}: {reason}")
+    where = "; ".join(unfit) or "none were found on sys.path, below CUDA_HOME or in a conda environment"
+    raise ToolchainError(f"CUDA's headers for cuBLASDx: {where}", _install(_HEADER_WHEELS))
 
 
-def _find_cuda_headers() -> tuple[Path, ...]:
-    try:
-        from cuda.pathfinder import find_nvidia_header_directory
-    except ImportError as error:
-        raise _unusable(error) from error
+def _header_folders() -> Iterator[tuple[Path, ...]]:
+    """Folders that may have CUDA's headers together, in the order of preference."""
+    packages = package_folders()
+    for group in _HEADER_FOLDERS:
+        found = [next((p / name for p in packages if (p / name).is_dir()), None) for name in group]
+        if folders := tuple(folder for folder in found if folder is not None):
+            yield folders
+    for root in _roots():
+        for include in (root / "include", *sorted(root.glob("targets/*/include"))):
+            if (include / "cuda_runtime_api.h").is_file():
+                yield include, include / "cccl"  # where CUDA 13 keeps CCCL
 
-    folders: dict[Path, None] = {}
-    for name, headers in HEADERS.items():
-        in_wheel = folder_of(headers)
-        folder = in_wheel[0] if in_wheel is not None else find_nvidia_header_directory(name)
-        if folder is None:
-            raise _missing(f"the {name} headers", headers.name)
-        folders[Path(folder)] = None
-        if (Path(folder) / "cccl").is_dir():  # CUDA 13 toolkits keep CCCL one level down
-            folders[Path(folder) / "cccl"] = None
-    return tuple(folders)
+
+def _reason_headers_unfit(folders: Sequence[Path], nvrtc_version: Version | None) -> str:
+    paths = [next((folder / name for folder in folders if (folder / name).is_file()), None) for name in _CUDA_HEADERS]
+    if lacking := [name for name, path in zip(_CUDA_HEADERS, paths) if path is None]:
+        return f"{', '.join(lacking)} is missing"
+    _, cudart, std = paths
+    assert cudart is not None
+    assert std is not None
+    cuda = _defined(cudart, "CUDART_VERSION") // 1000
+    if nvrtc_version is not None and cuda > nvrtc_version[0]:
+        return f"NVRTC {dotted(nvrtc_version)} does not read headers of CUDA {cuda}"
+    cccl = _defined(std.parent / "__cccl/version.h", "CCCL_VERSION")
+    version = cccl // 1_000_000, cccl // 1000 % 1000
+    if version >= _CCCL_LIMIT:
+        return f"mathdx 25.6 does not compile with CCCL {dotted(version)}, only with CCCL before {dotted(_CCCL_LIMIT)}"
+    return ""
+
+
+def _defined(header: Path, name: str) -> int:
+    """The number that a header defines as a macro; 0 if it does not."""
+    with suppressed(OSError):
+        if found := re.search(rf"^\s*#\s*define\s+{name}\s+(\d+)", header.read_text("utf-8", "replace"), re.M):
+            return int(found[1])
+    return 0
 
 
 def _find_mathdx() -> tuple[tuple[Path, ...], str]:
@@ -264,31 +405,6 @@ def import_path() -> str:
     return os.pathsep.join(dict.fromkeys([*search_path(), str(package)]))
 
 
-@dataclass(frozen=True)
-class _Wheel:
-    """A wheel, the names that one of its files may have, and the folders of that file below ``nvidia``.
-
-    The folders have the order of pathfinder.
-    """
-
-    name: str
-    files: tuple[str, ...]
-    folders: tuple[str, ...]
-
-
-LIBRARIES = {
-    "nvrtc": _Wheel("nvidia-cuda-nvrtc-cu12", ("libnvrtc.so.13", "libnvrtc.so.12"), ("cu13/lib", "cuda_nvrtc/lib")),
-    "nvJitLink": _Wheel(
-        "nvidia-nvjitlink-cu12", ("libnvJitLink.so.13", "libnvJitLink.so.12"), ("cu13/lib", "nvjitlink/lib")
-    ),
-}
-HEADERS = {
-    "nvcc": _Wheel("nvidia-cuda-nvcc-cu12", ("crt/host_config.h",), ("cu13/include", "cuda_nvcc/include")),
-    "cudart": _Wheel("nvidia-cuda-runtime-cu12", ("cuda_runtime.h",), ("cu13/include", "cuda_runtime/include")),
-    "cccl": _Wheel("nvidia-cuda-cccl-cu12", ("cuda/std/version",), ("cu13/include/cccl", "cuda_cccl/include")),
-}
-
-
 def package_folders() -> tuple[Path, ...]:
     """The folders of the package ``nvidia``: those in sys.path in its order, then those that other importers know.
 
@@ -300,43 +416,3 @@ def package_folders() -> tuple[Path, ...]:
         locations = (spec.submodule_search_locations or ()) if spec else ()
         found += [folder for folder in locations if os.path.dirname(folder) != os.getcwd()]
     return tuple(Path(folder) for folder in dict.fromkeys(found) if os.path.isdir(folder))
-
-
-def folder_of(wheel: _Wheel) -> tuple[Path, str] | None:
-    """The first folder with a file of a wheel, and the name of the file; None if no installed wheel has it."""
-    folders = (package / folder for package in package_folders() for folder in wheel.folders)
-    return next(((f, name) for f in folders for name in wheel.files if (f / name).is_file()), None)
-
-
-def load_library(name: str) -> None:
-    """Load a library from a wheel for ``cuda.bindings``. Without a wheel, and if one is loaded already, do nothing.
-
-    Raises:
-        ToolchainError: The loader refuses the file.
-    """
-    library = LIBRARIES[name]
-    if sys.platform != "linux" or any(map(_is_loaded, library.files)):
-        return
-    if (found := folder_of(library)) is None:
-        return
-    path = found[0] / found[1]
-    try:
-        ctypes.CDLL(str(path), os.RTLD_NOW | os.RTLD_GLOBAL)
-    except OSError as error:
-        raise_if_signalled(error)
-        raise ToolchainError(
-            f"{path} cannot be loaded: {error}",
-            remedy=f"install {library.name} for this platform again, in a folder that is not mounted with noexec",
-        ) from error
-    for builtins in path.parent.glob("libnvrtc-builtins.so*") if name == "nvrtc" else ():
-        with suppressed(OSError):  # NVRTC 13.0 does not look for them beside itself
-            ctypes.CDLL(str(builtins), os.RTLD_NOW | os.RTLD_GLOBAL)
-
-
-def _is_loaded(soname: str) -> bool:
-    try:
-        ctypes.CDLL(soname, os.RTLD_NOLOAD)
-    except OSError as error:
-        raise_if_signalled(error)
-        return False
-    return True

@@ -19,7 +19,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.compile.search import Toolchain, find_toolchain, search_path
+from warp_tiles.compile.search import Toolchain, Version, find_toolchain, search_path
 from warp_tiles.compile.sources import DeviceSource, include_closure
 from warp_tiles.store.paths import LAYOUT, absolute, is_digest
 from warp_tiles.store.sealed import Documents
@@ -153,8 +153,7 @@ def _stat(path: str) -> list[int] | None:
 
 def _files_state(toolchain: Toolchain) -> list[Any]:
     """The state of the compiler, the linker and the folders of headers, which changes when they are replaced."""
-    paths = [toolchain.nvrtc, *([toolchain.nvjitlink] if toolchain.nvjitlink else []), *toolchain.include_dirs]
-    return [_stat(os.fspath(path)) for path in paths]
+    return [_stat(os.fspath(path)) for path in (*toolchain.paths, *toolchain.include_dirs)]
 
 
 def search_state() -> list[Any]:
@@ -175,9 +174,11 @@ class ToolchainStore:
     Args:
         root: The cache's folder.
         shared: Accept a root that others can write. The facts themselves are for this user alone.
+        warp_toolkit: The CUDA version of Warp, which decides among installed compilers; None if it is unknown.
     """
 
-    def __init__(self, root: Path, *, shared: bool = False) -> None:
+    def __init__(self, root: Path, *, shared: bool = False, warp_toolkit: Version | None = None) -> None:
+        self._warp_toolkit = warp_toolkit
         self._documents = Documents(absolute(root), FOLDER, shared=shared)
         self.digests = FileDigests(root, shared=shared)
         self._toolchain: Toolchain | None = None
@@ -192,22 +193,25 @@ class ToolchainStore:
         if self._toolchain is None:  # several threads may search at once; each stores a complete result
             found = self._remembered_toolchain()
             if found is None:
-                found = find_toolchain()
+                found = find_toolchain(self._warp_toolkit)
                 value = {"toolchain": found.to_json(), "files": _files_state(found)}
                 # a toolkit can add headers without changing the state, and a lack of memory hides the linker
                 if found.missing_headers is None and found.nvjitlink is not None:
-                    self._write("toolchain", search_state(), value)
+                    self._write("toolchain", self._search_state(), value)
             self._toolchain = found
         return self._toolchain
 
     def _remembered_toolchain(self) -> Toolchain | None:
-        remembered: Any = self._read("toolchain", search_state())
+        remembered: Any = self._read("toolchain", self._search_state())
         try:
             toolchain = Toolchain.from_json(remembered["toolchain"])
             # replacing or removing a toolkit in place changes no folder of packages
             return toolchain if remembered["files"] == _files_state(toolchain) else None
         except (LookupError, TypeError, ValueError):
             return None
+
+    def _search_state(self) -> list[Any]:
+        return [self._warp_toolkit and list(self._warp_toolkit), *search_state()]
 
     def take_digests(self, sources: Iterable[DeviceSource]) -> None:
         """Digest the compiler and the linker while the includes of device sources are searched; all is stored.

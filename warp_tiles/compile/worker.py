@@ -4,7 +4,8 @@ A message is an 8-byte little-endian length and a pickled value. Both ends are t
 process tree. No other process can open the pipes between them, and data from disk or from another
 user is never unpickled.
 
-    python -m warp_tiles.compile.worker [PARENT [FOLDER]]    serve until the input or the process PARENT ends
+    python -m warp_tiles.compile.worker [PARENT [FOLDER [NVRTC [NVJITLINK]]]]
+                                                             serve until the input or the process PARENT ends
     python -m warp_tiles.compile.worker --reproduce FILE     compile one source from a BuildError
 """
 
@@ -20,11 +21,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, compile_to_ltoir, link_module
-from warp_tiles.compile.search import load_library
+from warp_tiles.compile.libraries import open_nvjitlink, open_nvrtc
+from warp_tiles.compile.search import find_toolchain
 from warp_tiles.errors import ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.util.threads import suppressed
 
@@ -57,18 +60,13 @@ def receive(stream: BinaryIO) -> Any:
     return pickle.loads(data)
 
 
-def preload() -> None:
+def preload(libraries: Sequence[str]) -> None:
     """Load the libraries before the first request arrives: the compiler's first, the linker's if nothing waits."""
-    if select.select([sys.stdin], [], [], 0)[0]:  # it loads what it needs, which may be Warp's library
-        return
-    with contextlib.suppress(Exception):  # a request that needs them reports the missing file
-        load_library("nvrtc")
-        from cuda.bindings import nvjitlink, nvrtc
-
-        nvrtc.nvrtcVersion()
-        if not select.select([sys.stdin], [], [], 0)[0]:
-            load_library("nvJitLink")
-            nvjitlink.version()
+    for load, path in zip((open_nvrtc, open_nvjitlink), libraries):
+        if select.select([sys.stdin], [], [], 0)[0]:  # it loads what it needs, which may be Warp's library
+            return
+        with contextlib.suppress(Exception):  # a request that needs it reports the missing file
+            load(path)
 
 
 def end_with(parent: int, folder: str | None = None) -> None:
@@ -97,33 +95,34 @@ def _bound_precompiled_headers(folder: str) -> None:
             file.unlink()
 
 
-def serve(parent: int | None = None, folder: str | None = None) -> None:
+def serve(parent: int | None = None, folder: str = "", *libraries: str) -> None:
     """Answer requests until the input ends.
 
     Args:
         parent: The process that this one ends with; None to watch only the input.
         folder: Where temporary files go, which belongs to this process. It goes with it; the parent removes it if this
-            process was killed.
+            process was killed. Empty if there is none.
+        libraries: Paths of the compiler and of the linker; without them, this process searches.
     """
-    if folder is not None:
+    if folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
     if parent is not None:
-        end_with(parent, folder)
+        end_with(parent, folder or None)
     requests = sys.stdin.buffer
     # output of the compiler must not break the protocol, so it goes to standard error
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    preload()
+    preload(libraries)
     while True:
         try:
             request = receive(requests)
         except (EOFError, KeyboardInterrupt):
-            if folder is not None:
+            if folder:
                 shutil.rmtree(folder, ignore_errors=True)
             return
         answer: tuple[bool, object]
         try:
-            answer = (True, run(request))
+            answer = (True, run(request, libraries))
         except WarpTilesError as error:
             answer = (False, error)
         except Exception as error:
@@ -131,7 +130,7 @@ def serve(parent: int | None = None, folder: str | None = None) -> None:
             kind = ToolchainError if isinstance(error, ImportError) else WorkerError
             reason = f"the compiler process failed: {type(error).__name__}: {error}"
             answer = (False, kind(reason, remedy="`warp-tiles doctor` names what is missing"))
-        if folder is not None:
+        if folder:
             _bound_precompiled_headers(folder)
         try:
             send(answers, answer)
@@ -139,12 +138,23 @@ def serve(parent: int | None = None, folder: str | None = None) -> None:
             os._exit(0)  # the interpreter would try to flush the stream again
 
 
-def run(request: Any) -> Compiled:
-    """Compile or link, in this process."""
-    if isinstance(request, CompileRequest):
-        return compile_to_ltoir(request)
-    if isinstance(request, LinkRequest):
-        return link_module(request)
+def run(request: Any, libraries: Sequence[str] = ()) -> Compiled:
+    """Compile or link, in this process.
+
+    Args:
+        libraries: Paths of the compiler and of the linker; without them, this process searches.
+
+    Raises:
+        BuildError, LinkError: The compiler or the linker rejects the request.
+        ToolchainError: There is no library for it.
+    """
+    if isinstance(request, (CompileRequest, LinkRequest)):
+        libraries = libraries or tuple(map(os.fspath, find_toolchain().paths))
+        if isinstance(request, CompileRequest):
+            return compile_to_ltoir(request, open_nvrtc(libraries[0]))
+        if len(libraries) < 2:
+            raise ToolchainError("there is no nvJitLink to link with", remedy="pip install nvidia-nvjitlink")
+        return link_module(request, open_nvjitlink(libraries[1]))
     from warp_tiles.compile.module import compile_with_warp
 
     return compile_with_warp(request)
@@ -153,7 +163,7 @@ def run(request: Any) -> Compiled:
 def reproduce(path: Path) -> int:
     """Compile a source from a BuildError, with the flags of its first line."""
     try:
-        result = compile_to_ltoir(CompileRequest.from_text(path.read_text("utf-8"), path.name))
+        result = run(CompileRequest.from_text(path.read_text("utf-8"), path.name))
     except ValueError as error:
         print(f"{path}: {error}", file=sys.stderr)
         return 2
@@ -166,7 +176,7 @@ def reproduce(path: Path) -> int:
 
 def main(arguments: list[str]) -> int:
     """Entry point of ``python -m warp_tiles.compile.worker``."""
-    if not arguments or (len(arguments) <= 2 and arguments[0].isdecimal()):
+    if not arguments or (len(arguments) <= 4 and arguments[0].isdecimal()):
         serve(int(arguments[0]) if arguments else None, *arguments[1:])
         return 0
     if len(arguments) == 2 and arguments[0] == "--reproduce":
