@@ -9,6 +9,7 @@ folders can be filled elsewhere and copied. Cubins are compressed, because Warp'
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import lzma
 import os
@@ -19,7 +20,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, Protocol, TypeVar
@@ -28,6 +29,7 @@ import warp as wp
 
 from benchmarks.machine import source_digest
 from benchmarks.processes import environment
+from benchmarks.speed import occupancy
 
 RECORD = "record.json"
 ARCH = 90
@@ -67,15 +69,22 @@ class Build(Generic[C]):
     Attributes:
         cell: The cell.
         side: ``tiles`` stands for warp_tiles; other sides are Warp alone.
+        limits_of: The architecture with whose limits it is planned and launched (:mod:`benchmarks.speed.occupancy`).
     """
 
     cell: C
     side: str
+    limits_of: int = ARCH
+
+    @property
+    def label(self) -> str:
+        """Name of its folder."""
+        return self.cell.name + (f"_as_sm_{self.limits_of}" if self.limits_of != ARCH else "")
 
     @property
     def module(self) -> str:
         """Name of its Python module."""
-        return f"{self.side}_{self.cell.name}"
+        return f"{self.side}_{self.label}"
 
     @property
     def multiplies_whole_arrays(self) -> bool:
@@ -107,7 +116,7 @@ class BuildStore:
 
     def folder(self, build: Build[Cell]) -> Path:
         """Folder of one build."""
-        return self.side(build.side) / build.cell.name
+        return self.side(build.side) / build.label
 
     def record(self, build: Build[Cell]) -> dict[str, Any] | None:
         """The record of a build: its time and sizes, or ``error``. None if there is no build yet."""
@@ -119,7 +128,7 @@ class BuildStore:
         return record if (self.folder(build) / f"{build.module}.py").read_text() == build.text else None
 
     def fill(self, builds: Iterable[Build[Cell]], workers: int, again: bool = False) -> None:
-        """Build the missing kernels. A process builds kernels of one side.
+        """Build the missing kernels. A process builds kernels of one side with one architecture's limits.
 
         Args:
             builds: The builds; duplicates are built once.
@@ -131,9 +140,8 @@ class BuildStore:
             record = self.record(build)
             if record is None or (again and "error" in record):
                 missing.append(build)
-        batches = [
-            batch for side in ("warp", "scalar", "native", "tiles") for batch in self._batches(side, missing, workers)
-        ]
+        kinds = itertools.product(("warp", "scalar", "native", "tiles"), {build.limits_of: None for build in missing})
+        batches = [batch for kind in kinds for batch in self._batches(kind, missing, workers)]
         if not batches:
             return
         print(f"building {len(missing)} kernels in {workers} processes", file=sys.stderr, flush=True)
@@ -146,27 +154,28 @@ class BuildStore:
                     print(f"  {build.module} failed, see {self.folder(build) / RECORD}", file=sys.stderr)
                 print(f"  {done} of {len(missing)} in {time.time() - start:.0f} s", file=sys.stderr, flush=True)
 
-    def _batches(self, side: str, missing: Sequence[Build[Cell]], workers: int) -> list[list[Build[Cell]]]:
-        selected = [build for build in missing if build.side == side]
+    def _batches(self, kind: tuple[str, int], missing: Sequence[Build[Cell]], workers: int) -> list[list[Build[Cell]]]:
+        selected = [build for build in missing if (build.side, build.limits_of) == kind]
         size = max(1, min(_LARGEST_BATCH, len(selected) // (2 * workers)))
         return [selected[start : start + size] for start in range(0, len(selected), size)]
 
     def _run(self, batch: list[Build[Cell]]) -> list[Build[Cell]]:
-        side = batch[0].side
+        side, limits_of = batch[0].side, batch[0].limits_of
+        caches = self.root / "caches" / (side if limits_of == ARCH else f"{side}_as_sm_{limits_of}")
         items = [{"module": build.module, "folder": str(self.folder(build))} for build in batch]
         for build in batch:
             shutil.rmtree(self.folder(build), ignore_errors=True)
             self.folder(build).mkdir(parents=True)
             (self.folder(build) / f"{build.module}.py").write_text(build.text)
         environ = environment(
-            WARP_CACHE_PATH=self.root / "caches" / side,
-            WARP_TILES_CACHE_DIR=self.root / "caches" / "lto",
+            WARP_CACHE_PATH=caches,
+            WARP_TILES_CACHE_DIR=self.root / "caches" / "lto" if limits_of == ARCH else caches / "lto",
             WARP_TILES_PROVIDER=self.provider,
             WARP_TILES_JOBS="1",
         )
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.speed.builds"],
-            input=json.dumps({"tiles": side == "tiles", "items": items}),
+            input=json.dumps({"tiles": side == "tiles", "limits_of": limits_of, "items": items}),
             env=environ,
             capture_output=True,
             text=True,
@@ -192,16 +201,28 @@ def _write(folder: Path, record: dict[str, Any]) -> None:
     (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n")
 
 
-def _build_one(name: str, folder: Path) -> dict[str, Any]:
+def _build_one(name: str, folder: Path, limits_of: int) -> dict[str, Any]:
     module = import_kernels(folder / f"{name}.py", name)
     start = time.perf_counter()
-    (cubin,) = wp.compile_aot_module(module, arch=ARCH, module_dir=folder, strip_hash=True)
+    with occupancy.limits_of(limits_of, ARCH):
+        (cubin,) = wp.compile_aot_module(module, arch=ARCH, module_dir=folder, strip_hash=True)
     seconds = time.perf_counter() - start
-    data = cubin.read_bytes()
+    data, meta = cubin.read_bytes(), folder / f"wp_{name}.meta"
+    metadata = json.loads(meta.read_text())
+    kernels = occupancy.resources(data, metadata, wp.get_module(name).options["block_dim"])
+    if limits_of != ARCH:
+        metadata = occupancy.padded(metadata, kernels, limits_of, ARCH)
+        meta.write_text(json.dumps(metadata))
     cubin.with_name(cubin.name + ".xz").write_bytes(lzma.compress(data, preset=1))
     cubin.unlink()
     functions = set(_WARP_FUNCTION.findall(next(folder.glob("*.cu")).read_text()))
-    return {"seconds": round(seconds, 3), "cubin_bytes": len(data), "cublasdx_functions": len(functions)}
+    return {
+        "seconds": round(seconds, 3),
+        "cubin_bytes": len(data),
+        "cublasdx_functions": len(functions),
+        "kernels": {function: asdict(kernel) for function, kernel in kernels.items()},
+        "launched_bytes": metadata,
+    }
 
 
 def main() -> None:
@@ -216,12 +237,13 @@ def main() -> None:
     for item in job["items"]:
         folder = Path(item["folder"])
         try:
-            record = _build_one(item["module"], folder)
+            record = _build_one(item["module"], folder, job["limits_of"])
         except Exception as error:
             record = {"error": f"{type(error).__name__}: {error}"[:4000]}
         if job["tiles"]:
             modules = [module for module in warp_tiles.report()["modules"] if module["name"] == item["module"]]
-            record["builds"] = [product for module in modules for product in module["builds"]]
+            for part in ("builds", "loops", "memory"):
+                record[part] = [found for module in modules for found in module[part]]
         _write(folder, record)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -62,6 +63,7 @@ class Cell:
         threads: Threads of a block.
         tf32: True if the product has ``precision="tf32"``.
         backward: True if the adjoint is built.
+        main_loop: The setting ``main_loop`` of warp_tiles; empty for its default.
     """
 
     form: Form
@@ -74,19 +76,23 @@ class Cell:
     threads: int
     tf32: bool = False
     backward: bool = False
+    main_loop: str = ""
 
     @property
     def name(self) -> str:
         """The name of the cell, which is valid as a file name."""
         dtypes = f"{self.a}_{self.b}_{self.c}" + ("_tf32" if self.tf32 else "")
         backward = "_backward" if self.backward else ""
-        return f"{self.form}{backward}_{dtypes}_{self.m}x{self.n}x{self.k}_t{self.threads}"
+        main_loop = "_" + re.sub(r"\W", "_", self.main_loop) if self.main_loop else ""
+        return f"{self.form}{backward}_{dtypes}_{self.m}x{self.n}x{self.k}_t{self.threads}{main_loop}"
 
     def text(self, side: str) -> str:
         """The Python module with the cell's kernel ``gemm``. For ``scalar`` an option requests Warp's scalar path."""
         options: dict[str, object] = {"block_dim": self.threads, "enable_backward": self.backward}
         if side == "scalar":
             options["enable_mathdx_gemm"] = False
+        if self.main_loop:
+            options["warp_tiles_main_loop"] = self.main_loop
         dimensions = "3d" if self.form == "resident" else "2d"
         types = {"A": self.a, "B": self.b, "C": self.c}
         parameters = [f"{name}: wp.array{dimensions}(dtype=wp.{dtype})" for name, dtype in types.items()]

@@ -1,0 +1,325 @@
+"""Measures on one H100 or H200 what ``mma.sync`` reaches within the limits of other architectures.
+
+    python benchmarks/other_gpus.py --json benchmarks/results/other_gpus.json --minutes 7
+    python -m benchmarks.figures
+
+Each kernel is code for sm_90 with ``main_loop=mma``, as architectures without wgmma have it. It is planned with the
+shared memory, threads and blocks of another architecture's multiprocessor. Its blocks are padded with shared memory, so
+that as many are resident as there. Clocks, caches, bandwidths and rates of instructions are those of this GPU. So the
+result is the share of a bound that the same run measures: the rate of the same instruction from registers alone.
+
+Rows are loops over 4096 x 4096 x 4096, and products of tiles that stay in shared memory. ``chosen`` marks what the
+choosers choose. After these rows come other pipelines of the loops that fit and differ: 2, 3 or 4 stages, double buffers.
+Loops are compared with cuBLAS, and other products with NumPy. fp64 rows have the instruction of sm_90, m16n8k8,
+and only the limits of sm_80, because sm_89 and sm_120 have few units for fp64. sm_120 has the limits of sm_89, so its
+rows repeat those of sm_89.
+
+The file is written after each row. ``--build-only`` fills the folder of builds and needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.bounds import BYTES
+from benchmarks.gemm import table_text
+from benchmarks.machine import ROOT, find_torch, gpu_record, torch_versions
+from benchmarks.speed.builds import ARCH, Build, BuildStore
+from benchmarks.speed.cells import DTYPES, PARTS, Cell, Part, Types
+from warp_tiles.gemm.hardware import multiprocessor, shared_limit
+from warp_tiles.util.files import write_output
+
+Found = dict[str, Any]
+ARCHS, DEFAULT_ARCHS = (80, 86, 89, 120), (80, 89)
+CHOSEN, OTHERS = "mma", ("mma,stages=2", "mma,stages=3", "mma,stages=4", "double_buffered")
+VARIED: tuple[Types, ...] = ("fp16", "tf32", "fp32", "fp64")  # bf16 has the code of fp16, apart from the instruction
+_CHUNK = 64  # kernels that are built before some are measured
+
+_TILES = (
+    *((128, 128, k, threads) for k in (32, 64) for threads in (128, 256)),
+    *((128, 64, 32, threads) for threads in (64, 128, 256)),
+    *((64, 64, k, threads) for k in (32, 64) for threads in (64, 128)),
+    *((64, 128, 32, threads) for threads in (128, 256)),
+    (128, 256, 32, 256),
+)
+TILES: dict[Types, tuple[tuple[int, int, int, int], ...]] = {
+    "fp16": _TILES,
+    "bf16": _TILES,
+    "tf32": ((128, 128, 16, 128), *_TILES),
+    "fp32": (
+        *((128, 128, k, threads) for k in (8, 16) for threads in (128, 256)),
+        *((64, 64, k, threads) for k in (16, 32) for threads in (64, 128)),
+    ),
+    "fp64": tuple((m, n, 16, threads) for m, n, most in ((64, 64, 128), (128, 64, 256), (64, 32, 128))
+                  for threads in (most // 2, most)),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kernel with the limits of an architecture."""
+
+    arch: int
+    types: Types
+    cell: Cell
+
+    @property
+    def build(self) -> Build[Cell]:
+        """Its build."""
+        return Build(self.cell, "tiles", self.arch)
+
+    def with_main_loop(self, main_loop: str) -> Row:
+        """The same kernel with another setting ``main_loop``."""
+        return replace(self, cell=replace(self.cell, main_loop=main_loop))
+
+    @property
+    def part(self) -> Part:
+        """Sizes and number of its launches."""
+        return PARTS[self.cell.form]
+
+    @property
+    def name(self) -> str:
+        """Its name in results."""
+        cell = self.cell
+        return f"sm_{self.arch} {cell.form} {self.types} {cell.m}x{cell.n}x{cell.k} {cell.threads}, {cell.main_loop}"
+
+
+def fits(cell: Cell, arch: int) -> bool:
+    """True if the tiles of a kernel fit the shared memory of a block."""
+    sizes = ((cell.m * cell.k, cell.a), (cell.k * cell.n, cell.b), (cell.m * cell.n, cell.c))
+    return sum(elements * BYTES[dtype] for elements, dtype in sizes) <= shared_limit(arch, cell.threads)
+
+
+def chosen_rows(archs: Sequence[int] = DEFAULT_ARCHS) -> Iterator[Row]:
+    """The rows with the pipelines of the chooser."""
+    for arch in archs:
+        for types, (ab, c) in DTYPES.items():
+            loops = [Cell("loop", ab, ab, c, *tile, types == "tf32") for tile in TILES[types]]
+            resident = [entry.ours for entry in PARTS["resident"].entries if entry.types == types]
+            if types != "fp64" or arch == 80:
+                cells = (replace(cell, main_loop=CHOSEN) for cell in (*loops, *resident))
+                yield from (Row(arch, types, cell) for cell in cells if fits(cell, arch))
+
+
+def other_rows(rows: Sequence[Row]) -> Iterator[Row]:
+    """Other pipelines for the loops among chosen rows."""
+    for row in rows:
+        if row.cell.form == "loop" and row.types in VARIED:
+            yield from (row.with_main_loop(other) for other in OTHERS)
+
+
+def pipeline(record: Found) -> tuple[str, int, str]:
+    """What a plan decides about the code of its loop: state, stages, instruction."""
+    loop = record["loops"][0]
+    return loop["state"], loop["stages"], loop["instruction"]
+
+
+def is_other_pipeline(main_loop: str, record: Found, chosen: Found) -> bool:
+    """True if a build has the pipeline that it asks for, and the chooser's build another one."""
+    if "error" in record or "error" in chosen:
+        return False
+    _, stages, instruction = pipeline(record)
+    asked = main_loop.rpartition("stages=")[2]
+    is_asked = bool(instruction) and str(stages) == asked if asked.isdigit() else not instruction
+    return is_asked and pipeline(record) != pipeline(chosen)
+
+
+# ---- measurements
+
+
+class Expected:
+    """The product of one pair of resident tiles, by NumPy."""
+
+    rounds_to_half = False
+
+    def __init__(self, ours: Any) -> None:
+        from benchmarks.speed.arrays import to_host
+
+        self.cell, self.part = ours.cell, ours.part
+        self._product = to_host(ours.a)[0] @ to_host(ours.b)[0]
+
+    def results(self, calls: int) -> dict[str, Any]:
+        """The sum of so many products; it has to be compared with each of the sampled tiles."""
+        return {"c": calls * self._product[np.newaxis]}
+
+
+def driver_blocks(launch: Any) -> int:
+    """Resident blocks of a recorded launch by the driver. The kernel gets all shared memory that L1 may leave to it.
+
+    Raises:
+        RuntimeError: The driver refuses.
+    """
+    from cuda.bindings import driver
+
+    function = driver.CUfunction(launch.hooks.forward)
+    carveout = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+    driver.cuCtxPushCurrent(launch.device.context)
+    try:
+        (refused,) = driver.cuFuncSetAttribute(function, carveout, 100)
+        error, blocks = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            function, launch.block_dim, launch.hooks.forward_smem_bytes
+        )
+    finally:
+        driver.cuCtxPopCurrent()
+    if {refused, error} != {driver.CUresult.CUDA_SUCCESS}:
+        raise RuntimeError(f"the driver does not tell the resident blocks: {refused.name}, {error.name}")
+    return int(blocks)
+
+
+def planned(row: Row, record: Found) -> Found:
+    """What a row's build says: its pipeline or warp tiles, and its resources."""
+    from benchmarks.speed.occupancy import Resources, resident_blocks
+
+    ((function, resources),) = record["kernels"].items()
+    found = {"launched_bytes": record["launched_bytes"][f"{function}_smem_bytes"], **resources}
+    found["blocks"] = resident_blocks(Resources(**resources), multiprocessor(row.arch))
+    if row.cell.form == "loop":
+        (loop,) = record["loops"]
+        names = ("state", "stages", "instruction", "accumulators", "shared_bytes", "reason")
+        return found | {name: loop[name] for name in names} | {"planned_blocks": loop["resident_blocks"]}
+    (product,) = record["builds"]
+    config = product["tile_config"] or {}
+    return found | {
+        "instruction": config.get("instruction", ""),
+        "provider": product["provider"],
+        "tile_config": config,
+    }
+
+
+def instruction_of(row: Row, instruction: str) -> str:
+    """The instruction whose rate bounds a row. A loop with double buffers does not name its own."""
+    return instruction or {"fp32": "fma", "fp16": "mma_m16n8k16", "bf16": "mma_m16n8k16"}.get(row.types, "mma_m16n8k8")
+
+
+def flops_of(row: Row) -> int:
+    """Floating-point operations of one launch."""
+    cell, part = row.cell, row.part
+    return 2 * part.size**3 if cell.form == "loop" else 2 * cell.m * cell.n * cell.k * part.calls * part.blocks
+
+
+def measure(row: Row, store: BuildStore, rates: Found, torch: Any, device: str) -> Found:
+    """The time of a row, its share of the bound and of cuBLAS's speed, and its difference from the expected result."""
+    from benchmarks.speed import timing
+    from benchmarks.speed.cublas import Cublas
+    from benchmarks.speed.sides import Launch, Side, compare
+
+    cell, part = row.cell, row.part
+    found: Found = {"name": row.name, "arch": row.arch, "types": row.types, **asdict(cell)}
+    found["chosen"] = cell.main_loop == CHOSEN
+    record = store.record(row.build) or {"error": "not built"}
+    if "error" in record:
+        return found | {"error": record["error"][:300]}
+    found |= planned(row, record)
+    side = Side(store, row.build, part, device, "bfloat16" in (cell.a, cell.b))
+    launch = side.command(part.calls, False)
+    found["driver_blocks"] = driver_blocks(launch)
+    launches = {"tiles": Launch(launch.launch)}
+    if cell.form == "loop":
+        cublas = Cublas(torch, side)
+        launches["cublas"] = Launch(cublas.run)
+        found["difference"] = compare(side, cublas)["c"]
+    else:
+        found["difference"] = compare(side, Expected(side))["c"]
+    times = timing.time_alternately(launches, device)
+    found |= asdict(times["tiles"])
+    found["tflops"] = round(flops_of(row) / times["tiles"].median_us / 1e6, 3)
+    bound = rates[row.types][instruction_of(row, found["instruction"])]
+    found["share"] = round(found["tflops"] / bound["tflops"], 4)
+    if "cublas" in times:
+        found["cublas_us"] = times["cublas"].median_us
+        found["to_cublas"] = round(times["cublas"].median_us / times["tiles"].median_us, 3)
+    return found
+
+
+# ---- a run
+
+
+def line_of(found: Found) -> str:
+    """One line for the terminal."""
+    if "share" not in found:
+        return f"{found['name']}: {found.get('wrong') or found['error'][:200]}"
+    beside = f", {found['to_cublas']:.2f} of cuBLAS" if "to_cublas" in found else ""
+    return (
+        f"{found['name']}: {found['tflops']:.0f} TFLOP/s, {found['share']:.0%} of the bound{beside}, "
+        f"{found['driver_blocks']} of {found['blocks']} blocks, {found['registers']} registers, "
+        f"{found['stack_bytes']} bytes of stack, {found.get('stages', 0)} stages"
+    )
+
+
+def chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """The rows in parts that are built together."""
+    return (rows[start : start + _CHUNK] for start in range(0, len(rows), _CHUNK))
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--archs", type=int, nargs="+", choices=ARCHS, default=DEFAULT_ARCHS, help="whose limits count")
+    parser.add_argument("--only", default="", help="only rows whose names contain this text")
+    parser.add_argument("--minutes", type=float, default=7.0, help="start nothing after this time")
+    parser.add_argument("--chosen", action="store_true", help="leave out other pipelines than the chooser's")
+    parser.add_argument("--builds", type=Path, default=ROOT / "build" / "benchmarks", help="folder of finished builds")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="compiler processes")
+    parser.add_argument("--build-only", action="store_true", help="fill the folder of builds; needs no GPU")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure the rows. The status is 1 if one failed, and 2 if one left the GPU unusable."""
+    options = parse(arguments)
+    end = time.monotonic() + 60 * options.minutes
+    store = BuildStore(options.builds, "auto")
+    chosen = [row for row in chosen_rows(options.archs) if options.only in row.name]
+    others = [] if options.chosen else [row for row in other_rows(list(chosen_rows(options.archs)))
+                                        if options.only in row.name]  # fmt: skip
+    if options.build_only:
+        store.fill([row.build for row in (*chosen, *others)], options.workers)
+        return 0
+    from benchmarks.speed import rates, timing
+    from benchmarks.speed.sides import WrongResultError
+
+    device = "cuda:0"
+    torch, reason = find_torch()
+    if torch is None:
+        raise SystemExit(f"loops are compared with torch.matmul: {reason}")
+    timing.warm_up(device)
+    data: Found = {**gpu_record("auto"), **torch_versions(torch)}
+    data["limits"] = {arch: asdict(multiprocessor(arch)) for arch in (*options.archs, ARCH)}
+    data["bounds"] = rates.measured(device)
+    for types, of_types in data["bounds"].items():
+        print(types, *(f"{name}: {rate['tflops']:.1f} TFLOP/s" for name, rate in of_types.items()), flush=True)
+    found: list[Found] = []
+    for rows in (*chunks(chosen), *chunks(others)):
+        if time.monotonic() > end:
+            break
+        pairs = [(row, row.with_main_loop(CHOSEN)) for row in rows]
+        store.fill([row.build for pair in pairs for row in pair], options.workers)
+        for row, as_chosen in pairs:
+            records = [store.record(one.build) or {"error": "not built"} for one in (row, as_chosen)]
+            if time.monotonic() > end or not (row == as_chosen or is_other_pipeline(row.cell.main_loop, *records)):
+                continue
+            try:
+                found.append(measure(row, store, data["bounds"], torch, device))
+            except (WrongResultError, RuntimeError) as error:
+                found.append({"name": row.name, "arch": row.arch, "types": row.types, "wrong": str(error)[:300]})
+            print(line_of(found[-1]), flush=True)
+            write_output(options.json, (table_text(data, found) + "\n").encode())
+            if not timing.is_usable(device):
+                return 2
+    print(f"{len(found)} rows, {end - time.monotonic():.0f} s left", flush=True)
+    return int(any("share" not in row for row in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
