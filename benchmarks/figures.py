@@ -23,7 +23,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.drawing import cold_start, compile_time, gemm, style
+from benchmarks.drawing import cold_start, compile_time, gemm, other_gpus, style
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, DOCS = ROOT / "benchmarks" / "results", ROOT / "docs"
@@ -67,6 +67,10 @@ def pictures(results: Path = RESULTS) -> Iterator[Picture]:
         for name, part in record["parts"].items():
             run = {key: record["runs"][part["rows"][-1]["run"]][key] for key in ("gpu", "warp")}
             yield Picture(f"gemm_{name}.png", source.name, (name, part, run), gemm.draw)
+    source = results / "other_gpus.json"
+    if source.exists():
+        record = _read(source)
+        yield Picture("other_gpus.png", source.name, (other_gpus.loops(record), record["gpu"]), other_gpus.draw)
 
 
 def _read(path: Path) -> Any:

@@ -8,11 +8,11 @@ shared memory, threads and blocks of another architecture's multiprocessor. Its 
 that as many are resident as there. Clocks, caches, bandwidths and rates of instructions are those of this GPU. So the
 result is the share of a bound that the same run measures: the rate of the same instruction from registers alone.
 
-Rows are loops over 4096 x 4096 x 4096, and products of tiles that stay in shared memory. The choosers choose those marked
-``chosen``. After them come other pipelines of the loops that fit and differ: 2, 3 or 4 stages, or double buffers.
-Loops are compared with cuBLAS, and other products with NumPy. fp64 rows have the instruction of sm_90, m16n8k8,
-and only the limits of sm_80, because sm_89 and sm_120 have few units for fp64. sm_120 has the limits of sm_89, so its
-rows repeat those of sm_89.
+Rows are loops over 4096 x 4096 x 4096, and products of tiles that stay in shared memory. Rows marked ``chosen`` have
+the pipelines of the choosers. After them come other pipelines of the loops that fit and differ: 2, 3 or 4 stages, or
+double buffers. Loops are compared with cuBLAS, and other products with NumPy. fp64 rows have the instruction of sm_90,
+m16n8k8, and only the limits of sm_80, because sm_89 and sm_120 have few units for fp64. sm_120 has the limits of sm_89,
+so its rows repeat those of sm_89.
 
 The file is written after each row. ``--build-only`` fills the folder of builds and needs no GPU.
 """

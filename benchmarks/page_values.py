@@ -17,6 +17,7 @@ from benchmarks.client_values import (
     whole_starts,
 )
 from benchmarks.result_values import at, ratio, result, row, span, table
+from benchmarks.tile_values import other_gpus, which_tiles
 
 TYPES = ("fp16", "bf16", "tf32", "fp32", "fp64")
 NAMES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
@@ -499,6 +500,6 @@ def values() -> dict[str, str]:
     """Every name that a page may mark, with its text."""
     parts = (
         compile_times, products, loops, whole_products, dense_solves, clients, whole_starts, client_kernels,
-        newton_kernels, blocked_solvers, opted_out, clusters_and_stores, recordings_and_tuning,
+        newton_kernels, blocked_solvers, opted_out, clusters_and_stores, recordings_and_tuning, which_tiles, other_gpus,
     )  # fmt: skip
     return {name: text for part in parts for name, text in part().items()}

@@ -1,0 +1,111 @@
+"""The tables of docs/which_tile.md: what the choosers choose for tiles, by architecture, and what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.bounds import BYTES
+from benchmarks.other_gpus import TILES, fits
+from benchmarks.result_values import RESULTS, at, table
+from benchmarks.speed.cells import DTYPES, Cell, Types
+from warp_tiles.gemm.dispatch import Target, Tile, products
+from warp_tiles.gemm.hardware import multiprocessor
+from warp_tiles.gemm.main_loop import loop_question
+from warp_tiles.gemm.pipeline import LoopMemory
+from warp_tiles.gemm.problem import Role
+
+GPUS = {
+    80: "A100", 86: "RTX 30, A40", 87: "Orin", 89: "RTX 40, L40", 90: "H100, H200", 100: "B200", 103: "B300",
+    110: "Thor", 120: "RTX 50, RTX PRO", 121: "Spark",
+}  # fmt: skip
+SHOWN: tuple[Types, ...] = ("fp16", "tf32", "fp32", "fp64")  # bf16 has the pipelines of fp16
+_NOT_MEASURED = "not measured yet"
+
+
+def pipeline_text(cell: Cell, arch: int) -> str:
+    """The pipeline of a loop with contiguous rows of A, B and C: stages and resident blocks, or what it has instead."""
+    if not fits(cell, arch):
+        return "does not fit"
+    shapes = ((cell.m, cell.k, cell.a), (cell.k, cell.n, cell.b), (cell.m, cell.n, cell.c))
+    a, b, c = (Tile(dtype, (m, n), (n, 1), "row_major", True) for m, n, dtype in shapes)  # type: ignore[arg-type]
+    a_bytes, b_bytes, c_bytes = (m * n * BYTES[dtype] for m, n, dtype in shapes)
+    found = products(a, b, c, precision="tf32" if cell.tf32 else "default", target=Target(arch, cell.threads))
+    tiles = a_bytes + b_bytes + c_bytes  # all of them are idle in the loop
+    memory = LoopMemory(a_bytes + b_bytes, tiles, tiles)
+    answer = loop_question([(found.variants[Role.FORWARD], ("a", "b"))], ("wgmma", "mma"), memory, arrays=(0,)).answer()
+    if isinstance(answer, str):
+        return "double buffers"
+    loop = answer.loop
+    return f"{'`wgmma`, ' if loop.instruction == 'wgmma' else ''}{loop.stages} stages, {loop.blocks}"
+
+
+def _columns(cells: list[Cell]) -> Iterator[tuple[list[int], list[str]]]:
+    """The architectures that choose the same for all cells, and the texts of the cells."""
+    chosen = {arch: [pipeline_text(cell, arch) for cell in cells] for arch in GPUS}
+    for texts in dict.fromkeys(map(tuple, chosen.values())):
+        yield [arch for arch in GPUS if tuple(chosen[arch]) == texts], list(texts)
+
+
+def limits() -> Iterator[list[str]]:
+    """The limits of multiprocessors, architectures with equal ones in one row."""
+    found = {arch: multiprocessor(arch) for arch in GPUS}
+    for limit in dict.fromkeys(found.values()):
+        archs = [arch for arch in GPUS if found[arch] == limit]
+        kilobytes = [f"{size // 1024} KB" for size in (limit.block_shared_bytes, limit.shared_bytes)]
+        names = [", ".join(f"sm_{arch}" for arch in archs), "; ".join(GPUS[arch] for arch in archs)]
+        yield [*names, *kilobytes, f"{limit.threads:,}", str(limit.blocks)]
+
+
+def which_tiles() -> dict[str, str]:
+    """The limits of architectures, and a table of pipelines for each type of operands."""
+    head = ["architecture", "GPUs", "shared memory of a block", "of a multiprocessor", "its threads", "its blocks"]
+    found = {"multiprocessors": table(head, limits())}
+    for types in SHOWN:
+        ab, c = DTYPES[types]
+        cells = [Cell("loop", ab, ab, c, *tile, types == "tf32") for tile in TILES[types]]
+        columns = list(_columns(cells))
+        heads = [", ".join(f"sm_{arch}" for arch in archs) for archs, _ in columns]
+        rows = zip(*(texts for _, texts in columns))
+        found[f"tiles {types}"] = table(
+            ["tile of C, step, threads", *heads],
+            ([f"{cell.m}x{cell.n}, {cell.k}, {cell.threads}", *texts] for cell, texts in zip(cells, rows)),
+        )
+    return found
+
+
+def shares(rows: list[dict[str, Any]]) -> str:
+    """A table of the loops of ``other_gpus.py`` with the largest shares of the bound, by architecture and type."""
+
+    def best(kind: tuple[int, str], *, chosen: bool) -> dict[str, Any]:
+        members = (row for row in timed if (row["arch"], row["types"]) == kind and (row["chosen"] or not chosen))
+        return max(members, key=lambda row: float(row["share"]))
+
+    def tile(row: dict[str, Any]) -> str:
+        return f"{row['m']}x{row['n']}, {row['k']}, {row['threads']}"
+
+    timed = [row for row in rows if row.get("form") == "loop" and "share" in row]
+    lines = []
+    for kind in dict.fromkeys((row["arch"], row["types"]) for row in timed):
+        ours, other = best(kind, chosen=True), best(kind, chosen=False)
+        beside = "the same" if other is ours else f"{tile(other)}, `{other['main_loop']}`: {other['share']:.2f}"
+        numbers = (f"{ours[name]:.2f}" for name in ("share", "to_cublas"))
+        lines.append([f"sm_{kind[0]}, {kind[1]}", tile(ours), *numbers, beside])
+    head = ["limits, operands", "best tile, step, threads", "share of the bound", "of cuBLAS of this GPU"]
+    return table([*head, "best of all pipelines"], lines)
+
+
+def other_gpus() -> dict[str, str]:
+    """The measured shares of the bound, with the GPU and its bounds."""
+    if not (RESULTS / "other_gpus.json").exists():
+        names = ("other gpus run", "other gpus bounds")
+        return {"other gpus": f"\n\n{_NOT_MEASURED}\n\n", **dict.fromkeys(names, _NOT_MEASURED)}
+    bounds = at("other_gpus", "bounds")
+    rates = (
+        f"{rate['tflops']:.0f} for {types} by `{name}`" for types in bounds for name, rate in bounds[types].items()
+    )
+    return {
+        "other gpus": shares(at("other_gpus", "rows")),
+        "other gpus run": f"on one {at('other_gpus', 'gpu')} on {at('other_gpus', 'date')[:10]}",
+        "other gpus bounds": ", ".join(rates),
+    }

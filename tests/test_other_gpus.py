@@ -1,0 +1,193 @@
+"""The benchmark of other architectures' limits: plans and padded blocks, rates from registers, tables. No GPU."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from benchmarks import other_gpus, tile_values
+from benchmarks.drawing.other_gpus import draw, loops
+from benchmarks.loops import Row as LoopRow
+from benchmarks.loops import kernel_of
+from benchmarks.other_gpus import CHOSEN, Row
+from benchmarks.speed import cubin, occupancy, rates
+from benchmarks.speed.builds import ARCH, BuildStore, import_kernels
+from benchmarks.speed.cells import Cell
+from benchmarks.speed.occupancy import Resources, padded_bytes, resident_blocks
+from warp_tiles.gemm.hardware import LANES, Multiprocessor, multiprocessor, static_shared_bytes
+
+CHOSEN_ROWS = list(other_gpus.chosen_rows(other_gpus.ARCHS))
+HERE = multiprocessor(ARCH)
+
+
+def loop(main_loop: str = CHOSEN, threads: int = 128) -> Row:
+    cell = Cell("loop", "float16", "float16", "float32", 128, 64, 32, threads, main_loop=main_loop)
+    return Row(89, "fp16", cell)
+
+
+# ---- resident blocks
+
+
+@pytest.mark.parametrize(
+    ("threads", "registers", "shared", "arch", "blocks"),
+    [
+        (128, 32, 49152, 80, 3),  # shared memory: 164 KB hold three blocks of 49 KB, 1536 bytes and 1 KB
+        (128, 32, 49152, 89, 1),
+        (256, 32, 1024, 80, 8),  # threads: 2048
+        (256, 32, 1024, 89, 6),  # 1536
+        (32, 32, 0, 86, 16),  # blocks
+        (128, 168, 1024, 89, 3),  # registers: 168 of 128 threads fit three times
+        (128, 169, 1024, 89, 2),  # 169 are allocated as 176
+        (64, 104, 1024, 80, 8),  # each quarter has registers for four warps: 16 in all, not 19
+        (128, 32, 100 * 1024, 89, 0),
+    ],
+)
+def test_resident_blocks(threads: int, registers: int, shared: int, arch: int, blocks: int) -> None:
+    kernel = Resources(threads, registers, 0, 1024 + 4 * threads, shared)
+    assert resident_blocks(kernel, multiprocessor(arch)) == blocks
+
+
+@pytest.mark.parametrize("arch", other_gpus.ARCHS)
+def test_padded_blocks_are_as_many_as_on_the_other_architecture(arch: int) -> None:
+    limits, padded = multiprocessor(arch), 0
+    for threads, registers, kilobytes in itertools.product((32, 64, 128, 256), (32, 80, 128), range(0, 97, 4)):
+        kernel = Resources(threads, registers, 0, 1024 + 4 * threads, 1024 * kilobytes)
+        blocks = resident_blocks(kernel, limits)
+        found = replace(kernel, dynamic_bytes=padded_bytes(kernel, limits, HERE))
+        assert resident_blocks(found, HERE) == blocks
+        if found != kernel:
+            padded += 1
+            assert resident_blocks(replace(found, dynamic_bytes=found.dynamic_bytes - 128), HERE) > blocks
+    assert padded > 20
+
+
+def test_a_block_that_does_not_fit_is_not_padded() -> None:
+    with pytest.raises(ValueError, match="no block"):
+        padded_bytes(Resources(128, 32, 0, 1536, 160 * 1024), multiprocessor(89), HERE)
+
+
+def test_limits_are_those_of_the_other_architecture_only_within_the_context() -> None:
+    with occupancy.limits_of(89, ARCH):
+        assert multiprocessor(ARCH) == Multiprocessor(1536, 24, 100 * 1024, 99 * 1024)
+    assert multiprocessor(ARCH) == HERE != multiprocessor(89)
+
+
+# ---- rows
+
+
+def test_rows_have_unique_names_and_fit_the_limits() -> None:
+    rows = [*CHOSEN_ROWS, *other_gpus.other_rows(CHOSEN_ROWS)]
+    assert len({row.name for row in rows}) == len({row.build.module for row in rows}) == len(rows)
+    for row in CHOSEN_ROWS:
+        assert other_gpus.fits(row.cell, row.arch)
+        assert f"'warp_tiles_main_loop': '{CHOSEN}'" in row.build.text
+    assert {row.types for row in CHOSEN_ROWS if row.arch == 80} == set(other_gpus.TILES)
+    assert "fp64" not in {row.types for row in CHOSEN_ROWS if row.arch != 80}
+    large = Cell("loop", "float16", "float16", "float32", 128, 256, 32, 256)
+    assert [arch for arch in (80, 89, 120) if other_gpus.fits(large, arch)] == [80]
+
+
+def test_other_pipelines_are_those_that_a_build_has_and_the_chooser_does_not_choose() -> None:
+    def record(state: str, stages: int, instruction: str) -> dict[str, Any]:
+        return {"loops": [{"state": state, "stages": stages, "instruction": instruction}]}
+
+    staged = {stages: record("pipelined", stages, "mma_m16n8k16") for stages in (2, 3)}
+    buffers = record("pipelined", 2, "")
+    assert other_gpus.is_other_pipeline("mma,stages=2", staged[2], staged[3])
+    assert not other_gpus.is_other_pipeline("mma,stages=3", staged[3], staged[3])
+    assert not other_gpus.is_other_pipeline("mma,stages=4", staged[3], staged[2]), "four stages do not fit"
+    assert not other_gpus.is_other_pipeline("mma,stages=2", buffers, staged[3]), "double buffers are no stages"
+    assert other_gpus.is_other_pipeline("double_buffered", buffers, staged[3])
+    assert not other_gpus.is_other_pipeline("double_buffered", {"error": "none"}, staged[3])
+
+
+def test_a_build_is_planned_and_padded_with_the_limits_of_its_architecture(tmp_path: Path) -> None:
+    rows = [loop(), loop("mma,stages=4")]
+    store = BuildStore(tmp_path, "auto")
+    store.fill([row.build for row in rows], 1)
+    found = []
+    for row in rows:
+        record = store.record(row.build)
+        assert record is not None
+        assert "error" not in record, record["error"]
+        (memory,) = record["memory"]
+        assert memory["limit_bytes"] == multiprocessor(89).block_shared_bytes
+        planned = other_gpus.planned(row, record)
+        (folder,) = [path for path in (tmp_path / store.side("tiles").name).iterdir() if path.name == row.build.label]
+        (launched,) = json.loads(next(folder.glob("*.meta")).read_text()).values()
+        assert launched == planned["launched_bytes"] > planned["dynamic_bytes"]
+        kernel = Resources(128, planned["registers"], planned["stack_bytes"], planned["static_bytes"], launched)
+        assert resident_blocks(kernel, HERE) == planned["blocks"] == planned["planned_blocks"]
+        found.append((planned["stages"], planned["blocks"]))
+    assert found == [(3, 2), (4, 1)]
+
+
+# ---- rates
+
+
+def test_flops_of_instructions() -> None:
+    per_warp = {one.ptx: one.flops_of_thread * LANES for one in rates.INSTRUCTIONS}
+    assert {ptx: flops for ptx, flops in per_warp.items() if "m16n8k16" in ptx} == {
+        f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32": 4096 for kind in ("f16", "bf16")
+    }
+    assert per_warp["fma.rn.f32"] == 2 * LANES
+    one = next(iter(rates.loops()))
+    assert one.flops(blocks=2, iterations=3) == 4096 / LANES * 64 * 3 * 2 * rates.THREADS
+
+
+def test_rates_are_measured_from_registers_alone(tmp_path: Path) -> None:
+    path = tmp_path / "mma_rates_of_a_test.py"
+    path.write_text(rates.module_text())
+    module = import_kernels(path, path.stem)
+    (built,) = wp.compile_aot_module(module, arch=ARCH, module_dir=tmp_path, strip_hash=True)
+    data = built.read_bytes()
+    registers, stacks = cubin.registers(data), cubin.stack_bytes(data)
+    for one in rates.loops():
+        name = f"{one.name}_cuda_kernel_forward"
+        accumulators = one.rows * one.columns * one.instruction.c * (2 if one.instruction.total == "double" else 1)
+        assert registers[name] > accumulators
+        assert stacks[name] == 0
+        assert cubin.static_shared_bytes(data, name) == static_shared_bytes(rates.THREADS), "that of Warp's headers"
+
+
+# ---- tables
+
+
+@pytest.mark.parametrize(
+    ("types", "tile", "arch"),
+    [("fp16", (128, 64, 32, 128), 89), ("tf32", (64, 64, 32, 128), 80), ("fp32", (128, 128, 16, 128), 120)],
+)
+def test_a_table_shows_what_a_plan_says(types: str, tile: tuple[int, int, int, int], arch: int) -> None:
+    dtype = {"fp16": "float16"}.get(types, "float32")
+    row = LoopRow("tf32" if types == "tf32" else dtype, 4096, *tile, "auto")
+    with warp_tiles.enabled():
+        (found,) = warp_tiles.plan(kernel_of(row).module, arch=arch, block_dim=row.threads).loops
+    shown = f"{found.stages} stages, {found.resident_blocks}" if found.instruction else "double buffers"
+    cell = Cell("loop", row.stored, row.stored, row.total, *tile, types == "tf32")
+    assert tile_values.pipeline_text(cell, arch) == shown
+
+
+def test_measured_shares_are_shown_by_architecture_and_type() -> None:
+    def row(main_loop: str, share: float, arch: int = 80, m: int = 64) -> dict[str, Any]:
+        cell = {"form": "loop", "m": m, "n": 64, "k": 32, "threads": 128, "main_loop": main_loop}
+        numbers = {"share": share, "to_cublas": share / 2}
+        return {"arch": arch, "types": "fp16", "chosen": main_loop == CHOSEN, **cell, **numbers}
+
+    failed = {"name": "", "arch": 80, "types": "fp16", "wrong": "c"}
+    rows = [row(CHOSEN, 0.5), row("mma,stages=2", 0.75, m=128), row(CHOSEN, 0.25), row(CHOSEN, 0.5, 89), failed]
+    first, second = tile_values.shares(rows).strip().splitlines()[2:]
+    assert first == "| sm_80, fp16 | 64x64, 32, 128 | 0.50 | 0.25 | 128x64, 32, 128, `mma,stages=2`: 0.75 |"
+    assert second == "| sm_89, fp16 | 64x64, 32, 128 | 0.50 | 0.25 | the same |"
+    figure = draw(loops({"rows": rows}), "GPU")
+    (axes,) = figure.axes
+    filled = [line for line in axes.lines if line.get_markerfacecolor() != "none"]
+    assert sorted(line.get_xdata()[0] for line in filled) == [0.25, 0.5, 0.5]
+    assert len(axes.lines) == 4
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["64x64x32, 128", "128x64x32, 128"]
