@@ -27,7 +27,8 @@ def from_pyproject(root: Path = ROOT) -> dict[str, SpecifierSet]:
     """The names and versions that a conda package needs, Python included."""
     project = pyproject(root)["project"]
     found = {"python": SpecifierSet(project["requires-python"])}
-    for text in (*project["dependencies"], *project["optional-dependencies"]["cu12"]):  # the extra has the least versions
+    # the extra has the oldest compiler, and so the least versions
+    for text in (*project["dependencies"], *project["optional-dependencies"]["cu12"]):
         wanted = Requirement(text)
         versions = wanted.specifier
         if wanted.name.endswith("-cu12"):

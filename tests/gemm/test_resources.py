@@ -1,14 +1,24 @@
-"""The resource model of a block."""
+"""The architectures, and the resource model of a block."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import warp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from warp_tiles.compile.search import load_library
+from warp_tiles.errors import PlanError
+from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.hardware import (
+    MIN_ARCH,
+    MULTIPROCESSORS,
+    accumulator_registers,
+    is_large,
+    large_accumulators,
     least_registers,
     limit_of_blocks,
     loop_registers,
@@ -19,6 +29,97 @@ from warp_tiles.gemm.hardware import (
     static_shared_bytes,
 )
 from warp_tiles.gemm.pipeline import PlannedLoop
+from warp_tiles.gemm.problem import GemmProblem, dense_operand
+from warp_tiles.gemm.tile_config import TileConfig, accumulators_per_thread, fits, registers
+from warp_tiles.solver.variant import SolverVariant, register_limit
+from warp_tiles.tuning.space import Limits
+
+
+def test_every_architecture_of_warps_compiler_has_an_entry() -> None:
+    known = {arch for arch in warp.get_cuda_supported_archs() if arch >= MIN_ARCH}
+    assert known
+    assert known <= set(MULTIPROCESSORS)
+
+
+@pytest.mark.parametrize("arch", [70, 91, 130])
+def test_an_architecture_without_an_entry_is_an_error_that_names_the_table(arch: int) -> None:
+    with pytest.raises(PlanError, match=rf"sm_{arch} has no entry in MULTIPROCESSORS of warp_tiles/gemm/hardware\.py"):
+        multiprocessor(arch)
+
+
+def assembled(arch: int, bounds: str, values: int = 1) -> str:
+    """What ptxas says about a kernel with so many values in registers."""
+    load_library("nvrtc")
+    from cuda.bindings import nvrtc
+
+    numbers = range(values)
+    loads, stores = (" ".join(text.format(n=n) for n in numbers) for text in ("float v{n} = p[{n}];", "p[{n}] = v{n};"))
+    sums = " ".join(f"v{n} = v{n} * q[i] + v{(n + 7) % values};" for n in numbers)
+    body = f"{loads} for (int i = 0; i < n; ++i) {{ {sums} }} {stores}"
+    source = f'extern "C" __global__ void {bounds} k(float* p, const float* q, int n) {{ p += threadIdx.x; {body} }}'
+    _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"k.cu", 0, [], [])
+    options = [f"--gpu-architecture=sm_{arch}".encode(), b"--ptxas-options=-v"]
+    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    _, size = nvrtc.nvrtcGetProgramLogSize(program)
+    log = b" " * size
+    nvrtc.nvrtcGetProgramLog(program, log)
+    nvrtc.nvrtcDestroyProgram(program)
+    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS, log
+    return log.decode()
+
+
+@pytest.mark.parametrize("arch", MULTIPROCESSORS)
+def test_the_assembler_has_the_same_threads_blocks_and_registers(arch: int) -> None:
+    limits = multiprocessor(arch)
+    for threads, blocks in ((512, limits.threads // 512), (32, limits.blocks)):
+        assert "out of range" not in assembled(arch, f"__launch_bounds__({threads}, {blocks})")
+        assert "out of range" in assembled(arch, f"__launch_bounds__({threads}, {blocks + 1})")
+    log = assembled(arch, f"__launch_bounds__({limits.block_threads})", 80)
+    assert f"Used {limits.registers // limits.block_threads} registers" in log
+    assert f"Used {limits.thread_registers} registers" in assembled(arch, "", 300)
+
+
+HALF = 190  # no architecture; newer than those with wgmma
+
+
+@pytest.fixture
+def half(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An architecture with half the registers of sm_90, and half the threads in a block."""
+    monkeypatch.setitem(MULTIPROCESSORS, HALF, replace(multiprocessor(90), registers=32_768, block_threads=512))
+
+
+@pytest.mark.usefixtures("half")
+def test_limits_of_registers_follow_from_the_entry() -> None:
+    assert max_registers(HALF, 256) == max_registers(90, 512) == 128
+    assert max_registers(HALF, 512) == max_registers(90, 1024)
+    assert resident_blocks(HALF, 256, shared_bytes=0, registers=64) == 2
+    assert accumulator_registers(HALF, 256) == accumulator_registers(90, 512)
+    assert large_accumulators(HALF) == 32
+    assert [is_large(HALF, 32, 0), is_large(HALF, 33, 0), is_large(90, 33, 0)] == [False, True, False]
+    with pytest.raises(PlanError):
+        multiprocessor(HALF + 1)
+
+
+@pytest.mark.usefixtures("half")
+def test_tiles_and_solvers_follow_from_the_entry() -> None:
+    matrix = dense_operand("float32", 128, 128)
+    problem = GemmProblem(128, 128, 128, matrix, matrix, matrix, "default", 256, 90)
+    config = TileConfig("fma", 64, 64, 8, 4)
+    assert fits(problem, config)
+    assert not fits(replace(problem, arch=HALF), config)
+    whole, fewer = (choose(replace(problem, arch=arch)) for arch in (90, HALF))
+    assert registers(problem, fewer) <= 128 < 2 * registers(problem, whole)
+    fewer = replace(config, tile_m=32)
+    assert [accumulators_per_thread(replace(problem, arch=arch), fewer) for arch in (90, HALF)] == [64, 0]
+    solver = SolverVariant("cholesky", 128, 128, (matrix, matrix), False, 256, 90)
+    assert (register_limit(solver), register_limit(replace(solver, arch=HALF))) == (255, 128)
+
+
+@pytest.mark.usefixtures("half")
+def test_limits_of_a_search_follow_from_the_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = SimpleNamespace(is_cpu=False, arch=HALF, max_shared_memory_per_block=1000)
+    monkeypatch.setattr(warp, "get_device", lambda name: device)
+    assert Limits.of("cuda:0") == Limits(1000, registers=32_768, threads=512)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +129,7 @@ from warp_tiles.gemm.pipeline import PlannedLoop
      (512, 128), (513, 96), (640, 96), (768, 80), (769, 72), (896, 72), (1024, 64)],
 )  # fmt: skip
 def test_max_registers(threads: int, registers: int | None) -> None:
-    assert max_registers(threads) == registers
+    assert max_registers(90, threads) == registers
 
 
 @pytest.mark.parametrize(
@@ -36,17 +137,17 @@ def test_max_registers(threads: int, registers: int | None) -> None:
     [(64, True, 1), (128, True, 1), (160, True, 2), (256, True, 2), (288, True, 1), (512, True, 1), (256, False, 1)],
 )
 def test_blocks_of_the_register_limit(threads: int, own_templates: bool, blocks: int) -> None:
-    assert limit_of_blocks(threads, own_templates=own_templates)[1] == blocks
+    assert limit_of_blocks(90, threads, own_templates=own_templates)[1] == blocks
 
 
 @pytest.mark.parametrize(("threads", "registers"), [(128, None), (129, 128), (192, 128), (256, 128)])
 def test_max_registers_of_two_blocks(threads: int, registers: int | None) -> None:
-    assert max_registers(threads, 2) == registers
+    assert max_registers(90, threads, 2) == registers
 
 
 @given(st.integers(1, 1024))
 def test_a_block_with_that_many_registers_launches(threads: int) -> None:
-    registers = max_registers(threads)
+    registers = max_registers(90, threads)
     # Registers come in units of 256 per warp, and warps in groups of four, one for each quarter of the multiprocessor
     # (warp allocation granularity and register allocation unit size of NVIDIA's occupancy calculator).
     warps = -(-threads // 128) * 4
@@ -72,7 +173,7 @@ def test_a_block_with_that_many_registers_launches(threads: int) -> None:
 def test_loops_that_leave_one_block(accumulators: int, operands: int, reverse: tuple[str, ...], blocks: int) -> None:
     loop = PlannedLoop("k", "file.py", 1, 1, "pipelined", 4, "", "fma", accumulators)
     loop = replace(loop, operands=operands, reverse_instructions=reverse)
-    assert limit_of_blocks(256, large_loop=loop.is_large)[1] == blocks
+    assert limit_of_blocks(90, 256, large_loop=loop.is_large(90))[1] == blocks
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import warp
 
 from tests.integration.commands import command, json_of, usage_error
 from tests.integration.helpers import run_python
 from warp_tiles import __version__
+from warp_tiles.cli import doctor
+from warp_tiles.compile.search import find_toolchain
+from warp_tiles.gemm.hardware import MULTIPROCESSORS
 
 
 def test_doctor(tmp_path: Path) -> None:
@@ -19,6 +24,7 @@ def test_doctor(tmp_path: Path) -> None:
         "warp",
         "internals",
         "toolchain",
+        "archs",
         "headers",
         "gpu",
         "settings",
@@ -26,6 +32,7 @@ def test_doctor(tmp_path: Path) -> None:
     }
     assert {item["state"] for item in findings.values()} <= {"ok", "note"}
     assert "NVRTC" in findings["toolchain"]["detail"]
+    assert findings["archs"]["detail"].startswith("Warp and NVRTC know sm_75, ")
     assert "nvidia-mathdx" in findings["headers"]["detail"]
     assert "tile_matmul" in findings["internals"]["detail"] or "build_lto_dot" in findings["internals"]["detail"]
     table = command("doctor", cache=tmp_path / "lto", as_json=False)
@@ -42,6 +49,21 @@ def test_doctor_refuses_a_cache_that_others_can_write(tmp_path: Path) -> None:
     assert findings["cache"]["remedy"]
     shared = command("doctor", cache=cache, WARP_TILES_CACHE_SHARED="1")
     assert {item["subject"]: item["state"] for item in json_of(shared)["findings"]}["cache"] == "ok"
+
+
+def test_the_doctor_names_architectures_that_nvrtc_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    toolchain = replace(find_toolchain(), nvrtc_version=(12, 9), archs=(75, 80, 86, 87, 89, 90, 100, 103, 120, 121))
+    monkeypatch.setattr(doctor, "find_toolchain", lambda warp_toolkit: toolchain)
+    monkeypatch.setattr(warp, "get_cuda_supported_archs", lambda: [70, *MULTIPROCESSORS])
+    found = {finding.subject: finding for finding in doctor.diagnose()}["archs"]
+    assert (found.state, found.detail) == ("note", "NVRTC 12.9 lacks sm_88, sm_107, sm_110, which Warp knows")
+    assert "install a newer NVRTC" in found.remedy
+
+
+def test_the_doctor_names_architectures_that_the_table_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warp, "get_cuda_supported_archs", lambda: [90, 130])
+    found = {finding.subject: finding for finding in doctor.diagnose()}["archs"]
+    assert (found.state, found.detail) == ("problem", "this warp_tiles lacks sm_130")
 
 
 # the search finds no header, as in an environment without the wheels

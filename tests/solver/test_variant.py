@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warp_tiles.gemm.dispatch import Target, Tile
-from warp_tiles.gemm.hardware import LANES, THREAD_REGISTERS
+from warp_tiles.gemm.hardware import LANES, MULTIPROCESSORS
 from warp_tiles.gemm.problem import DTYPE_BYTES, Arrangement, DType, Operand, Role
 from warp_tiles.solver.variant import (
     ADJOINTS,
@@ -44,7 +44,9 @@ def variants(draw: st.DrawFn) -> SolverVariant:
     count = len(OPERANDS[function])
     operands = tuple(draw(st.lists(operand, min_size=count, max_size=count)))
     n, columns, threads = (draw(st.integers(1, most)) for most in (300, 300, 1024))
-    return SolverVariant(function, n, columns, operands, draw(st.booleans()), threads, draw(st.integers(75, 121)))
+    return SolverVariant(
+        function, n, columns, operands, draw(st.booleans()), threads, draw(st.sampled_from(list(MULTIPROCESSORS)))
+    )
 
 
 L, Y = Operand("float32", "row_major", 24, 16), Operand("float32", "col_major", 24, 8)
@@ -334,7 +336,7 @@ def test_few_columns_get_several_lanes_and_many_one() -> None:
 
 @given(usual_variants)
 def test_a_register_limit_is_a_number_that_the_linker_takes(variant: SolverVariant) -> None:
-    assert 32 <= register_limit(variant) <= THREAD_REGISTERS
+    assert 32 <= register_limit(variant) <= MULTIPROCESSORS[variant.arch].thread_registers
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_constraints_keep_matching_configurations(first: list[int], second: list
 
 def test_a_constraint_can_use_the_limits_of_the_device() -> None:
     space = Space(tile=[32, 64, 128], constraints=[lambda c, limits: c["tile"] ** 2 * 4 <= limits.shared_bytes])
-    assert [config["tile"] for config in space.configs(Limits(shared_bytes=16_384))] == [32, 64]
+    assert [config["tile"] for config in space.configs(Limits(16_384, registers=65_536))] == [32, 64]
     assert len(space.configs()) == 3
 
 

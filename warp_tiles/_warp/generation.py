@@ -21,6 +21,7 @@ from warp_tiles.codegen.prelude import PLACEHOLDER
 from warp_tiles.codegen.trace import ModuleTrace, without_unread_assignments
 from warp_tiles.compile.module import KNOWN_KEYWORDS, ModuleSource, reason_left_to_warp, reason_without_key
 from warp_tiles.errors import PlanError
+from warp_tiles.gemm.hardware import MIN_ARCH
 from warp_tiles.gemm.problem import Role
 from warp_tiles.plan.planning import FunctionUse, KernelMemory, ModulePlan, Session, resolve
 
@@ -212,8 +213,11 @@ def reserve_shared(builder: Any, state: BuilderState, reserved: Mapping[str, tup
 
 
 def kernel_memory(builder: Any, state: BuilderState, plan: ModulePlan) -> Iterator[KernelMemory]:
-    """Yields the shared memory of each kernel, after :func:`reserve_shared`. A module for the CPU has none."""
-    if plan.arch is None:
+    """Yields the shared memory of each kernel, after :func:`reserve_shared`. A module for the CPU has none.
+
+    Of architectures older than the oldest supported one, no limit is known.
+    """
+    if plan.arch is None or plan.arch < MIN_ARCH:
         return
     arch, threads = plan.arch, plan.block_dim
     for kernel in builder.kernels:

@@ -19,7 +19,7 @@ import warp
 
 from warp_tiles._warp.internals import find
 from warp_tiles.errors import PlanError
-from warp_tiles.gemm.hardware import BLOCK_THREADS
+from warp_tiles.gemm.hardware import BLOCK_THREADS, MIN_ARCH
 from warp_tiles.plan.planning import KernelMemory
 from warp_tiles.util.files import digests_of, is_kept, require_replaceable, staging, write_digests
 
@@ -238,6 +238,8 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
 
 def launch_problems(cubin: Path, arch: int, threads: int) -> list[str]:
     """Why forward passes cannot be launched on an architecture, from the sizes that Warp stores beside a cubin."""
+    if arch < MIN_ARCH:
+        return []  # no limit is known
     sizes = json.loads(cubin.with_name(f"{cubin.name.partition('.sm')[0]}.meta").read_text("utf-8"))
     forward: dict[str, int] = {}  # the largest of the instances of a kernel
     for name, size in sizes.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, astuple, dataclass
 
 import click
@@ -29,7 +29,8 @@ class Finding:
 
 def diagnose() -> Iterator[Finding]:
     """All findings, in the order in which data flows: interpreter, Warp, toolchain, GPU, cache."""
-    for check in (_python, _platform, _warp, _internals, _toolchain, _headers, _gpus, _settings, _bundle, _cache):
+    checks = (_python, _platform, _warp, _internals, _toolchain, _archs, _headers, _gpus, _settings, _bundle, _cache)
+    for check in checks:
         try:
             if (found := check()) is not None:
                 yield found
@@ -91,6 +92,32 @@ def _toolchain() -> Finding:
         remedy = f"pip install 'nvidia-nvjitlink>={dotted(toolchain.nvrtc_version)}'; until then Warp links"
         return Finding("toolchain", "note", detail, remedy)
     return Finding("toolchain", "ok", detail)
+
+
+def _archs() -> Finding | None:
+    """Compares the architectures of Warp's compiler with those of NVRTC and of this project. None without either."""
+    import warp
+
+    from warp_tiles.gemm.hardware import MIN_ARCH, MULTIPROCESSORS
+
+    try:
+        toolchain = find_toolchain()
+    except ToolchainError:
+        return None  # the finding "toolchain" has the reason
+    known = [arch for arch in warp.get_cuda_supported_archs() if arch >= MIN_ARCH]
+    if not known:
+        return None  # the finding "warp" has the reason
+    if unknown := [arch for arch in known if arch not in MULTIPROCESSORS]:
+        return Finding("archs", "problem", f"this warp_tiles lacks {_listed(unknown)}", "install a newer warp_tiles")
+    if lacking := [arch for arch in known if arch not in toolchain.archs]:
+        detail = f"NVRTC {dotted(toolchain.nvrtc_version)} lacks {_listed(lacking)}, which Warp knows"
+        remedy = "install a newer NVRTC, up to the CUDA version of Warp; until then Warp builds products for these"
+        return Finding("archs", "note", detail, remedy)
+    return Finding("archs", "ok", f"Warp and NVRTC know {_listed(known)}")
+
+
+def _listed(archs: Iterable[int]) -> str:
+    return ", ".join(f"sm_{arch}" for arch in archs)
 
 
 def _headers() -> Finding:

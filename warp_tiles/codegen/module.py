@@ -17,7 +17,7 @@ from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.stores import computed_stores, reversed_stores
 from warp_tiles.codegen.trace import Context, ModuleTrace
 from warp_tiles.codegen.whole import whole_product
-from warp_tiles.gemm.hardware import THREAD_REGISTERS, has_wgmma, limit_of_blocks
+from warp_tiles.gemm.hardware import MIN_ARCH, has_wgmma, limit_of_blocks
 from warp_tiles.gemm.main_loop import PipelineRecords
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides, PlannedLoop
 from warp_tiles.gemm.problem import GemmProblem, Role
@@ -311,8 +311,11 @@ class GeneratedModule:
 
         target = self._loop_target(suffix)
         found = decisions(target)
-        limit, _ = limit_of_blocks(self.session.block_dim, large_loop=any(one.planned.is_large for one in found))
-        limit = THREAD_REGISTERS if self.settings.linker == "warp" or limit is None else limit
+        arch = self.session.arch
+        if arch is None or arch < MIN_ARCH or self.settings.linker == "warp":
+            return found
+        large_loop = any(one.planned.is_large(arch) for one in found)
+        limit, _ = limit_of_blocks(arch, self.session.block_dim, large_loop=large_loop)
         return found if limit == target.registers else decisions(replace(target, registers=limit))
 
     def _loop_target(self, suffix: bool) -> LoopTarget:

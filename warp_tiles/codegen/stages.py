@@ -16,7 +16,6 @@ from warp_tiles.codegen.answers import Accumulation, Ring, StageBuffer, StagedPr
 from warp_tiles.codegen.operations import ASSIGN, JUMPS, TRANSPOSE, UNKNOWN_MEMORY, Array, Operation, Tile
 from warp_tiles.codegen.pipelines import Body, fill_before, holds_zeros, memory_of
 from warp_tiles.codegen.trace import Context, FunctionTrace, Loop, operations, path_to
-from warp_tiles.gemm.hardware import THREAD_REGISTERS
 from warp_tiles.gemm.main_loop import PipelineRecords, loop_question, transpositions
 from warp_tiles.gemm.pipeline import AUTO, STAGE_ALIGNMENT, InstructionFamily, PipelineOverrides
 from warp_tiles.gemm.problem import GemmProblem
@@ -34,7 +33,7 @@ class LoopTarget:
         rejection: The reason why an instruction may not be used; empty if all may be.
         choice: What the settings fix of the pipeline.
         ahead: True if tiles may be loaded ahead.
-        registers: Registers of a thread that the link of the module allows.
+        registers: Registers of a thread that the link of the module allows; None for no limit.
         forbidden: The setting that forbids stages; empty if none does.
         records: Measured pipelines; None leaves all choices to the heuristics.
     """
@@ -44,7 +43,7 @@ class LoopTarget:
     rejection: str = ""
     choice: PipelineOverrides = AUTO
     ahead: bool = True
-    registers: int = THREAD_REGISTERS
+    registers: int | None = None
     forbidden: str = ""
     records: PipelineRecords | None = None
 

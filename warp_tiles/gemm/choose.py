@@ -13,7 +13,16 @@ from functools import lru_cache
 from itertools import product
 from typing import Literal, NamedTuple
 
-from warp_tiles.gemm.hardware import BANK_BYTES, BANK_LINE_BYTES, BANKS, LANES, resident_blocks, static_shared_bytes
+from warp_tiles.gemm.hardware import (
+    BANK_BYTES,
+    BANK_LINE_BYTES,
+    BANKS,
+    LANES,
+    large_accumulators,
+    paired_registers,
+    resident_blocks,
+    static_shared_bytes,
+)
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
 from warp_tiles.gemm.tile_config import (
     INSTRUCTION_MNK,
@@ -35,8 +44,6 @@ from warp_tiles.gemm.tile_config import (
 
 _UNROLLED_PRODUCTS = 64 * 64 * 16  # per warp tile: elements of C times elements of K that a lane holds
 _UNROLLED_FMAS, _UNROLLED_FMAS_OF_LARGE_TILES = 2048, 1024
-_LARGE_ACCUMULATORS = 64  # per lane
-_C_FIRST_REGISTERS = 128
 _MIN_SLICE = 32  # elements of K per warp with split-K
 _MAX_SPLIT_THREADS = 256  # per block; with 512, split-K gains nothing in the mean (docs/templates.md)
 
@@ -105,7 +112,7 @@ def mma_candidates(view: GemmProblem, instruction: Instruction) -> Iterator[Tile
         steps = steps_over_k(view, config)
         most = max(1, _UNROLLED_PRODUCTS // (tile_m * tile_n * vector * blocks))
         c_first = replace(config, k_unroll=min(steps, most), c_first=True)
-        yield c_first if registers(view, c_first) <= _C_FIRST_REGISTERS else replace(c_first, c_first=False)
+        yield c_first if registers(view, c_first) <= paired_registers(view.arch) else replace(c_first, c_first=False)
         for warps_k in _split_k_values(view):
             yield replace(config, warps_k=warps_k, k_unroll=max(1, min(steps // warps_k, most)))
 
@@ -181,7 +188,8 @@ def fma_candidates(view: GemmProblem) -> Iterator[TileConfig]:
             if tile_m >= 2 * view.m + lanes_m or tile_n >= 2 * view.n + lanes_n:
                 continue
             steps = -(-view.k // (vector * lanes_k))
-            most = _UNROLLED_FMAS if rows * cols <= _LARGE_ACCUMULATORS else _UNROLLED_FMAS_OF_LARGE_TILES
+            is_large = rows * cols > large_accumulators(view.arch)
+            most = _UNROLLED_FMAS_OF_LARGE_TILES if is_large else _UNROLLED_FMAS
             unroll = min(steps, max(1, most // (rows * cols * vector)))
             conflict = both_k_major and lanes_k == 1 and line_bytes(view.b) % BANK_LINE_BYTES == 0
             swizzle = _power_of_two_in(view.k // vector, min(4, lanes_n)) if conflict else 1

@@ -1,15 +1,14 @@
-"""Constants of NVIDIA GPUs, and the resource model of a block.
+"""What each architecture of NVIDIA GPUs has, and the resource model of a block.
 
 The model has registers, shared memory, and how many blocks a multiprocessor runs at a time. It serves every engine and
 architecture. All functions are pure.
-
-Source: "Compute Capabilities" of the CUDA C++ Programming Guide,
-https://docs.nvidia.com/cuda/cuda-c-programming-guide/#compute-capabilities, and the PTX ISA for instructions.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from warp_tiles.errors import PlanError
 
 MIN_ARCH = 75  # the oldest supported compute capability
 TENSOR_CORES_ARCH = 80  # mma of bf16, tf32 and fp64; mma of fp16 is older
@@ -21,12 +20,9 @@ WIDE_DOUBLES_ARCH = 90  # mma.m16n8k8 of fp64
 TEXTURE_WORKAROUND_ARCH = 90  # the oldest for which NVRTC 12.8 and 12.9 miscompile texture sampling
 
 ASYNC_COPIES_ARCH = 80  # cp.async, which fills stages
-DEEP_STEP_ARCHS = (80, 90, 100, 103)  # with enough shared memory for several blocks of matmul whose steps are deep
 
 LANES = 32  # threads per warp
-BLOCK_THREADS = 1024  # maximum per block
-REGISTERS = 65_536  # per multiprocessor, 32 bits each
-THREAD_REGISTERS = 255  # maximum per thread
+BLOCK_THREADS = 1024  # maximum per block, also on the CPU
 
 BANKS = 32  # of shared memory
 BANK_BYTES = 4
@@ -44,30 +40,61 @@ class Multiprocessor:
 
     Attributes:
         threads, blocks: Largest numbers that are resident at a time.
-        block_shared_bytes: Shared memory that one block may have, static and dynamic together.
+        reserved_bytes: Shared memory of each block that the system takes.
+        registers: Those of 32 bits for all threads.
+        thread_registers: Registers that a thread may have.
+        block_threads: Threads that a block may have.
     """
 
-    threads: int = 2048
-    blocks: int = 32
-    shared_bytes: int = 228 * 1024
-    block_shared_bytes: int = 227 * 1024
+    threads: int
+    blocks: int
+    shared_bytes: int
+    reserved_bytes: int = 1024
+    registers: int = 65_536
+    thread_registers: int = 255
+    block_threads: int = BLOCK_THREADS
+
+    @property
+    def block_shared_bytes(self) -> int:
+        """Shared memory that one block may have, static and dynamic together."""
+        return self.shared_bytes - self.reserved_bytes
 
 
-_MULTIPROCESSORS = {
-    75: Multiprocessor(1024, 16, 64 * 1024, 64 * 1024),
-    80: Multiprocessor(2048, 32, 164 * 1024, 163 * 1024),
-    86: Multiprocessor(1536, 16, 100 * 1024, 99 * 1024),
-    87: Multiprocessor(1536, 16, 164 * 1024, 163 * 1024),
-    89: Multiprocessor(1536, 24, 100 * 1024, 99 * 1024),
-    110: Multiprocessor(1536, 24),
-    120: Multiprocessor(1536, 24, 100 * 1024, 99 * 1024),
-    121: Multiprocessor(1536, 24, 100 * 1024, 99 * 1024),
+# From "Compute Capabilities" of the CUDA Programming Guide,
+# https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html, and cuda::arch_traits of
+# CCCL. tests/gemm/test_resources.py compares threads, blocks and registers with those of ptxas.
+MULTIPROCESSORS = {
+    75: Multiprocessor(1024, 16, 64 * 1024, reserved_bytes=0),
+    80: Multiprocessor(2048, 32, 164 * 1024),
+    86: Multiprocessor(1536, 16, 100 * 1024),
+    87: Multiprocessor(1536, 16, 164 * 1024),
+    88: Multiprocessor(1536, 16, 100 * 1024),  # from CCCL and ptxas 13.4 alone: that of sm_86
+    89: Multiprocessor(1536, 24, 100 * 1024),
+    90: Multiprocessor(2048, 32, 228 * 1024),
+    100: Multiprocessor(2048, 32, 228 * 1024),
+    103: Multiprocessor(2048, 32, 228 * 1024),
+    # Threads and blocks are from ptxas 13.4. The shared memory is that of sm_100: larger blocks (CUDA 13.4,
+    # cudaDevAttrOversizedSharedMemoryPerBlock) need an attribute that Warp's launches do not set.
+    107: Multiprocessor(1024, 16, 228 * 1024),
+    110: Multiprocessor(1536, 24, 228 * 1024),
+    120: Multiprocessor(1536, 24, 100 * 1024),
+    121: Multiprocessor(1536, 24, 100 * 1024),
 }
 
 
 def multiprocessor(arch: int) -> Multiprocessor:
-    """The multiprocessor of an architecture; that of sm_90 and sm_100 for those without an entry."""
-    return _MULTIPROCESSORS.get(arch, Multiprocessor())
+    """The multiprocessor of an architecture.
+
+    Raises:
+        PlanError: The table has no entry for it.
+    """
+    if (found := MULTIPROCESSORS.get(arch)) is None:
+        known = ", ".join(f"sm_{known}" for known in MULTIPROCESSORS)
+        raise PlanError(
+            f"sm_{arch} has no entry in MULTIPROCESSORS of warp_tiles/gemm/hardware.py, which has {known}",
+            remedy="choose one of these with --arch, or install a warp_tiles that knows the architecture",
+        )
+    return found
 
 
 # ---- the resource model
@@ -97,29 +124,37 @@ def resident_blocks(arch: int, threads: int, *, shared_bytes: int, registers: fl
         registers: Registers of a thread; 0 if they do not limit.
     """
     limits = multiprocessor(arch)
-    reserved = limits.shared_bytes - limits.block_shared_bytes  # of each block, for the system
-    taken = shared_bytes + static_shared_bytes(threads) + reserved
+    taken = shared_bytes + static_shared_bytes(threads) + limits.reserved_bytes
     found = min(limits.shared_bytes // taken, limits.threads // threads, limits.blocks)
     if registers:
-        found = min(found, int(REGISTERS / (min(THREAD_REGISTERS, registers) * threads)))
+        found = min(found, int(limits.registers / (min(limits.thread_registers, registers) * threads)))
     return found if shared_bytes <= shared_limit(arch, threads) else 0
 
 
-def max_registers(threads: int, blocks: int = 1) -> int | None:
+def thread_registers(arch: int, threads: int) -> int:
+    """Registers that a thread may have in a block of ``threads``."""
+    return min(multiprocessor(arch).thread_registers, multiprocessor(arch).registers // threads)
+
+
+def max_registers(arch: int, threads: int, blocks: int = 1) -> int | None:
     """Registers of a thread with which ``blocks`` blocks of ``threads`` fit a multiprocessor; None for no limit.
 
-    A multiprocessor has 65,536 registers and a thread at most 255. Registers are allocated to warps in groups
-    of four, one for each quarter of the multiprocessor. Warp sets no limit, so its kernels with large blocks can
-    fail to launch. A kernel's own launch bounds take precedence.
+    Registers are allocated to warps in groups of four, one for each quarter of the multiprocessor. Warp sets no limit,
+    so its kernels with large blocks can fail to launch. A kernel's own launch bounds take precedence.
     """
     warps = -(-threads // 128) * 4 * blocks
-    available = REGISTERS // (LANES * warps) // REGISTER_STEP * REGISTER_STEP
-    return available if available < THREAD_REGISTERS else None
+    available = multiprocessor(arch).registers // (LANES * warps) // REGISTER_STEP * REGISTER_STEP
+    return available if available < multiprocessor(arch).thread_registers else None
 
 
-def accumulator_registers(threads: int) -> int:
+def paired_registers(arch: int) -> int:
+    """Registers of a thread that leave room for a second block of 256 threads: 128 of 65,536."""
+    return multiprocessor(arch).registers // (2 * 256)
+
+
+def accumulator_registers(arch: int, threads: int) -> int:
     """Registers of a thread that a loop with stages has for its accumulators, if one block is resident."""
-    return min(THREAD_REGISTERS, REGISTERS // threads) - _OTHER_REGISTERS
+    return thread_registers(arch, threads) - _OTHER_REGISTERS
 
 
 def loop_registers(accumulators: int, operands: int) -> int:
@@ -132,20 +167,26 @@ def least_registers(instruction: str, arch: int, *, in_double: bool) -> int:
     return WIDE_DOUBLE_REGISTERS if instruction == "mma_m16n8k8" and in_double and arch >= WIDE_DOUBLES_ARCH else 0
 
 
-LARGE_ACCUMULATORS = 64  # of a thread: with more, its registers would not suffice for two blocks of 256 threads
-LARGE_ACCUMULATORS_ALONG_K = 63  # for fma with vectors along K, which take more registers than the accumulators
+def large_accumulators(arch: int) -> int:
+    """Accumulators of a thread with more of which its registers do not suffice for two blocks of 256 threads."""
+    return paired_registers(arch) // 2
 
 
-def limit_of_blocks(threads: int, *, large_loop: bool = False, own_templates: bool = True) -> tuple[int | None, int]:
+def limit_of_blocks(
+    arch: int, threads: int, *, large_loop: bool = False, own_templates: bool = True
+) -> tuple[int | None, int]:
     """The register limit of a module by its blocks, None for no limit; and the resident blocks that it leaves room for.
 
     Two with own templates and 129 to 256 threads, to hide latency, if no loop needs more registers; else one.
     """
     blocks = 2 if own_templates and 128 < threads <= 256 and not large_loop else 1
-    return max_registers(threads, blocks), blocks
+    return max_registers(arch, threads, blocks), blocks
 
 
-def is_large(accumulators: int, operands: int, *, along_k: bool = False) -> bool:
-    """True if the accumulators of a loop leave no registers for a second block of 256 threads."""
+def is_large(arch: int, accumulators: int, operands: int, *, along_k: bool = False) -> bool:
+    """True if the accumulators of a loop leave no registers for a second block of 256 threads.
+
+    With fma, vectors along K take more registers than the accumulators.
+    """
     along_k = along_k or operands > accumulators
-    return accumulators > (LARGE_ACCUMULATORS_ALONG_K if along_k else LARGE_ACCUMULATORS)
+    return accumulators > large_accumulators(arch) - along_k

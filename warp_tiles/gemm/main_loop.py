@@ -13,11 +13,11 @@ from typing import Any, Literal, Protocol
 from warp_tiles.gemm.hardware import (
     ASYNC_COPIES_ARCH,
     LANES,
-    THREAD_REGISTERS,
     WIDE_DOUBLES_ARCH,
     accumulator_registers,
     has_wgmma,
     loop_registers,
+    multiprocessor,
     resident_blocks,
     shared_limit,
 )
@@ -74,8 +74,8 @@ class LoopQuestion:
         iterations: Iterations of the loop, rounded up to a power of two; 0 if they are known at a launch alone.
         may_double_buffer: True if double buffers are better where few blocks are resident with stages.
         double_buffers_reason: Why the loop keeps double buffers although it could have stages; empty if it does not.
-        registers: Registers of a thread that the link of the module allows. They follow from all answers of the module,
-            so they are no part of its identity.
+        registers: Registers of a thread that the link of the module allows; None for no limit. They follow from all
+            answers of the module, so they are no part of its identity.
     """
 
     forms: tuple[tuple[GemmProblem, ...], ...]
@@ -85,7 +85,7 @@ class LoopQuestion:
     iterations: int = 0
     may_double_buffer: bool = False
     double_buffers_reason: str = field(default="", compare=False)
-    registers: int = field(default=THREAD_REGISTERS, compare=False)
+    registers: int | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """The fields of its identity by name."""
@@ -151,8 +151,8 @@ class LoopQuestion:
         """
         (variant, product), memory = products[0], self.memory
         operands = max(product.operands for _, product in products)
-        used = min(loop_registers(accumulators, operands), self.registers)
         arch, threads = variant.arch, variant.threads
+        used = min(loop_registers(accumulators, operands), self.registers or multiprocessor(arch).thread_registers)
         limit = shared_limit(arch, threads)
         per_barrier = choice.per_barrier or 1
         most = MOST_STAGES if choice.blocks else _USEFUL_STAGES + 2 * (per_barrier - 1)
@@ -217,7 +217,7 @@ def loop_question(
     *,
     arrays: tuple[int, ...],
     iterations: int = 0,
-    registers: int = THREAD_REGISTERS,
+    registers: int | None = None,
 ) -> LoopQuestion:
     """The question of a loop whose products have operands as they lie in tiles.
 
@@ -354,7 +354,7 @@ def staged_product(
     step = 16 if DTYPE_BYTES[dtype] == 2 else 8
     if variant.m % 16 or variant.n % 16 or variant.k % step:
         return f"{variant.size} is not a multiple of 16x16x{step}: use tiles that are"
-    if _accumulators(variant) > (available := accumulator_registers(variant.threads)):
+    if _accumulators(variant) > (available := accumulator_registers(variant.arch, variant.threads)):
         needs = (
             f"{variant.size} needs {_accumulators(variant)} accumulators of a thread, which has room for {available}"
         )

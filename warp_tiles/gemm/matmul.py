@@ -9,7 +9,6 @@ from itertools import product
 from typing import Literal
 
 from warp_tiles.gemm.hardware import (
-    DEEP_STEP_ARCHS,
     LANES,
     TF32_MIN_ARCH,
     has_wgmma,
@@ -49,6 +48,7 @@ _LEAST_SIDE = 32  # of a tile in a larger matrix
 _SHORT_STEPS, _SHORT_STAGES = 8, 3  # of loops whose blocks start and end often
 _SHORT_TILE = (64, 64, 16)  # of float32 for few steps
 _LONG_STEP_BYTES = 128  # of K; loops with shorter steps keep products in flight, which takes a stage
+_DEEP_STEP_BYTES = 164 * 1024  # shared memory of a multiprocessor for several blocks whose steps are deep
 _DEEP_SIDE = 64  # of a tile, at most, whose step may have twice the depth
 _DEEPER_SIDES = {2: 64 + 128, 4: 32 + 64}  # accumulators of a 16-bit tile's sides, at most, by the factor of its depth
 
@@ -267,8 +267,8 @@ def loop_of(
         arrays=(0,) * len(products),
     )
     found = question.answer(overrides)
-    large_loop = isinstance(found, LoopAnswer) and is_large(found.accumulators, found.operands)
-    limit, _ = limit_of_blocks(config.threads, large_loop=large_loop)
+    large_loop = isinstance(found, LoopAnswer) and is_large(arch, found.accumulators, found.operands)
+    limit, _ = limit_of_blocks(arch, config.threads, large_loop=large_loop)
     return found if limit is None else replace(question, registers=limit).answer(overrides)
 
 
@@ -353,7 +353,8 @@ def _may_be_deep(problem: MatmulProblem, config: MatmulConfig, arch: int, multip
     if max(config.tile_m, config.tile_n) > _DEEP_SIDE or config.tile_k > 2 * _SHAPES[problem.kind][2]:
         is_wgmma = config.tile_m % _WGMMA_ROWS == 0 or config.tile_n % _WGMMA_ROWS == 0
         return is_few and is_wgmma and problem.has_wgmma(arch)
-    return arch in DEEP_STEP_ARCHS and (is_few or problem.kind == "float16")
+    has_memory = multiprocessor(arch).shared_bytes >= _DEEP_STEP_BYTES
+    return has_memory and (is_few or problem.kind == "float16")
 
 
 def _is_large_float64(problem: MatmulProblem, config: MatmulConfig) -> bool:

@@ -216,10 +216,9 @@ class PlannedLoop:
         words = {"pipelined": f"pipelined, {self.stages} stages", "register_accumulators": "accumulators in registers"}
         return words.get(self.state, "as Warp does it")
 
-    @property
-    def is_large(self) -> bool:
+    def is_large(self, arch: int) -> bool:
         """True if its accumulators leave no registers for a second block of 256 threads."""
-        return is_large(self.accumulators, self.operands, along_k="fma" in self.reverse_instructions)
+        return is_large(arch, self.accumulators, self.operands, along_k="fma" in self.reverse_instructions)
 
     @property
     def explanation(self) -> str:

@@ -77,7 +77,7 @@ def reverse_loop(
     needed = gradient_bytes(forward) + STAGES * memory.stage_bytes
     of_a, of_b = products
     found = ReverseLoop(of_a, of_b, needed, memory.extra_bytes(needed))
-    if found.accumulators > (available := accumulator_registers(forward.threads)):
+    if found.accumulators > (available := accumulator_registers(forward.arch, forward.threads)):
         needs = f"the gradients need {found.accumulators} accumulators of a thread, which has room for {available}"
         return f"{needs}: use more threads or smaller tiles"
     total, limit = memory.total_bytes(needed), shared_limit(forward.arch, forward.threads)

@@ -11,13 +11,13 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.hardware import (
-    BLOCK_THREADS,
     LANES,
     MIN_ARCH,
-    REGISTERS,
     TENSOR_CORES_ARCH,
-    THREAD_REGISTERS,
     WIDE_DOUBLES_ARCH,
+    max_registers,
+    multiprocessor,
+    thread_registers,
 )
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand
 
@@ -88,7 +88,6 @@ class TileConfig:
 
 # ---- limits
 
-LOOP_THREADS = 128  # up to this block size, the accumulators of a loop may use all registers of a multiprocessor
 INSTRUCTION_MNK: dict[Instruction, tuple[int, int, int]] = {
     "mma_m16n8k16": (16, 8, 16),
     "mma_m16n8k8": (16, 8, 8),
@@ -188,10 +187,11 @@ def require_supported(variant: GemmProblem) -> None:
     Raises:
         UnsupportedVariant: The message names the field and its value.
     """
-    if variant.threads < LANES or variant.threads % LANES or variant.threads > BLOCK_THREADS:
-        raise UnsupportedVariant(f"threads={variant.threads}: the block must have 32 to 1024 threads in whole warps")
     if variant.arch < MIN_ARCH:
         raise UnsupportedVariant(f"arch={variant.arch}: sm_{MIN_ARCH} is the oldest supported architecture")
+    most = multiprocessor(variant.arch).block_threads
+    if variant.threads < LANES or variant.threads % LANES or variant.threads > most:
+        raise UnsupportedVariant(f"threads={variant.threads}: the block must have 32 to {most} threads in whole warps")
 
 
 def line_bytes(operand: Operand) -> int:
@@ -237,11 +237,11 @@ def accumulators_per_thread(variant: GemmProblem, config: TileConfig) -> int:
     accumulators = config.tile_m * config.tile_n * config.lanes_k // LANES
     word = 2 if computes_in_double(variant) else 1
     needed = registers(variant, replace(config, c_first=False)) + (iterations - 1) * accumulators * word
-    # the module is linked for two blocks of up to 256 threads; the estimate is an upper bound
-    limit = (
-        REGISTERS // variant.threads if variant.threads <= LOOP_THREADS else 11 * REGISTERS // (20 * variant.threads)
-    )
-    return iterations * accumulators if needed <= min(THREAD_REGISTERS, limit) else 0
+    limit = thread_registers(variant.arch, variant.threads)
+    if max_registers(variant.arch, variant.threads, 2) is not None:
+        # the module is linked for two blocks of up to 256 threads; the estimate is an upper bound
+        limit = min(limit, 11 * multiprocessor(variant.arch).registers // (20 * variant.threads))
+    return iterations * accumulators if needed <= limit else 0
 
 
 def fits(variant: GemmProblem, config: TileConfig) -> bool:
@@ -256,7 +256,7 @@ def fits(variant: GemmProblem, config: TileConfig) -> bool:
         and max(config.swizzle_a, config.swizzle_b, config.swizzle_c) <= 4
         and (_fits_lanes if config.instruction == "fma" else _fits_instruction)(variant, config)
         and (config.warps_k == 1 or _fits_split(variant, config))
-        and registers(variant, config) <= min(THREAD_REGISTERS, REGISTERS // variant.threads)
+        and registers(variant, config) <= thread_registers(variant.arch, variant.threads)
     )
 
 

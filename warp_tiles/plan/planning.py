@@ -15,7 +15,6 @@ from typing import Any
 
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR
 from warp_tiles.gemm.hardware import (
-    THREAD_REGISTERS,
     least_registers,
     limit_of_blocks,
     loop_registers,
@@ -448,13 +447,13 @@ def resolve(
 
 def with_register_limit(plan: ModulePlan) -> ModulePlan:
     """The plan, whose needed variants have providers, with its register limit and the reason."""
-    if not plan.has_own_code or plan.settings.linker == "warp":
+    if plan.arch is None or not plan.has_own_code or plan.settings.linker == "warp":
         return replace(plan, register_limit=None, register_limit_reason="")
     limits: dict[int, str] = {}
     own = [v for v in plan.needed if v.provider == "mma"]
     has_stages = any(loop.instruction or loop.reverse_instructions for loop in plan.loops)
-    large, own_templates = any(loop.is_large for loop in plan.loops), bool(own) or has_stages
-    limit, blocks = limit_of_blocks(plan.block_dim, large_loop=large, own_templates=own_templates)
+    large, own_templates = any(loop.is_large(plan.arch) for loop in plan.loops), bool(own) or has_stages
+    limit, blocks = limit_of_blocks(plan.arch, plan.block_dim, large_loop=large, own_templates=own_templates)
     if limit is not None:
         alone = f"a block of {plan.block_dim} threads cannot launch with more"
         limits[limit] = alone if blocks == 1 else f"{blocks} resident blocks hide latency"
@@ -467,7 +466,7 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
         least, needs = max(_needs(plan), default=(0, ""))
         if least > wanted:
             wanted, reason = least, needs
-        limits.setdefault(min(wanted, THREAD_REGISTERS), reason)
+        limits.setdefault(min(wanted, multiprocessor(plan.arch).thread_registers), reason)
     least_limit = min(limits, default=None)
     return replace(
         plan,

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from warp_tiles.gemm.dispatch import Target, Tile, leading_dimension, operand_of
-from warp_tiles.gemm.hardware import BLOCK_THREADS, LANES, MIN_ARCH, REGISTERS, THREAD_REGISTERS, resident_blocks
+from warp_tiles.gemm.hardware import LANES, MIN_ARCH, multiprocessor, resident_blocks
 from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, Arrangement, DType, GemmProblem, Operand, Precision, Role
 from warp_tiles.gemm.tile_config import TileConfig
 
@@ -277,7 +277,7 @@ def reason_unsupported(variant: SolverVariant) -> str:
     """The reason why the templates do not serve a variant; empty if they do."""
     if variant.arch < MIN_ARCH:
         return f"arch={variant.arch}: sm_{MIN_ARCH} is the oldest"
-    if variant.threads % LANES or variant.threads > BLOCK_THREADS:
+    if variant.threads % LANES or variant.threads > multiprocessor(variant.arch).block_threads:
         return f"threads={variant.threads}: the block has to consist of whole warps: change block_dim"
     if variant.n > MAX_ROWS:
         return f"n={variant.n}: shared memory does not hold a triangle of so many rows: use a smaller matrix"
@@ -300,7 +300,7 @@ def register_limit(variant: SolverVariant) -> int:
     """
     size = DTYPE_BYTES[variant.dtype]
     blocks = resident_blocks(variant.arch, variant.threads, shared_bytes=size * _shared_elements(variant))
-    threads = max(1, blocks) * variant.threads
+    limits, threads = multiprocessor(variant.arch), max(1, blocks) * variant.threads
     words = min(variant.n, LANES) * size // 4  # a lane holds so many words of a factor, at most
     least = (LEAST_ADJOINT_REGISTERS if variant.is_adjoint else LEAST_REGISTERS) + words // 2 // 8 * 8
     few_threads = variant.threads < FEW_THREADS
@@ -310,7 +310,7 @@ def register_limit(variant: SolverVariant) -> int:
         least = max(least, LEAST_REGISTERS_OF_FEW_THREADS)
     if variant.function == "cholesky" and variant.n == LANES:
         least = max(least, registers_of_rows(variant))
-    return max(least, min(THREAD_REGISTERS, REGISTERS // threads // 8 * 8))
+    return max(least, min(limits.thread_registers, limits.registers // threads // 8 * 8))
 
 
 def registers_of_rows(variant: SolverVariant) -> int:
@@ -335,7 +335,7 @@ def registers_of_indexed(elements: int) -> int:
     Args:
         elements: Elements for each thread; 0 for a kernel without such operations.
     """
-    return min(THREAD_REGISTERS, -(-(REGISTERS_BESIDE_INDEXED + 4 * elements) // 8) * 8) if elements else 0
+    return -(-(REGISTERS_BESIDE_INDEXED + 4 * elements) // 8) * 8 if elements else 0
 
 
 def choose(variant: SolverVariant) -> SolverConfig:

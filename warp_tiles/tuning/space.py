@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from warp_tiles.errors import TuningError
-from warp_tiles.gemm.hardware import BLOCK_THREADS, REGISTERS
+from warp_tiles.gemm.hardware import BLOCK_THREADS, multiprocessor
 from warp_tiles.tuning.record import Config, identity
 from warp_tiles.util.threads import raise_if_signalled
 
@@ -27,7 +27,7 @@ class Limits:
     """
 
     shared_bytes: int
-    registers: int = REGISTERS
+    registers: int
     threads: int = BLOCK_THREADS
 
     @classmethod
@@ -36,7 +36,10 @@ class Limits:
         import warp as wp
 
         found = wp.get_device(device)
-        return CPU_LIMITS if found.is_cpu else cls(shared_bytes=found.max_shared_memory_per_block)
+        if found.is_cpu:
+            return CPU_LIMITS
+        limits = multiprocessor(found.arch)
+        return cls(found.max_shared_memory_per_block, limits.registers, limits.block_threads)
 
 
 # the CPU device has no such limits; https://docs.nvidia.com/cuda/cuda-c-programming-guide/ (compute capabilities)
