@@ -1,7 +1,7 @@
 """Measures configurations of warp_tiles.matmul on a GPU, and keeps them as tuning records.
 
     python benchmarks/tune_matmul.py --store /tmp/records --only "float16 nn 16x" "tf32 nn"
-    python benchmarks/tune_matmul.py --store /tmp/records --json warp_tiles/array_products/records/h200.json
+    python benchmarks/tune_matmul.py --store /tmp/records --json warp_tiles/tuning/records/matmul/NVIDIA-H200.json
 
 A bucket is a type, a layout, and sizes rounded to powers of two. Its candidates are loops and, where it can compute the
 product, launches of the kernel with tensor copies. Those with the least estimated times are measured by the tuner's

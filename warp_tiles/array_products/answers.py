@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import warp
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 PLANNED_GPU = (90, 132)
 PLANNED_NAME = "NVIDIA H200"
 
-RECORDS = Path(__file__).resolve().parent / "records"
 _REFERENCE = "NVIDIA H100 80GB HBM3"  # other GPUs with its architecture and multiprocessors use its records
 _BUCKET = ("a", "b", "out", "layout", "log2_m", "log2_n", "log2_k", "log2_batch")  # of a record's key
 
@@ -83,23 +81,14 @@ def key_of(problem: MatmulProblem, source: str, environment: Environment) -> Tun
 
 @functools.cache
 def records_for(arch: int | None, multiprocessors: int, gpu: str) -> Mapping[ShapeBucket, MeasuredConfigs]:
-    """The configurations that the package ships for a GPU. There are none for other GPUs and for the CPU.
+    """The configurations that the package ships for a GPU, by its name. There are none for the CPU."""
+    from warp_tiles.tuning.shipped import shipped_records
 
-    Args:
-        gpu: Its name. GPUs with equal multiprocessors can have different memory, as an H100 and an H200 have.
-    """
-    from warp_tiles.tuning.record import decode_records
-
-    found: dict[str, list[Record]] = {}
-    for path in sorted(RECORDS.glob("*.json")):
-        for record in decode_records(path.read_bytes()):
-            where = record.key.environment
-            if (where.arch, where.multiprocessors) == (arch, multiprocessors):
-                found.setdefault(where.device, []).append(record)
-    return winners(found.get(gpu, found.get(_REFERENCE, [])))
+    kind = arch, multiprocessors
+    return winners(shipped_records("matmul", gpu, kind) or shipped_records("matmul", _REFERENCE, kind))
 
 
-def winners(records: list[Record]) -> dict[ShapeBucket, MeasuredConfigs]:
+def winners(records: Iterable[Record]) -> dict[ShapeBucket, MeasuredConfigs]:
     """The measured configurations that are faster than the choice without them, by shape bucket.
 
     A record compares loops with the kernel with tensor copies if it has a timing of the kernel.

@@ -58,6 +58,7 @@ EXAMPLES = {
     "tune": "warp-tiles tune --budget 600 --devices cuda:0,cuda:1 train.py",
     "tune list": "warp-tiles tune list",
     "tune show": "warp-tiles tune show 5d1c0a9f",
+    "tune contribute": "warp-tiles tune contribute gpu.records",
     "tune export": "warp-tiles tune export records.bundle 5d1c0a9f",
     "tune import": "warp-tiles tune import records.bundle --into app/records",
     "tune clear": "warp-tiles tune clear 5d1c0a9f",

@@ -26,6 +26,7 @@ from warp_tiles.cli.output import (
     print_result,
     print_rows,
     print_table,
+    require_folders,
     script_output_to_stderr,
 )
 from warp_tiles.cli.scripts import GRAMMAR, incomplete_option, module_option, require_complete, takes_script
@@ -40,6 +41,7 @@ from warp_tiles.tuning.store import RecordStore, StoredRecord, open_store
 
 if TYPE_CHECKING:
     from warp_tiles.tuning.answers import Place
+    from warp_tiles.tuning.corpus import Product
     from warp_tiles.tuning.in_place import Progress, TunedPlace
 
 KEY_DIGITS = 12
@@ -51,6 +53,13 @@ def _as_budget(context: click.Context, parameter: click.Parameter, value: Any) -
         return None if value is None else seconds("it", value)
     except SettingError as error:
         raise click.BadParameter(f"{error.message}; {error.remedy}") from error
+
+
+def _as_minutes(context: click.Context, parameter: click.Parameter, value: Any) -> float:
+    found = _as_budget(context, parameter, value)
+    if not found:
+        raise click.BadParameter("it is 0; give a time in which something can be measured")
+    return found
 
 
 _budget_option = click.option(
@@ -337,6 +346,49 @@ def _row(timing: Timing, wins: bool) -> tuple[object, ...]:
         decimal(timing.shared_bytes) if measured else "-",
         timing.reason,
     )
+
+
+@tune.command()
+@click.argument("file", type=FILE)
+@click.option(
+    "--minutes",
+    type=click.UNPROCESSED,
+    callback=_as_minutes,
+    default=15.0,
+    show_default=True,
+    help="Stop after this time. The same command continues with what is left.",
+)
+@_devices_option
+@json_option
+def contribute(file: Path, minutes: float, devices: str | None, as_json: bool) -> None:
+    """Measure a fixed list of loops and products on this GPU, and write FILE, from which maintainers ship records.
+
+    The command needs a GPU. FILE has all timings, versions, GPU, driver and clocks, and nothing else. It is written
+    after each product. If it exists, its measurements are kept.
+    """
+    from warp_tiles.tuning.contribution import contribute as measure
+
+    require_folders({"the contribution": file})
+    enable()
+    gpus = sharing_gpus(_names(devices))
+
+    def started(number: int, total: int, product: Product) -> None:
+        if is_enabled():
+            note(f"{number} of {total}: {product.text}")
+
+    with output_errors(file):
+        tuned, left = measure(file, gpus, minutes, started, _print_best)
+    complete = [item for item in tuned if not item.pending]
+    faster = sum(item.winner not in (None, item.record.default) for item in complete)
+    counts = {"complete": len(complete), "faster": faster, "unfinished": len(tuned) - len(complete), "left": left}
+    text = f"{len(complete)} questions measured on {gpus[0].name}, {faster} with a faster answer than the default"
+    print_result(as_json, {"file": str(file), **counts}, f"{text}; written to {file}")
+    for item in tuned:
+        if item.error:
+            note(f"warp-tiles: {item.place.title} is unfinished: {item.error}")
+    if len(complete) < len(tuned) or left:
+        rest = f"{len(tuned) - len(complete)} questions are unfinished, {left} products were not reached"
+        note(f"warp-tiles: {rest}: the same command continues")
 
 
 @tune.command()

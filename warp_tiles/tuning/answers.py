@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any, Literal
 
 from warp_tiles.errors import ToolchainError, UnsupportedVariant
@@ -29,6 +29,7 @@ from warp_tiles.store.key import CacheKey
 from warp_tiles.tuning.folder import warn_once
 from warp_tiles.tuning.key import Environment, Scalar, TuningKey, environment_of
 from warp_tiles.tuning.record import DEFAULTS, Config, Record, Timing
+from warp_tiles.tuning.shipped import shipped_records
 from warp_tiles.util.version import __version__
 
 if TYPE_CHECKING:
@@ -188,7 +189,8 @@ class Answers:
     """Measured answers to the questions of a module. See :class:`warp_tiles.providers.base.Tuned`.
 
     Attributes:
-        records: Records by the digests of their questions.
+        records: The user's records by the digests of their questions.
+        shipped: Those of the package, which count for questions without a record of the user.
         soft: Soft fields of the present environment; None if they are unknown.
         reuse_stale: True if timings of another driver or Warp patch release count.
         forced: Answers that count before the records, by the digests of the questions, as a search forces them.
@@ -200,17 +202,18 @@ class Answers:
     reuse_stale: bool = True
     forced: Mapping[str, Config] = field(default_factory=dict)
     asked: dict[str, LoopQuestion] = field(default_factory=dict, compare=False)
+    shipped: Mapping[str, Record] = field(default_factory=dict)
 
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 over the answers, for Warp's module hash; empty without any."""
-        digest = hashlib.sha256()
-        for name, record in sorted(self.records.items()):
+        digest, records = hashlib.sha256(), {**self.shipped, **self.records}
+        for name, record in sorted(records.items()):
             for providers in (MEASURED, ("mma",)):
                 chosen = self._chosen(record, providers)
                 digest.update(f"{name} {chosen.identity if chosen else ''}\n".encode())
         digest.update(json.dumps(self.forced, sort_keys=True).encode())
-        return digest.hexdigest() if self.records or self.forced else ""
+        return digest.hexdigest() if records or self.forced else ""
 
     def pipeline(self, question: LoopQuestion) -> MeasuredPipeline | None:
         """The fastest measured pipeline of a loop; None without a usable measurement, or if the default won.
@@ -248,19 +251,22 @@ class Answers:
         """Warn that a record is ignored. If a search forces the answer, its candidate fails in place of that."""
         if digest in self.forced:
             raise error
-        name = self.records[digest].key.digest[:12]
-        warn_once(
-            f"the tuning record {name} of {question.describe()} is ignored: {error}. "
-            f"Remedy: warp-tiles tune clear {name}, then tune again"
-        )
+        if digest in self.records:
+            name = self.records[digest].key.digest[:12]
+            what, remedy = f"the tuning record {name}", f"warp-tiles tune clear {name}, then tune again"
+        else:
+            what, remedy = "the shipped tuning record", "warp-tiles tune SCRIPT, whose records count before it"
+        warn_once(f"{what} of {question.describe()} is ignored: {error}. Remedy: {remedy}")
 
     def _choice(self, digest: str, providers: Sequence[str]) -> tuple[Config, str] | None:
         """The configuration that counts in place of the default, and the reason; None if the default counts."""
         if (forced := self.forced.get(digest)) is not None:
             return (forced, "a search forces it") if forced.get("provider") in (None, *providers) else None
-        if (record := self.records.get(digest)) is None or (chosen := self._chosen(record, providers)) is None:
+        record = self.records.get(digest, self.shipped.get(digest))
+        if record is None or (chosen := self._chosen(record, providers)) is None:
             return None
-        return chosen.config, self._reason(record, chosen)
+        origin = "tuned" if digest in self.records else "shipped record"
+        return chosen.config, f"{origin}: {self._reason(record, chosen)}"
 
     def _chosen(self, record: Record, providers: Sequence[str]) -> Timing | None:
         """The configuration that a record puts in place of the default; None if the default is faster.
@@ -280,7 +286,7 @@ class Answers:
 
     def _reason(self, record: Record, chosen: Timing) -> str:
         default = record.default
-        text = f"tuned: {chosen.median_us:.1f} us"
+        text = f"{chosen.median_us:.1f} us"
         if default is not None and default.status != "failed":
             text += f" against {default.median_us:.1f} us of the default"
         elif default is not None:
@@ -325,11 +331,21 @@ def snapshot(records: RecordStore, toolchain: ToolchainStore, now: Settings) -> 
     """
     present = present_environments()
     forced = json.loads(now.answers) if now.answers else {}
-    found = _applicable(records, toolchain, now, present)
-    if not found and not now.answers:
+    found, shipped = _applicable(records, toolchain, now, present), _shipped(now.target_gpu, present)
+    if not found and not shipped and not now.answers:
         return None
     soft = present[0].soft() if present else None
-    return Answers(found, soft, now.record_driver_mismatch == "reuse", forced)
+    return Answers(found, soft, now.record_driver_mismatch == "reuse", forced, shipped=shipped)
+
+
+def _shipped(named: str, present: Sequence[Environment]) -> dict[str, Record]:
+    """The records that the package ships for this machine's GPUs, or for a named one, by their questions' digests."""
+    found: dict[str, Record] = {}
+    for subject in (LOOP, FUNCTION):
+        records = [shipped_records(subject, gpu.device, (gpu.arch, gpu.multiprocessors)) for gpu in present]
+        for record in chain.from_iterable(records if present else [shipped_records(subject, named)]):
+            found.setdefault(digest_of(subject, record.key.values), record)  # of the first GPU
+    return found
 
 
 def _applicable(

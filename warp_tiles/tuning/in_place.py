@@ -70,6 +70,7 @@ class TunedPlace:
         record: All timings, those of earlier searches included.
         measured: Number of answers that were measured now.
         error: The failure that left the place unfinished; empty if there was none.
+        pending: Number of answers that a later search would measure.
     """
 
     place: Place
@@ -77,6 +78,7 @@ class TunedPlace:
     record: Record
     measured: int
     error: str = ""
+    pending: int = 0
 
     @property
     def winner(self) -> Timing | None:
@@ -168,7 +170,12 @@ class Tuner:
                 if measured:
                     self.changed()
         new = measured - {timing.identity for timing in record.timings if not timing.unfinished}
-        return TunedPlace(place, placed.kernel, question.record(), len(new), error)
+        return replace(self._known(placed), measured=len(new), error=error)
+
+    def _known(self, placed: PlacedLaunch) -> TunedPlace:
+        question = self.question(placed.place)
+        record = question.record()
+        return TunedPlace(placed.place, placed.kernel, record, 0, pending=len(question.pending(record)))
 
     def tune_all(
         self, places: Iterable[PlacedLaunch], budget_s: float = 0.0, progress: Progress = lambda place, record: None
@@ -183,7 +190,7 @@ class Tuner:
         for number, placed in enumerate(wanted):
             left_s = end - time.monotonic()
             if left_s <= 0:
-                found.append(TunedPlace(placed.place, placed.kernel, self.question(placed.place).record(), 0))
+                found.append(self._known(placed))
             else:
                 share_s = 0.0 if left_s == math.inf else left_s / (len(wanted) - number)
                 found.append(self.tune(placed, share_s, progress))

@@ -35,11 +35,14 @@ class TunedSnapshots:
         """
         if not now.rules.records:
             return None
+        from warp_tiles.tuning.shipped import SHIPPED_RECORDS
+
         root = cache_root(now.cache_dir)
         identity = (root, now.cache_shared, now.record_paths, now.target_gpu, now.record_driver_mismatch, now.answers)
         with self._lock:
             if identity not in self._known:
-                may_have_records = now.record_paths or now.answers or _has_records(root)
+                stored = _has_records(root / "tuning") or _has_records(SHIPPED_RECORDS)
+                may_have_records = now.record_paths or now.answers or stored
                 self._known[identity] = _read(now, store) if may_have_records else None
             return self._known[identity]
 
@@ -56,10 +59,10 @@ class TunedSnapshots:
 
 
 def _has_records(root: Path) -> bool:
-    """Returns True if a cache's folder may have records for builds. Without records the tuner is not imported."""
+    """Returns True if a folder may have records for builds. Without records the tuner is not imported."""
     for name in _FOLDERS:
         try:
-            if stat.S_ISDIR(os.stat(root / "tuning" / name).st_mode):
+            if stat.S_ISDIR(os.stat(root / name).st_mode):
                 return True
         except (FileNotFoundError, NotADirectoryError):
             continue

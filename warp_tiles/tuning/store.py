@@ -252,13 +252,20 @@ class RecordStore:
             ) from error
         return len(removed)
 
-    def export(self, path: Path, records: Iterable[Record] | None = None, signer: SigningKey | None = None) -> int:
+    def export(
+        self,
+        path: Path,
+        records: Iterable[Record] | None = None,
+        signer: SigningKey | None = None,
+        facts: Mapping[str, object] | None = None,
+    ) -> int:
         """Write records into a bundle, whole or not at all, and return their number.
 
         Args:
             path: The file; replaced if it exists.
             records: The records; None for all, united over folders as in :meth:`load`.
             signer: Signs them; None to leave them unsigned.
+            facts: JSON values about the measurements, by name.
 
         Raises:
             RecordError: The file cannot be written.
@@ -266,14 +273,19 @@ class RecordStore:
         from warp_tiles.store.bundle import write_bundle
         from warp_tiles.store.envelope import pack
 
-        entry = self.entry(records, signer)
+        entry = self.entry(records, signer, facts)
         try:
             write_bundle(Path(path), [(RECORDS, entry.key, pack(RECORDS, entry, ANY_TOOLCHAIN, signer))])
         except BundleError as error:
             raise RecordError(f"tuning records cannot be exported: {error.message}", remedy=error.remedy) from error
         return count_of(entry)
 
-    def entry(self, records: Iterable[Record] | None = None, signer: SigningKey | None = None) -> Entry:
+    def entry(
+        self,
+        records: Iterable[Record] | None = None,
+        signer: SigningKey | None = None,
+        facts: Mapping[str, object] | None = None,
+    ) -> Entry:
         """Records as the entry of a signer, for a bundle or a remote store. See :meth:`export`.
 
         Raises:
@@ -287,7 +299,7 @@ class RecordStore:
                 remedy="export some of them by their keys",
             )
         key = records_key(data, signer.public.key_id if signer is not None else "")
-        return Entry(data, Manifest.describe(key, data, {"records": len(chosen)}))
+        return Entry(data, Manifest.describe(key, data, {**(facts or {}), "records": len(chosen)}))
 
     def import_(self, path: Path, trusted: Mapping[str, PublicKey] | None = None) -> int:
         """Add the records of an exported file to the user's folder, if all of them are valid. Returns their number.
@@ -302,14 +314,7 @@ class RecordStore:
         Raises:
             RecordError: The file cannot be read, is not an export or has a later schema, or cannot be stored.
         """
-        from warp_tiles.store.bundle import Bundle
-
-        try:
-            with Bundle(path, trusted or {}, unsigned=True) as bundle:
-                data = [bundle.read(RECORDS, key, MAX_EXPORT_BYTES).payload for key in bundle.names(RECORDS)]
-        except BundleError as error:
-            raise RecordError(f"the tuning records are not imported: {error.message}", error.remedy) from error
-        return sum(self.import_bytes(each, path) for each in data)
+        return sum(self.import_bytes(entry.payload, path) for entry in read_export(path, trusted))
 
     def import_bytes(self, data: bytes, path: object) -> int:
         """Add the records of an :meth:`entry`, see :meth:`import_`. Errors name ``path``."""
@@ -402,6 +407,21 @@ def _objects(remote: RemoteStore, signer: str = "") -> tuple[dict[str, bytes], T
                 found[key] = entry.payload
                 result += Transfer(moved_bytes=len(entry.payload))
     return found, result
+
+
+def read_export(path: Path, trusted: Mapping[str, PublicKey] | None = None) -> list[Entry]:
+    """The entries of an exported file, whose records are not decoded yet. See :meth:`RecordStore.import_`.
+
+    Raises:
+        RecordError: The file cannot be read, or is not an export.
+    """
+    from warp_tiles.store.bundle import Bundle
+
+    try:
+        with Bundle(path, trusted or {}, unsigned=True) as bundle:
+            return [bundle.read(RECORDS, key, MAX_EXPORT_BYTES) for key in bundle.names(RECORDS)]
+    except BundleError as error:
+        raise RecordError(f"the tuning records are not imported: {error.message}", error.remedy) from error
 
 
 def open_store(now: Settings | None = None) -> RecordStore:

@@ -1,0 +1,196 @@
+"""Adds the records of a contribution to those that the package ships, or compares its choices with those on a GPU.
+
+    python -m benchmarks.ship_records gpu.records
+    python -m benchmarks.ship_records gpu.records --compare --minutes 5 --json compared.json
+
+The file is one of `warp-tiles tune contribute`. What ships are the questions of the list whose default lost by at
+least 2 %, with finished timings of answers that this version knows. They replace shipped records of the same
+questions. A question of the file whose default did not lose removes its shipped record.
+
+`--compare` needs the GPU of the file. It measures the choice of the file beside that of the package, whose
+records of this GPU count, on the launches of the list. The ratio is the speed of the file's choice over that of the
+package's. The status is 1 if a ratio is below 0.98.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.speed.ratios import geometric_mean
+from benchmarks.tune_matmul import shipped
+from warp_tiles.errors import RecordError
+from warp_tiles.settings import current
+from warp_tiles.tuning.answers import Place, digest_of
+from warp_tiles.tuning.contribution import Contribution, contributed_places, read_contribution
+from warp_tiles.tuning.corpus import PRODUCTS
+from warp_tiles.tuning.in_place import PlacedLaunch, Tuner
+from warp_tiles.tuning.record import DEFAULTS, Config, Record, encode_records, identity
+from warp_tiles.tuning.shipped import shipped_file, shipped_records
+from warp_tiles.tuning.store import RecordStore
+from warp_tiles.util.files import write_output
+
+LEAST_SPEED = 0.98  # of the package's choice
+
+
+def places(engine: Any, arch: int) -> dict[str, Place]:
+    """The questions of the list on an architecture, by their digests. It needs no GPU."""
+    gpu: Any = SimpleNamespace(is_cpu=False, get_cuda_compile_arch=lambda: arch)
+    found: dict[str, Place] = {}
+    for product in PRODUCTS:
+        if product.is_possible(arch):
+            launch = replace(product.launch("cpu", 1), device=gpu)
+            found |= {placed.place.digest: placed.place for placed in contributed_places(engine, launch, gpu)}
+    return found
+
+
+def arch_of(contribution: Contribution) -> int:
+    """The architecture of the questions: the GPU's own, or the newest that Warp's compiler knew."""
+    values = dict(contribution.records[0].key.values)
+    return int(values.get("arch") or values.get("products.0.arch") or 0)
+
+
+def known(records: Iterable[Record], asked: Mapping[str, Place]) -> dict[str, Record]:
+    """The records of questions that this version asks, with finished timings of answers that it knows, by digest."""
+    found = {}
+    for record in records:
+        digest = digest_of(record.key.subject, record.key.values)
+        if digest in asked:
+            answers = {identity(config) for config in asked[digest].configs}
+            names = {one.identity for one in record.timings if one.identity in answers and not one.unfinished}
+            found[digest] = record.among(names)
+    return found
+
+
+def ship(contribution: Contribution, asked: Mapping[str, Place]) -> dict[Path, int]:
+    """Write the files of the package. Returns the number of records in each.
+
+    Raises:
+        RecordError: This version asks none of the file's questions.
+    """
+    gpu, written = contribution.environment.device, {}
+    measured = known(contribution.records, asked)
+    if not measured:
+        raise RecordError(
+            f"none of the {len(contribution.records)} questions is asked by this version",
+            "measure again with `warp-tiles tune contribute` of this version",
+        )
+    for subject in ("loop", "function"):
+        path = shipped_file(subject, gpu)
+        before = {digest_of(subject, record.key.values): record for record in shipped_records(subject, gpu)}
+        new = {digest: record for digest, record in measured.items() if record.key.subject == subject}
+        kept = [record for digest, record in before.items() if digest not in new]
+        records = [*kept, *shipped(list(new.values()))]
+        if records:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_output(path, encode_records(sorted(records, key=lambda record: record.key.digest)))
+        else:
+            path.unlink(missing_ok=True)
+        written[path] = len(records)
+    return written
+
+
+def choice(record: Record) -> Config:
+    """The answer that a shipped record gives; the default if it has none."""
+    winner = record.winner()
+    return DEFAULTS[record.key.subject] if winner is None else winner.config
+
+
+def choices(contribution: Contribution, asked: Mapping[str, Place]) -> dict[str, tuple[Config, Config]]:
+    """The choices of the file and of the package, by the digests of the file's questions."""
+    where, package = contribution.environment, dict[str, Config]()
+    for subject in ("loop", "function"):
+        records = shipped_records(subject, where.device, (where.arch, where.multiprocessors))
+        package |= {digest_of(subject, record.key.values): choice(record) for record in records}
+    found = {}
+    for digest, record in known(contribution.records, asked).items():
+        default = DEFAULTS[record.key.subject]
+        found[digest] = next(map(choice, shipped([record])), default), package.get(digest, default)
+    return found
+
+
+def compared(tuner: Tuner, placed: PlacedLaunch, chosen: tuple[Config, Config], budget_s: float) -> dict[str, Any]:
+    """Both choices for a question, their times in microseconds, and the ratio, unless the time did not suffice.
+
+    Equal choices have a ratio of 1 and are not measured.
+    """
+    row: dict[str, Any] = {"question": placed.place.title, "file": chosen[0], "package": chosen[1]}
+    if identity(chosen[0]) == identity(chosen[1]):
+        return {**row, "ratio": 1.0}
+    tuned = tuner.tune(replace(placed, place=replace(placed.place, configs=chosen)), budget_s)
+    timings = {name: tuned.record.timing(config) for name, config in zip(("file", "package"), chosen)}
+    row |= {f"{name}_us": one.median_us for name, one in timings.items() if one is not None and one.samples}
+    if {"file_us", "package_us"} <= row.keys():
+        row["ratio"] = round(row["package_us"] / row["file_us"], 4)
+    return row
+
+
+def compare(contribution: Contribution, engine: Any, gpu: Any, minutes: float) -> list[dict[str, Any]]:
+    """A row of :func:`compared` for each question of the file that this version asks."""
+    end, rows = time.monotonic() + 60.0 * minutes, {}
+    wanted = choices(contribution, places(engine, arch_of(contribution)))
+    products = [product for product in PRODUCTS if product.is_possible(gpu.arch)]
+    with tempfile.TemporaryDirectory() as folder:
+        tuner = replace(Tuner.of(engine, current(), [gpu]), store=RecordStore(Path(folder)))
+        for number, product in enumerate(products):
+            for placed in contributed_places(engine, product.launch(gpu, gpu.sm_count), gpu):
+                digest, left_s = placed.place.digest, max(0.1, end - time.monotonic())
+                if digest in wanted and digest not in rows:
+                    rows[digest] = compared(tuner, placed, wanted[digest], left_s / (len(products) - number))
+                    print(f"{placed.place.title}: {rows[digest].get('ratio', 'not measured')}", flush=True)
+    return list(rows.values())
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Number of questions, of those with different choices and of those without a ratio, and the ratios."""
+    ratios = [row["ratio"] for row in rows if "ratio" in row]
+    return {
+        "questions": len(rows),
+        "different": sum(identity(row["file"]) != identity(row["package"]) for row in rows),
+        "not_measured": len(rows) - len(ratios),
+        "geometric_mean": round(geometric_mean(ratios) or 0.0, 4),
+        "least": min(ratios, default=0.0),
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Ship a file, or compare it. The status of a comparison is 1 if a choice of the file is too slow."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--compare", action="store_true", help="measure on this GPU, and ship nothing")
+    parser.add_argument("--minutes", type=float, default=5.0, help="time limit of a comparison")
+    parser.add_argument("--json", type=Path, help="file for the rows of a comparison")
+    options = parser.parse_args(arguments)
+    import warp as wp
+
+    import warp_tiles
+    from warp_tiles._warp import require_hooks
+
+    contribution = read_contribution(options.file)
+    wp.config.log_level = wp.LOG_WARNING
+    warp_tiles.enable()
+    engine = require_hooks("ship_records").engine
+    if not options.compare:
+        for path, count in ship(contribution, places(engine, arch_of(contribution))).items():
+            print(f"{path}: {count} records")
+        return 0
+    gpu = wp.get_device("cuda:0")
+    rows = compare(contribution, engine, gpu, options.minutes)
+    data = {**contribution.facts, "gpu": gpu.name, "summary": summary(rows), "rows": rows}
+    print(json.dumps(data["summary"], indent=1))
+    if options.json:
+        write_output(options.json, (json.dumps(data, indent=1) + "\n").encode())
+    return int(data["summary"]["least"] < LEAST_SPEED or data["summary"]["not_measured"] > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,528 @@
+"""``warp-tiles tune contribute`` by a fake machine, its files, and what ships of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import warp as wp
+from click.testing import CliRunner, Result
+
+import warp_tiles
+from benchmarks import ship_records
+from tests.tuning.place_fakes import H200, Machine, question
+from tests.tuning.place_fakes import timing as place_timing
+from warp_tiles import settings
+from warp_tiles._warp import require_hooks
+from warp_tiles.cli import commands
+from warp_tiles.errors import RecordError, TuningError
+from warp_tiles.gemm.hardware import shared_limit
+from warp_tiles.store import ANY_TOOLCHAIN, RECORDS
+from warp_tiles.store.bundle import write_bundle
+from warp_tiles.store.envelope import pack
+from warp_tiles.store.manifest import Entry, Manifest
+from warp_tiles.tuning import contribution as module
+from warp_tiles.tuning import in_place, shipped
+from warp_tiles.tuning.answers import Place, loop_place, snapshot
+from warp_tiles.tuning.contribution import Contribution, contribute, read_contribution
+from warp_tiles.tuning.corpus import PRODUCTS, Product
+from warp_tiles.tuning.record import DEFAULTS, Record, encode_records, identity
+from warp_tiles.tuning.store import MAX_EXPORT_BYTES, RecordStore, records_key
+
+LISTED = (
+    Product("loop", "float16", 128, 128, 64, 256),
+    Product("function", "float32", 16, 16, 16, 64),
+    Product("loop", "float32", 64, 64, 32, 128),
+)
+GPU: Any = SimpleNamespace(
+    arch=90, sm_count=132, uuid="GPU-0", name="NVIDIA H200", is_cpu=False, get_cuda_compile_arch=lambda: 90
+)
+STATE = "580.1, 1980, 3201, 700.00, {}\n"
+
+
+@pytest.fixture
+def enabled(tmp_path: Path) -> Iterator[None]:
+    with settings.override(cache_dir=tmp_path / "cache"), warp_tiles.enabled():
+        yield
+        require_hooks("the test").engine.records_changed()
+
+
+@pytest.fixture
+def machine(enabled: None, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """An H200 whose times are given. The list has three products there."""
+    found, launch, clocks = Machine(), Product.launch, iter(range(1500, 2000, 10))
+    monkeypatch.setattr(wp.config, "log_level", wp.config.log_level)  # which scripts set
+    monkeypatch.setattr(in_place, "environment_of", lambda device: H200)
+    monkeypatch.setattr(in_place, "search_devices", lambda gpus, placed, configs: found.devices(placed, configs))
+    monkeypatch.setattr(module, "PRODUCTS", LISTED)
+    monkeypatch.setattr(ship_records, "PRODUCTS", LISTED)
+    monkeypatch.setattr(
+        Product, "launch", lambda self, device, multiprocessors: replace(launch(self, "cpu", 1), device=GPU)
+    )
+    run = lambda *_, **__: SimpleNamespace(stdout=STATE.format(next(clocks)))  # noqa: E731
+    monkeypatch.setattr(module, "subprocess", SimpleNamespace(run=run, SubprocessError=subprocess.SubprocessError))
+    return found
+
+
+@pytest.fixture
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The package's folder of records, empty."""
+    monkeypatch.setattr(shipped, "SHIPPED_RECORDS", tmp_path / "shipped")
+    shipped.shipped_records.cache_clear()
+    yield tmp_path / "shipped"
+    shipped.shipped_records.cache_clear()
+
+
+def places() -> dict[str, Place]:
+    return ship_records.places(require_hooks("the test").engine, 90)
+
+
+# ---- the list
+
+
+def test_the_list_has_each_type_on_each_architecture() -> None:
+    assert len(set(PRODUCTS)) == len(PRODUCTS)
+    kinds = {(product.subject, product.dtype) for product in PRODUCTS}
+    for arch in (80, 86, 90, 120):
+        possible = [product for product in PRODUCTS if product.is_possible(arch)]
+        assert {(product.subject, product.dtype) for product in possible} == kinds
+        for product in possible:
+            assert (product.m + product.n) * product.k * 2 < shared_limit(arch, product.threads)
+    assert not any(product.dtype in ("bfloat16", "tf32") for product in PRODUCTS if product.is_possible(75))
+    clients = {(one.m, one.threads) for one in PRODUCTS if one.subject == "function" and one.dtype == "float32"}
+    assert clients >= {(16, 64), (32, 128)}
+
+
+@pytest.mark.usefixtures("enabled")
+@pytest.mark.parametrize("arch", [80, 90])
+def test_each_product_asks_what_its_name_says(arch: int) -> None:
+    """A loop without stages has the question of its function, too."""
+    engine = require_hooks("the test").engine
+    gpu: Any = SimpleNamespace(is_cpu=False, get_cuda_compile_arch=lambda: arch)
+    for product in (one for one in PRODUCTS if one.is_possible(arch)):
+        launch = replace(product.launch("cpu", 1), device=gpu)
+        found = module.contributed_places(engine, launch, gpu)
+        assert product.subject in [placed.place.subject for placed in found], product.text
+        assert all(f"{product.m}x{product.n}x{product.k}" in placed.place.title for placed in found)
+        assert all(len(placed.place.configs) > 3 for placed in found), product.text
+        assert {"provider": "cublasdx"} not in [config for placed in found for config in placed.place.configs]
+
+
+def test_a_launch_has_blocks_for_each_multiprocessor() -> None:
+    for multiprocessors in (2, 5):
+        launch = LISTED[0].launch("cpu", multiprocessors)
+        rows, columns, threads = launch.dim
+        assert 8 * multiprocessors <= rows * columns < 16 * multiprocessors + 2
+        assert (threads, launch.values[2].shape) == (256, (rows * 128, columns * 128))
+
+
+# ---- measuring
+
+
+def test_a_file_has_all_timings_and_the_machine(machine: Machine, tmp_path: Path) -> None:
+    path, steps = tmp_path / "gpu.records", list[Any]()
+    tuned, left = contribute(path, [GPU], 1.0, lambda *step: steps.append(step))
+    assert steps == [(number + 1, 3, product) for number, product in enumerate(LISTED)]
+    assert (len(tuned), left, [item.pending for item in tuned]) == (3, 0, [0, 0, 0])
+    found = read_contribution(path)
+    assert {record.key.digest: record for record in found.records} == {
+        item.record.key.digest: item.record for item in tuned
+    }
+    assert found.environment == H200
+    assert found.facts["driver_version"] == "580.1"
+    assert (found.facts["largest_clock_mhz"], found.facts["power_limit_w"]) == (1980.0, 700.0)
+    assert (found.facts["least_clock_mhz"], found.facts["greatest_clock_mhz"]) == (1500.0, 1520.0)
+    assert {"nvrtc", "nvjitlink", "python", "products"} <= found.facts.keys()
+
+
+def test_stored_records_and_settings_do_not_count(machine: Machine, tmp_path: Path) -> None:
+    with settings.override(main_loop="mma", policy="fast"):
+        for name in ("first", "second"):
+            built = len(machine.built)
+            tuned, _ = contribute(tmp_path / name, [GPU], 1.0)
+            assert len(machine.built) - built >= sum(len(item.place.configs) for item in tuned)
+    assert not (tmp_path / "cache" / "tuning").exists()
+
+
+def test_a_driver_that_says_nothing_is_left_out(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "subprocess", subprocess)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    contribute(tmp_path / "none", [GPU], 1.0)
+    assert "driver_version" not in read_contribution(tmp_path / "none").facts
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '580.1, [N/A], [N/A], [N/A], 1200'\n")
+    program.chmod(0o755)
+    contribute(tmp_path / "some", [GPU], 1.0)
+    facts = read_contribution(tmp_path / "some").facts
+    assert (facts["driver_version"], facts["power_limit_w"], facts["least_clock_mhz"]) == ("580.1", None, 1200.0)
+
+
+def test_an_interrupted_call_keeps_its_products_and_continues(machine: Machine, tmp_path: Path) -> None:
+    path = tmp_path / "gpu.records"
+
+    def interrupt(number: int, total: int, product: Product) -> None:
+        if number == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        contribute(path, [GPU], 1.0, interrupt)
+    assert len(read_contribution(path).records) == 2
+    built = len(machine.built)
+    tuned, _ = contribute(path, [GPU], 1.0)
+    assert [item.measured for item in tuned] == [0, 0, len(tuned[2].place.configs)]
+    assert len(machine.built) - built == len(tuned[2].place.configs)
+    assert read_contribution(path).facts["least_clock_mhz"] == 1500.0
+
+
+def test_the_time_is_bounded(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def started(number: int, total: int, product: Product) -> None:
+        now[0] += 40.0
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    tuned, left = contribute(tmp_path / "gpu.records", [GPU], 1.0, started)
+    assert (len(tuned), left) == (2, 1)
+
+
+@pytest.mark.parametrize("change", [{"device": "NVIDIA L4"}, {"warp_tiles": "0.1"}, {"multiprocessors": 7}])
+def test_a_file_of_another_machine_is_not_continued(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    path = tmp_path / "gpu.records"
+    contribute(path, [GPU], 1.0)
+    before = path.read_bytes()
+    monkeypatch.setattr(in_place, "environment_of", lambda device: replace(H200, **change))
+    with pytest.raises(RecordError, match="has measurements of NVIDIA H200") as caught:
+        contribute(path, [GPU], 1.0)
+    assert caught.value.remedy == "name a new file"
+    assert path.read_bytes() == before
+
+
+# ---- the command
+
+
+@pytest.fixture
+def command(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.setattr("warp_tiles.cli.tune.sharing_gpus", lambda names: [GPU])
+    monkeypatch.setattr("warp_tiles.cli.tune.enable", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: CliRunner().invoke(commands, ["tune", "contribute", *words])
+
+
+def test_the_command_counts_what_it_measured(command: Callable[..., Result], machine: Machine) -> None:
+    machine.times_us = {identity({"pipeline": "stages=3,in_flight=0,per_barrier=1"}): 80.0}
+    result = command("gpu.records", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found == {"file": "gpu.records", "complete": 3, "faster": found["faster"], "unfinished": 0, "left": 0}
+    assert found["faster"] > 0
+    assert result.stderr == ""
+    assert "3 questions measured on NVIDIA H200" in command("gpu.records").stdout
+
+
+def test_progress_is_shown_only_where_it_is_on(command: Callable[..., Result]) -> None:
+    with settings.override(progress="on"):
+        assert "2 of 3: function float32 16x16x16, 64 threads" in command("gpu.records").stderr
+
+
+def test_what_is_unfinished_is_named(
+    command: Callable[..., Result], machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def devices(gpus: Any, placed: Any, configs: Any) -> Any:
+        if placed.place.subject == "function":
+            raise TuningError("the argument A cannot be copied")
+        return machine.devices(placed, configs)
+
+    monkeypatch.setattr(in_place, "search_devices", devices)
+    result = command("gpu.records")
+    assert result.exit_code == 0
+    assert "is unfinished: the argument A cannot be copied" in result.stderr
+    assert "1 questions are unfinished, 0 products were not reached: the same command continues" in result.stderr
+
+
+@pytest.mark.parametrize("words", [["gpu.records", "--minutes", "0"], ["gpu.records", "--minutes", "nan"], []])
+def test_a_wrong_call_measures_nothing(command: Callable[..., Result], machine: Machine, words: list[str]) -> None:
+    assert command(*words).exit_code == 2
+    assert machine.built == []
+
+
+def test_a_folder_that_is_missing_is_reported_first(command: Callable[..., Result], machine: Machine) -> None:
+    assert "there is no folder" in str(command("gone/gpu.records").exception)
+    assert machine.built == []
+
+
+# ---- files from elsewhere
+
+
+@pytest.fixture
+def record() -> Record:
+    place = loop_place(question())
+    return Record(place.key("5" * 64, H200), tuple(place_timing(config, 100.0) for config in place.configs))
+
+
+def written(path: Path, data: bytes, **info: Any) -> Path:
+    """A file with these bytes as its records."""
+    key = records_key(data, "")
+    entry = Entry(data, Manifest.describe(key, data, {"records": 1, **info}))
+    write_bundle(path, [(RECORDS, key.digest, pack(RECORDS, entry, ANY_TOOLCHAIN, None))])
+    return path
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(RecordError) as caught:
+        read_contribution(path)
+    assert caught.value.remedy
+    return caught.value.message
+
+
+def test_a_file_that_is_valid(record: Record, tmp_path: Path) -> None:
+    found = read_contribution(written(tmp_path / "f", encode_records([record]), driver_version="580.1"))
+    assert found == Contribution(H200, "5" * 64, {"driver_version": "580.1"}, (record,))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"environment": replace(H200, arch=61)}, "at least 75 for a GPU that warp_tiles supports, is 61"),
+        ({"environment": replace(H200, arch=None)}, "the architecture of NVIDIA H200, .* is None"),
+        ({"environment": replace(H200, device="")}, "the name of the GPU is ''"),
+        (
+            {"environment": replace(H200, device="x" * 201)},
+            "device, a printable text of at most 200 characters, is 'xx",
+        ),
+        ({"environment": replace(H200, device="\x1b[31m")}, "device, a printable text"),
+        ({"environment": replace(H200, multiprocessors=0)}, "multiprocessors is 0"),
+        ({"subject": "matmul"}, "the subject, loop or function, is 'matmul'"),
+        ({"source": "5" * 300}, "the digest of the sources"),
+        ({"values": ()}, "the number of values of a question is 0"),
+        ({"values": (("m", "x" * 300),)}, "m, a printable text"),
+        ({"values": (("m", 10**12),)}, "m is 1000000000000"),
+        ({"values": tuple((f"m{i}", i) for i in range(200))}, "the number of values of a question is 200"),
+    ],
+)
+def test_a_key_that_no_measurement_has(record: Record, tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+    bad = replace(record, key=replace(record.key, **change))
+    bad = replace(bad, timings=tuple(replace(one, soft=bad.key.environment.soft()) for one in bad.timings))
+    path = written(tmp_path / "f", encode_records([bad]))
+    message = refusal(path)
+    assert message.startswith(f"{path} is no contribution: ")
+    assert re.search(reason, message)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"median_us": 0.0, "low_us": 0.0, "high_us": 0.0}, "increasing times below 1e\\+09 us, is"),
+        ({"median_us": 90.0}, "low, median and high"),
+        ({"high_us": 1e12}, "low, median and high"),
+        ({"low_us": math.nan}, "low, median and high"),
+        ({"status": "dropped", "median_us": math.nan}, "low, median and high"),
+        ({"samples": 10**10}, "samples is 10000000000"),
+        ({"soft": {"driver": "1.0"}}, "the driver and Warp of a timing is"),
+        ({"status": "failed", "reason": "x" * 601}, "the length of a reason is 601"),
+        ({"config": {"pipeline": "x" * 700}}, "the length of a configuration"),
+    ],
+)
+def test_a_timing_that_no_measurement_gives(
+    record: Record, tmp_path: Path, change: dict[str, Any], reason: str
+) -> None:
+    bad = replace(record, timings=(replace(record.timings[0], **change), *record.timings[1:]))
+    assert re.search(reason, refusal(written(tmp_path / "f", encode_records([bad]))))
+
+
+def test_records_that_do_not_belong_together(record: Record, tmp_path: Path) -> None:
+    other = replace(record, key=replace(record.key, environment=replace(H200, device="NVIDIA L4")))
+    assert "is of another machine" in refusal(written(tmp_path / "f", encode_records([record, other])))
+    assert "two records of one question" in refusal(written(tmp_path / "f", encode_records([record, record])))
+    twice = replace(record, timings=(record.timings[0], record.timings[0]))
+    assert "the number of different configurations is 1" in refusal(written(tmp_path / "f", encode_records([twice])))
+    many = replace(record, timings=tuple(place_timing({"pipeline": str(n)}, 1.0) for n in range(101)))
+    assert "the number of timings is 101" in refusal(written(tmp_path / "f", encode_records([many])))
+    assert "it has no records" in refusal(written(tmp_path / "f", encode_records([])))
+    write_bundle(tmp_path / "none", [])
+    assert "it has 0 sets of records" in refusal(tmp_path / "none")
+
+
+@pytest.mark.parametrize("fact", [{"a": [1]}, {"a": "x" * 201}, {"a": 1e300}, {"x" * 201: 1}, {"a": {"b": 1}}])
+def test_a_fact_that_is_none(record: Record, tmp_path: Path, fact: dict[str, Any]) -> None:
+    assert "is no contribution" in refusal(written(tmp_path / "f", encode_records([record]), **fact))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (b'"median_us": 100.0', b'"median_us": NaN', "NaN is not JSON"),
+        (b'"median_us": 100.0', b'"median_us": -1.0', "a field has an unknown value"),
+        (b'"median_us": 100.0', b'"median_us": 1e999', "it contains the number 1e999"),
+        (b'"median_us": 100.0', b'"median_us": "100"', "it does not match the digest"),
+        (b'"samples": 50', b'"samples": "50"', "a field has an unknown value"),
+        (b'"status": "ok"', b'"status": "best"', "a field has an unknown value"),
+        (b'"arch": 90,', b'"arch": "90",', "not a tuning key"),
+        (b'"schema": 1', b'"schema": 2', "it has schema 2, and this release reads schema 1"),
+        (b'"timings": [', b'"timings": [' + b"[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_text_that_is_no_record(record: Record, tmp_path: Path, old: bytes, new: bytes, reason: str) -> None:
+    data = encode_records([record])
+    assert old in data
+    assert reason in refusal(written(tmp_path / "f", data.replace(old, new, 1)))
+
+
+def test_a_file_that_is_cut_short_too_large_or_missing(record: Record, tmp_path: Path) -> None:
+    path = written(tmp_path / "f", encode_records([record]))
+    data = path.read_bytes()
+    for size in (0, 10, len(data) // 2, len(data) - 1):
+        path.write_bytes(data[:size])
+        assert str(path) in refusal(path)
+    path.write_bytes(data.replace(b"100.0", b"101.0", 1))
+    assert "does not match" in refusal(path)
+    written(path, bytes(MAX_EXPORT_BYTES + 1))
+    assert f"{MAX_EXPORT_BYTES} are read" in refusal(path)
+    assert str(tmp_path / "gone") in refusal(tmp_path / "gone")
+
+
+# ---- shipping
+
+
+def contributed(*changes: tuple[int, float], unfinished: bool = False) -> Contribution:
+    """A file in which these answers of the questions have these times, and the others 100 us."""
+    found = []
+    for number, place in enumerate(places().values()):
+        times = {configuration: us for question, (configuration, us) in enumerate(changes) if question == number}
+        timings = tuple(
+            place_timing(config, times.get(position, 100.0), unfinished=unfinished and position > 0)
+            for position, config in enumerate(place.configs)
+        )
+        found.append(Record(place.key("5" * 64, H200), timings))
+    return Contribution(H200, "5" * 64, {}, tuple(found))
+
+
+def shipped_now(environment: Any = H200, **changes: Any) -> Any:
+    """The answers of a process without records of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("warp_tiles.tuning.answers.present_environments", lambda: (environment,) if environment else ())
+        store = RecordStore(Path("nowhere"))
+        return snapshot(store, None, replace(settings.current(), **changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("machine")
+class TestShipping:
+    def test_what_gains_ships_and_counts_on_its_gpu_alone(self, records: Path) -> None:
+        asked = places()
+        written_files = ship_records.ship(contributed((2, 80.0), (1, 98.5), (3, 70.0)), asked)
+        assert written_files == {
+            records / "loop" / "NVIDIA-H200.json": 2,
+            records / "function" / "NVIDIA-H200.json": 0,
+        }
+        shipped.shipped_records.cache_clear()
+        for environment in (H200, replace(H200, warp="1.20.0", driver="14.0", warp_tiles="9.9")):
+            found = shipped_now(environment)
+            assert len(found.shipped) == 2
+            assert found.fingerprint
+        first = next(iter(asked.values()))
+        assert found.shipped[first.digest].winner().config == first.configs[2]
+        assert len(found.shipped[first.digest].timings) == 2
+        for other in (replace(H200, device="NVIDIA H100"), replace(H200, multiprocessors=66), None):
+            assert shipped_now(other) is None
+        assert len(shipped_now(None, target_gpu="NVIDIA H200").shipped) == 2
+
+    def test_a_later_file_replaces_its_own_questions(self, records: Path) -> None:
+        asked = places()
+        ship_records.ship(contributed((2, 80.0), (1, 90.0), (3, 70.0)), asked)
+        shipped.shipped_records.cache_clear()
+        later = contributed((1, 100.0), (1, 60.0))
+        later = replace(later, records=later.records[:2])
+        assert list(ship_records.ship(later, asked).values()) == [1, 1]
+        shipped.shipped_records.cache_clear()
+        found = shipped_now().shipped
+        assert len(found) == 2
+        assert found[list(asked)[1]].winner().median_us == 60.0
+
+    def test_unfinished_timings_and_unknown_answers_do_not_ship(self, records: Path) -> None:
+        asked = places()
+        assert list(ship_records.ship(contributed((2, 80.0), unfinished=True), asked).values()) == [0, 0]
+        found = contributed((2, 80.0))
+        digest, place = next(iter(asked.items()))
+        fewer = {**asked, digest: replace(place, configs=place.configs[:2])}
+        assert list(ship_records.ship(found, fewer).values()) == [0, 0]
+        with pytest.raises(RecordError, match="none of the 3 questions is asked"):
+            ship_records.ship(found, {})
+
+    def test_records_of_the_user_come_first(self, records: Path, tmp_path: Path, monkeypatch: Any) -> None:
+        asked = places()
+        ship_records.ship(contributed((2, 80.0), (0, 100.0), (3, 70.0)), asked)
+        shipped.shipped_records.cache_clear()
+        monkeypatch.setattr("warp_tiles.tuning.answers.source_of", lambda toolchain: "5" * 64)
+        monkeypatch.setattr("warp_tiles.tuning.answers.present_environments", lambda: (H200,))
+        place = next(iter(asked.values()))
+        store = RecordStore(tmp_path / "own")
+        store.merge(place.key("5" * 64, H200), [place_timing(config, 100.0) for config in place.configs])
+        found = snapshot(store, None, settings.current())  # type: ignore[arg-type]
+        assert found is not None
+        assert found._choice(place.digest, ("mma",)) is None, "the user measured that the default is as fast"
+        other = found._choice(list(asked)[2], ("mma",))
+        assert other is not None
+        assert other[1] == "shipped record: 70.0 us against 100.0 us of the default"
+
+    def test_the_script_ships_a_file(
+        self, machine: Machine, records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        best = next(iter(places().values())).configs[4]
+        machine.times_us = {identity(best): 50.0}
+        contribute(tmp_path / "gpu.records", [GPU], 1.0)
+        assert ship_records.main([str(tmp_path / "gpu.records")]) == 0
+        assert "NVIDIA-H200.json: 2 records" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(("us", "status"), [(80.0, 0), (110.0, 1)])
+    def test_a_comparison_measures_where_choices_differ(
+        self, machine: Machine, records: Path, tmp_path: Path, monkeypatch: Any, us: float, status: int
+    ) -> None:
+        best = next(iter(places().values())).configs[4]
+        machine.times_us = {identity(best): 50.0}
+        contribute(tmp_path / "gpu.records", [GPU], 1.0)
+        machine.built.clear()
+        machine.times_us = {identity(best): us}
+        monkeypatch.setattr(wp, "get_device", lambda name: GPU)
+        out = tmp_path / "compared.json"
+        assert ship_records.main([str(tmp_path / "gpu.records"), "--compare", "--json", str(out)]) == status
+        data = json.loads(out.read_text())
+        assert set(machine.built) == {identity(best), identity(DEFAULTS["loop"])}
+        assert data["summary"]["different"] == 2  # both loops have this answer
+        assert data["summary"]["least"] == pytest.approx(min(1.0, 100.0 / us), abs=0.001)
+        assert 1.0 in [row["ratio"] for row in data["rows"]]
+
+    def test_a_comparison_without_time_says_so(
+        self, machine: Machine, records: Path, tmp_path: Path, monkeypatch: Any
+    ) -> None:
+        machine.times_us = {identity(next(iter(places().values())).configs[4]): 50.0}
+        contribute(tmp_path / "gpu.records", [GPU], 1.0)
+        monkeypatch.setattr(wp, "get_device", lambda name: GPU)
+        monkeypatch.setattr(
+            ship_records, "compared", lambda tuner, placed, chosen, left: dict(zip(("file", "package"), chosen))
+        )
+        assert ship_records.main([str(tmp_path / "gpu.records"), "--compare"]) == 1
+
+
+@pytest.mark.usefixtures("enabled")
+def test_each_shipped_record_is_valid_now() -> None:
+    """Of questions that this version asks, with answers that it knows."""
+    for path in shipped.SHIPPED_RECORDS.glob("*/*.json"):
+        records = shipped.decode_records(path.read_bytes())
+        assert records
+        subject = records[0].key.subject
+        assert {shipped.shipped_file(subject, record.key.environment.device) for record in records} == {path}
+        if subject != "matmul":  # tests/array_products/test_answers.py looks at those
+            arch = int(records[0].key.environment.arch or 0)
+            asked = ship_records.places(require_hooks("the test").engine, arch)
+            assert len(ship_records.known(records, asked)) == len(records)

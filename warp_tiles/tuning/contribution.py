@@ -1,0 +1,260 @@
+"""Measurements of the list of :mod:`warp_tiles.tuning.corpus` on one GPU, in a file that maintainers can ship.
+
+The file is an export of tuning records (:meth:`warp_tiles.tuning.store.RecordStore.export`), with facts about the
+machine. It comes from elsewhere, so :func:`read_contribution` checks each field before anything uses it.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warp_tiles._warp import require_hooks
+from warp_tiles._warp.intercept import NotedLaunch
+from warp_tiles.compile.search import dotted
+from warp_tiles.errors import RecordError
+from warp_tiles.gemm.hardware import MIN_ARCH
+from warp_tiles.settings import SETTINGS, Settings, override
+from warp_tiles.tuning.answers import FUNCTION, LOOP
+from warp_tiles.tuning.corpus import PRODUCTS, Product
+from warp_tiles.tuning.in_place import PlacedLaunch, Progress, TunedPlace, Tuner, places_of
+from warp_tiles.tuning.key import Environment
+from warp_tiles.tuning.record import Record, Timing, decode_records
+from warp_tiles.tuning.store import RecordStore, read_export
+from warp_tiles.util.warn import shown
+
+if TYPE_CHECKING:
+    from warp_tiles.build.engine import Engine
+
+MINUTES = 15.0
+Fact = str | int | float | None
+# fields of nvidia-smi, by the names of the facts; clocks are in MHz, and the limit is in watts
+_FIELDS = {
+    "driver_version": "driver_version",
+    "largest_clock_mhz": "clocks.max.sm",
+    "memory_clock_mhz": "clocks.max.memory",
+    "power_limit_w": "power.limit",
+    "clock_mhz": "clocks.sm",
+}
+_NVIDIA_SMI_S = 10.0
+_MOST_TEXT = 200  # characters of a text of a file
+_MOST_REASON = 600
+_MOST_ITEMS = 100  # facts, values of a question, timings of a record
+_MOST_MULTIPROCESSORS, _MOST_ARCH = 4096, 999
+_MOST = 1e9  # of other numbers
+_REMEDY = "give a file that `warp-tiles tune contribute` of this release wrote, and copy it unchanged"
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a file holds.
+
+    Attributes:
+        environment: The machine of all measurements.
+        source: See :func:`warp_tiles.tuning.answers.source_of`.
+        facts: Versions, driver, clocks and the number of products, by name.
+        records: One for each question that was reached.
+    """
+
+    environment: Environment
+    source: str
+    facts: Mapping[str, Fact]
+    records: tuple[Record, ...]
+
+
+def contributed_places(engine: Engine, launch: NotedLaunch, gpu: Any) -> list[PlacedLaunch]:
+    """The questions of a product's launch on a GPU, with the answers that are measured."""
+    found = []
+    for placed in places_of(engine, [launch], gpu):
+        # a function of cuBLASDx takes seconds to build, which a contribution has no time for
+        configs = tuple(one for one in placed.place.configs if one.get("provider") != "cublasdx")
+        found.append(replace(placed, place=replace(placed.place, configs=configs)))
+    return found
+
+
+def contribute(
+    path: Path,
+    gpus: Sequence[Any],
+    minutes: float = MINUTES,
+    started: Callable[[int, int, Product], object] = lambda number, total, product: None,
+    progress: Progress = lambda place, record: None,
+) -> tuple[list[TunedPlace], int]:
+    """Measure the list on GPUs that are alike, and write the file after each product. An existing file is continued.
+
+    Stored and shipped records do not count, and settings that affect code have their defaults.
+
+    Args:
+        gpus: Warp's devices; the first one decides.
+        minutes: Time limit. Each product has an equal share of the remaining time.
+        started: Called before each product with its number from 1, the number of products, and the product.
+        progress: Called with the record of a question after each batch.
+
+    Returns:
+        The questions that were reached, each once, and the number of products that were not.
+
+    Raises:
+        RecordError: The file exists and is no contribution of this machine and its versions, or cannot be written.
+        ToolchainError: Nothing can be built or measured here.
+    """
+    end, gpu = time.monotonic() + 60.0 * minutes, gpus[0]
+    engine = require_hooks("contribute()").engine
+    defaults: Any = {name: getattr(Settings(), name) for name, item in SETTINGS.items() if item.affects == "code"}
+    found: dict[str, TunedPlace] = {}
+    left = 0
+    with tempfile.TemporaryDirectory(prefix="warp_tiles_") as folder, override(policy="auto", **defaults) as now:
+        tuner = replace(Tuner.of(engine, now, gpus), store=RecordStore(Path(folder)), changed=lambda: None)
+        products = [product for product in PRODUCTS if product.is_possible(gpu.arch)]
+        toolchain = engine.build_context(now).store.toolchain()
+        versions = {"nvrtc": dotted(toolchain.nvrtc_version), "nvjitlink": dotted(toolchain.nvjitlink_version)}
+        facts: dict[str, Fact] = _continued(path, tuner) if path.exists() else {}
+        facts |= {**versions, "python": platform.python_version(), "products": len(products)}
+        for number, product in enumerate(products):
+            left_s = end - time.monotonic()
+            if left_s <= 0:
+                left = len(products) - number
+                break
+            started(number + 1, len(products), product)
+            places = contributed_places(engine, product.launch(gpu, gpu.sm_count), gpu)
+            for tuned in tuner.tune_all(places, left_s / (len(products) - number), progress):
+                found[tuned.place.digest] = tuned
+            facts |= _gpu_facts(gpu.uuid, facts)
+            tuner.store.export(path, facts=facts)
+    return list(found.values()), left
+
+
+def _continued(path: Path, tuner: Tuner) -> dict[str, Fact]:
+    """Take the records of a file that an earlier call wrote. Returns its facts."""
+    known = read_contribution(path)
+    if (known.environment.hard(), known.source) != (tuner.environment.hard(), tuner.source):
+        raise RecordError(
+            f"{path} has measurements of {known.environment.device} with warp_tiles {known.environment.warp_tiles}, "
+            "and the GPU, the compiler or a version is different here",
+            remedy="name a new file",
+        )
+    for record in known.records:
+        tuner.store.merge(record.key, record.timings)
+    return dict(known.facts)
+
+
+def _gpu_facts(uuid: str, before: Mapping[str, Fact]) -> dict[str, Fact]:
+    """What nvidia-smi says right after a measurement, with the least and the greatest clock so far."""
+    command = [
+        "nvidia-smi",
+        f"--id={uuid}",
+        f"--query-gpu={','.join(_FIELDS.values())}",
+        "--format=csv,noheader,nounits",
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_NVIDIA_SMI_S)
+    except (OSError, subprocess.SubprocessError):  # some containers lack it
+        return {}
+    found: dict[str, Fact] = {}
+    for name, text in zip(_FIELDS, done.stdout.strip().split(", ")):
+        try:
+            found[name] = text if name == "driver_version" else float(text)
+        except ValueError:  # of a GPU that does not say it
+            found[name] = None
+    clock = found.pop("clock_mhz", None)
+    for name, chosen in (("least_clock_mhz", min), ("greatest_clock_mhz", max)):
+        clocks = [one for one in (before.get(name), clock) if isinstance(one, float)]
+        found[name] = chosen(clocks, default=None)
+    return found
+
+
+# ---- files from elsewhere
+
+
+def read_contribution(path: Path) -> Contribution:
+    """Read a file, and check each field.
+
+    Raises:
+        RecordError: It cannot be read, or a field has a value that no measurement gives.
+    """
+    entries = read_export(path)
+    try:
+        if len(entries) != 1:
+            raise ValueError(f"it has {len(entries)} sets of records, and a contribution has one")
+        (entry,) = entries
+        records = decode_records(entry.payload)
+        if not records:
+            raise ValueError("it has no records")
+        environment, source = records[0].key.environment, records[0].key.source
+        _check_environment(environment)
+        digests = set()
+        for record in records:
+            key = record.key
+            if (key.environment, key.source) != (environment, source):
+                raise ValueError(f"the record {key.digest[:12]} is of another machine or compiler than the first one")
+            digests.add(key.digest)
+            _check_record(record)
+        if len(digests) < len(records):
+            raise ValueError("it has two records of one question")
+        facts = {name: _fact(name, value) for name, value in entry.manifest.info.items() if name != "records"}
+    except ValueError as error:
+        raise RecordError(f"{path} is no contribution: {error}", _REMEDY) from error
+    return Contribution(environment, source, facts, tuple(records))
+
+
+def _require(holds: bool, what: str, value: object) -> None:
+    if not holds:
+        raise ValueError(f"{what} is {shown(value)}")
+
+
+def _text(what: str, value: object, most: int = _MOST_TEXT) -> None:
+    is_valid = isinstance(value, str) and len(value) <= most and value.isprintable()
+    _require(is_valid, f"{what}, a printable text of at most {most} characters,", value)
+
+
+def _check_environment(found: Environment) -> None:
+    for name in ("device", "warp", "driver", "warp_tiles"):
+        _text(name, getattr(found, name))
+    _require(bool(found.device), "the name of the GPU", found.device)
+    supported = f"the architecture of {found.device}, at least {MIN_ARCH} for a GPU that warp_tiles supports,"
+    _require(found.arch is not None and MIN_ARCH <= found.arch <= _MOST_ARCH, supported, found.arch)
+    _require(1 <= found.multiprocessors <= _MOST_MULTIPROCESSORS, "multiprocessors", found.multiprocessors)
+
+
+def _check_record(record: Record) -> None:
+    key = record.key
+    _require(key.subject in (LOOP, FUNCTION), "the subject, loop or function,", key.subject)
+    _text("the digest of the sources", key.source)
+    _require(0 < len(key.values) <= _MOST_ITEMS, "the number of values of a question", len(key.values))
+    for name, value in key.values:
+        _text("the name of a value", name)
+        _fact(name, value)
+    _require(0 < len(record.timings) <= _MOST_ITEMS, "the number of timings", len(record.timings))
+    identities = {timing.identity for timing in record.timings}
+    _require(len(identities) == len(record.timings), "the number of different configurations", len(identities))
+    for timing in record.timings:
+        _check_timing(timing, key.environment)
+
+
+def _check_timing(timing: Timing, environment: Environment) -> None:
+    _require(len(timing.identity) <= _MOST_REASON, "the length of a configuration", len(timing.identity))
+    _require(len(timing.reason) <= _MOST_REASON, "the length of a reason", len(timing.reason))
+    _require(dict(timing.soft) == environment.soft(), "the driver and Warp of a timing", dict(timing.soft))
+    if timing.status == "failed":
+        return
+    times = (timing.low_us, timing.median_us, timing.high_us)
+    in_order = 0.0 < timing.low_us <= timing.median_us <= timing.high_us < _MOST  # False with NaN
+    _require(in_order, f"low, median and high, increasing times below {_MOST:g} us,", times)
+    for name in ("samples", "shared_bytes"):
+        _fact(name, getattr(timing, name))
+
+
+def _fact(name: str, value: object) -> Fact:
+    """A value of a name, if it is a short text or a finite number."""
+    _text("a name", name)
+    if isinstance(value, str):
+        _text(name, value)
+        return value
+    is_number = value is None or (isinstance(value, (int, float)) and math.isfinite(value) and abs(value) < _MOST)
+    _require(is_number, name, value)
+    return value  # type: ignore[return-value]  # checked above

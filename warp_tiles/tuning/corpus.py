@@ -1,0 +1,192 @@
+"""The list of ``warp-tiles tune contribute``: kernels whose loops and functions are measured on each GPU.
+
+The number of blocks follows the number of multiprocessors, so a launch takes about as long on a small GPU
+as on a large one.
+"""
+
+# mypy: ignore-errors
+# Warp reads annotations as values, so they are not types, and the file does not import them from __future__
+
+import math
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, Literal
+
+import warp as wp
+
+from warp_tiles._warp.intercept import NotedLaunch
+from warp_tiles.errors import ToolchainError
+from warp_tiles.gemm.hardware import TENSOR_CORES_ARCH, shared_limit
+from warp_tiles.gemm.problem import DTYPE_BYTES, accumulator_of
+
+_BLOCKS = 8  # for a multiprocessor: several rounds, so that the last one counts little
+_SMALL_BLOCKS = 32  # of functions, whose blocks may all be resident
+_STEPS = 64  # iterations of a loop, and products of a function
+
+
+@dataclass(frozen=True)
+class Product:
+    """A kernel that multiplies tiles of m x k and k x n elements.
+
+    Attributes:
+        subject: ``loop``, which loads the tiles of each product, or ``function``, which multiplies the same ones.
+        dtype: Of A and B; ``tf32`` for float32 with this precision.
+        b_columns: True if B is the transpose of a tile.
+        c_added: True if a loop begins with its tile of C.
+    """
+
+    subject: Literal["loop", "function"]
+    dtype: str
+    m: int
+    n: int
+    k: int
+    threads: int
+    b_columns: bool = False
+    c_added: bool = False
+
+    @property
+    def stored(self) -> str:
+        """The dtype of A and B."""
+        return "float32" if self.dtype == "tf32" else self.dtype
+
+    @property
+    def total(self) -> str:
+        """The dtype of C."""
+        return accumulator_of(self.stored)
+
+    @property
+    def text(self) -> str:
+        """A line for messages."""
+        forms = ", B columns" * self.b_columns + ", C added" * self.c_added
+        return f"{self.subject} {self.dtype} {self.m}x{self.n}x{self.k}, {self.threads} threads{forms}"
+
+    def is_possible(self, arch: int) -> bool:
+        """True if an architecture has its instructions, and shared memory for its tiles."""
+        if self.dtype in ("tf32", "bfloat16") and arch < TENSOR_CORES_ARCH:
+            return False
+        operands = (self.m + self.n) * self.k * DTYPE_BYTES[self.stored]
+        size_bytes = operands + self.m * self.n * DTYPE_BYTES[self.total]
+        return size_bytes <= shared_limit(arch, self.threads)
+
+    def launch(self, device: Any, multiprocessors: int) -> NotedLaunch:
+        """A launch of its kernel, with zeros in its arrays. A search measures random numbers in their place.
+
+        Raises:
+            ToolchainError: The device has no memory for the arrays.
+        """
+        is_loop = self.subject == "loop"
+        rows = columns = math.isqrt(_BLOCKS * multiprocessors - 1) + 1
+        count = _SMALL_BLOCKS * multiprocessors
+        a = (rows * self.m, _STEPS * self.k) if is_loop else (count, self.m, self.k)
+        b = (_STEPS * self.k, columns * self.n) if is_loop else (count, self.k, self.n)
+        c = (rows * self.m, columns * self.n) if is_loop else (count, self.m, self.n)
+        b = (*b[:-2], b[-1], b[-2]) if self.b_columns else b
+        given = ((a, self.stored), (b, self.stored), (c, self.total))
+        try:
+            arrays = [wp.zeros(shape, dtype=getattr(wp, dtype), device=device) for shape, dtype in given]
+        except (RuntimeError, MemoryError) as error:
+            raise ToolchainError(
+                f"there is no memory on {device} for the arrays of the {self.text}: {error}",
+                remedy="free the GPU's memory, and run the same command again: it continues",
+            ) from error
+        kernel = (_loop if is_loop else _function)(self)
+        dim = (rows, columns, self.threads) if is_loop else (count, self.threads)
+        return NotedLaunch(kernel, dim, tuple(arrays), 1, device, self.threads)
+
+
+def _loop(product: Product) -> Any:
+    """A loop as users of Warp write it."""
+    m, n, k, b_columns, c_added = product.m, product.n, product.k, product.b_columns, product.c_added
+    stored, total, tf32 = getattr(wp, product.stored), getattr(wp, product.total), product.dtype == "tf32"
+
+    def loop(A: wp.array2d(dtype=stored), B: wp.array2d(dtype=stored), C: wp.array2d(dtype=total)):
+        i, j = wp.tid()
+        if c_added:
+            c = wp.tile_load(C, shape=(m, n), offset=(i * m, j * n), storage="shared")
+        else:
+            c = wp.tile_zeros(shape=(m, n), dtype=total, storage="shared")
+        for step in range(0, A.shape[1], k):
+            a = wp.tile_load(A, shape=(m, k), offset=(i * m, step), storage="shared")
+            if b_columns:
+                b = wp.tile_transpose(wp.tile_load(B, shape=(n, k), offset=(j * n, step), storage="shared"))
+            else:
+                b = wp.tile_load(B, shape=(k, n), offset=(step, j * n), storage="shared")
+            if tf32:
+                wp.tile_matmul(a, b, c, precision="tf32")
+            else:
+                wp.tile_matmul(a, b, c)
+        wp.tile_store(C, c, offset=(i * m, j * n))
+
+    return wp.kernel(loop, enable_backward=False, module="unique")
+
+
+def _function(product: Product) -> Any:
+    """Products of the same tiles, which stay in shared memory."""
+    m, n, k, b_columns, count = product.m, product.n, product.k, product.b_columns, _STEPS
+    stored, total, tf32 = getattr(wp, product.stored), getattr(wp, product.total), product.dtype == "tf32"
+
+    def function(A: wp.array3d(dtype=stored), B: wp.array3d(dtype=stored), C: wp.array3d(dtype=total)):
+        i = wp.tid()
+        a = wp.tile_load(A[i], shape=(m, k), storage="shared")
+        if b_columns:
+            b = wp.tile_transpose(wp.tile_load(B[i], shape=(n, k), storage="shared"))
+        else:
+            b = wp.tile_load(B[i], shape=(k, n), storage="shared")
+        c = wp.tile_zeros(shape=(m, n), dtype=total, storage="shared")
+        for _ in range(count):
+            if tf32:
+                wp.tile_matmul(a, b, c, precision="tf32")
+            else:
+                wp.tile_matmul(a, b, c)
+        wp.tile_store(C[i], c)
+
+    return wp.kernel(function, enable_backward=False, module="unique")
+
+
+_LOOPS = (
+    Product("loop", "float16", 128, 128, 64, 256),
+    Product("loop", "float32", 64, 64, 32, 128),
+    Product("loop", "float64", 64, 64, 16, 128),
+    Product("loop", "tf32", 128, 128, 32, 256),
+    Product("loop", "bfloat16", 128, 128, 64, 256),
+    Product("loop", "float32", 32, 32, 32, 64),
+    Product("loop", "float16", 64, 64, 64, 128),
+    Product("loop", "float32", 128, 128, 16, 256),
+    Product("loop", "float64", 128, 64, 16, 256),
+    Product("loop", "tf32", 64, 64, 32, 128),
+    Product("loop", "float32", 16, 16, 16, 64, c_added=True, b_columns=True),
+    Product("loop", "float32", 32, 32, 32, 128, c_added=True, b_columns=True),
+    Product("loop", "float16", 128, 128, 32, 128),
+    Product("loop", "float32", 64, 64, 16, 128),
+    Product("loop", "float64", 64, 32, 16, 128),
+    Product("loop", "bfloat16", 64, 64, 64, 128),
+    Product("loop", "float16", 128, 256, 64, 256),
+    Product("loop", "float32", 128, 128, 32, 256),
+    Product("loop", "float32", 64, 128, 16, 128, b_columns=True),
+    Product("loop", "tf32", 128, 128, 32, 128, b_columns=True),
+    Product("loop", "float16", 64, 64, 32, 128),
+    Product("loop", "float32", 64, 64, 32, 128, c_added=True),
+    Product("loop", "float64", 32, 32, 16, 64),
+    Product("loop", "float16", 128, 128, 64, 128, c_added=True),
+    Product("loop", "float16", 32, 32, 32, 64),
+)
+_FUNCTIONS = (
+    Product("function", "float32", 16, 16, 16, 64),
+    Product("function", "float32", 32, 32, 32, 128),
+    Product("function", "float32", 16, 16, 16, 64, b_columns=True),
+    Product("function", "float32", 32, 32, 32, 128, b_columns=True),
+    Product("function", "float16", 64, 64, 64, 128),
+    Product("function", "float64", 32, 32, 32, 64),
+    Product("function", "tf32", 64, 64, 64, 128),
+    Product("function", "float32", 64, 64, 64, 128),
+    Product("function", "bfloat16", 64, 64, 64, 128),
+    Product("function", "float64", 16, 16, 16, 64),
+    Product("function", "float32", 16, 16, 16, 32),
+    Product("function", "float32", 32, 32, 32, 64),
+    Product("function", "float16", 32, 32, 32, 64),
+    Product("function", "float64", 64, 64, 32, 128),
+    Product("function", "float16", 128, 128, 32, 256),
+    Product("function", "float32", 128, 128, 16, 256),
+)
+#: The list. Loops and functions alternate, so that a search that ends early has some of both.
+PRODUCTS = tuple(product for pair in zip_longest(_LOOPS, _FUNCTIONS) for product in pair if product is not None)
