@@ -20,6 +20,7 @@ The file is written after each row. ``--build-only`` fills the folder of builds 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import sys
 import time
@@ -153,27 +154,33 @@ class Expected:
         return {"c": calls * self._product[np.newaxis]}
 
 
+_CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+
+
 def driver_blocks(launch: Any) -> int:
     """Resident blocks of a recorded launch by the driver. The kernel gets all shared memory that L1 may leave to it.
 
     Raises:
         RuntimeError: The driver refuses.
     """
-    from cuda.bindings import driver
+    from warp_tiles.util import driver
 
-    function = driver.CUfunction(launch.hooks.forward)
-    carveout = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-    driver.cuCtxPushCurrent(launch.device.context)
+    function, blocks = ctypes.c_void_p(launch.hooks.forward), ctypes.c_int()
+    shared_bytes = ctypes.c_size_t(launch.hooks.forward_smem_bytes)
+    driver.call("cuCtxPushCurrent_v2", ctypes.c_void_p(launch.device.context))
     try:
-        (refused,) = driver.cuFuncSetAttribute(function, carveout, 100)
-        error, blocks = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
-            function, launch.block_dim, launch.hooks.forward_smem_bytes
+        error = driver.call("cuFuncSetAttribute", function, _CARVEOUT, 100) or driver.call(
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+            ctypes.byref(blocks),
+            function,
+            launch.block_dim,
+            shared_bytes,
         )
     finally:
-        driver.cuCtxPopCurrent()
-    if {refused, error} != {driver.CUresult.CUDA_SUCCESS}:
-        raise RuntimeError(f"the driver does not tell the resident blocks: {refused.name}, {error.name}")
-    return int(blocks)
+        driver.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+    if error:
+        raise RuntimeError(f"the driver does not tell the resident blocks: {error}")
+    return blocks.value
 
 
 def planned(row: Row, record: Found) -> Found:

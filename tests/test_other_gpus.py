@@ -75,7 +75,7 @@ def test_a_block_that_does_not_fit_is_not_padded() -> None:
 
 def test_limits_are_those_of_the_other_architecture_only_within_the_context() -> None:
     with occupancy.limits_of(89, ARCH):
-        assert multiprocessor(ARCH) == Multiprocessor(1536, 24, 100 * 1024, 99 * 1024)
+        assert multiprocessor(ARCH) == Multiprocessor(1536, 24, 100 * 1024)
     assert multiprocessor(ARCH) == HERE != multiprocessor(89)
 
 

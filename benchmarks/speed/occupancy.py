@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from benchmarks.speed import cubin as elf
 from warp_tiles.gemm import hardware
-from warp_tiles.gemm.hardware import LANES, REGISTER_STEP, REGISTERS, Multiprocessor
+from warp_tiles.gemm.hardware import LANES, REGISTER_STEP, Multiprocessor
 
 _QUARTERS = 4  # of a multiprocessor, each with its own registers
 _SHARED_STEP = 128  # bytes in which shared memory is allocated, from sm_80 on
@@ -42,7 +42,7 @@ def limits_of(arch: int, here: int) -> Iterator[None]:
 
     Choosers remember answers, so a process must not plan with several limits.
     """
-    with patch.dict(hardware._MULTIPROCESSORS, {here: hardware.multiprocessor(arch)}):
+    with patch.dict(hardware.MULTIPROCESSORS, {here: hardware.multiprocessor(arch)}):
         yield
 
 
@@ -63,11 +63,12 @@ def resident_blocks(kernel: Resources, limits: Multiprocessor) -> int:
 
     Source: ``cuda_occupancy.h`` of the CUDA toolkit.
     """
-    reserved = limits.shared_bytes - limits.block_shared_bytes  # of each block, for the system
-    shared = _round_up(kernel.static_bytes + kernel.dynamic_bytes + reserved, _SHARED_STEP)
-    if shared - reserved > limits.block_shared_bytes:
+    shared = _round_up(kernel.static_bytes + kernel.dynamic_bytes + limits.reserved_bytes, _SHARED_STEP)
+    if shared - limits.reserved_bytes > limits.block_shared_bytes:
         return 0
-    warps_by_registers = _QUARTERS * (REGISTERS // _QUARTERS // (LANES * _round_up(kernel.registers, REGISTER_STEP)))
+    warps_by_registers = _QUARTERS * (
+        limits.registers // _QUARTERS // (LANES * _round_up(kernel.registers, REGISTER_STEP))
+    )
     return min(
         limits.shared_bytes // shared,
         limits.threads // kernel.threads,
@@ -91,7 +92,7 @@ def padded_bytes(kernel: Resources, limits: Multiprocessor, here: Multiprocessor
     if resident_blocks(kernel, here) == blocks:
         return kernel.dynamic_bytes
     too_large = here.shared_bytes // (blocks + 1) // _SHARED_STEP * _SHARED_STEP + _SHARED_STEP
-    return too_large - (here.shared_bytes - here.block_shared_bytes) - kernel.static_bytes
+    return too_large - here.reserved_bytes - kernel.static_bytes
 
 
 def padded(metadata: Mapping[str, int], kernels: Mapping[str, Resources], arch: int, here: int) -> dict[str, int]:

@@ -54,4 +54,4 @@ extern "C" __global__ void copies(const __grid_constant__ TensorMap map, const v
 def test_tensor_copies_are_assembled(arch: str) -> None:
     nvrtc = open_nvrtc(str(find_toolchain().nvrtc))
     flags = (f"-arch={arch}", "--std=c++17", f"--include-path={kernels_folder()}")
-    assert nvrtc.compile(TENSOR_COPIES, "copies.cu", flags, "CUBIN")[0][:4] == b"\x7fELF"
+    assert nvrtc.compile(TENSOR_COPIES, "copies.cu", flags, "CUBIN").payload[:4] == b"\x7fELF"

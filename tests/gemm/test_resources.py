@@ -10,7 +10,8 @@ import warp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warp_tiles.compile.search import load_library
+from warp_tiles.compile.libraries import open_nvrtc
+from warp_tiles.compile.search import find_toolchain
 from warp_tiles.errors import PlanError
 from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.hardware import (
@@ -49,23 +50,13 @@ def test_an_architecture_without_an_entry_is_an_error_that_names_the_table(arch:
 
 def assembled(arch: int, bounds: str, values: int = 1) -> str:
     """What ptxas says about a kernel with so many values in registers."""
-    load_library("nvrtc")
-    from cuda.bindings import nvrtc
-
     numbers = range(values)
     loads, stores = (" ".join(text.format(n=n) for n in numbers) for text in ("float v{n} = p[{n}];", "p[{n}] = v{n};"))
     sums = " ".join(f"v{n} = v{n} * q[i] + v{(n + 7) % values};" for n in numbers)
     body = f"{loads} for (int i = 0; i < n; ++i) {{ {sums} }} {stores}"
     source = f'extern "C" __global__ void {bounds} k(float* p, const float* q, int n) {{ p += threadIdx.x; {body} }}'
-    _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"k.cu", 0, [], [])
-    options = [f"--gpu-architecture=sm_{arch}".encode(), b"--ptxas-options=-v"]
-    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    _, size = nvrtc.nvrtcGetProgramLogSize(program)
-    log = b" " * size
-    nvrtc.nvrtcGetProgramLog(program, log)
-    nvrtc.nvrtcDestroyProgram(program)
-    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS, log
-    return log.decode()
+    nvrtc = open_nvrtc(str(find_toolchain().nvrtc))
+    return nvrtc.compile(source, "k.cu", (f"--gpu-architecture=sm_{arch}", "--ptxas-options=-v"), "CUBIN").log
 
 
 @pytest.mark.parametrize("arch", MULTIPROCESSORS)

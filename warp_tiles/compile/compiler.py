@@ -134,7 +134,7 @@ def compile_to_ltoir(request: CompileRequest, nvrtc: Nvrtc) -> Compiled:
 
 def _compile(nvrtc: Nvrtc, request: CompileRequest, start: float, *more: str) -> Compiled:
     try:
-        payload, written = nvrtc.compile(request.source, request.name, (*LTO_FLAGS, *request.all_flags, *more))
+        made = nvrtc.compile(request.source, request.name, (*LTO_FLAGS, *request.all_flags, *more))
     except BuildError as error:
         raise BuildError(
             f"{request.subject} could not be compiled",
@@ -142,7 +142,8 @@ def _compile(nvrtc: Nvrtc, request: CompileRequest, start: float, *more: str) ->
             f"{request.text}",
             log=error.log,
         ) from error
-    return Compiled(payload, time.perf_counter() - start, f"NVRTC {dotted(nvrtc.version)}", written)
+    seconds = time.perf_counter() - start
+    return Compiled(made.payload, seconds, f"NVRTC {dotted(nvrtc.version)}", made.header_written)
 
 
 def link_module(request: LinkRequest, linker: NvJitLink) -> Compiled:

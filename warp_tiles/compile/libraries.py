@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from warp_tiles.errors import BuildError, LinkError, ToolchainError
 from warp_tiles.util.threads import raise_if_signalled, suppressed
@@ -69,6 +69,19 @@ class _Library:
         return buffer.raw
 
 
+class Translation(NamedTuple):
+    """What NVRTC makes of a translation unit.
+
+    Attributes:
+        header_written: True if a flag asked for a file of precompiled headers and it was written.
+        log: Warnings, and what flags such as ``--ptxas-options=-v`` ask for.
+    """
+
+    payload: bytes
+    header_written: bool
+    log: str
+
+
 class Nvrtc(_Library):
     """The compiler. It serialises compilations within a process."""
 
@@ -96,14 +109,11 @@ class Nvrtc(_Library):
         self._checked("nvrtcGetPCHHeapSize", byref(size))
         return size.value
 
-    def compile(self, source: str, name: str, flags: Sequence[str], output: str = "LTOIR") -> tuple[bytes, bool]:
+    def compile(self, source: str, name: str, flags: Sequence[str], output: str = "LTOIR") -> Translation:
         """Compile one translation unit.
 
         Args:
-            output: What is returned: ``LTOIR``, ``CUBIN`` or ``PTX``.
-
-        Returns:
-            The output, and True if a flag asked for a file of precompiled headers and it was written.
+            output: The form of the payload: ``LTOIR``, ``CUBIN`` or ``PTX``.
 
         Raises:
             BuildError: The source or a flag is wrong. Its log is attached.
@@ -112,11 +122,13 @@ class Nvrtc(_Library):
         self._checked("nvrtcCreateProgram", byref(program), source.encode(), name.encode(), 0, None, None)
         try:
             encoded = [flag.encode() for flag in flags]
-            if self._call("nvrtcCompileProgram", program, len(encoded), (c_char_p * len(encoded))(*encoded)):
-                raise BuildError(f"NVRTC rejects {name}", log=_text(self._bytes("nvrtcGetProgramLog", program)))
+            status = self._call("nvrtcCompileProgram", program, len(encoded), (c_char_p * len(encoded))(*encoded))
+            log = _text(self._bytes("nvrtcGetProgramLog", program))
+            if status:
+                raise BuildError(f"NVRTC rejects {name}", log=log or f"error {status} of nvrtcCompileProgram")
             payload = self._bytes(f"nvrtcGet{output}", program)
             creates = any(flag.startswith("--create-pch") for flag in flags)
-            return payload, creates and not self._call("nvrtcGetPCHCreateStatus", program)
+            return Translation(payload, creates and not self._call("nvrtcGetPCHCreateStatus", program), log)
         finally:
             self._call("nvrtcDestroyProgram", byref(program))
 
