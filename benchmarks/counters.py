@@ -15,6 +15,7 @@ import argparse
 import csv
 import importlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,8 +24,10 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks import loops, matmul
+from benchmarks import loops, matmul, other_gpus
 from benchmarks.machine import gpu_record
+from benchmarks.speed.builds import BuildStore
+from benchmarks.speed.sides import Side
 
 WARM_CALLS = 3
 LOOPS = (
@@ -58,6 +61,15 @@ PRODUCTS = (
     "skinny float16 256x4096x4096",
     "skinny float16 4096x256x8192",
     "layer float16 8192x4096x4096",
+)
+OTHER_GPUS = (  # as they run within the limits of another architecture
+    "sm_89 loop fp16 128x128x64 128, mma",
+    "sm_89 loop fp16 128x128x32 128, mma",
+    "sm_89 loop fp16 128x128x32 256, mma",
+    "sm_89 loop tf32 128x128x32 128, mma",
+    "sm_89 loop fp32 128x128x16 128, mma",
+    "sm_89 loop fp64 128x64x16 128, mma",
+    "sm_80 loop fp16 128x256x32 256, mma",
 )
 SEPARATOR = "separator"  # a kernel before each call, by which the kernels of calls are told apart
 
@@ -93,6 +105,16 @@ def calls(torch: Any, only: Sequence[str]) -> Iterator[tuple[str, Callable[[], o
             yield row.name, call.launch.launch
             if row.name in BESIDE_CUBLAS:
                 yield f"cublas {row.name}", partial(torch.matmul, call.a, call.b)
+    of_others = [
+        row for row in other_gpus.chosen_rows((80, 89)) if row.name in OTHER_GPUS and _is_wanted(row.name, only)
+    ]
+    store = BuildStore(other_gpus.ROOT / "build" / "benchmarks", "auto")
+    store.fill([row.build for row in of_others], len(os.sched_getaffinity(0)))
+    for other in of_others:
+        yield (
+            other.name,
+            Side(store, other.build, other.part, "cuda:0", other.cell.a == "bfloat16").command(1, False).launch,
+        )
     for case in matmul.ROWS:
         if case.name in PRODUCTS and _is_wanted(case.name, only):
             torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"

@@ -209,7 +209,7 @@ def _build_one(name: str, folder: Path, limits_of: int) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     data, meta = cubin.read_bytes(), folder / f"wp_{name}.meta"
     metadata = json.loads(meta.read_text())
-    kernels = occupancy.resources(data, metadata, wp.get_module(name).options["block_dim"])
+    kernels = occupancy.resources(data, metadata, wp.get_module(name).options["block_dim"], ARCH)
     if limits_of != ARCH:
         metadata = occupancy.padded(metadata, kernels, limits_of, ARCH)
         meta.write_text(json.dumps(metadata))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 
+from warp_tiles.gemm.hardware import WGMMA_ARCH, multiprocessor
+
 REGISTERS_OF, FRAME_OF = 0x2F, 0x11  # EIATTR_REGCOUNT and EIATTR_FRAME_SIZE in the section .nv.info
 
 
@@ -36,9 +38,13 @@ def stack_bytes(cubin: bytes) -> dict[str, int]:
     return _attribute(cubin, FRAME_OF)
 
 
-def static_shared_bytes(cubin: bytes, function: str) -> int:
-    """Bytes of static shared memory of a kernel. The section of this memory has a size and no content."""
-    return next((size for name, _, size in _headers(cubin) if name == f".nv.shared.{function}"), 0)
+def static_shared_bytes(cubin: bytes, function: str, arch: int) -> int:
+    """Bytes of static shared memory of a kernel, as ptxas prints them.
+
+    The section of this memory has a size and no content. From sm_90 on, it begins with what the system reserves.
+    """
+    found = next((size for name, _, size in _headers(cubin) if name == f".nv.shared.{function}"), 0)
+    return max(0, found - multiprocessor(arch).reserved_bytes) if arch >= WGMMA_ARCH else found
 
 
 def _attribute(cubin: bytes, wanted: int) -> dict[str, int]:

@@ -46,11 +46,13 @@ def limits_of(arch: int, here: int) -> Iterator[None]:
         yield
 
 
-def resources(cubin: bytes, metadata: Mapping[str, int], threads: int) -> dict[str, Resources]:
+def resources(cubin: bytes, metadata: Mapping[str, int], threads: int, arch: int) -> dict[str, Resources]:
     """The resources of the kernels of a Warp module, by function."""
     registers, stacks = elf.registers(cubin), elf.stack_bytes(cubin)
     return {
-        name: Resources(threads, registers[name], stacks.get(name, 0), elf.static_shared_bytes(cubin, name), dynamic)
+        name: Resources(
+            threads, registers[name], stacks.get(name, 0), elf.static_shared_bytes(cubin, name, arch), dynamic
+        )
         for name, dynamic in ((key.removesuffix(_SUFFIX), value) for key, value in metadata.items())
     }
 
