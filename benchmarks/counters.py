@@ -68,7 +68,7 @@ OTHER_GPUS = (  # as they run within the limits of another architecture
     "sm_89 loop fp16 128x128x32 256, mma",
     "sm_89 loop tf32 128x128x32 128, mma",
     "sm_89 loop fp32 128x128x16 128, mma",
-    "sm_89 loop fp64 128x64x16 128, mma",
+    "sm_80 loop fp64 128x64x16 128, mma",
     "sm_80 loop fp16 128x256x32 256, mma",
 )
 SEPARATOR = "separator"  # a kernel before each call, by which the kernels of calls are told apart
@@ -105,22 +105,23 @@ def calls(torch: Any, only: Sequence[str]) -> Iterator[tuple[str, Callable[[], o
             yield row.name, call.launch.launch
             if row.name in BESIDE_CUBLAS:
                 yield f"cublas {row.name}", partial(torch.matmul, call.a, call.b)
-    of_others = [
-        row for row in other_gpus.chosen_rows((80, 89)) if row.name in OTHER_GPUS and _is_wanted(row.name, only)
-    ]
-    store = BuildStore(other_gpus.ROOT / "build" / "benchmarks", "auto")
-    store.fill([row.build for row in of_others], len(os.sched_getaffinity(0)))
-    for other in of_others:
-        yield (
-            other.name,
-            Side(store, other.build, other.part, "cuda:0", other.cell.a == "bfloat16").command(1, False).launch,
-        )
+    yield from _of_other_gpus(only)
     for case in matmul.ROWS:
         if case.name in PRODUCTS and _is_wanted(case.name, only):
             torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"
             sides = matmul.KINDS[case.kind](torch, case).runs
             yield f"matmul {case.name}", sides["tiles"]
             yield f"torch {case.name}", sides.get("torch adding", sides["torch"])
+
+
+def _of_other_gpus(only: Sequence[str]) -> Iterator[tuple[str, Callable[[], object]]]:
+    chosen = other_gpus.chosen_rows(other_gpus.DEFAULT_ARCHS)
+    rows = [row for row in chosen if row.name in OTHER_GPUS and _is_wanted(row.name, only)]
+    store = BuildStore(Path("build/benchmarks"), "auto")
+    store.fill([row.build for row in rows], len(os.sched_getaffinity(0)))
+    for row in rows:
+        side = Side(store, row.build, row.part, "cuda:0", row.cell.a == "bfloat16")
+        yield row.name, side.command(row.part.calls, False).launch
 
 
 def _is_wanted(name: str, only: Sequence[str]) -> bool:
