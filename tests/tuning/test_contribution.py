@@ -34,7 +34,7 @@ from warp_tiles.tuning import in_place, shipped
 from warp_tiles.tuning.answers import Place, loop_place, snapshot
 from warp_tiles.tuning.contribution import Contribution, contribute, read_contribution
 from warp_tiles.tuning.corpus import PRODUCTS, Product
-from warp_tiles.tuning.record import DEFAULTS, Record, encode_records, identity
+from warp_tiles.tuning.record import DEFAULTS, Record, decode_records, encode_records, identity
 from warp_tiles.tuning.store import MAX_EXPORT_BYTES, RecordStore, records_key
 
 LISTED = (
@@ -518,7 +518,7 @@ class TestShipping:
 def test_each_shipped_record_is_valid_now() -> None:
     """Of questions that this version asks, with answers that it knows."""
     for path in shipped.SHIPPED_RECORDS.glob("*/*.json"):
-        records = shipped.decode_records(path.read_bytes())
+        records = decode_records(path.read_bytes())
         assert records
         subject = records[0].key.subject
         assert {shipped.shipped_file(subject, record.key.environment.device) for record in records} == {path}
