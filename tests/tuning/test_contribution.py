@@ -116,12 +116,21 @@ def test_each_product_asks_what_its_name_says(arch: int) -> None:
         assert {"provider": "cublasdx"} not in [config for placed in found for config in placed.place.configs]
 
 
-def test_a_launch_has_blocks_for_each_multiprocessor() -> None:
-    for multiprocessors in (2, 5):
-        launch = LISTED[0].launch("cpu", multiprocessors)
-        rows, columns, threads = launch.dim
-        assert 8 * multiprocessors <= rows * columns < 16 * multiprocessors + 2
-        assert (threads, launch.values[2].shape) == (256, (rows * 128, columns * 128))
+@pytest.mark.parametrize("multiprocessors", [2, 5, 46, 132])
+def test_each_multiprocessor_has_as_many_blocks(multiprocessors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wp, "zeros", lambda shape, dtype, device: SimpleNamespace(shape=shape))
+    for product in PRODUCTS:
+        launch = product.launch("cpu", multiprocessors)
+        *grid, threads = launch.dim
+        assert threads == product.threads
+        assert math.prod(grid) % multiprocessors == 0
+        assert 4 <= math.prod(grid) // multiprocessors <= 32
+        a, b, c = (array.shape for array in launch.values)
+        assert math.prod(c) == math.prod(grid) * product.m * product.n
+        if product.subject == "loop":
+            assert c == (grid[0] * product.m, grid[1] * product.n)
+            assert a == (c[0], 64 * product.k)
+            assert sorted(b) == sorted((c[1], 64 * product.k))
 
 
 # ---- measuring
@@ -195,7 +204,7 @@ def test_the_time_is_bounded(machine: Machine, tmp_path: Path, monkeypatch: pyte
     assert (len(tuned), left) == (2, 1)
 
 
-@pytest.mark.parametrize("change", [{"device": "NVIDIA L4"}, {"warp_tiles": "0.1"}, {"multiprocessors": 7}])
+@pytest.mark.parametrize("change", [{"device": "NVIDIA L4"}, {"warp_tiles": "0.1"}, {"driver": "12.0"}])
 def test_a_file_of_another_machine_is_not_continued(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ) -> None:

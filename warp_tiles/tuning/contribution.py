@@ -132,10 +132,10 @@ def contribute(
 def _continued(path: Path, tuner: Tuner) -> dict[str, Fact]:
     """Take the records of a file that an earlier call wrote. Returns its facts."""
     known = read_contribution(path)
-    if (known.environment.hard(), known.source) != (tuner.environment.hard(), tuner.source):
+    if (known.environment, known.source) != (tuner.environment, tuner.source):
         raise RecordError(
             f"{path} has measurements of {known.environment.device} with warp_tiles {known.environment.warp_tiles}, "
-            "and the GPU, the compiler or a version is different here",
+            "and the GPU, the driver, the compiler or a version is different here",
             remedy="name a new file",
         )
     for record in known.records:

@@ -9,7 +9,6 @@ as on a large one.
 
 import math
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any, Literal
 
 import warp as wp
@@ -19,8 +18,8 @@ from warp_tiles.errors import ToolchainError
 from warp_tiles.gemm.hardware import TENSOR_CORES_ARCH, shared_limit
 from warp_tiles.gemm.problem import DTYPE_BYTES, accumulator_of
 
-_BLOCKS = 8  # for a multiprocessor: several rounds, so that the last one counts little
-_SMALL_BLOCKS = 32  # of functions, whose blocks may all be resident
+_LEAST_BLOCKS, _MOST_BLOCKS = 4, 32  # for a multiprocessor
+_ELEMENTS = 2 * 128 * 128  # of C for a multiprocessor, unless it has the least blocks; the host compares them
 _STEPS = 64  # iterations of a loop, and products of a function
 
 
@@ -75,8 +74,9 @@ class Product:
             ToolchainError: The device has no memory for the arrays.
         """
         is_loop = self.subject == "loop"
-        rows = columns = math.isqrt(_BLOCKS * multiprocessors - 1) + 1
-        count = _SMALL_BLOCKS * multiprocessors
+        count = multiprocessors * max(_LEAST_BLOCKS, min(_MOST_BLOCKS, _ELEMENTS // (self.m * self.n)))
+        rows = next(rows for rows in range(math.isqrt(count), 0, -1) if count % rows == 0)  # all rounds are full
+        columns = count // rows
         a = (rows * self.m, _STEPS * self.k) if is_loop else (count, self.m, self.k)
         b = (_STEPS * self.k, columns * self.n) if is_loop else (count, self.k, self.n)
         c = (rows * self.m, columns * self.n) if is_loop else (count, self.m, self.n)
@@ -143,50 +143,51 @@ def _function(product: Product) -> Any:
     return wp.kernel(function, enable_backward=False, module="unique")
 
 
+# tiles that users write, by type
 _LOOPS = (
     Product("loop", "float16", 128, 128, 64, 256),
-    Product("loop", "float32", 64, 64, 32, 128),
-    Product("loop", "float64", 64, 64, 16, 128),
-    Product("loop", "tf32", 128, 128, 32, 256),
-    Product("loop", "bfloat16", 128, 128, 64, 256),
-    Product("loop", "float32", 32, 32, 32, 64),
     Product("loop", "float16", 64, 64, 64, 128),
-    Product("loop", "float32", 128, 128, 16, 256),
-    Product("loop", "float64", 128, 64, 16, 256),
-    Product("loop", "tf32", 64, 64, 32, 128),
-    Product("loop", "float32", 16, 16, 16, 64, c_added=True, b_columns=True),
-    Product("loop", "float32", 32, 32, 32, 128, c_added=True, b_columns=True),
     Product("loop", "float16", 128, 128, 32, 128),
-    Product("loop", "float32", 64, 64, 16, 128),
-    Product("loop", "float64", 64, 32, 16, 128),
-    Product("loop", "bfloat16", 64, 64, 64, 128),
     Product("loop", "float16", 128, 256, 64, 256),
-    Product("loop", "float32", 128, 128, 32, 256),
-    Product("loop", "float32", 64, 128, 16, 128, b_columns=True),
-    Product("loop", "tf32", 128, 128, 32, 128, b_columns=True),
     Product("loop", "float16", 64, 64, 32, 128),
-    Product("loop", "float32", 64, 64, 32, 128, c_added=True),
-    Product("loop", "float64", 32, 32, 16, 64),
     Product("loop", "float16", 128, 128, 64, 128, c_added=True),
     Product("loop", "float16", 32, 32, 32, 64),
+    Product("loop", "bfloat16", 128, 128, 64, 256),
+    Product("loop", "bfloat16", 64, 64, 64, 128),
+    Product("loop", "tf32", 128, 128, 32, 256),
+    Product("loop", "tf32", 64, 64, 32, 128),
+    Product("loop", "tf32", 128, 128, 32, 128, b_columns=True),
+    Product("loop", "float32", 64, 64, 32, 128),
+    Product("loop", "float32", 32, 32, 32, 64),
+    Product("loop", "float32", 128, 128, 16, 256),
+    Product("loop", "float32", 16, 16, 16, 64, c_added=True, b_columns=True),
+    Product("loop", "float32", 32, 32, 32, 128, c_added=True, b_columns=True),
+    Product("loop", "float32", 64, 64, 16, 128),
+    Product("loop", "float32", 128, 128, 32, 256),
+    Product("loop", "float32", 64, 128, 16, 128, b_columns=True),
+    Product("loop", "float32", 64, 64, 32, 128, c_added=True),
+    Product("loop", "float64", 64, 64, 16, 128),
+    Product("loop", "float64", 128, 64, 16, 256),
+    Product("loop", "float64", 64, 32, 16, 128),
+    Product("loop", "float64", 32, 32, 16, 64),
 )
 _FUNCTIONS = (
+    Product("function", "float16", 64, 64, 64, 128),
+    Product("function", "float16", 32, 32, 32, 64),
+    Product("function", "float16", 128, 128, 32, 256),
+    Product("function", "bfloat16", 64, 64, 64, 128),
+    Product("function", "tf32", 64, 64, 64, 128),
     Product("function", "float32", 16, 16, 16, 64),
     Product("function", "float32", 32, 32, 32, 128),
     Product("function", "float32", 16, 16, 16, 64, b_columns=True),
     Product("function", "float32", 32, 32, 32, 128, b_columns=True),
-    Product("function", "float16", 64, 64, 64, 128),
-    Product("function", "float64", 32, 32, 32, 64),
-    Product("function", "tf32", 64, 64, 64, 128),
     Product("function", "float32", 64, 64, 64, 128),
-    Product("function", "bfloat16", 64, 64, 64, 128),
-    Product("function", "float64", 16, 16, 16, 64),
     Product("function", "float32", 16, 16, 16, 32),
     Product("function", "float32", 32, 32, 32, 64),
-    Product("function", "float16", 32, 32, 32, 64),
-    Product("function", "float64", 64, 64, 32, 128),
-    Product("function", "float16", 128, 128, 32, 256),
     Product("function", "float32", 128, 128, 16, 256),
+    Product("function", "float64", 32, 32, 32, 64),
+    Product("function", "float64", 16, 16, 16, 64),
+    Product("function", "float64", 64, 64, 32, 128),
 )
-#: The list. Loops and functions alternate, so that a search that ends early has some of both.
-PRODUCTS = tuple(product for pair in zip_longest(_LOOPS, _FUNCTIONS) for product in pair if product is not None)
+#: The list. Small tiles come first, because they leave some of their share of the time to the large ones.
+PRODUCTS = tuple(sorted((*_LOOPS, *_FUNCTIONS), key=lambda product: product.m * product.n * product.k))
