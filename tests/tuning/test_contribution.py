@@ -204,6 +204,12 @@ def test_the_time_is_bounded(machine: Machine, tmp_path: Path, monkeypatch: pyte
     assert (len(tuned), left) == (2, 1)
 
 
+def test_without_any_measurement_there_is_no_file(machine: Machine, tmp_path: Path) -> None:
+    with pytest.raises(TuningError, match=r"could be built and measured on NVIDIA H200 in its share of 1e-09 minutes"):
+        contribute(tmp_path / "gpu.records", [GPU], 1e-9)
+    assert not (tmp_path / "gpu.records").exists()
+
+
 @pytest.mark.parametrize("change", [{"device": "NVIDIA L4"}, {"warp_tiles": "0.1"}, {"driver": "12.0"}])
 def test_a_file_of_another_machine_is_not_continued(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]

@@ -19,6 +19,7 @@ from warp_tiles.api import enable
 from warp_tiles.build.progress import is_enabled
 from warp_tiles.cli.output import (
     FILE,
+    interrupted_by_signals,
     json_option,
     note,
     output_errors,
@@ -376,7 +377,7 @@ def contribute(file: Path, minutes: float, devices: str | None, as_json: bool) -
         if is_enabled():
             note(f"{number} of {total}: {product.text}")
 
-    with output_errors(file):
+    with output_errors(file), interrupted_by_signals():
         tuned, left = measure(file, gpus, minutes, started, _print_best)
     complete = [item for item in tuned if not item.pending]
     faster = sum(item.winner not in (None, item.record.default) for item in complete)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from warp_tiles._warp import require_hooks
 from warp_tiles._warp.intercept import NotedLaunch
 from warp_tiles.compile.search import dotted
-from warp_tiles.errors import RecordError
+from warp_tiles.errors import RecordError, TuningError
 from warp_tiles.gemm.hardware import MIN_ARCH
 from warp_tiles.settings import SETTINGS, Settings, override
 from warp_tiles.tuning.answers import FUNCTION, LOOP
@@ -102,6 +102,7 @@ def contribute(
     Raises:
         RecordError: The file exists and is no contribution of this machine and its versions, or cannot be written.
         ToolchainError: Nothing can be built or measured here.
+        TuningError: Nothing could be measured in time.
     """
     end, gpu = time.monotonic() + 60.0 * minutes, gpus[0]
     engine = require_hooks("contribute()").engine
@@ -125,7 +126,13 @@ def contribute(
             for tuned in tuner.tune_all(places, left_s / (len(products) - number), progress):
                 found[tuned.place.digest] = tuned
             facts |= _gpu_facts(gpu.uuid, facts)
-            tuner.store.export(path, facts=facts)
+            if records := tuner.store.united():
+                tuner.store.export(path, records, facts=facts)
+        if not tuner.store.records():
+            raise TuningError(
+                f"no kernel could be built and measured on {gpu.name} in its share of {minutes:g} minutes",
+                remedy="give more --minutes; what was built is kept, so the same command may suffice too",
+            )
     return list(found.values()), left
 
 
