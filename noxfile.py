@@ -5,6 +5,7 @@ nightly     the tests of .ci/run and the long series: more drawn cases, processe
 warp        planning, hashes, builds and the command line on each Warp that is supported
 lint        ruff and mypy
 clients     a step of MuJoCo Warp is compiled, and kernels of Newton and warp-nn run on the CPU, all from their packages
+beside      the package is installed beside torch, JAX, CuPy and numba-cuda, and builds functions there
 wheel       sdist and wheel are built, and the tests run against the wheel alone, in a fresh environment
 conda       the conda package of recipe/ is built and tested; needs conda-forge and rattler-build
 docs        the site of the documentation, built strictly into build/site
@@ -40,10 +41,16 @@ def nightly(session: nox.Session) -> None:
 
 
 @nox.session
+def beside(session: nox.Session) -> None:
+    """Fresh environments with other packages and this one; arguments are requirements, e.g. torch==2.9.1."""
+    session.run("python", "tools/beside.py", *session.posargs)
+
+
+@nox.session
 @nox.parametrize("version", WARPS)
 def warp(session: nox.Session, version: str) -> None:
     """The integration tests on one version of Warp."""
-    session.install("-e", ".[test]", f"warp-lang=={version}")
+    session.install("-e", ".[test,cu12]", f"warp-lang=={version}")
     session.run("pytest", "tests/integration", "-m", "not gpu", *session.posargs)
 
 
