@@ -114,6 +114,7 @@ print(json.dumps({
     "lto_builds": sum(r.get("lto_builds", 0) for r in records),
     "lto_hits": sum(r.get("lto_hits", 0) for r in records),
     "lto_bytes": sum(r.get("lto_bytes", 0) for r in records),
+    "linkers": sorted({r["linker"] for r in records}),
 }))
 """
 

@@ -130,6 +130,21 @@ def compile_times() -> dict[str, str]:
 VECTORS = ("cholesky_solve", "lower_solve", "upper_solve")
 
 
+def architectures() -> dict[str, str]:
+    rows = at("architectures", "rows")
+    return {
+        "architectures": table(
+            ["", "seconds, all modules", "ratio to sm_90", "largest ratio of a module"],
+            [
+                [f"sm_{row['arch']}", f"{row['seconds']:.1f}", f"{row['ratio']:.2f}", f"{row['slowest_ratio']:.2f}"]
+                for row in rows
+            ],
+        ),
+        "architectures date": at("architectures", "date")[:10],
+        "architectures nvrtc": at("architectures", "nvrtc"),
+    }
+
+
 def summary(part: str, kind: str, result_name: str = "gemm") -> Any:
     """The summary of a part of gemm.json for a type of operands."""
     return at(result_name, f"parts.{part}.summary")[kind]
@@ -499,7 +514,8 @@ def recordings_and_tuning() -> dict[str, str]:
 def values() -> dict[str, str]:
     """Every name that a page may mark, with its text."""
     parts = (
-        compile_times, products, loops, whole_products, dense_solves, clients, whole_starts, client_kernels,
-        newton_kernels, blocked_solvers, opted_out, clusters_and_stores, recordings_and_tuning, which_tiles, other_gpus,
+        compile_times, architectures, products, loops, whole_products, dense_solves, clients, whole_starts,
+        client_kernels, newton_kernels, blocked_solvers, opted_out, clusters_and_stores, recordings_and_tuning,
+        which_tiles, other_gpus,
     )  # fmt: skip
     return {name: text for part in parts for name, text in part().items()}
