@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import warp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import warp_tiles
+from benchmarks.result_values import result
+from tests.gemm.loop_registers import BELOW, TABLE, measured, rows
 from warp_tiles.compile.libraries import open_nvrtc
 from warp_tiles.compile.search import find_toolchain
 from warp_tiles.errors import PlanError
@@ -18,22 +23,23 @@ from warp_tiles.gemm.hardware import (
     MIN_ARCH,
     MULTIPROCESSORS,
     accumulator_registers,
-    is_large,
-    large_accumulators,
+    allows_pair,
     least_registers,
-    limit_of_blocks,
     loop_registers,
     max_registers,
     multiprocessor,
+    pair_limit,
+    paired_registers,
     resident_blocks,
     shared_limit,
     static_shared_bytes,
 )
-from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import GemmProblem, dense_operand
 from warp_tiles.gemm.tile_config import TileConfig, accumulators_per_thread, fits, registers
 from warp_tiles.solver.variant import SolverVariant, register_limit
 from warp_tiles.tuning.space import Limits
+
+ROWS = json.loads(TABLE.read_text("utf-8"))["rows"]
 
 
 def test_every_architecture_of_warps_compiler_has_an_entry() -> None:
@@ -85,8 +91,8 @@ def test_limits_of_registers_follow_from_the_entry() -> None:
     assert max_registers(HALF, 512) == max_registers(90, 1024)
     assert resident_blocks(HALF, 256, shared_bytes=0, registers=64) == 2
     assert accumulator_registers(HALF, 256) == accumulator_registers(90, 512)
-    assert large_accumulators(HALF) == 32
-    assert [is_large(HALF, 32, 0), is_large(HALF, 33, 0), is_large(90, 33, 0)] == [False, True, False]
+    assert (paired_registers(HALF), paired_registers(90)) == (64, 128)
+    assert [pair_limit(HALF, threads) for threads in (128, 256)] == [128, None]
     with pytest.raises(PlanError):
         multiprocessor(HALF + 1)
 
@@ -124,11 +130,25 @@ def test_max_registers(threads: int, registers: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("threads", "own_templates", "blocks"),
-    [(64, True, 1), (128, True, 1), (160, True, 2), (256, True, 2), (288, True, 1), (512, True, 1), (256, False, 1)],
+    ("threads", "limit"), [(64, None), (128, None), (160, 128), (256, 128), (288, None), (512, None)]
 )
-def test_blocks_of_the_register_limit(threads: int, own_templates: bool, blocks: int) -> None:
-    assert limit_of_blocks(90, threads, own_templates=own_templates)[1] == blocks
+def test_the_limit_of_two_blocks_leaves_enough_registers(threads: int, limit: int | None) -> None:
+    assert pair_limit(90, threads) == limit
+
+
+@pytest.mark.parametrize(
+    ("arch", "registers", "alone", "allowed"),
+    [
+        (80, 128, True, True),  # the limit takes nothing away
+        (80, 136, False, False),
+        (90, 160, False, True),
+        (90, 160, True, False),
+        (90, 168, False, False),
+        (100, 136, False, False),
+    ],
+)
+def test_loops_with_the_limit_of_two_blocks(arch: int, registers: int, alone: bool, allowed: bool) -> None:
+    assert allows_pair(arch, 128, registers, alone=alone) == allowed
 
 
 @pytest.mark.parametrize(("threads", "registers"), [(128, None), (129, 128), (192, 128), (256, 128)])
@@ -146,25 +166,6 @@ def test_a_block_with_that_many_registers_launches(threads: int) -> None:
     assert granted * warps <= 65_536
     if registers is not None:
         assert (registers + 8) * 32 * warps > 65_536  # no register is wasted
-
-
-@pytest.mark.parametrize(
-    ("accumulators", "operands", "reverse", "blocks"),
-    [
-        (64, 0, (), 2),
-        (65, 0, (), 1),
-        (64, 64, (), 2),
-        (64, 65, (), 1),
-        (63, 128, (), 2),
-        (64, 32, ("fma",), 1),
-        (63, 32, ("fma",), 2),
-        (64, 0, ("wgmma",), 2),
-    ],
-)
-def test_loops_that_leave_one_block(accumulators: int, operands: int, reverse: tuple[str, ...], blocks: int) -> None:
-    loop = PlannedLoop("k", "file.py", 1, 1, "pipelined", 4, "", "fma", accumulators)
-    loop = replace(loop, operands=operands, reverse_instructions=reverse)
-    assert limit_of_blocks(90, 256, large_loop=loop.is_large(90))[1] == blocks
 
 
 @pytest.mark.parametrize(
@@ -196,9 +197,33 @@ def test_resident_blocks_fit_the_multiprocessor(arch: int, warps: int, shared_by
     assert blocks * (block_bytes + limits.shared_bytes - limits.block_shared_bytes) <= limits.shared_bytes
 
 
-def test_a_loop_keeps_its_accumulators_and_operands_in_registers() -> None:
-    assert loop_registers(64, 0) == 120
-    assert loop_registers(33, 32) == 128
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"sm_{row['arch']} {row['loop']}")
+def test_the_estimate_of_a_loop_is_not_far_below_what_the_assembler_takes(row: dict[str, Any]) -> None:
+    through = row["instruction"] == "wgmma" and "tf32" in row["loop"] and "B columns" not in row["loop"]
+    sums, operands = row["accumulators"], row["operands"]
+    found = loop_registers(row["arch"], row["instruction"], sums, operands, through_registers=through)
+    assert found == row["estimate"], "write the table again"
+    assert found >= row["registers"] - BELOW
+
+
+REMEASURED = (80, "mma_m16n8k16"), (90, "wgmma"), (90, "mma_m16n8k8"), (120, "fma")
+
+
+@pytest.mark.parametrize(("arch", "instruction"), REMEASURED)
+def test_the_installed_compiler_takes_about_what_the_table_says(arch: int, instruction: str) -> None:
+    kept = next(row for row in ROWS if (row["arch"], row["instruction"]) == (arch, instruction))
+    loop = next(loop for loop, of_arch in rows() if (loop.name, of_arch) == (kept["loop"], arch))
+    with warp_tiles.enabled():
+        found = measured(loop, arch)
+    assert found is not None
+    assert found["estimate"] == kept["estimate"]
+    assert found["estimate"] >= found["registers"] - BELOW
+
+
+def test_the_table_has_every_instruction_and_class() -> None:
+    found = {(row["instruction"], row["arch"]) for row in ROWS}
+    assert found >= {(i, arch) for i in ("mma_m16n8k16", "mma_m16n8k8", "fma") for arch in (80, 89, 90, 100, 120)}
+    assert found >= {("wgmma", 90), ("mma_m8n8k4", 80), ("mma_m8n8k4", 89)}
 
 
 @pytest.mark.parametrize(
@@ -213,3 +238,10 @@ def test_a_loop_keeps_its_accumulators_and_operands_in_registers() -> None:
 )
 def test_least_registers(instruction: str, arch: int, in_double: bool, registers: int) -> None:
     assert least_registers(instruction, arch, in_double=in_double) == registers
+
+
+def test_every_architecture_was_compiled_from_own_code_in_less_than_three_times_the_time_of_sm_90() -> None:
+    record = result("architectures")
+    assert [row["arch"] for row in record["rows"]] == list(MULTIPROCESSORS)
+    assert {row["state"] for row in record["rows"]} == {"own code"}
+    assert max(row["slowest_ratio"] for row in record["rows"]) < record["limit"] == 3

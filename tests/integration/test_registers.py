@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 import warp_tiles
+from benchmarks.loops import ROWS
+from benchmarks.speed.cubin import stack_bytes
 from benchmarks.speed.cubin import registers as registers_of
 from tests.integration.helpers import FORWARD_ONLY, compile_module, gemm_loop, load
-from warp_tiles.gemm.hardware import resident_blocks
+from tests.nightly import some
+from warp_tiles.gemm.hardware import resident_blocks, static_shared_bytes
 
 KERNEL = """
 @wp.kernel(enable_backward={backward})
@@ -117,3 +120,41 @@ def test_as_many_blocks_are_resident_as_stages_were_chosen_for(tmp_path: Path, n
     used = registers(cubin.read_bytes())["forward"]
     assert loop["resident_blocks"] > 0
     assert resident_blocks(arch, threads, shared_bytes=loop["shared_bytes"], registers=used) >= loop["resident_blocks"]
+
+
+# loops of benchmarks/loops.py by name, without their size; large matrices have the same loops
+LOOPS = {row.name.replace(f" {row.size} ", " ", 1): row for row in ROWS}
+FIRST = (
+    ("float16 128x128x32 256 threads, auto", 80),  # had 64 bytes of a limit for two blocks that did not fit
+    ("float16 128x128x64 256 threads, auto", 89),
+    ("float16 128x128x64 256 threads, auto", 120),
+    ("float16 128x128x32 256 threads, auto", 90),
+    ("tf32 128x128x32 256 threads, auto", 90),  # spills, and says so
+    ("float32 128x128x32 256 threads, double_buffered", 100),
+)
+OTHERS = [(name, arch) for name in LOOPS for arch in (80, 86, 89, 90, 100, 120) if (name, arch) not in FIRST]
+# without a limit: 128 accumulators and their fragments exceed the 255 registers of a thread
+AT_THE_MOST = {("tf32 128x128x32 128 threads, double_buffered", arch): 40 for arch in (80, 86, 89)}
+
+
+@pytest.mark.usefixtures("enabled")
+@pytest.mark.parametrize(("name", "arch"), some([*FIRST, *OTHERS], len(FIRST)))
+def test_loops_spill_no_registers_unless_the_plan_says_so(tmp_path: Path, name: str, arch: int) -> None:
+    row = LOOPS[name]
+    with warp_tiles.override(main_loop=row.main_loop):
+        module = load(row.source, block_dim=row.threads)
+        plan = warp_tiles.plan(module, arch=arch, block_dim=row.threads)
+        if plan.launch_problems:
+            pytest.skip(f"no block has the memory: {plan.launch_problems[0]}")
+        cubin, record = compile_module(module, tmp_path, arch)
+    reason = record["register_limit_reason"]
+    frame = max(stack_bytes(cubin.read_bytes()).values())
+    if "a few registers may spill, which costs less" in reason:
+        assert arch == 90, "measured there alone"
+    else:
+        assert frame <= AT_THE_MOST.get((name, arch), 0)
+    fits = all(
+        resident_blocks(arch, row.threads, shared_bytes=kernel.needed_bytes - static_shared_bytes(row.threads)) > 1
+        for kernel in plan.memory
+    )
+    assert fits or "2 resident blocks" not in reason

@@ -12,7 +12,7 @@ from tests.codegen.modules import BIG, SMALL, session
 from warp_tiles import settings
 from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import PRODUCT_ROLES, DType, GemmProblem, Operand, Role
-from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.tile_config import TileConfig, registers
 from warp_tiles.plan.planning import (
     FunctionUse,
     KernelMemory,
@@ -219,7 +219,9 @@ def planned(variant: Variant, kernel: str = "k", provider: str = "mma", needed: 
 def limit(
     *variants: PlannedVariant, threads: int = 64, kernels: tuple[str, ...] = ("k",), **fields: Any
 ) -> tuple[int | None, str]:
-    found = with_register_limit(ModulePlan("module", 90, threads, kernels, variants, settings.current(), **fields))
+    arch = fields.pop("arch", 90)
+    fields.setdefault("memory", (KernelMemory.of("k", "forward", 50_000, arch, threads),))
+    found = with_register_limit(ModulePlan("module", arch, threads, kernels, variants, settings.current(), **fields))
     assert (found.to_json()["register_limit"], found.to_json()["register_limit_reason"]) == (
         found.register_limit, found.register_limit_reason
     )  # fmt: skip
@@ -241,10 +243,58 @@ def test_products_have_the_limit_of_their_block(threads: int, provider: str, exp
     assert limit(planned(PRODUCT, provider=provider), threads=threads) == expected
 
 
-@pytest.mark.parametrize(("accumulators", "expected"), [(64, 128), (128, None)])
-def test_many_sums_of_a_loop_leave_room_for_one_block(accumulators: int, expected: int | None) -> None:
-    loop = PlannedLoop("k", "file.py", 1, 1, "pipelined", 4, "", "wgmma", accumulators)
-    assert limit(planned(PRODUCT), threads=256, loops=(loop,))[0] == expected
+TWO = (128, "2 resident blocks hide latency")
+SPILLS = (128, "2 resident blocks hide latency; a few registers may spill, which costs less")
+
+
+@pytest.mark.parametrize(
+    ("arch", "registers", "resident", "expected"),
+    [
+        (90, 128, 2, TWO),
+        (90, 136, 2, SPILLS),
+        (90, 160, 2, SPILLS),
+        (90, 168, 2, (None, "")),
+        (90, 136, 1, (None, "")),  # a limit would make the lone block spill for nothing
+        (100, 128, 2, TWO),
+        (100, 136, 2, (None, "")),  # measured on sm_90 alone
+        (80, 152, 1, (None, "")),
+    ],
+)
+def test_a_loop_has_the_limit_of_two_blocks_if_they_fit(
+    arch: int, registers: int, resident: int, expected: tuple[int | None, str]
+) -> None:
+    loop = PlannedLoop("k", "file.py", 1, 1, "pipelined", 4, "", "mma_m16n8k16", 64)
+    loop = replace(loop, registers=registers, resident_blocks=resident)
+    assert limit(arch=arch, threads=256, loops=(loop,)) == expected
+
+
+@pytest.mark.parametrize(
+    ("arch", "dynamic_bytes", "expected"),
+    [
+        (80, 80_000, TWO),
+        (80, 82_000, (None, "")),
+        (86, 50_000, (None, "")),
+        (90, 112_000, TWO),
+        (90, 116_000, (None, "")),
+    ],
+)
+def test_a_limit_for_two_blocks_follows_from_the_memory_of_the_kernels(
+    arch: int, dynamic_bytes: int, expected: tuple[int | None, str]
+) -> None:
+    memory = (KernelMemory.of("k", "forward", dynamic_bytes, arch, 256),)
+    assert limit(planned(PRODUCT), arch=arch, threads=256, memory=memory) == expected
+    larger = (*memory, KernelMemory.of("other", "forward", 200_000, arch, 256))
+    assert limit(planned(PRODUCT), arch=arch, threads=256, memory=larger) == expected, "one kernel gains"
+
+
+@pytest.mark.parametrize(("arch", "tile_m", "expected"), [(80, 64, TWO), (80, 128, (None, "")), (90, 128, SPILLS)])
+def test_a_product_that_takes_many_registers_has_the_limit_on_sm_90_alone(
+    arch: int, tile_m: int, expected: tuple[int | None, str]
+) -> None:
+    config = TileConfig("fma", tile_m, 32, 8, 4, k_vector=1)
+    variant = replace(PRODUCT, m=256, n=256, arch=arch, threads=256)
+    assert registers(variant, config) > 128 - 64 * (tile_m == 64)
+    assert limit(replace(planned(variant), tile_config=config), arch=arch, threads=256) == expected
 
 
 def test_solvers_have_the_limit_of_the_one_that_needs_most() -> None:
@@ -324,7 +374,7 @@ def test_factors_beside_a_loop_have_registers_for_a_row(n: int, dtype: DType, re
 
 
 def test_loops_beside_a_solver_keep_their_accumulators_in_registers() -> None:
-    loop = PlannedLoop("k", "file.py", 7, 1, "pipelined", 4, "", "wgmma", 64)
+    loop = PlannedLoop("k", "file.py", 7, 1, "pipelined", 4, "", "wgmma", 64, registers=120)
     assert register_limit(WIDE) < 120
     assert limit(planned(WIDE), loops=(loop,)) == (120, "the loop of file.py:7 needs as many")
 

@@ -321,6 +321,7 @@ class Hooks:
         self._refuse_stale_hash(builder)
         from warp_tiles.build.functions import reserved_bytes
         from warp_tiles.build.module_build import ModuleBuild
+        from warp_tiles.plan.planning import with_register_limit
 
         generated, bare = finish_module(builder, state, source)
         if bare.arch is not None:
@@ -329,7 +330,7 @@ class Hooks:
 
         plan = self.engine.decide(bare, generated)
         reserve_shared(builder, state, reserved_bytes(plan, generated))
-        plan = dataclasses.replace(plan, memory=tuple(kernel_memory(builder, state, plan)))
+        plan = with_register_limit(dataclasses.replace(plan, memory=tuple(kernel_memory(builder, state, plan))))
         self.reloads.before_build(plan)
         if not this_thread.planning:  # a report is about what was built and loaded
             self.engine.recorder.add_plan(plan)

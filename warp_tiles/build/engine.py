@@ -259,7 +259,7 @@ class Engine:
         return with_panel_steps(self.annotate(decided(bare, generated, functions), chain), generated)
 
     def annotate(self, plan: ModulePlan, chain: Chain | None = None) -> ModulePlan:
-        """The plan with the provider, key and cache state of each needed variant, and with the register limit.
+        """The plan with the provider, key and cache state of each needed variant.
 
         Args:
             chain: The chain of its settings, whose digests are taken already; None for a new one.
@@ -268,11 +268,9 @@ class Engine:
             TypeError, UnsupportedVariant, ToolchainError: See :meth:`warp_tiles.build.chain.Chain.assign`.
             SettingError: The policy forbids the provider of the settings.
         """
-        from warp_tiles.plan.planning import with_register_limit
-
         chain = chain or self.chain(plan.settings)
         variants = tuple(self._annotated(chain, variant) for variant in plan.variants)
-        return with_register_limit(replace(plan, variants=variants))
+        return replace(plan, variants=variants)
 
     def _annotated(self, chain: Chain, planned: PlannedVariant) -> PlannedVariant:
         if not planned.needed or planned.provider == STAGES:

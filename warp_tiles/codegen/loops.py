@@ -110,6 +110,7 @@ class _Decider:
             2 if loads else 1,
             reason,
             accumulators=_accumulators(ring, reverse_ring),
+            registers=max(ring.loop.registers if ring else 0, reverse_ring.answer.registers if reverse_ring else 0),
             reverse=_reverse_reason(reverse),
             reverse_instructions=reverse_ring.answer.instructions if reverse_ring else (),
             store=_store_reason(store),
@@ -123,7 +124,6 @@ class _Decider:
                 operands=max(product.plan.operands for product in ring.products),
                 loads=_load_reason(ring),
                 shared_bytes=ring.loop.shared_bytes,
-                registers=ring.loop.registers,
                 resident_blocks=ring.loop.blocks,
             )
         label, kept = self.context.function.label, None if isinstance(store, str) else store

@@ -17,7 +17,7 @@ from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.stores import computed_stores, reversed_stores
 from warp_tiles.codegen.trace import Context, ModuleTrace
 from warp_tiles.codegen.whole import whole_product
-from warp_tiles.gemm.hardware import MIN_ARCH, has_wgmma, limit_of_blocks
+from warp_tiles.gemm.hardware import MIN_ARCH, allows_pair, has_wgmma, pair_limit
 from warp_tiles.gemm.main_loop import PipelineRecords
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides, PlannedLoop
 from warp_tiles.gemm.problem import GemmProblem, Role
@@ -309,14 +309,16 @@ class GeneratedModule:
                 decision for context in self.trace.contexts() for decision in decide(context, accumulators_of, target)
             )
 
-        target = self._loop_target(suffix)
-        found = decisions(target)
-        arch = self.session.arch
-        if arch is None or arch < MIN_ARCH or self.settings.linker == "warp":
-            return found
-        large_loop = any(one.planned.is_large(arch) for one in found)
-        limit, _ = limit_of_blocks(arch, self.session.block_dim, large_loop=large_loop)
-        return found if limit == target.registers else decisions(replace(target, registers=limit))
+        target, arch = self._loop_target(suffix), self.session.arch
+        limit = None
+        if arch is not None and arch >= MIN_ARCH and self.settings.linker != "warp":
+            limit = pair_limit(arch, self.session.block_dim)
+        if arch is not None and limit is not None:
+            paired = decisions(replace(target, registers=limit))
+            loops = [one.planned for one in paired]
+            if all(allows_pair(arch, limit, loop.registers, alone=loop.resident_blocks == 1) for loop in loops):
+                return paired
+        return decisions(target)
 
     def _loop_target(self, suffix: bool) -> LoopTarget:
         """What the loops of the module may use."""

@@ -33,7 +33,7 @@ class LoopTarget:
         rejection: The reason why an instruction may not be used; empty if all may be.
         choice: What the settings fix of the pipeline.
         ahead: True if tiles may be loaded ahead.
-        registers: Registers of a thread that the link of the module allows; None for no limit.
+        registers: Registers of a thread that the link of the module allows; None for all that a block may have.
         forbidden: The setting that forbids stages; empty if none does.
         records: Measured pipelines; None leaves all choices to the heuristics.
     """

@@ -18,7 +18,6 @@ from warp_tiles.gemm.hardware import (
     BANK_LINE_BYTES,
     BANKS,
     LANES,
-    large_accumulators,
     paired_registers,
     resident_blocks,
     static_shared_bytes,
@@ -188,7 +187,7 @@ def fma_candidates(view: GemmProblem) -> Iterator[TileConfig]:
             if tile_m >= 2 * view.m + lanes_m or tile_n >= 2 * view.n + lanes_n:
                 continue
             steps = -(-view.k // (vector * lanes_k))
-            is_large = rows * cols > large_accumulators(view.arch)
+            is_large = rows * cols > paired_registers(view.arch) // 2
             most = _UNROLLED_FMAS_OF_LARGE_TILES if is_large else _UNROLLED_FMAS
             unroll = min(steps, max(1, most // (rows * cols * vector)))
             conflict = both_k_major and lanes_k == 1 and line_bytes(view.b) % BANK_LINE_BYTES == 0

@@ -6,6 +6,7 @@ architecture. All functions are pure.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from warp_tiles.errors import PlanError
@@ -100,7 +101,7 @@ def multiprocessor(arch: int) -> Multiprocessor:
 # ---- the resource model
 
 _HEADER_BYTES = 1024  # static shared memory of Warp's headers, at most, apart from four bytes for each thread
-_OTHER_REGISTERS = 56  # of a thread in a loop with stages: addresses, descriptors and the loop itself
+_OTHER_REGISTERS = 56  # of a thread in a loop with stages, at least: addresses, descriptors and the loop itself
 REGISTER_STEP = 8  # registers of a thread are allocated in steps of eight
 # With fewer registers, ptxas 12.9 refuses mma.m16n8k8 of fp64: it reads and writes 26 at once, which must be aligned.
 WIDE_DOUBLE_REGISTERS = 64
@@ -157,9 +158,37 @@ def accumulator_registers(arch: int, threads: int) -> int:
     return thread_registers(arch, threads) - _OTHER_REGISTERS
 
 
-def loop_registers(accumulators: int, operands: int) -> int:
-    """Registers of a thread that a loop with stages needs to keep its accumulators and operands in registers."""
-    return -(-(accumulators + operands + _OTHER_REGISTERS) // REGISTER_STEP) * REGISTER_STEP
+def loop_registers(
+    arch: int,
+    instruction: str,
+    accumulators: int,
+    operands: int = 0,
+    *,
+    through_registers: bool = False,
+    reverse: bool = False,
+) -> int:
+    """Registers of a thread that a loop with stages takes, by estimate.
+
+    Fitted to what ptxas 13.4 takes without a limit (tests/gemm/loop_registers.json). That is up to 40 more, because it
+    spends registers that are free.
+
+    Args:
+        operands: Registers that hold operands of ``fma``.
+        through_registers: True if ``wgmma`` reads an operand from registers.
+        reverse: True for the two products of a reverse pass, whose addresses and atomic additions take more.
+    """
+    if instruction == "fma":
+        if arch < 100:
+            needed = _OTHER_REGISTERS + accumulators + 0.75 * operands
+        else:  # vectors along K, which are more than the accumulators, stay in registers
+            needed = 40 + 1.25 * accumulators + operands * (0.75 if operands > accumulators else 0.25)
+        needed += 72 * reverse
+    elif instruction == "wgmma" and not through_registers:
+        needed = _OTHER_REGISTERS + accumulators
+    else:  # the fragments of mma grow with the accumulators
+        needed = (56 if arch < 90 else 43 if arch < 100 else 32) + 1.4 * accumulators
+        needed += 32 * (reverse and not 90 <= arch < 100)
+    return math.ceil(needed / REGISTER_STEP) * REGISTER_STEP
 
 
 def least_registers(instruction: str, arch: int, *, in_double: bool) -> int:
@@ -167,26 +196,25 @@ def least_registers(instruction: str, arch: int, *, in_double: bool) -> int:
     return WIDE_DOUBLE_REGISTERS if instruction == "mma_m16n8k8" and in_double and arch >= WIDE_DOUBLES_ARCH else 0
 
 
-def large_accumulators(arch: int) -> int:
-    """Accumulators of a thread with more of which its registers do not suffice for two blocks of 256 threads."""
-    return paired_registers(arch) // 2
+# ---- two resident blocks
+
+_PAIR_REGISTERS = 128  # of a thread, at least; two blocks with fewer are not measured
+# of a thread on sm_90, at most, by estimate: two blocks made fp32 loops 1.14 times as fast there (docs/experiments.md)
+_SPILLED_REGISTERS = 32
 
 
-def limit_of_blocks(
-    arch: int, threads: int, *, large_loop: bool = False, own_templates: bool = True
-) -> tuple[int | None, int]:
-    """The register limit of a module by its blocks, None for no limit; and the resident blocks that it leaves room for.
+def pair_limit(arch: int, threads: int) -> int | None:
+    """The register limit with which two blocks are resident; None if all registers do, or if too few are left."""
+    limit = max_registers(arch, threads, 2)
+    return limit if limit is not None and limit >= _PAIR_REGISTERS else None
 
-    Two with own templates and 129 to 256 threads, to hide latency, if no loop needs more registers; else one.
+
+def allows_pair(arch: int, limit: int, registers: int, *, alone: bool) -> bool:
+    """True if a loop may have the register limit of two resident blocks.
+
+    Args:
+        registers: Those of a thread that it takes, by estimate.
+        alone: True if one block is resident even with the limit.
     """
-    blocks = 2 if own_templates and 128 < threads <= 256 and not large_loop else 1
-    return max_registers(arch, threads, blocks), blocks
-
-
-def is_large(arch: int, accumulators: int, operands: int, *, along_k: bool = False) -> bool:
-    """True if the accumulators of a loop leave no registers for a second block of 256 threads.
-
-    With fma, vectors along K take more registers than the accumulators.
-    """
-    along_k = along_k or operands > accumulators
-    return accumulators > large_accumulators(arch) - along_k
+    spilled = _SPILLED_REGISTERS if arch == WGMMA_ARCH and not alone else 0
+    return registers <= limit + spilled

@@ -16,7 +16,7 @@ from warp_tiles.gemm.hardware import (
     WIDE_DOUBLES_ARCH,
     accumulator_registers,
     has_wgmma,
-    loop_registers,
+    max_registers,
     multiprocessor,
     resident_blocks,
     shared_limit,
@@ -31,6 +31,7 @@ from warp_tiles.gemm.pipeline import (
     MmaPlan,
     PipelineConfig,
     PipelineOverrides,
+    products_registers,
 )
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand, accumulator_of
 
@@ -74,8 +75,8 @@ class LoopQuestion:
         iterations: Iterations of the loop, rounded up to a power of two; 0 if they are known at a launch alone.
         may_double_buffer: True if double buffers are better where few blocks are resident with stages.
         double_buffers_reason: Why the loop keeps double buffers although it could have stages; empty if it does not.
-        registers: Registers of a thread that the link of the module allows; None for no limit. They follow from all
-            answers of the module, so they are no part of its identity.
+        registers: Registers of a thread that the link of the module allows; None for all that a block may have. They
+            follow from all answers of the module, so they are no part of its identity.
     """
 
     forms: tuple[tuple[GemmProblem, ...], ...]
@@ -150,9 +151,10 @@ class LoopQuestion:
             is_fixed: True if ``choice`` fixes a field, so that double buffers are no alternative.
         """
         (variant, product), memory = products[0], self.memory
-        operands = max(product.operands for _, product in products)
         arch, threads = variant.arch, variant.threads
-        used = min(loop_registers(accumulators, operands), self.registers or multiprocessor(arch).thread_registers)
+        needed = products_registers(arch, [product for _, product in products], accumulators)
+        allowed = self.registers or max_registers(arch, threads) or multiprocessor(arch).thread_registers
+        used = min(needed, allowed)
         limit = shared_limit(arch, threads)
         per_barrier = choice.per_barrier or 1
         most = MOST_STAGES if choice.blocks else _USEFUL_STAGES + 2 * (per_barrier - 1)
@@ -189,7 +191,7 @@ class LoopQuestion:
                     blocks,
                     shared_bytes=total,
                     shared_limit=limit,
-                    registers=used,
+                    registers=needed,
                 )
             )
         if not found:

@@ -11,10 +11,10 @@ from typing import Literal
 from warp_tiles.gemm.hardware import (
     LANES,
     TF32_MIN_ARCH,
+    allows_pair,
     has_wgmma,
-    is_large,
-    limit_of_blocks,
     multiprocessor,
+    pair_limit,
     resident_blocks,
     static_shared_bytes,
 )
@@ -266,10 +266,11 @@ def loop_of(
         LoopMemory(stage_bytes, tile_bytes, tile_bytes),
         arrays=(0,) * len(products),
     )
-    found = question.answer(overrides)
-    large_loop = isinstance(found, LoopAnswer) and is_large(arch, found.accumulators, found.operands)
-    limit, _ = limit_of_blocks(arch, config.threads, large_loop=large_loop)
-    return found if limit is None else replace(question, registers=limit).answer(overrides)
+    if (limit := pair_limit(arch, config.threads)) is not None:
+        paired = replace(question, registers=limit).answer(overrides)
+        if isinstance(paired, str) or allows_pair(arch, limit, paired.loop.registers, alone=paired.loop.blocks == 1):
+            return paired
+    return question.answer(overrides)
 
 
 def _fitting(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from warp_tiles.gemm.hardware import is_large
+from warp_tiles.gemm.hardware import loop_registers
 
 LoopInstruction = Literal["wgmma", "mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4", "fma"]
 
@@ -101,6 +102,21 @@ class MmaPlan:
     swapped: bool = False
 
 
+def products_registers(arch: int, plans: Sequence[MmaPlan], accumulators: int, *, reverse: bool = False) -> int:
+    """Registers of a thread that a loop of products takes, by estimate. ``accumulators`` are those of all products."""
+    return max(
+        loop_registers(
+            arch,
+            plan.instruction,
+            accumulators,
+            plan.operands,
+            through_registers=bool(plan.through_registers),
+            reverse=reverse,
+        )
+        for plan in plans
+    )
+
+
 @dataclass(frozen=True)
 class LoopMemory:
     """The shared memory of a loop's block.
@@ -140,10 +156,10 @@ class PipelineConfig:
         in_flight: Iterations whose products may be in progress while the next ones are issued: 0 or 1.
         per_barrier: Iterations for which the block waits once: 1 or 2. With 2, the number of stages is even.
         extra_bytes: Bytes of shared memory that the kernel needs beyond its tiles.
-        blocks: Resident blocks of a multiprocessor, as far as shared memory and the registers of a thread decide:
-            those of its accumulators and operands, within the limit of the module.
+        blocks: Resident blocks of a multiprocessor, as far as shared memory and the registers of a thread decide,
+            within the limit of the module.
         shared_bytes: Bytes of shared memory of the function with its stages, and of the tiles around it.
-        registers: Registers of a thread that ``blocks`` counts.
+        registers: Registers of a thread that the loop takes, by estimate, without a limit of the module.
         rejection: Why it has no more stages; empty if more would not help, or if a setting fixes their number.
     """
 
@@ -183,8 +199,9 @@ class PlannedLoop:
         loads: How tiles reach the stages of a loop, also from arrays with unaligned rows; empty without stages.
         cost: What a setting that forbids stages costs the loop, and the remedy; empty if none does.
         shared_bytes: Dynamic shared memory of a block with stages, with the tiles around the loop; 0 without stages.
-        registers: Registers of a thread for which stages were chosen; 0 without stages.
-        resident_blocks: Blocks that a multiprocessor runs at a time with both; 0 without stages.
+        registers: Registers of a thread that products from stages take, by estimate, in both directions; 0 without any.
+        resident_blocks: Blocks that a multiprocessor runs at a time with its shared bytes and the registers that the
+            module allows; 0 without stages.
     """
 
     kernel: str
@@ -215,10 +232,6 @@ class PlannedLoop:
         """The decision in words."""
         words = {"pipelined": f"pipelined, {self.stages} stages", "register_accumulators": "accumulators in registers"}
         return words.get(self.state, "as Warp does it")
-
-    def is_large(self, arch: int) -> bool:
-        """True if its accumulators leave no registers for a second block of 256 threads."""
-        return is_large(arch, self.accumulators, self.operands, along_k="fma" in self.reverse_instructions)
 
     @property
     def explanation(self) -> str:

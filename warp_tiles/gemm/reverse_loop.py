@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from warp_tiles.gemm.hardware import LANES, accumulator_registers, shared_limit
 from warp_tiles.gemm.main_loop import staged_product
-from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, LoopMemory, MmaPlan
+from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, LoopMemory, MmaPlan, products_registers
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand, dense_operand
 
 # An iteration's products take longer than the loads of the next one. A third stage gains nothing, because atomic
@@ -56,6 +56,12 @@ class ReverseLoop:
     def accumulators(self) -> int:
         """Registers of a thread that hold accumulators."""
         return self.of_a.answer.accumulators + self.of_b.answer.accumulators
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread that its products take, by estimate."""
+        arch, plans = self.of_a.variant.arch, (self.of_a.answer, self.of_b.answer)
+        return products_registers(arch, plans, self.accumulators, reverse=True)
 
 
 def reverse_loop(

@@ -88,6 +88,7 @@ class TileConfig:
 
 # ---- limits
 
+AHEAD_REGISTERS = 32  # of a thread whose loop loads ahead into double buffers: addresses and predicates
 INSTRUCTION_MNK: dict[Instruction, tuple[int, int, int]] = {
     "mma_m16n8k16": (16, 8, 16),
     "mma_m16n8k8": (16, 8, 8),
@@ -232,16 +233,26 @@ def steps_over_k(view: GemmProblem, config: TileConfig) -> int:
 
 def accumulators_per_thread(variant: GemmProblem, config: TileConfig) -> int:
     """Accumulators that a thread holds over a loop, of all its warp tiles; 0 if the registers cannot hold them."""
-    view = view_of(variant, config)
-    iterations = -(-warp_tile_count(view, config) // (variant.threads // LANES))
-    accumulators = config.tile_m * config.tile_n * config.lanes_k // LANES
-    word = 2 if computes_in_double(variant) else 1
-    needed = registers(variant, replace(config, c_first=False)) + (iterations - 1) * accumulators * word
+    needed, accumulators = registers_with_accumulators(variant, config), _accumulators(variant, config)
     limit = thread_registers(variant.arch, variant.threads)
     if max_registers(variant.arch, variant.threads, 2) is not None:
         # the module is linked for two blocks of up to 256 threads; the estimate is an upper bound
         limit = min(limit, 11 * multiprocessor(variant.arch).registers // (20 * variant.threads))
-    return iterations * accumulators if needed <= limit else 0
+    return accumulators if needed <= limit else 0
+
+
+def registers_with_accumulators(variant: GemmProblem, config: TileConfig) -> int:
+    """Estimated registers per thread with the accumulators of all its warp tiles, as a loop keeps them."""
+    word = 2 if computes_in_double(variant) else 1
+    of_tile = config.tile_m * config.tile_n * config.lanes_k // LANES
+    others = registers(variant, replace(config, c_first=False)) - of_tile * word
+    return others + _accumulators(variant, config) * word
+
+
+def _accumulators(variant: GemmProblem, config: TileConfig) -> int:
+    """Accumulators of a thread, of all its warp tiles."""
+    iterations = -(-warp_tile_count(view_of(variant, config), config) // (variant.threads // LANES))
+    return iterations * (config.tile_m * config.tile_n * config.lanes_k // LANES)
 
 
 def fits(variant: GemmProblem, config: TileConfig) -> bool:

@@ -15,15 +15,24 @@ from typing import Any
 
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR
 from warp_tiles.gemm.hardware import (
+    WGMMA_ARCH,
+    allows_pair,
     least_registers,
-    limit_of_blocks,
-    loop_registers,
+    max_registers,
     multiprocessor,
+    pair_limit,
+    resident_blocks,
     static_shared_bytes,
 )
 from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
-from warp_tiles.gemm.tile_config import TileConfig, computes_in_double
+from warp_tiles.gemm.tile_config import (
+    AHEAD_REGISTERS,
+    TileConfig,
+    computes_in_double,
+    registers,
+    registers_with_accumulators,
+)
 from warp_tiles.plan.whole import WholeProduct
 from warp_tiles.settings import Settings, current
 from warp_tiles.solver.variant import (
@@ -451,12 +460,10 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
         return replace(plan, register_limit=None, register_limit_reason="")
     limits: dict[int, str] = {}
     own = [v for v in plan.needed if v.provider == "mma"]
-    has_stages = any(loop.instruction or loop.reverse_instructions for loop in plan.loops)
-    large, own_templates = any(loop.is_large(plan.arch) for loop in plan.loops), bool(own) or has_stages
-    limit, blocks = limit_of_blocks(plan.arch, plan.block_dim, large_loop=large, own_templates=own_templates)
-    if limit is not None:
-        alone = f"a block of {plan.block_dim} threads cannot launch with more"
-        limits[limit] = alone if blocks == 1 else f"{blocks} resident blocks hide latency"
+    if (paired := _pair(plan)) is not None:
+        limits[paired[0]] = paired[1]
+    elif (alone := max_registers(plan.arch, plan.block_dim)) is not None:
+        limits[alone] = f"a block of {plan.block_dim} threads cannot launch with more"
     solvers = [(v.variant, v.kernels) for v in own if isinstance(v.variant, SolverVariant)]
     if solvers and set(plan.kernels) == {kernel for _, kernels in solvers for kernel in kernels}:
         reason = "every kernel calls a solver function, which gains more from resident blocks than from registers"
@@ -475,6 +482,35 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
     )
 
 
+def _pair(plan: ModulePlan) -> tuple[int, str] | None:
+    """The register limit for two resident blocks, and the reason; None if they do not fit or would spill."""
+    assert plan.arch is not None
+    limit = pair_limit(plan.arch, plan.block_dim)
+    functions = [(v.variant, v.tile_config) for v in plan.needed if v.provider == "mma"]
+    staged = [loop for loop in plan.loops if loop.instruction or loop.reverse_instructions]
+    if limit is None or not (functions or staged):
+        return None
+    static = static_shared_bytes(plan.block_dim)
+    dynamic = [memory.needed_bytes - static for memory in plan.memory]
+    if all(resident_blocks(plan.arch, plan.block_dim, shared_bytes=size) < 2 for size in dynamic):
+        return None
+    if not all(allows_pair(plan.arch, limit, one.registers, alone=one.resident_blocks == 1) for one in staged):
+        return None
+    states = {loop.state for loop in plan.loops if not loop.instruction}
+    in_loop, ahead = bool(states - {"as_warp"}), AHEAD_REGISTERS * ("pipelined" in states)
+    taken = [
+        ahead + (registers_with_accumulators if in_loop else registers)(variant, config)
+        for variant, config in functions
+        if isinstance(variant, GemmProblem) and isinstance(config, TileConfig)
+    ]
+    if plan.arch != WGMMA_ARCH and any(each > limit for each in taken):
+        return None
+    reason = "2 resident blocks hide latency"
+    if max([loop.registers for loop in staged] + taken, default=0) > limit:
+        reason += "; a few registers may spill, which costs less"
+    return limit, reason
+
+
 def _needs(plan: ModulePlan) -> Iterator[tuple[int, str]]:
     """Registers of a thread that a kernel needs, and the reasons: with fewer it spills, or cannot be assembled."""
     assert plan.arch is not None
@@ -487,4 +523,4 @@ def _needs(plan: ModulePlan) -> Iterator[tuple[int, str]]:
             yield registers_of_rows(planned.variant), row
     for loop in plan.loops:
         if loop.accumulators:
-            yield loop_registers(loop.accumulators, loop.operands), f"the loop of {loop.file}:{loop.line} needs as many"
+            yield loop.registers, f"the loop of {loop.file}:{loop.line} needs as many"

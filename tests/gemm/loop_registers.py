@@ -1,0 +1,81 @@
+"""Registers of a thread in loops with stages: the estimate, and what ptxas takes without a limit.
+
+    python -m tests.gemm.loop_registers          writes tests/gemm/loop_registers.json, in minutes
+
+Needs no GPU. The table has a row for each instruction, number of accumulators and class of architectures.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import warp_tiles
+from benchmarks.loops import Row
+from benchmarks.speed.cubin import registers
+from tests.integration.helpers import compile_module, load
+from warp_tiles.compile.search import dotted, find_toolchain
+from warp_tiles.plan import planning
+
+TABLE = Path(__file__).with_suffix(".json")
+ARCHS = (80, 89, 90, 100, 120)  # of each class of estimates, and of each size of shared memory
+BELOW = 40  # registers that the estimate may lack: ptxas spends those that are free
+TILES = {
+    "float16": ((16, 16, 16, 32), (32, 32, 32, 64), (64, 64, 64, 128), (128, 128, 32, 256), (128, 128, 32, 128)),
+    "tf32": ((32, 32, 32, 64), (64, 64, 32, 128), (128, 128, 32, 256), (128, 128, 32, 128)),
+    "float64": ((32, 32, 16, 128), (32, 32, 16, 64), (64, 64, 16, 128), (128, 64, 16, 256), (128, 64, 16, 128)),
+    "float32": ((32, 32, 16, 64), (64, 64, 32, 128), (64, 64, 16, 64), (128, 128, 32, 256), (128, 128, 16, 128)),
+}
+
+
+def rows() -> Iterator[tuple[Row, int]]:
+    """The loops and their architectures."""
+    for (dtype, tiles), columns, arch in itertools.product(TILES.items(), (False, True), ARCHS):
+        families = ("auto", "mma") if arch == 90 and dtype in ("float16", "tf32") else ("auto",)
+        for tile, family in itertools.product(tiles, families):
+            yield Row(dtype, 4096, *tile, family, columns), arch
+
+
+def measured(row: Row, arch: int) -> dict[str, Any] | None:
+    """The estimate for one loop, and the registers that ptxas takes; None if the loop has no stages."""
+    unlimited = planning.with_register_limit
+
+    def without_limit(plan: planning.ModulePlan) -> planning.ModulePlan:
+        return replace(unlimited(plan), register_limit=None, register_limit_reason="")
+
+    with (
+        patch.object(planning, "with_register_limit", without_limit),
+        warp_tiles.override(main_loop=row.main_loop),
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        cubin, record = compile_module(load(row.source, block_dim=row.threads), Path(folder), arch)
+        taken = registers(cubin.read_bytes())
+    (loop,) = record["loops"]
+    if not loop["instruction"]:
+        return None
+    return {
+        "loop": row.name,
+        "arch": arch,
+        **{name: loop[name] for name in ("instruction", "accumulators", "operands")},
+        "estimate": loop["registers"],
+        "registers": max(taken.values()),
+    }
+
+
+def main() -> None:
+    """Entry point."""
+    with warp_tiles.enabled():
+        found = [line for row, arch in rows() if (line := measured(row, arch)) is not None]
+    text = ",\n".join(f"  {json.dumps(line)}" for line in found)
+    compiler = f"NVRTC {dotted(find_toolchain().nvrtc_version)}"
+    TABLE.write_text(f'{{"compiler": "{compiler}", "rows": [\n{text}\n]}}\n')
+
+
+if __name__ == "__main__":
+    main()
