@@ -20,7 +20,7 @@ from warp_tiles.build.records import Artifact
 from warp_tiles.errors import BuildError, LockedError, ToolchainError, UnsupportedVariant, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Operand, Role
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant, Session, resolve
-from warp_tiles.providers.fallbacks import COSTS, LIBMATHDX_TITLE
+from warp_tiles.providers.fallbacks import COSTS, IN_SOURCE_TITLE, LIBMATHDX_TITLE
 from warp_tiles.providers.mma import MmaProvider, SolverProvider
 from warp_tiles.settings import PROVIDER_ORDER, Settings, current
 from warp_tiles.solver.variant import SolverVariant, Variant
@@ -51,28 +51,29 @@ def planned(bench: Bench, variant: GemmProblem, role: Role = Role.FORWARD) -> Pl
 
 
 def names_of(chain: Chain, variant: Variant) -> list[str]:
-    """The providers that are tried for a variant."""
-    return [provider.name for provider in chain.order(variant)]
+    """The providers that are tried for a variant, with a mark for functions in the module's source."""
+    return [provider.name + " in source" * provider.in_source for provider in chain.order(variant)]
 
 
 def test_providers_are_tried_in_order(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
     chain = bench.engine.chain(AUTO)
-    assert names_of(chain, ALIGNED) == ["mma", "cublasdx", "libmathdx", "scalar"]
-    assert names_of(chain, FACTOR) == ["mma", "scalar"]
+    assert names_of(chain, ALIGNED) == ["mma", "mma in source", "cublasdx", "libmathdx", "scalar"]
+    assert names_of(chain, FACTOR) == ["mma", "mma in source", "scalar"]
     for variant, own in ((ALIGNED, MmaProvider), (FACTOR, SolverProvider)):
         assert isinstance(chain.order(variant)[0], own)
 
 
 def test_without_libmathdx_in_warp_it_is_not_tried(bench: Bench) -> None:
-    assert names_of(bench.engine.chain(AUTO), ALIGNED) == ["mma", "cublasdx", "scalar"]
+    assert names_of(bench.engine.chain(AUTO), ALIGNED) == ["mma", "mma in source", "cublasdx", "scalar"]
 
 
 @pytest.mark.parametrize("name", PROVIDER_ORDER)
 def test_a_named_provider_is_the_only_one(bench: Bench, name: str) -> None:
     chain = bench.engine.chain(Settings(provider=name))
-    assert names_of(chain, ALIGNED) == [name]
-    assert names_of(chain, FACTOR) == ([name] if name in ("mma", "scalar") else [])
+    tried = [name, "mma in source"] if name == "mma" else [name]
+    assert names_of(chain, ALIGNED) == tried
+    assert names_of(chain, FACTOR) == (tried if name in ("mma", "scalar") else [])
     assert chain.forced
 
 
@@ -151,12 +152,11 @@ def test_the_plan_says_which_setting_names_the_provider(bench: Bench) -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["mma", "cublasdx"])
-def test_a_named_provider_without_a_compiler_is_an_error(bench: Bench, name: str) -> None:
+def test_a_named_cublasdx_without_a_compiler_is_an_error(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
     bench.store.error = ToolchainError("NVRTC was not found", remedy="install it")
     for ask in (lambda: planned(bench, ALIGNED), lambda: bench.build(ALIGNED)):
-        with settings.override(provider=name), pytest.raises(ToolchainError, match="NVRTC was not found"):
+        with settings.override(provider="cublasdx"), pytest.raises(ToolchainError, match="NVRTC was not found"):
             ask()
 
 
@@ -252,10 +252,9 @@ def test_a_bfloat16_gradient_that_fails_to_compile_raises_with_the_log(bench: Be
     assert bench.pool.requests == [mma(NARROW)]
 
 
-def test_a_bfloat16_gradient_without_a_compiler_names_the_missing_part(bench: Bench) -> None:
+def test_a_bfloat16_gradient_without_a_compiler_stands_in_the_source(bench: Bench) -> None:
     bench.store.error = ToolchainError("NVRTC was not found")
-    with pytest.raises(TypeError, match=r"'a' or 'b' tiles.*NVRTC was not found"):
-        planned(bench, NARROW, Role.ADJOINT_A)
+    assert planned(bench, NARROW, Role.ADJOINT_A).in_source
 
 
 # ---- failed builds: one warning for each
@@ -329,17 +328,34 @@ def test_an_equal_warning_is_issued_once(bench: Bench) -> None:
     assert len(bench.build_with_warnings(other)[1]) == 1
 
 
-def test_a_missing_toolchain_falls_back_to_libmathdx_with_one_warning(bench: Bench) -> None:
+@pytest.mark.parametrize("provider", ["auto", "mma"])
+def test_without_a_toolchain_functions_stand_in_the_source_with_one_warning(bench: Bench, provider: str) -> None:
     bench.engine.use_libmathdx(libmathdx)
     bench.store.error = ToolchainError("NVRTC was not found", remedy="pip install nvidia-cuda-nvrtc-cu12")
-    artifact, warned = bench.build_with_warnings(ALIGNED)
-    assert artifact.provider == "libmathdx"
+    with settings.override(provider=provider):
+        found = planned(bench, ALIGNED)
+        artifact, warned = bench.build_with_warnings(ALIGNED)
+        factor, later = bench.build_with_warnings(FACTOR)
+        assert bench.build_with_warnings(variant_of(16))[1] == []
+    assert (found.provider, found.in_source, found.symbol, found.key) == ("mma", True, ALIGNED.symbol, "")
+    assert "; in the module's source (NVRTC was not found" in found.reason
+    assert (artifact.provider, artifact.in_source, artifact.symbol) == ("mma", True, ALIGNED.symbol)
+    assert (artifact.payload, artifact.key, artifact.tile_config) == (b"", "", found.tile_config)
+    assert (factor.symbol, factor.in_source, later) == (FACTOR.symbol, True, [])
     (text,) = warned
-    assert "NVRTC was not found" in text
-    assert "pip install nvidia-cuda-nvrtc-cu12" in text
-    assert "using Warp's libmathdx" in text
-    assert bench.build_with_warnings(variant_of(16))[1] == []
+    assert text == (
+        f"warp_tiles: NVRTC was not found; using {IN_SOURCE_TITLE}, {COSTS[IN_SOURCE_TITLE]}. "
+        "Remedy: pip install nvidia-cuda-nvrtc-cu12"
+    )
     assert bench.pool.requests == []
+
+
+def test_without_a_toolchain_libmathdx_builds_what_mma_cannot_serve(bench: Bench) -> None:
+    bench.engine.use_libmathdx(libmathdx)
+    bench.store.error = ToolchainError("NVRTC was not found", remedy="install it")
+    artifact, (text,) = bench.build_with_warnings(ODD)
+    assert artifact.provider == "libmathdx"
+    assert text.startswith("warp_tiles: NVRTC was not found; using Warp's libmathdx")
 
 
 @pytest.mark.parametrize(("policy", "error"), [("fast", ToolchainError), ("locked", LockedError)])
@@ -363,18 +379,45 @@ def test_fast_does_not_replace_an_unusable_compiler(bench: Bench) -> None:
     assert caught.value.remedy == 'call override(policy="auto")'
 
 
-def test_an_nvrtc_newer_than_warps_linker_is_a_missing_toolchain(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with settings.override(cache_dir=tmp_path, provider="auto"):
-        engine = Engine(warp_toolkit=(12, 8))
+@pytest.mark.parametrize("policy", ["auto", "fast"])
+@pytest.mark.parametrize(
+    ("toolkit", "linker_reason", "in_source"),
+    [((12, 8), "it is a debug build", True), ((12, 8), "", False), ((12, 9), "it is a debug build", False)],
+)
+def test_functions_that_warp_cannot_link_stand_in_the_source(
+    toolkit: tuple[int, int], linker_reason: str, in_source: bool, policy: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    with settings.override(cache_dir=tmp_path, policy=policy), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        engine = Engine(warp_toolkit=toolkit)
         bench = Bench(engine, monkeypatch)
-        assert engine.build_context(current()).try_toolchain() is None
-        with pytest.raises(ToolchainError, match=r"12\.9.*12\.8"):
-            engine.build_context(current()).toolchain()
-        artifact, warned = bench.build_with_warnings(ALIGNED)
-        assert artifact.provider == "scalar"
-        assert "12.9" in warned[0]
+        plan = replace(plan_of(ALIGNED), linker_reason=linker_reason)
+        (found,) = engine.annotate(plan).needed
+        built = engine.start([ALIGNED], linker_reason=linker_reason)[ALIGNED].result(20)
+        engine.close()
+    assert (found.provider, found.in_source, built.in_source) == ("mma", in_source, in_source)
+    assert bench.pool.requests == [mma(ALIGNED)] * (not in_source)
+    assert ("Warp's CUDA 12.8 cannot read the LTO-IR of NVRTC 12.9" in found.reason) is in_source
+    assert bool(built.payload) is not in_source
+
+
+def test_cublasdx_is_not_tried_if_warp_cannot_link_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with settings.override(cache_dir=tmp_path):
+        engine = Engine(warp_toolkit=(12, 8))
+        engine.use_libmathdx(libmathdx)
+        bench = Bench(engine, monkeypatch)
+        built = engine.start([ODD], linker_reason="it is a debug build")[ODD].result(20)
+        engine.close()
+    assert (built.provider, bench.pool.requests) == ("libmathdx", [])
+
+
+def test_locked_does_not_put_functions_into_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with settings.override(cache_dir=tmp_path, policy="locked"):
+        engine = Engine(warp_toolkit=(12, 8))
+        Bench(engine, monkeypatch)
+        with pytest.raises(LockedError, match="its builds are not cached"):
+            engine.start([ALIGNED], linker_reason="it is a debug build")[ALIGNED].result(20)
         engine.close()
 
 
@@ -396,13 +439,15 @@ def test_a_crash_of_the_compiler_process_is_no_fallback(bench: Bench) -> None:
     assert bench.pool.requests == [mma(ALIGNED)] * 2, "the request is sent twice"
 
 
-def test_an_unknown_architecture_falls_back_to_libmathdx(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_for_an_architecture_that_nvrtc_lacks_stand_in_the_source(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.engine.use_libmathdx(libmathdx)
     toolchain = replace(bench.engine.build_context(current()).toolchain(), archs=(80, 90))
     monkeypatch.setattr(BuildContext, "toolchain", lambda self: toolchain)
     unknown = replace(ALIGNED, arch=110)
     artifact, warned = bench.build_with_warnings(unknown)
-    assert artifact.provider == "libmathdx"
+    assert (artifact.provider, artifact.in_source) == ("mma", True)
     assert bench.pool.requests == []
     assert "does not compile for sm_110" in warned[0]
 

@@ -303,7 +303,7 @@ def test_a_plan_without_a_toolchain_has_another_provider(bench: Bench, available
     if available:
         bench.engine.use_libmathdx(libmathdx)
     bench.store.error = ToolchainError("NVRTC was not found")
-    (item,) = bench.engine.annotate(plan_of(ALIGNED)).needed
+    (item,) = bench.engine.annotate(plan_of(replace(ALIGNED, threads=48))).needed
     assert item.provider == ("libmathdx" if available else "scalar")
     assert "NVRTC was not found" in item.reason
     assert item.key == ""

@@ -13,6 +13,7 @@ import pytest
 
 from tests.codegen.modules import BIG, SMALL, forms, generated, names_of
 from warp_tiles import settings
+from warp_tiles.build.context import BuildContext
 from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
@@ -76,6 +77,19 @@ class FakeEngine:
     started: list[GemmProblem] = field(default_factory=list)
     prefixes: list[int] = field(default_factory=list)
     headers_kill: bool = False
+    linker_reason: str = ""
+    warp_toolkit: tuple[int, int] | None = None
+
+    why_warp_links = BuildContext.why_warp_links
+    unlinkable_reason = BuildContext.unlinkable_reason
+
+    @property
+    def settings(self) -> Settings:
+        return settings.current()
+
+    @property
+    def resources(self) -> FakeEngine:
+        return self
 
     def build_context(self, resolved: Settings) -> FakeEngine:
         return self
@@ -103,7 +117,7 @@ class FakeEngine:
     def try_toolchain(self) -> Toolchain | None:
         return self.found
 
-    def start(self, variants: Any, resolved: Settings) -> dict[GemmProblem, Future[Artifact]]:
+    def start(self, variants: Any, resolved: Settings, linker_reason: str) -> dict[GemmProblem, Future[Artifact]]:
         self.started += list(variants)
         return {variant: done(self.results.get(variant, artifact(variant))) for variant in self.started}
 

@@ -76,6 +76,7 @@ def test_a_build_is_printed_without_its_bytes() -> None:
         "seconds": 1.2346,
         "compiled": None,
         "shared": False,
+        "in_source": False,
         "warnings": [],
     }
     config = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)

@@ -230,7 +230,7 @@ TOOLCHAIN = Toolchain(Path("/libnvrtc.so"), (12, 9), Path("/libnvJitLink.so"), (
 
 
 def reason(made: ModuleSource, toolchain: Toolchain | None = TOOLCHAIN, foreign: tuple[str, ...] = ()) -> str:
-    return warp_link_reason(made, toolchain=toolchain, foreign_inputs=foreign)
+    return warp_link_reason(made.keywords, toolchain=toolchain, foreign_inputs=foreign)
 
 
 @pytest.mark.parametrize("output", ["cubin", "ptx"])

@@ -26,7 +26,7 @@ MEMBERS = {
 def log_of(members: dict[str, str]) -> str:
     """What the compiler says about a class with these members; empty if it is a product."""
     kernels = sources.kernels_folder()
-    text = f"""{flatten(kernels / "module" / "product.cuh", kernels)}
+    text = f"""{flatten('#include "module/product.cuh"', kernels)}
 struct Problem {{ static constexpr int m = 16; }};
 struct Candidate {{
     using Problem = ::Problem;

@@ -106,8 +106,7 @@ def module(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Emulat
 def header_text(folder: Path, includes: str) -> str:
     """The text of headers for the emulator. The folder is a new one for the device code."""
     emulated_kernels(folder)
-    (folder / "header.cuh").write_text(includes)
-    return flatten(folder / "header.cuh", folder)
+    return flatten(includes, folder)
 
 
 def pointer(address: int) -> bytes:

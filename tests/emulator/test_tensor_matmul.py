@@ -161,8 +161,7 @@ def one_unit(folder: Path, kernels: Sequence[TensorKernel], texts: Sequence[str]
             f", {kernel.stages}, ", f", {stages or kernel.stages}, "
         )
         parts.append(re.sub(r"\bP\b", f"P{number}", source))
-    (folder / "kernels.cu").write_text("\n".join(parts), "utf-8")
-    return flatten(folder / "kernels.cu", folder)
+    return flatten("\n".join(parts), folder)
 
 
 @pytest.fixture(scope="module")

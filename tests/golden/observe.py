@@ -86,7 +86,7 @@ def _without_digests(text: str) -> str:
 def header_texts() -> dict[str, str]:
     """The device functions that a source may contain, by the name of their header; larger ones first."""
     folder = sources.kernels_folder()
-    return {name: flatten(folder / path, folder) for name, path in HEADERS.items()}
+    return {name: flatten(f'#include "{path}"', folder) for name, path in HEADERS.items()}
 
 
 def header_digests() -> dict[str, str]:

@@ -13,7 +13,7 @@ import warp
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import hash_outdated, loading, module_builder, name_of
 from warp_tiles._warp.recorder import Recorder
-from warp_tiles.build.module_build import ModuleBuild
+from warp_tiles.build.module_build import ModuleBuild, foreign_inputs
 from warp_tiles.codegen.adjoints import lost_results
 from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.codegen.operations import INDEXED, Effect
@@ -107,8 +107,14 @@ def finish_module(builder: Any, state: BuilderState, source: str) -> tuple[Gener
     _refuse_lost_gradients(state.session, trace)
     plan = resolve(state.session, called, kernels, list(function_uses(builder, state, reached)))
     indexed = -(-trace.largest_tile(INDEXED) // state.session.block_dim)
-    debug = builder.options.get("mode") == "debug"
-    return GeneratedModule(state.session, source, trace, called), replace(plan, indexed_elements=indexed, debug=debug)
+    return GeneratedModule(state.session, source, trace, called), replace(plan, indexed_elements=indexed)
+
+
+def link_facts(builder: Any) -> tuple[dict[str, Any], list[str]]:
+    """Returns what decides who links a module: arguments of Warp's ``build_cuda()``, and inputs that Warp has built."""
+    keywords = {name: builder.options.get(name) for name in ("compile_time_trace", "llvm_cuda")}
+    keywords |= {"config": builder.options.get("mode"), "fatbins": builder.fatbins}
+    return keywords, foreign_inputs(tuple(builder.ltoirs.values()), keywords)
 
 
 def _refuse_lost_gradients(session: Session, trace: ModuleTrace) -> None:

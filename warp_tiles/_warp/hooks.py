@@ -163,7 +163,7 @@ class Hooks:
                 if any(one.lto_dispatch_func for one in (builtin, *getattr(builtin, "overloads", ()))):
                     self._linking.add(name)
             dispatchers = {MATMUL: functools.partial(dispatch_matmul, self.sites)}
-            dispatchers |= {name: functools.partial(dispatch_solver, self.sites, self.engine, name) for name in SOLVERS}
+            dispatchers |= {name: functools.partial(dispatch_solver, self.sites, name) for name in SOLVERS}
             for name, dispatcher in dispatchers.items():
                 builtin = context.builtin_functions[name]
                 for overload in dict.fromkeys((builtin, *builtin.overloads)):
@@ -313,7 +313,7 @@ class Hooks:
         state = self.sites.existing_state(builder)
         if state is None:
             return original(builder, device)
-        from warp_tiles._warp.generation import finish_module, kernel_memory, reserve_shared
+        from warp_tiles._warp.generation import finish_module, kernel_memory, link_facts, reserve_shared
 
         source = self._source(original, builder, device, state)
         if not state.session.sites and not state.recorders:
@@ -325,9 +325,11 @@ class Hooks:
 
         generated, bare = finish_module(builder, state, source)
         if bare.arch is not None:
-            bare = dataclasses.replace(bare, loops_reason=self._rejection)
-        generated = dataclasses.replace(generated, records=self.engine.answers(bare.settings))
-
+            reason = self.engine.build_context(bare.settings).why_warp_links(bare.arch, *link_facts(builder))
+            bare = dataclasses.replace(bare, loops_reason=self._rejection, linker_reason=reason)
+        generated = dataclasses.replace(
+            generated, records=self.engine.answers(bare.settings), limits_registers=not bare.linker_reason
+        )
         plan = self.engine.decide(bare, generated)
         reserve_shared(builder, state, reserved_bytes(plan, generated))
         plan = with_register_limit(dataclasses.replace(plan, memory=tuple(kernel_memory(builder, state, plan))))

@@ -18,8 +18,7 @@ import warp
 
 from warp_tiles._warp.internals import CHOLESKY, GEMM_OPTION, MATMUL, SOLVER_OPTION, find, mathdx_enabled
 from warp_tiles._warp.reload import Reloads, this_thread
-from warp_tiles.build.engine import Engine
-from warp_tiles.errors import BuildError, LockedError, ToolchainError, UnsupportedVariant
+from warp_tiles.errors import BuildError, LockedError, UnsupportedVariant
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.problem import (
     DTYPE_BYTES,
@@ -302,7 +301,6 @@ def _target(options: Mapping[str, Any], resolved: Settings) -> Target:
 
 def dispatch_solver(
     sites: CallSites,
-    engine: Engine,
     name: str,
     original: Callable[..., tuple[Any, ...]],
     arg_types: Mapping[str, Any],
@@ -342,7 +340,7 @@ def dispatch_solver(
     allowed = bool(options.get(SOLVER_OPTION, True))
     provider, reason = "scalar", _without_functions(options, resolved, SOLVER_OPTION, "solver")
     if not reason:
-        provider, reason = _provider(engine, found, resolved, allowed)
+        provider, reason = _provider(found, resolved, allowed)
     if provider == "mma" and isinstance(found, str):
         raise UnsupportedVariant(
             f"In '{sites.function(builder)}': mma cannot serve {name}, {found}",
@@ -401,9 +399,7 @@ def _lost_gradient(
     return reason_unsupported(variants[Role.ADJOINT])
 
 
-def _provider(
-    engine: Engine, found: Mapping[Role, SolverVariant] | str, resolved: Settings, libmathdx: bool
-) -> tuple[str, str]:
+def _provider(found: Mapping[Role, SolverVariant] | str, resolved: Settings, libmathdx: bool) -> tuple[str, str]:
     """The provider of a call, and the reason why it is not ``mma``.
 
     ``libmathdx`` is False if the module opts out of libmathdx.
@@ -419,13 +415,6 @@ def _provider(
         return other, resolved.against(layer, "auto")
     if isinstance(found, str):
         return other, found
-    chain, forward = engine.chain(resolved), found[Role.FORWARD]
-    match = chain.match(chain.order(forward)[0], forward, engine.build_context(resolved))
-    if isinstance(match, tuple):
-        return "mma", ""
-    if isinstance(match, ToolchainError):
-        if not chain.replaces_missing_toolchains:
-            return "mma", ""
-        if not this_thread.planning:
-            engine.warn_of_toolchain(match, other)
-    return other, match.message
+    # without NVRTC, functions of mma stand in the module's source, unless the policy makes that an error
+    unsupported = reason_unsupported(found[Role.FORWARD])
+    return (other, f"mma cannot serve {unsupported}") if unsupported else ("mma", "")

@@ -67,19 +67,15 @@ class Chain:
             return error
         return recipes
 
-    @property
-    def replaces_missing_toolchains(self) -> bool:
-        """True if the next provider replaces one without its toolchain, False if that is an error."""
-        return not self.forced and not self.settings.needs_toolchain
-
     def require_fallback(self, missing: ToolchainError) -> None:
         """Check that the settings allow another provider in place of one without its toolchain.
 
         Raises:
             LockedError: The policy is ``locked``.
-            ToolchainError: The policy is ``fast``, or the settings name the provider.
+            ToolchainError: The policy is ``fast``, or the settings name the provider ``cublasdx``.
         """
-        if self.replaces_missing_toolchains:
+        needed = self.settings.needs_toolchain
+        if not needed and not (self.forced and self.settings.provider == "cublasdx"):
             return
         policy = f"{self.settings.named('policy')} is {self.settings.policy!r}"
         remedies = [missing.remedy] if missing.remedy else []
@@ -88,7 +84,7 @@ class Chain:
                 f"{policy}, and no function can be found in the cache without the toolchain: {missing.message}",
                 remedy="; ".join((*remedies, "take the versions of the machine that filled the cache")),
             ) from missing
-        if self.forced:
+        if not needed:
             raise missing
         raise ToolchainError(
             f"{missing.message}, and {policy}, which allows no other provider instead",
@@ -113,6 +109,8 @@ class Chain:
         if best is not None:
             causes.append(best.reason)
         where = "on Warp's scalar path" if provider.name == "scalar" else f"built by {provider.name}"
+        if provider.in_source:
+            where = "in the module's source"
         return f"{where} ({'; '.join(dict.fromkeys(causes)) or 'default'})"
 
     def unsupported(self, variant: Variant, reasons: Sequence[WarpTilesError]) -> UnsupportedVariant:
@@ -144,7 +142,7 @@ class Chain:
                 reason = f"{planned.reason}; {self.reason(provider, variant, reasons)}"
                 found = replace(
                     planned, reason=reason, provider=provider.name, symbol=recipe.symbol,
-                    tile_config=recipe.tile_config, choice=self.choice(provider, variant),
+                    tile_config=recipe.tile_config, choice=self.choice(provider, variant), in_source=provider.in_source,
                 )  # fmt: skip
                 return found, provider, recipe
             if isinstance(match, ToolchainError):
@@ -159,26 +157,21 @@ class Chain:
     def choices(self) -> str:
         """The part of a fingerprint that changes while a program runs: settings, providers and tuning records."""
         parts = [f"{name}={value}" for name, value in self.settings.affecting_code().items()]
-        parts.append("providers=" + " ".join(provider.name for provider in self.providers))
+        parts.append("providers=" + " ".join(dict.fromkeys(provider.name for provider in self.providers)))
         if self.tuned is not None:
             parts.append(f"tuned={self.tuned.fingerprint}")
         return "\n".join(parts)
 
 
-def toolchain_text(failure: ToolchainError, instead: str) -> str:
-    """The text if a part of the toolchain is missing. It is the same for every variant."""
-    return f"{failure.message}; using {_with_cost(instead)}. Remedy: {failure.remedy}"
-
-
 def variant_text(variant: Variant, failure: WarpTilesError, instead: str) -> str:
-    """The text if a variant could not be built.
+    """The text if a variant could not be built. It is the same for every variant if the toolchain is missing.
 
     Args:
         failure: Its error. The first error in its log is the cause.
         instead: Name of the replacement.
     """
     if isinstance(failure, ToolchainError):
-        return toolchain_text(failure, instead)
+        return f"{failure.message}; using {_with_cost(instead)}. Remedy: {failure.remedy}"
     cause = failure.message
     if failure.log:
         cause = next((line.strip() for line in failure.log.splitlines() if "error" in line), cause)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from warp_tiles.build.records import COMPILE, FETCH, LOOK_UP, Phase, Phases, now_s
-from warp_tiles.compile.search import Toolchain, Version, dotted, require_linkable
+from warp_tiles.compile.module import warp_link_reason
+from warp_tiles.compile.search import Toolchain, Version, dotted, require_arch, unlinkable_reason
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import BuildError, LockedError, RemoteError, ToolchainError, WorkerError
 from warp_tiles.settings import OF_MODULE, Settings, current
@@ -117,12 +118,14 @@ class BuildContext:
     Attributes:
         compiled: The work of the compiler, added by each :meth:`get_or_compile` that compiles.
         ahead: True if no launch waits for what it builds.
+        linker_reason: The reason why Warp links the module; empty if warp_tiles links it.
     """
 
     resources: Resources
     settings: Settings
     compiled: list[Phase] = field(default_factory=list, compare=False, repr=False)
     ahead: bool = False
+    linker_reason: str = ""
 
     @property
     def root(self) -> Path:
@@ -273,17 +276,36 @@ class BuildContext:
         return text
 
     def toolchain(self) -> Toolchain:
-        """The toolchain, checked against Warp's linker.
+        """The toolchain.
 
         Raises:
-            ToolchainError: It is missing, or newer than Warp's linker.
+            ToolchainError: It is missing.
         """
-        toolchain = self.store.toolchain()
-        require_linkable(toolchain, self.resources.warp_toolkit)
-        return toolchain
+        return self.store.toolchain()
+
+    @property
+    def unlinkable_reason(self) -> str:
+        """The reason why the module's linker cannot read the LTO-IR of the toolchain; empty if it can.
+
+        Raises:
+            ToolchainError: There is no toolchain.
+        """
+        return unlinkable_reason(self.toolchain(), self.resources.warp_toolkit, self.linker_reason)
+
+    def why_warp_links(self, arch: int, keywords: Mapping[str, Any], foreign_inputs: Sequence[str]) -> str:
+        """The reason why Warp links a module; empty if warp_tiles does. See :func:`warp_link_reason`."""
+        if self.settings.linker == "warp":
+            return f"{self.settings.named('linker')} is 'warp'"
+        toolchain = self.try_toolchain()
+        try:
+            if toolchain is not None:
+                require_arch(toolchain, arch)
+        except ToolchainError as error:
+            return error.message
+        return warp_link_reason(keywords, toolchain=toolchain, foreign_inputs=foreign_inputs)
 
     def try_toolchain(self) -> Toolchain | None:
-        """The toolchain, or None if there is no usable one."""
+        """The toolchain, or None if there is none."""
         try:
             return self.toolchain()
         except ToolchainError:

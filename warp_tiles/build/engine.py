@@ -11,18 +11,18 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from warp_tiles.build.chain import Chain, toolchain_text, variant_text
+from warp_tiles.build.chain import Chain, variant_text
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder, now_s
-from warp_tiles.compile.search import Version
+from warp_tiles.compile.search import Version, dotted
 from warp_tiles.compile.sources import code_files
 from warp_tiles.errors import BuildError, LockedError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.plan.planning import STAGES, ModulePlan, PlannedVariant
 from warp_tiles.providers.base import Provider, Recipe
 from warp_tiles.providers.cublasdx import CublasdxProvider
-from warp_tiles.providers.fallbacks import TITLES, Libmathdx, LibmathdxProvider, ScalarProvider
-from warp_tiles.providers.mma import MmaProvider, SolverProvider
+from warp_tiles.providers.fallbacks import Libmathdx, LibmathdxProvider, ScalarProvider
+from warp_tiles.providers.mma import InSourceProvider, MmaProvider, SolverProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.settings import OWN, Settings, current
 from warp_tiles.solver.variant import Variant
@@ -84,7 +84,7 @@ class Engine:
         self.resources = Resources(warp_toolkit, functools.partial(_pool_of, executor) if executor else None)
         self._libmathdx: Libmathdx | None = None
         self._lock = threading.RLock()  # without threads, submit() does the work itself
-        self._running: dict[tuple[Variant, Settings], Future[Artifact]] = {}
+        self._running: dict[tuple[Variant, Settings, str], Future[Artifact]] = {}
         self._warned = WarnedTexts()
         self._code: str | None = None
 
@@ -133,7 +133,7 @@ class Engine:
         store = self.build_context(resolved).store
         tuned = self.answers(resolved)
         make: dict[str, Callable[[], tuple[Provider[Any], ...]]] = {
-            "mma": lambda: (MmaProvider(store, tuned), SolverProvider(store)),
+            "mma": lambda: _own_templates(store, tuned),
             "cublasdx": lambda: (CublasdxProvider(store),),
             "libmathdx": lambda: (LibmathdxProvider(self._libmathdx),),
             "scalar": lambda: (ScalarProvider(),),
@@ -212,7 +212,9 @@ class Engine:
         if self._code is None:  # it is taken once, because loaded modules do not change
             self._code = context.store.digests.digest_many(code_files())
         trust = self.foreign_trust(resolved) or OWN
-        parts = ["warp_tiles", __version__, f"store={trust}", f"code={self._code}", chain.choices()]
+        # Warp's CUDA decides where functions stand, and compiles those in a module's source
+        compiler = f"compiler of Warp={dotted(self.resources.warp_toolkit)}"
+        parts = ["warp_tiles", __version__, f"store={trust}", f"code={self._code}", compiler, chain.choices()]
         for provider in chain.providers:
             try:
                 parts += [f"{provider.name} {name}={value}" for name, value in provider.fingerprint().items()]
@@ -255,7 +257,7 @@ class Engine:
         from warp_tiles.build.functions import decided, with_panel_steps
 
         chain = self.chain(bare.settings)
-        functions = _ChosenFunctions(chain, bare, self.build_context(bare.settings))
+        functions = _ChosenFunctions(chain, bare, self._context_of(bare))
         return with_panel_steps(self.annotate(decided(bare, generated, functions), chain), generated)
 
     def annotate(self, plan: ModulePlan, chain: Chain | None = None) -> ModulePlan:
@@ -269,15 +271,18 @@ class Engine:
             SettingError: The policy forbids the provider of the settings.
         """
         chain = chain or self.chain(plan.settings)
-        variants = tuple(self._annotated(chain, variant) for variant in plan.variants)
+        context = self._context_of(plan)
+        variants = tuple(self._annotated(chain, context, variant) for variant in plan.variants)
         return replace(plan, variants=variants)
 
-    def _annotated(self, chain: Chain, planned: PlannedVariant) -> PlannedVariant:
+    def _context_of(self, plan: ModulePlan) -> BuildContext:
+        return replace(self.build_context(plan.settings), linker_reason=plan.linker_reason)
+
+    def _annotated(self, chain: Chain, context: BuildContext, planned: PlannedVariant) -> PlannedVariant:
         if not planned.needed or planned.provider == STAGES:
             return planned
         if planned.variant is None:
             return replace(planned, provider=planned.provider or "scalar")
-        context = self.build_context(chain.settings)
         found, provider, recipe = chain.assign(planned, context)
         key = provider.key_of(recipe)
         if key is None:
@@ -291,21 +296,24 @@ class Engine:
 
     # ---- building
 
-    def start(self, variants: Iterable[Variant], resolved: Settings | None = None) -> dict[Variant, Future[Artifact]]:
+    def start(
+        self, variants: Iterable[Variant], resolved: Settings | None = None, linker_reason: str = ""
+    ) -> dict[Variant, Future[Artifact]]:
         """Start building variants. Modules that need the same variant share its build.
 
         Args:
             resolved: The settings; None for those of the process.
+            linker_reason: The reason why Warp links the module; empty if warp_tiles links it.
         """
-        settings = resolved or current()
-        return {variant: self._start(variant, settings) for variant in variants}
+        context = replace(self.build_context(resolved or current()), linker_reason=linker_reason)
+        return {variant: self._start(variant, context) for variant in variants}
 
-    def _start(self, variant: Variant, resolved: Settings) -> Future[Artifact]:
-        identity = (variant, resolved)
+    def _start(self, variant: Variant, context: BuildContext) -> Future[Artifact]:
+        identity = (variant, context.settings, context.linker_reason)
         with self._lock:
             if (running := self._running.get(identity)) is not None:
                 return _share(running)
-            future = self.resources.waiters.submit(self._build, variant, resolved)
+            future = self.resources.waiters.submit(self._build, variant, context)
             self._running[identity] = future
         future.add_done_callback(lambda _: self._running.pop(identity, None))  # outside the lock: it may be done
         return future
@@ -316,7 +324,8 @@ class Engine:
         Raises:
             LockedError: Some are missing, and the message names each of them and its key; or there is no toolchain.
         """
-        futures = self.start((v.variant for v in plan.needed if v.variant is not None), plan.settings)
+        variants = (v.variant for v in plan.needed if v.variant is not None)
+        futures = self.start(variants, plan.settings, plan.linker_reason)
         wait_all(futures.values())
         errors = (future.exception() for future in futures.values())
         missing = [error for error in errors if isinstance(error, LockedError)]
@@ -332,8 +341,8 @@ class Engine:
             )
         return futures
 
-    def _build(self, variant: Variant, resolved: Settings) -> Artifact:
-        chain, context = self.chain(resolved), self.build_context(resolved)
+    def _build(self, variant: Variant, context: BuildContext) -> Artifact:
+        chain = self.chain(context.settings)
         reasons: list[WarpTilesError] = []
         failures: list[WarpTilesError] = []
         pending: list[WarpTilesError] = []  # failures whose warning waits until the replacement is known
@@ -372,10 +381,6 @@ class Engine:
                 break
         raise failures[0] if failures else chain.unsupported(variant, reasons)
 
-    def warn_of_toolchain(self, failure: ToolchainError, provider: str) -> None:
-        """Warn once that a part of the toolchain is missing, so that another provider serves a call."""
-        self._warn_once(toolchain_text(failure, TITLES[provider]))
-
     def _warn_once(self, text: str) -> str:
         if not self.resources.closed:
             warn(text, self._warned)
@@ -389,11 +394,12 @@ class Engine:
         if recipe.symbol and not context.settings.rules.builds and provider.key_of(recipe) is None:
             raise LockedError(f"{variant.describe()}: {provider.name}, its builds are not cached")
         shown = self.progress.counted(recipe.variant.describe(), context.settings.progress)
-        with shown if recipe.symbol else contextlib.nullcontext():
+        with shown if recipe.symbol and not provider.in_source else contextlib.nullcontext():
             built = provider.build(recipe, context)
         return Artifact(
             variant, built.symbol, built.payload, provider.name, built.key, built.hit, now_s() - started,
             tile_config=recipe.tile_config, started_at_s=started, compiled=next(iter(context.compiled), None),
+            in_source=provider.in_source,
         )  # fmt: skip
 
 
@@ -410,6 +416,11 @@ class _ChosenFunctions:
 
         planned = next(v for v in self.plan.needed if v.variant == variant)
         return planned_function(self.chain.assign(planned, self.context)[0])
+
+
+def _own_templates(store: ToolchainStore, tuned: Tuned | None) -> tuple[Provider[Any], ...]:
+    own: tuple[NvrtcProvider[Any], ...] = (MmaProvider(store, tuned), SolverProvider(store))
+    return (*own, *(InSourceProvider(provider, store) for provider in own))
 
 
 def _pool_of(executor: Executor, store: ToolchainStore, jobs: int) -> CompilerPool:

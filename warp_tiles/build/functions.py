@@ -13,7 +13,7 @@ from warp_tiles.gemm.hardware import has_wgmma
 from warp_tiles.gemm.problem import Role
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planning import STAGES, ModulePlan, PlannedVariant
-from warp_tiles.providers.mma import register_accumulators
+from warp_tiles.providers.mma import register_accumulators, unit_of
 from warp_tiles.solver.variant import Config, SolverVariant, Variant, variant_from_fields
 
 
@@ -51,14 +51,17 @@ class Linked:
         return cls(tuple(map(variant_from_fields, data["functions"])), data["suffix"], limit, prefix)
 
 
-def _device_function(variant: Variant, symbol: str, provider: str, config: Config | None) -> DeviceFunction:
+def _device_function(
+    variant: Variant, symbol: str, provider: str, config: Config | None, *, in_source: bool
+) -> DeviceFunction:
     """The device function of a variant. Only functions of ``mma`` have a configuration."""
+    unit = unit_of(variant, config) if in_source else ""
     if isinstance(variant, SolverVariant):
-        return DeviceFunction(symbol, "a solver function has no accumulators")
+        return DeviceFunction(symbol, "a solver function has no accumulators", unit)
     if not isinstance(config, TileConfig):
         reason = f"functions of {provider} keep no accumulators in registers: set the provider to 'auto'"
         return DeviceFunction(symbol, reason)
-    return DeviceFunction(symbol, register_accumulators(variant, symbol, config))
+    return DeviceFunction(symbol, register_accumulators(variant, symbol, config), unit)
 
 
 def planned_function(planned: PlannedVariant) -> DeviceFunction | None:
@@ -66,7 +69,8 @@ def planned_function(planned: PlannedVariant) -> DeviceFunction | None:
     variant = planned.variant
     if variant is None or planned.provider == "scalar":
         return None
-    return _device_function(variant, planned.symbol or variant.symbol, planned.provider, planned.tile_config)
+    symbol, provider = planned.symbol or variant.symbol, planned.provider
+    return _device_function(variant, symbol, provider, planned.tile_config, in_source=planned.in_source)
 
 
 def planned_functions(plan: ModulePlan) -> dict[Variant, DeviceFunction]:
@@ -76,7 +80,11 @@ def planned_functions(plan: ModulePlan) -> dict[Variant, DeviceFunction]:
 
 def built_functions(built: Sequence[Artifact]) -> dict[Variant, DeviceFunction]:
     """The functions that were built, by variant."""
-    return {a.variant: _device_function(a.variant, a.symbol, a.provider, a.tile_config) for a in built if a.payload}
+    return {
+        a.variant: _device_function(a.variant, a.symbol, a.provider, a.tile_config, in_source=a.in_source)
+        for a in built
+        if a.symbol
+    }
 
 
 def decided(bare: ModulePlan, generated: GeneratedModule, functions: Functions) -> ModulePlan:
@@ -136,7 +144,7 @@ def reserved_bytes(plan: ModulePlan, generated: GeneratedModule) -> dict[str, tu
 
 def may_have_suffix(plan: ModulePlan) -> bool:
     """True if the module may be compiled for ``sm_90a``. Warp's own link has the target that the user sets."""
-    return plan.arch is not None and has_wgmma(plan.arch) and plan.settings.linker != "warp" and not plan.debug
+    return plan.arch is not None and has_wgmma(plan.arch) and not plan.linker_reason
 
 
 def is_as_planned(record: ModuleRecord) -> bool:

@@ -45,7 +45,6 @@ from warp_tiles.compile.module import (
     WarpCompileRequest,
     module_flags,
     reason_without_key,
-    warp_link_reason,
 )
 from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import (
@@ -118,7 +117,7 @@ class ModuleBuild:
             return
         if self._settings.rules.builds:
             variants = [v.variant for v in self.plan.needed if v.variant is not None]
-            self._futures = self._engine.start(variants, self._settings)
+            self._futures = self._engine.start(variants, self._settings, self.plan.linker_reason)
         else:
             self._futures = self._engine.start_cached(self.plan)
 
@@ -145,7 +144,7 @@ class ModuleBuild:
             LinkError: The module could not be compiled or linked, and the settings forbid Warp's link.
         """
         module = self._with_suffix(module)
-        foreign = _foreign(warp_inputs, module.keywords)
+        foreign = foreign_inputs(warp_inputs, module.keywords)
         linked_here = self.plan.has_own_code and not self._warp_link_reason(module, foreign)
         kept = linked_here and self._settings.keeps_modules
         text = source_path.read_text("utf-8")
@@ -189,7 +188,7 @@ class ModuleBuild:
         may_build = self._settings.rules.builds and self._settings.bundle is None
         if not (may_build and self.plan.has_own_code):
             return None
-        if self._warp_link_reason(module, _foreign(keywords.get("ltoirs", ()), keywords)):
+        if self._warp_link_reason(module, foreign_inputs(keywords.get("ltoirs", ()), keywords)):
             return None
         return self._parts(module, source_path.read_text("utf-8"))
 
@@ -250,25 +249,25 @@ class ModuleBuild:
         with self._phases.measured(WAIT):
             artifacts = [wait_result(future) for future in self._futures.values()]
         self._refuse_scalar(artifacts)
-        payloads = payloads_of(artifacts)
         if any(artifact.provider == "libmathdx" for artifact in artifacts):
             foreign.append("libmathdx")  # from Warp's newer compiler
         decision = self._generated.decide(built_functions(artifacts), suffix=may_have_suffix(self.plan))
-        has_own_code = payloads or decision.has_stages
+        has_own_code = any(artifact.symbol for artifact in artifacts) or decision.has_stages
         reason = self._warp_link_reason(module, foreign) if has_own_code else "no function was built for it"
+        artifacts = self._linkable(artifacts, reason)
         suffix = module.output == "cubin" and not reason and may_have_suffix(self.plan)
         text = self.text(artifacts, suffix=suffix)
         if text != source_path.read_text("utf-8"):  # a product fell back to another function or to the scalar path
             write_output(source_path, text.encode("utf-8"))
             early = None
         if not reason:
-            reason = self._link(module, source_path, output_path, early, payloads)
-            if reason and suffix:
-                suffix = False
+            reason = self._link(module, source_path, output_path, early, payloads_of(artifacts))
+            if reason:
+                artifacts, suffix = self._linkable(artifacts, reason), False
                 write_output(source_path, self.text(artifacts, suffix=False).encode("utf-8"))
         if reason:
             with self._phases.measured(WARP_LINK):
-                warp_build([*warp_inputs, *payloads])
+                warp_build([*warp_inputs, *payloads_of(artifacts)])
         return self._record(artifacts, reason, output_path, suffix=suffix)
 
     def _record(
@@ -292,11 +291,8 @@ class ModuleBuild:
         )
 
     def _warp_link_reason(self, module: ModuleSource, foreign: Sequence[str]) -> str:
-        choice = self._settings.linker
-        if choice == "warp":
-            return f"{self._settings.named('linker')} is 'warp'"
-        reason = warp_link_reason(module, toolchain=self._context.try_toolchain(), foreign_inputs=foreign)
-        if reason and choice == "own":
+        reason = self._context.why_warp_links(module.arch, module.keywords, foreign)
+        if reason and self._settings.linker == "own":
             raise LinkError(
                 f"module {self.plan.name} has to be linked by Warp: {reason}", remedy="set linker to 'auto'"
             )
@@ -351,12 +347,36 @@ class ModuleBuild:
             return error.message
         return ""
 
+    def _linkable(self, artifacts: list[Artifact], reason: str) -> list[Artifact]:
+        """The functions, in the module's source if the linker cannot read their LTO-IR.
+
+        Args:
+            reason: The reason why Warp links the module; empty if warp_tiles links it.
+
+        Raises:
+            LinkError: A function that cannot stand in the source has LTO-IR that the linker cannot read.
+        """
+        by_nvrtc = [artifact for artifact in artifacts if artifact.payload and artifact.provider != "libmathdx"]
+        problem = replace(self._context, linker_reason=reason).unlinkable_reason if by_nvrtc else ""
+        if not problem:
+            return artifacts
+        if fixed := next((artifact for artifact in by_nvrtc if artifact.provider != "mma"), None):
+            raise LinkError(
+                f"module {self.plan.name} cannot be linked with {fixed.variant.describe()}, built by {fixed.provider}: "
+                f"{problem}",
+                remedy="install an NVRTC that is not newer than Warp's CUDA, or set the provider to 'libmathdx'",
+            )
+        return [
+            replace(artifact, payload=b"", key="", in_source=True) if artifact.provider == "mma" else artifact
+            for artifact in artifacts
+        ]
+
     def _refuse_scalar(self, artifacts: Sequence[Artifact]) -> None:
         """Refuse calls that would take a missing or an inaccurate scalar path of Warp.
 
         A product takes the scalar path as a whole if one of its functions is missing.
         """
-        unbuilt = {artifact.variant: artifact for artifact in artifacts if not artifact.payload}
+        unbuilt = {artifact.variant: artifact for artifact in artifacts if not artifact.symbol}
         requested = {artifact.variant for artifact in artifacts}
         for site in self._generated.session.sites:
             adjoint = site.variants[Role.ADJOINT] if site.own_adjoint else None
@@ -422,7 +442,7 @@ def _linked_key(
         return None
 
 
-def _foreign(inputs: Sequence[bytes], keywords: Mapping[str, Any]) -> list[str]:
+def foreign_inputs(inputs: Sequence[bytes], keywords: Mapping[str, Any]) -> list[str]:
     """The names of the inputs that Warp has built itself."""
     return ["a solver or FFT"] if inputs or keywords.get("fatbins") else []
 

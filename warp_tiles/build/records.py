@@ -114,7 +114,7 @@ class Artifact:
 
     Attributes:
         symbol: Its device function; empty on the scalar path.
-        payload: LTO-IR; empty on the scalar path.
+        payload: LTO-IR; empty on the scalar path, and for a function in the module's source.
         provider: ``mma``, ``cublasdx``, ``libmathdx`` or ``scalar``.
         key: Digest of its cache key; empty if it is not cached.
         hit: True if it comes from the cache.
@@ -125,6 +125,7 @@ class Artifact:
         compiled: The part in which a compiler process worked; None if none did. In the rest the build waited for a
             compiler process or for another process that built the same function, or used files.
         shared: True if another module's build had started it.
+        in_source: True if the function stands in the module's source, so that nothing was built for it.
     """
 
     variant: Variant
@@ -140,6 +141,12 @@ class Artifact:
     started_at_s: float = 0.0
     compiled: Phase | None = None
     shared: bool = False
+    in_source: bool = False
+
+    @property
+    def is_linked(self) -> bool:
+        """True if the module is linked with a function that was built for the variant."""
+        return bool(self.symbol) and not self.in_source
 
     def without_payload(self) -> Artifact:
         """A copy without the payload, for the record, which outlives the build."""
@@ -148,7 +155,7 @@ class Artifact:
     def to_json(self) -> dict[str, Any]:
         """The artifact without the LTO-IR itself, as JSON values."""
         return {
-            **{name: getattr(self, name) for name in ("symbol", "provider", "key", "hit", "shared")},
+            **{name: getattr(self, name) for name in ("symbol", "provider", "key", "hit", "shared", "in_source")},
             "variant": self.variant.to_json(),
             **config_json(self.tile_config),
             "lto_bytes": self.lto_bytes or len(self.payload),
@@ -189,7 +196,7 @@ class ModuleRecord:
 
     def to_json(self) -> dict[str, Any]:
         """The record as ``warp-tiles run --report`` writes it."""
-        from_lto = [artifact for artifact in self.artifacts if artifact.symbol]
+        from_lto = [artifact for artifact in self.artifacts if artifact.is_linked]
         return {
             **self.plan.to_json(),
             "target": replace(self.plan, loops=self.loops).target,
@@ -250,7 +257,7 @@ class Recorder:
     def summary(self) -> str:
         """One line: what was built and what was found, of modules and of their functions."""
         records = self.records
-        functions = [artifact.hit for record in records for artifact in record.artifacts if artifact.symbol]
+        functions = [artifact.hit for record in records for artifact in record.artifacts if artifact.is_linked]
         found = sum(record.found for record in records)
         if not records:
             return "nothing to build"

@@ -12,7 +12,7 @@ import click
 from rich.filesize import decimal
 
 from warp_tiles.cli.output import WARP_REMEDY, bundle_option, json_option, print_rows, script_output_to_stderr
-from warp_tiles.compile.search import dotted, find_headers, find_toolchain, require_linkable
+from warp_tiles.compile.search import dotted, find_headers, find_toolchain
 from warp_tiles.errors import ToolchainError, WarpTilesError
 from warp_tiles.settings import current
 
@@ -74,15 +74,12 @@ def _internals() -> Finding:
 
 
 def _toolchain() -> Finding:
-    import warp
-
     try:
         toolchain = find_toolchain(warp.get_cuda_toolkit_version())
     except ToolchainError as error:
         if (bundle := current().bundle) is None:
             raise
         return Finding("toolchain", "note", f"none, and none is needed: modules come from {bundle} ({error.message})")
-    require_linkable(toolchain, warp.get_cuda_toolkit_version())
     detail = (
         f"NVRTC {dotted(toolchain.nvrtc_version)} ({toolchain.nvrtc}), "
         f"nvJitLink {dotted(toolchain.nvjitlink_version)} ({toolchain.nvjitlink})"

@@ -390,6 +390,7 @@ class ModuleAnswer:
 
     Attributes:
         summed: The forward products that add to accumulators of a loop by functions, with these functions.
+        units: The translation units of the called functions that stand in the module's source, by symbol.
         moves: True if loads and stores are written again, by the functions of ``kernels/module``.
         loads, replayed: The loads of the program, and those of its repetition in the reverse pass.
         stores: The stores of computed tiles, without those of ``loops``.
@@ -401,6 +402,7 @@ class ModuleAnswer:
     calls: tuple[FunctionCall, ...]
     summed: tuple[tuple[GemmProblem, LoopAccumulators], ...]
     loops: tuple[LoopDecision, ...]
+    units: Mapping[str, str] = field(default_factory=dict)
     moves: bool = False
     loads: Loads = field(default_factory=Loads)
     replayed: Loads = field(default_factory=Loads)

@@ -37,10 +37,12 @@ class DeviceFunction:
 
     Attributes:
         accumulators: The functions that keep its accumulators over a loop, or the reason why there are none.
+        unit: Its translation unit if it stands in the module's source; empty if the module is linked with it.
     """
 
     symbol: str
     accumulators: LoopAccumulators | str
+    unit: str = ""
 
 
 class Functions(Protocol):
@@ -81,6 +83,7 @@ class GeneratedModule:
         trace: The traces of its functions; empty if Warp's code generator could not be followed.
         called: Numbers of the sites whose adjoints are called.
         records: Measured pipelines of loops; None leaves all choices to the heuristics.
+        limits_registers: True if the link can limit the registers of a thread, which Warp's cannot.
     """
 
     session: Session
@@ -88,6 +91,7 @@ class GeneratedModule:
     trace: ModuleTrace
     called: frozenset[int]
     records: PipelineRecords | None = field(default=None, repr=False, compare=False)
+    limits_registers: bool = True
     # plan, source and build record of a module ask for the same decisions
     _decisions: list[tuple[bool, ModuleDecision]] = field(default_factory=list, init=False, repr=False, compare=False)
 
@@ -232,6 +236,8 @@ class GeneratedModule:
             for one in loop.accumulations
         }
         called = any(call.variant is not None for call in calls)
+        variants = (*(call.variant for call in calls), *(product for product, _ in summed.values()))
+        used = (functions.get(variant) for variant in variants if variant is not None)
         moves = self.settings.async_copies and bool(called or summed or decision.has_stages)
         moving = traces if moves else ()
         stored = {loop.accumulator_store.computed.store for loop in loops if loop.accumulator_store is not None}
@@ -241,6 +247,7 @@ class GeneratedModule:
             hooks=tuple(hook for function in traces for hook in function.hooks()),
             calls=calls,
             summed=tuple(summed.values()),
+            units={function.symbol: function.unit for function in used if function is not None and function.unit},
             loops=loops,
             moves=moves,
             loads=plan_loads(
@@ -311,7 +318,7 @@ class GeneratedModule:
 
         target, arch = self._loop_target(suffix), self.session.arch
         limit = None
-        if arch is not None and arch >= MIN_ARCH and self.settings.linker != "warp":
+        if arch is not None and arch >= MIN_ARCH and self.limits_registers:
             limit = pair_limit(arch, self.session.block_dim)
         if arch is not None and limit is not None:
             paired = decisions(replace(target, registers=limit))

@@ -24,6 +24,9 @@ MODULE_HEADER = "module/module.cuh"  # below kernels/
 STAGED_HEADER = "module/staged_module.cuh"  # which includes MODULE_HEADER
 REVERSED_HEADER = "module/reversed_module.cuh"  # which includes STAGED_HEADER
 SOLVER_HEADER = "module/solvers.cuh"
+# Warp defines int(x) and float(x) as macros, which would replace the casts of translation units
+_SAVE_MACROS = "".join(f'#pragma push_macro("{name}")\n#undef {name}\n' for name in ("int", "float"))
+_RESTORE_MACROS = "".join(f'#pragma pop_macro("{name}")\n' for name in ("int", "float"))
 
 
 def finished_source(source: str, answer: ModuleAnswer) -> str:
@@ -33,6 +36,7 @@ def finished_source(source: str, answer: ModuleAnswer) -> str:
         ToolchainError: The device sources are missing.
     """
     declarations: dict[str, str] = {}
+    wrappers: dict[str, str] = {}  # of functions that stand in the source
     solvers: dict[str, str] = {}
     names: dict[str, str] = {}
     for call in answer.calls:
@@ -44,18 +48,26 @@ def finished_source(source: str, answer: ModuleAnswer) -> str:
         elif variant is not None:
             declarations[name] = declaration(variant, name)
             if call.waits:
-                declarations[f"{name}_waiting"] = waiting_function(variant, name)
+                placed = wrappers if name in answer.units else declarations
+                placed[f"{name}_waiting"] = waiting_function(variant, name)
                 name = f"{name}_waiting"
         names[call.placeholder] = name
     for product, accumulators in answer.summed:
         declarations[f"{accumulators.symbol}_add"] = loop_declarations(product, accumulators)
-    lines = [declarations[name] for name in sorted(declarations)] + ['}  // extern "C"']
+    declared = [name for name in sorted(declarations) if name.removesuffix("_add") not in answer.units]
+    lines = [declarations[name] for name in declared] + ['}  // extern "C"']
+    texts: list[str] = []
+    types: list[str] = []
     if answer.moves:  # adjoints of loads then add vectors
         staged = [text for loop in answer.loops for text in staged_types(loop)]
         reversed_loops = [text for loop in answer.loops for text in reversed_types(loop)]
         found = REVERSED_HEADER if reversed_loops else STAGED_HEADER if staged else MODULE_HEADER
-        kernels = sources.kernels_folder()
-        lines += [flatten(kernels / found, kernels), *staged, *reversed_loops]
+        texts, types = [f'#include "{found}"\n'], [*staged, *reversed_loops]
+    if answer.units:
+        units = [unit for _, unit in sorted(answer.units.items())]
+        texts += [_SAVE_MACROS, *units, _RESTORE_MACROS, *wrappers.values()]
+    if texts:
+        lines += [flatten("".join(texts), sources.kernels_folder()), *types]
     if solvers:
         lines.append((sources.kernels_folder() / SOLVER_HEADER).read_text("utf-8"))
         lines += [solvers[symbol] for symbol in sorted(solvers)]

@@ -113,7 +113,7 @@ def module_flags(module: ModuleSource, nvrtc_version: Version) -> tuple[str, ...
 
 
 def warp_link_reason(
-    module: ModuleSource,
+    keywords: Mapping[str, Any],
     *,
     toolchain: Toolchain | None,
     foreign_inputs: Sequence[str],
@@ -121,10 +121,10 @@ def warp_link_reason(
     """The reason why Warp has to link a module; empty if warp_tiles can link it.
 
     Args:
+        keywords: The arguments of Warp's ``build_cuda()``.
         toolchain: The toolchain of warp_tiles, or None if there is none.
         foreign_inputs: Names of inputs from another compiler than the one of ``toolchain``.
     """
-    keywords = module.keywords
     if toolchain is None:
         return "there is no toolchain except Warp's: see `warp-tiles doctor`"
     if not toolchain.can_link:

@@ -134,18 +134,19 @@ def require_arch(toolchain: Toolchain, arch: int) -> None:
         raise ToolchainError(reason, "install a newer NVRTC: pip install --upgrade nvidia-cuda-nvrtc nvidia-nvjitlink")
 
 
-def require_linkable(toolchain: Toolchain, warp_toolkit: Version | None) -> None:
-    """Refuse an NVRTC whose LTO-IR is too new for Warp's linker.
+def unlinkable_reason(toolchain: Toolchain, warp_toolkit: Version | None, linker_reason: str) -> str:
+    """The reason why the linker of a module cannot read the LTO-IR of NVRTC; empty if it can.
 
-    Raises:
-        ToolchainError: NVRTC is newer than the CUDA toolkit that Warp was built with.
+    Args:
+        warp_toolkit: CUDA version of Warp's linker, or None if unknown.
+        linker_reason: The reason why Warp links the module; empty if nvJitLink does.
     """
-    if warp_toolkit is not None and toolchain.nvrtc_version > warp_toolkit:
-        raise ToolchainError(
-            f"NVRTC {dotted(toolchain.nvrtc_version)} is newer than the linker of Warp's CUDA {dotted(warp_toolkit)}, "
-            "which cannot read its LTO-IR",
-            remedy=f"install an NVRTC of CUDA {dotted(warp_toolkit)} or older, or a newer warp-lang",
-        )
+    if not linker_reason or warp_toolkit is None or toolchain.nvrtc_version <= warp_toolkit:
+        return ""
+    return (
+        f"the linker of Warp's CUDA {dotted(warp_toolkit)} cannot read the LTO-IR of NVRTC "
+        f"{dotted(toolchain.nvrtc_version)}, and Warp links the module: {linker_reason}"
+    )
 
 
 def find_toolchain(warp_toolkit: Version | None = None) -> Toolchain:

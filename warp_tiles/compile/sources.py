@@ -119,32 +119,33 @@ _QUOTED = re.compile(r'[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"')
 _ONCE = re.compile(r"[ \t]*#[ \t]*pragma[ \t]+once\b")
 
 
-@functools.cache
-def flatten(header: Path, root: Path) -> str:
-    """The text of a header in which each quoted include is replaced once by its text.
+@functools.lru_cache(maxsize=64)
+def flatten(text: str, root: Path) -> str:
+    """A text in which each quoted include is replaced once by the text of the header.
 
     A quoted include is looked up beside the including file, then in ``root``. Includes outside ``root`` and includes in
-    angle brackets stay. ``#pragma once`` is dropped, because the text is not a header any more. The text is kept: the
+    angle brackets stay. ``#pragma once`` is dropped, because the text is not a header any more. The result is kept: the
     sources of a process do not change, as :meth:`Engine.fingerprint` digests them once.
 
     Args:
         root: Folder of the headers that are inlined.
     """
-    return _text(header.resolve(), root.resolve(), set())
+    return _flat(text, root.resolve(), root.resolve(), set())
 
 
-def _text(header: Path, root: Path, seen: set[Path]) -> str:
-    seen.add(header)
+def _flat(text: str, folder: Path, root: Path, seen: set[Path]) -> str:
     lines: list[str] = []
-    for line in header.read_text(encoding="utf-8").splitlines(keepends=True):
-        found = _found(match[1], header, root) if (match := _QUOTED.match(line)) else None
+    for line in text.splitlines(keepends=True):
+        found = _found(match[1], folder, root) if (match := _QUOTED.match(line)) else None
         if found is not None:
-            lines.append("" if found in seen else _text(found, root, seen))
+            is_new = found not in seen
+            seen.add(found)
+            lines.append(_flat(found.read_text(encoding="utf-8"), found.parent, root, seen) if is_new else "")
         elif not _ONCE.match(line):
             lines.append(line)
     return "".join(lines)
 
 
-def _found(name: str, includer: Path, root: Path) -> Path | None:
-    places = ((folder / name).resolve() for folder in (includer.parent, root))
+def _found(name: str, folder: Path, root: Path) -> Path | None:
+    places = ((place / name).resolve() for place in (folder, root))
     return next((place for place in places if place.is_file() and place.is_relative_to(root)), None)

@@ -127,6 +127,7 @@ class PlannedVariant:
         key: Digest of its cache key; empty if it is not cached by warp_tiles.
         cached: True if the cache holds it.
         no_gradient: The reason why a solver in an adjoint has no gradient; empty if it has one.
+        in_source: True if the function stands in the module's source, False if the module is linked with it.
     """
 
     variant: Variant | None
@@ -143,6 +144,7 @@ class PlannedVariant:
     tile_config: Config | None = None
     choice: str = ""
     no_gradient: str = ""
+    in_source: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints; sizes are null on the scalar path.
@@ -268,7 +270,7 @@ class ModulePlan:
         loops: Every loop that contains products, once for each kernel that runs it.
         loops_reason: The reason why no loop was examined; empty if loops were examined.
         whole_products: Kernels that are a product of whole arrays and have an adjoint, by their keys.
-        debug: True for a debug build, which Warp links.
+        linker_reason: The reason why Warp links the module; empty if warp_tiles links it.
         indexed_elements: Elements for each thread, at most, that an indexed load or store of the module has.
         register_limit: Registers per thread, at most, in a cubin that warp_tiles links; None for no limit. Warp's own
             link has none.
@@ -287,7 +289,7 @@ class ModulePlan:
     loops: tuple[PlannedLoop, ...] = ()
     loops_reason: str = ""
     whole_products: Mapping[str, WholeProduct] = field(default_factory=dict)
-    debug: bool = False
+    linker_reason: str = ""
     indexed_elements: int = 0
     register_limit: int | None = None
     register_limit_reason: str = ""
@@ -361,7 +363,7 @@ class ModulePlan:
 
     def to_json(self) -> dict[str, Any]:
         """The module as ``warp-tiles plan --json`` prints it."""
-        names = ("name", "arch", "target", "block_dim")
+        names = ("name", "arch", "target", "block_dim", "linker_reason")
         reasons = ("loops_reason", "register_limit", "register_limit_reason", "uninstantiated_reason")
         return {
             **{name: getattr(self, name) for name in (*names, *reasons)},
@@ -456,7 +458,7 @@ def resolve(
 
 def with_register_limit(plan: ModulePlan) -> ModulePlan:
     """The plan, whose needed variants have providers, with its register limit and the reason."""
-    if plan.arch is None or not plan.has_own_code or plan.settings.linker == "warp":
+    if plan.arch is None or not plan.has_own_code or plan.linker_reason:
         return replace(plan, register_limit=None, register_limit_reason="")
     limits: dict[int, str] = {}
     own = [v for v in plan.needed if v.provider == "mma"]

@@ -42,7 +42,7 @@ class Built:
 
     Attributes:
         symbol: Name of the function; empty on the scalar path.
-        payload: LTO-IR; empty on the scalar path.
+        payload: LTO-IR; empty on the scalar path, and for a function in the module's source.
         key: Digest of the cache key; empty if the build is not cached.
         hit: True if the LTO-IR comes from the cache.
     """
@@ -57,10 +57,18 @@ class ProviderContext(Protocol):
     """Resources that the engine gives to providers."""
 
     def toolchain(self) -> Toolchain:
-        """The toolchain, after a check against Warp's linker.
+        """The toolchain.
 
         Raises:
-            ToolchainError: There is no toolchain, or the linker does not fit it.
+            ToolchainError: There is no toolchain.
+        """
+
+    @property
+    def unlinkable_reason(self) -> str:
+        """The reason why the linker of the module cannot read the LTO-IR of the toolchain; empty if it can.
+
+        Raises:
+            ToolchainError: There is no toolchain.
         """
 
     def get_or_compile(
@@ -109,12 +117,14 @@ class Provider(ABC, Generic[V]):
     Attributes:
         name: Its name in the setting ``provider``.
         compiles: True if it needs NVRTC. All such providers need the same NVRTC.
+        in_source: True if its functions stand in the source of the module that calls them.
         serves: The kinds of variants that it is tried for.
     """
 
     name: ClassVar[str]
     compiles: ClassVar[bool] = False
-    serves: ClassVar[tuple[type, ...]] = (GemmProblem,)
+    in_source: ClassVar[bool] = False
+    serves: tuple[type, ...] = (GemmProblem,)
 
     @abstractmethod
     def recipes(self, variant: V) -> tuple[Recipe, ...]:
@@ -129,6 +139,7 @@ class Provider(ABC, Generic[V]):
 
         Raises:
             ToolchainError: Something is missing.
+            UnsupportedVariant: Nothing is missing, but the module cannot use the result.
         """
 
     def key_of(self, recipe: Recipe) -> CacheKey | None:

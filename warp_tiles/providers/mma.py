@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from warp_tiles.compile.toolchain import ToolchainStore
-from warp_tiles.errors import UnsupportedVariant
+from warp_tiles.errors import ToolchainError, UnsupportedVariant, WorkerError
 from warp_tiles.gemm.problem import DTYPE_BYTES, DTYPES, GemmProblem, Operand
 from warp_tiles.gemm.tile_config import TileConfig, accumulators_per_thread, computes_in_double
-from warp_tiles.providers.base import Recipe, Tuned
+from warp_tiles.providers.base import Built, Provider, ProviderContext, Recipe, Tuned, V
+from warp_tiles.providers.fallbacks import IN_SOURCE_TITLE
 from warp_tiles.providers.nvrtc import NvrtcProvider, constants, struct, unique_name
-from warp_tiles.solver.variant import OPERANDS, Function, SolverConfig, SolverVariant, choose, reason_unsupported
+from warp_tiles.solver.variant import (
+    OPERANDS,
+    Config,
+    Function,
+    SolverConfig,
+    SolverVariant,
+    Variant,
+    choose,
+    reason_unsupported,
+)
 
 if TYPE_CHECKING:
     from warp_tiles.codegen.answers import LoopAccumulators
@@ -119,9 +129,7 @@ class MmaProvider(NvrtcProvider[GemmProblem]):
 
     def text(self, recipe: Recipe) -> str:
         """See :class:`NvrtcProvider`."""
-        assert isinstance(recipe.variant, GemmProblem)
-        assert isinstance(recipe.tile_config, TileConfig)
-        return translation_unit(recipe.variant, recipe.tile_config)
+        return unit_of(recipe.variant, recipe.tile_config)
 
     def recipes(self, variant: GemmProblem) -> tuple[Recipe, ...]:
         """See :meth:`Provider.recipes`. The first recipe is the fastest measured one, the second the chooser's."""
@@ -195,16 +203,63 @@ class SolverProvider(NvrtcProvider[SolverVariant]):
     """
 
     header = "solver/solver.cuh"
-    serves: ClassVar[tuple[type, ...]] = (SolverVariant,)
+    serves = (SolverVariant,)
 
     def text(self, recipe: Recipe) -> str:
         """See :class:`NvrtcProvider`."""
-        assert isinstance(recipe.variant, SolverVariant)
-        assert isinstance(recipe.tile_config, SolverConfig)
-        return solver_translation_unit(recipe.variant, recipe.tile_config)
+        return unit_of(recipe.variant, recipe.tile_config)
 
     def recipes(self, variant: SolverVariant) -> tuple[Recipe, ...]:
         """See :meth:`Provider.recipes`."""
         if reason := reason_unsupported(variant):
             raise UnsupportedVariant(f"{self.name} cannot serve {reason}")
         return (Recipe("the provider mma", variant, variant.symbol, choose(variant)),)
+
+
+# ---- functions in the source of a module
+
+
+def unit_of(variant: Variant, config: Config | None) -> str:
+    """The translation unit of a variant's device function."""
+    if isinstance(variant, SolverVariant):
+        assert isinstance(config, SolverConfig)
+        return solver_translation_unit(variant, config)
+    assert isinstance(config, TileConfig)
+    return translation_unit(variant, config)
+
+
+class InSourceProvider(Provider[V]):
+    """Leaves the functions of another provider to the source of the module that calls them.
+
+    The compiler of the module compiles them then, which may be Warp's own. It takes the place of a provider whose
+    compiler is missing, or whose LTO-IR the linker of the module cannot read.
+    """
+
+    name = "mma"
+    in_source = True
+
+    def __init__(self, provider: NvrtcProvider[V], store: ToolchainStore) -> None:
+        self._provider, self._store = provider, store
+        self.serves = provider.serves
+
+    def recipes(self, variant: V) -> tuple[Recipe, ...]:
+        """See :meth:`Provider.recipes`."""
+        return (replace(self._provider.recipes(variant)[0], title=IN_SOURCE_TITLE),)
+
+    def require(self, variant: V, context: ProviderContext) -> None:
+        """See :meth:`Provider.require`."""
+        try:
+            self._provider.require(variant, context)
+        except WorkerError:  # a crash must not choose the provider
+            raise
+        except (ToolchainError, UnsupportedVariant):
+            return
+        raise UnsupportedVariant("NVRTC can build it for the linker of the module")
+
+    def fingerprint(self) -> dict[str, str]:
+        """See :meth:`Provider.fingerprint`."""
+        return {"source": self._store.source_digest(self._provider.source())}
+
+    def build(self, recipe: Recipe, context: ProviderContext) -> Built:
+        """See :meth:`Provider.build`."""
+        return Built(recipe.symbol, b"")

@@ -14,6 +14,7 @@ from warp_tiles.compile import sources
 from warp_tiles.compile.search import require_arch
 from warp_tiles.compile.sources import DeviceSource
 from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.providers.base import Built, Provider, ProviderContext, Recipe, V
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ class NvrtcProvider(Provider[V]):
     def require(self, variant: V, context: ProviderContext) -> None:
         """See :meth:`Provider.require`."""
         require_arch(context.toolchain(), variant.arch)
+        if reason := context.unlinkable_reason:
+            raise UnsupportedVariant(reason)
         self.fingerprint()
 
     def key_of(self, recipe: Recipe) -> CacheKey:
