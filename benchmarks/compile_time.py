@@ -10,7 +10,9 @@ with cuBLASDx, which take minutes.
 The builder `warp` is unmodified Warp with cuBLASDx and cuSolverDx, and `scalar` is unmodified Warp with the module
 options `enable_mathdx_gemm=False` and `enable_mathdx_solver=False`. `mma`, `cublasdx` and `cublasdx, one process` are
 warp_tiles with that provider. `triton` is Triton, whose groups are left out without it; `--triton PYTHON` names an
-interpreter that has it. Their time begins when each side is imported.
+interpreter that has it. Their time begins when each side is imported. The builders without NVRTC are warp_tiles on a
+machine that has neither NVRTC nor nvJitLink: with the functions of `mma` in the module's source, or with libmathdx
+(`--only nvrtc_product nvrtc_float32 nvrtc_cholesky nvrtc_blocked --json benchmarks/results/without_nvrtc.json`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import functools
-import importlib.metadata
 import json
 import os
 import platform
@@ -36,6 +37,7 @@ from benchmarks.measure import Job, Kernel, build
 from benchmarks.overheads import cache_hit, planning, startup
 from benchmarks.processes import environment
 from benchmarks.variant_times import variant_times
+from warp_tiles.compile.search import dotted, find_toolchain, package_version
 
 ONE = Kernel(64, 64, 64)
 LOOP = Kernel(128, 128, 64)  # that of triton_gemm.py
@@ -71,6 +73,13 @@ def blocked(A: wp.array2d(dtype=float), B: wp.array2d(dtype=float), X: wp.array2
     wp.tile_store(X, wp.tile_upper_solve(wp.tile_transpose(factor), y))
 """,
 }
+PRODUCT = """
+@wp.kernel
+def product(A: wp.array2d(dtype=wp.{0}), B: wp.array2d(dtype=wp.{0}), C: wp.array2d(dtype=wp.float32)):
+    c = wp.tile_zeros(shape=({1}, {1}), dtype=wp.float32)
+    wp.tile_matmul(wp.tile_load(A, shape=({1}, {1})), wp.tile_load(B, shape=({1}, {1})), c)
+    wp.tile_store(C, c)
+"""
 SOLVER_LIMITS = (
     ("mma", "scalar", "seconds", 1.2),
     ("mma", "warp", "seconds", 1 / 8),
@@ -84,6 +93,8 @@ BUILDERS: dict[str, dict[str, str] | None] = {  # settings of warp_tiles; None f
     "cublasdx": {"WARP_TILES_PROVIDER": "cublasdx"},
     "cublasdx, one process": {"WARP_TILES_PROVIDER": "cublasdx", "WARP_TILES_JOBS": "1"},
     "triton": None,
+    "mma, no NVRTC": {},
+    "libmathdx, no NVRTC": {"WARP_TILES_PROVIDER": "libmathdx"},
 }
 OVERHEADS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "startup": functools.partial(startup, repeats=7),
@@ -191,6 +202,20 @@ GROUPS = {
         name: Group(f"solver, {name}, cold", (text,), ("warp", "scalar", "mma"), SOLVER_LIMITS, peer_repeats=1)
         for name, text in SOLVERS.items()
     },
+    **{
+        f"nvrtc_{name}": Group(
+            f"{title}, with and without NVRTC, cold",
+            (text,),
+            ("mma", "mma, no NVRTC", "libmathdx, no NVRTC"),
+            (("mma, no NVRTC", "mma", "seconds", 1.3), ("mma, no NVRTC", "libmathdx, no NVRTC", "seconds", 0.5)),
+        )
+        for name, title, text in (
+            ("product", "differentiable fp16 64x64x64", PRODUCT.format("float16", 64)),
+            ("float32", "differentiable fp32 32x32x32", PRODUCT.format("float32", 32)),
+            ("cholesky", "Cholesky factor of 32x32 fp32", SOLVERS["cholesky"]),
+            ("blocked", "blocked 16x16 kernel", SOLVERS["blocked"]),
+        )
+    },
 }
 
 
@@ -219,6 +244,7 @@ def build_once(group: Group, builder: str, folder: Path, triton: str = sys.execu
             tuple((settings or {}).items()),
             scalar=builder == "scalar",
             imported="triton" in group.builders,
+            compiler=not builder.endswith("no NVRTC"),
         )
         result = build(job)
     return result
@@ -274,12 +300,13 @@ def run_variants() -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """The machine and the versions for which the figures hold."""
-    names = ("warp-lang", "nvidia-cuda-nvrtc", "nvidia-nvjitlink", "nvidia-mathdx")
+    toolchain = find_toolchain()
+    libraries = {"NVRTC": dotted(toolchain.nvrtc_version), "nvJitLink": dotted(toolchain.nvjitlink_version)}
     return {
         "date": datetime.date.today().isoformat(),
         "machine": {"cores": len(os.sched_getaffinity(0)), "processor": platform.machine(), "gpu": None},
         "python": platform.python_version(),
-        "versions": {name: importlib.metadata.version(name) for name in names},
+        "versions": {name: package_version(name) for name in ("warp-lang", "cuda-core", "nvidia-mathdx")} | libraries,
     }
 
 

@@ -56,6 +56,7 @@ class Job:
         settings: Environment variables of warp_tiles.
         scalar: True if the modules request Warp's scalar path.
         imported: True to import warp_tiles before the time begins.
+        compiler: False to hide NVRTC and nvJitLink from warp_tiles.
     """
 
     modules: tuple[str, ...]
@@ -68,6 +69,7 @@ class Job:
     settings: tuple[tuple[str, str], ...] = ()
     scalar: bool = False
     imported: bool = False
+    compiler: bool = True
 
 
 _CHILD = """
@@ -90,6 +92,11 @@ for number, text in enumerate(job["modules"]):
     if job["scalar"]:
         module.options |= {"enable_mathdx_gemm": False, "enable_mathdx_solver": False}
     modules.append(module)
+if not job["compiler"]:
+    from cuda import pathfinder
+    def missing(name):
+        raise pathfinder.DynamicLibNotFoundError(name)
+    pathfinder.load_nvidia_dynamic_lib = missing
 if job["imported"]:
     import warp_tiles
 start = time.perf_counter()

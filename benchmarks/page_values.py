@@ -26,6 +26,21 @@ NAMES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "f
 # ---- compile times and policies
 
 
+def without_nvrtc() -> dict[str, str]:
+    groups = at("without_nvrtc", "groups")
+
+    def cell(row: dict[str, Any]) -> str:
+        return f"{row['seconds']:.1f} s, {row['cubin_bytes'] / 1e6:.2f} MB"
+
+    return {
+        "without nvrtc date": max(group["date"] for group in groups.values()),
+        "without nvrtc": table(
+            ["", "with NVRTC", "in the module's source", "libmathdx"],
+            [[group["title"].partition(", ")[0], *map(cell, group["rows"].values())] for group in groups.values()],
+        ),
+    }
+
+
 def compile_times() -> dict[str, str]:
     groups = at("compile_time", "groups")
 
@@ -514,8 +529,8 @@ def recordings_and_tuning() -> dict[str, str]:
 def values() -> dict[str, str]:
     """Every name that a page may mark, with its text."""
     parts = (
-        compile_times, architectures, products, loops, whole_products, dense_solves, clients, whole_starts,
-        client_kernels, newton_kernels, blocked_solvers, opted_out, clusters_and_stores, recordings_and_tuning,
-        which_tiles, other_gpus,
+        compile_times, without_nvrtc, architectures, products, loops, whole_products, dense_solves, clients,
+        whole_starts, client_kernels, newton_kernels, blocked_solvers, opted_out, clusters_and_stores,
+        recordings_and_tuning, which_tiles, other_gpus,
     )  # fmt: skip
     return {name: text for part in parts for name, text in part().items()}

@@ -12,9 +12,9 @@ import pytest
 
 from tests.bench import variant_of
 from warp_tiles import errors
-from warp_tiles.build.chain import toolchain_text, variant_text
+from warp_tiles.build.chain import variant_text
 from warp_tiles.errors import BuildError, ToolchainError
-from warp_tiles.providers.fallbacks import LIBMATHDX_TITLE, SCALAR_TITLE
+from warp_tiles.providers.fallbacks import IN_SOURCE_TITLE, LIBMATHDX_TITLE, SCALAR_TITLE
 from warp_tiles.store.report import Problems
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,9 +67,10 @@ def composed() -> list[str]:
     problems = Problems()
     problems.folder(Path("<folder>"), OSError(None, "<reason>"))
     problems.damage(Path("<file>"), "<reason>")
-    missing = toolchain_text(ToolchainError("<missing part>", "<remedy>"), LIBMATHDX_TITLE)
-    refused = variant_text(variant_of(64, "float16", 128), BuildError("<reason>"), SCALAR_TITLE)
-    return [missing, refused, *(str(problem) for problem in problems.all())]
+    variant, lacks = variant_of(64, "float16", 128), ToolchainError("<missing part>", "<remedy>")
+    missing = [variant_text(variant, lacks, title) for title in (IN_SOURCE_TITLE, LIBMATHDX_TITLE)]
+    refused = variant_text(variant, BuildError("<reason>"), SCALAR_TITLE)
+    return [*missing, refused, *(str(problem) for problem in problems.all())]
 
 
 def is_issued(message: str) -> bool:

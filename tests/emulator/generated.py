@@ -20,10 +20,7 @@ from tests.emulator.module import KERNELS, EmulatedModule, Machine, Outcome
 from tests.emulator.native import FOLDER
 from tests.integration.helpers import load, without_compilation
 from warp_tiles.compile import sources
-from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.plan.planning import PlannedVariant
-from warp_tiles.providers.mma import solver_translation_unit, translation_unit
-from warp_tiles.solver.variant import SolverConfig, SolverVariant
+from warp_tiles.providers.mma import unit_of
 
 Argument = Values | int | float | bytes  # bytes for a struct
 
@@ -34,7 +31,7 @@ class Generated:
 
     Attributes:
         source: CUDA source.
-        functions: Translation units of the products that it calls.
+        functions: Translation units of the functions that it is linked with.
         shared_bytes: Bytes of dynamic shared memory by kernel name.
         arch: Compute capability.
         threads: Threads per block.
@@ -66,7 +63,8 @@ def generate(module: ModuleType, folder: Path, arch: int, threads: int) -> Gener
     ):
         wp.compile_aot_module(module, arch=arch, module_dir=folder)
     ((source,), (meta,), (plan,)) = folder.glob("*.cu"), folder.glob("*.meta"), plans
-    functions = {planned.symbol: _translation_unit(planned) for planned in plan.needed if planned.provider == "mma"}
+    linked = [planned for planned in plan.needed if planned.provider == "mma" and not planned.in_source]
+    functions = {planned.symbol: unit_of(planned.variant, planned.tile_config) for planned in linked if planned.variant}
     sizes = {name.removesuffix("_smem_bytes"): int(size) for name, size in json.loads(meta.read_text()).items()}
     return Generated(source.read_text(), tuple(functions.values()), sizes, arch, threads)
 
@@ -74,17 +72,8 @@ def generate(module: ModuleType, folder: Path, arch: int, threads: int) -> Gener
 def emulated_kernels(folder: Path) -> None:
     """Copy the device code to a new folder, with the collective instructions of modules in the emulator's form."""
     shutil.copytree(KERNELS, folder)
-    for name in ("convert", "ldmatrix", "memory", "mma", "wgmma"):
+    for name in ("convert", "lane", "ldmatrix", "math", "memory", "mma", "wgmma"):
         shutil.copy(FOLDER / "arch" / f"{name}.cuh", folder / "arch")
-
-
-def _translation_unit(planned: PlannedVariant) -> str:
-    if isinstance(planned.variant, SolverVariant):
-        assert isinstance(planned.tile_config, SolverConfig)
-        return solver_translation_unit(planned.variant, planned.tile_config)
-    assert planned.variant is not None
-    assert isinstance(planned.tile_config, TileConfig)
-    return translation_unit(planned.variant, planned.tile_config)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from tests.emulator.memory import Values
 from tests.emulator.module import Machine
 from tests.mixed_tiles import mixed_tiles
 from tests.nightly import some
+from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.errors import ToolchainError
 
 LOOP = """
 @wp.kernel
@@ -181,3 +183,66 @@ def test_other_architectures(machine: Machine, tmp_path: Path, arch: int) -> Non
     a, b = integers(1, 70, 80, dtype="float16"), integers(2, 80, 128, dtype="float16")
     assert np.array_equal(multiply(kernels, "float16", a, b), exact(a, b))
     check_gradients(kernels, "float16", (128, 64, 70))
+
+
+# ---- functions in the module's source
+
+IN_SOURCE = """
+@wp.kernel
+def products(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)):
+    c = wp.tile_zeros(shape=(32, 32), dtype=wp.float32)
+    for step in range(A.shape[1] // 32):
+        a = wp.tile_load(A, shape=(32, 32), offset=(0, step * 32))
+        b = wp.tile_load(B, shape=(32, 32), offset=(step * 32, 0))
+        wp.tile_matmul(a, b, c)
+    wp.tile_store(C, c)
+
+@wp.kernel
+def square(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)):
+    a = wp.tile_load(A, shape=(32, 32), storage="shared")
+    wp.tile_store(C, wp.tile_matmul(a, a))
+
+@wp.kernel
+def solves(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)):
+    factor = wp.tile_cholesky(wp.tile_load(A, shape=(32, 32)))
+    b = wp.tile_load(B, shape=(32, 32))
+    y = wp.tile_cholesky_solve(factor, b)
+    z = wp.tile_lower_solve(factor, b)
+    wp.tile_store(C, z + y * wp.tile_upper_solve(factor, y))
+"""
+
+
+@pytest.mark.slow
+def test_functions_in_the_source_compute_the_same(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(store: ToolchainStore) -> None:
+        raise ToolchainError("NVRTC was not found")
+
+    settings = {"main_loop": "double_buffered", "solver_gradients": "own"}
+    linked = build(machine, tmp_path / "linked", IN_SOURCE, **settings)
+    monkeypatch.setattr(ToolchainStore, "toolchain", missing)
+    in_source = build(machine, tmp_path / "in_source", IN_SOURCE, **settings)
+    for call in ("wt::block_gemm<", "wt::block_gemm_add<", "wt::solver::Cholesky<", "WP_TILE_SYNC(); wt_gemm"):
+        assert call in in_source.source
+    assert "wt::block_gemm" not in linked.source
+    a, b = integers(1, 32, 96), integers(2, 96, 32)
+    symmetric = np.asarray(a[:, :32] + a[:, :32].T + 200 * np.eye(32), dtype=np.float32)
+    for name, left in {"products": a, "square": a[:, :32].copy(), "solves": symmetric}.items():
+        right = b if name == "products" else b[:32].copy()
+        results = []
+        for kernels in (linked, in_source):
+            kernel, arrays = getattr(kernels.module, name), [left, right, unset(32, 32)]
+            gradients = [np.zeros_like(left), np.zeros_like(right), integers(3, 32, 32)]
+            outcomes = [
+                kernels.emulated.forward(kernel, (1,), arrays),
+                kernels.emulated.backward(kernel, (1,), arrays, gradients),
+            ]
+            assert [outcome.error for outcome in outcomes] == ["", ""], name
+            results.append([outcome.arrays for outcome in outcomes])
+        for expected, found in zip(*results):
+            assert expected.keys() == found.keys()
+            for array, values in expected.items():
+                np.testing.assert_array_equal(found[array], values, err_msg=f"{array} of {name}")
+        assert np.isfinite(results[0][0]["C"]).all()
+        assert results[0][1]["adj_A"].any()

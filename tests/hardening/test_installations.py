@@ -25,7 +25,7 @@ from warp_tiles.cli import commands
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import LockedError, ToolchainError, WarpTilesError
 from warp_tiles.launch.script import Script, discover
-from warp_tiles.providers.fallbacks import COSTS, LIBMATHDX_TITLE
+from warp_tiles.providers.fallbacks import COSTS, IN_SOURCE_TITLE, LIBMATHDX_TITLE
 
 # ---- packages of `pip install --target`
 
@@ -158,18 +158,27 @@ def compiled(text: str, folder: Path, **options: Any) -> Path:
     return Path(cubin)
 
 
-def test_compile_warns_of_libmathdx_and_its_cost(no_toolchain: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("block_dim", "instead", "cost"),
+    [
+        (64, IN_SOURCE_TITLE, "which Warp compiles with the module, without a limit of registers"),
+        (48, LIBMATHDX_TITLE, "which takes 5 to 20 s and 1 to 7 MB of LTO-IR for each function"),
+    ],
+)
+def test_compile_warns_of_what_replaces_nvrtc_and_its_cost(
+    block_dim: int, instead: str, cost: str, no_toolchain: list[str], tmp_path: Path
+) -> None:
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(filter="warnings.simplefilter('ignore')"))
+    text = SCRIPT.format(filter="warnings.simplefilter('ignore')")
+    script.write_text(text.replace("block_dim=64", f"block_dim={block_dim}"))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         done = CliRunner().invoke(commands, ["compile", "-o", str(tmp_path / "out"), str(script)])
     assert done.exit_code == 0, done.output
-    assert no_toolchain == ["16x16x16"]
+    assert no_toolchain == (["16x16x16"] if block_dim == 48 else [])
     (text,) = (str(warning.message) for warning in caught if issubclass(warning.category, RuntimeWarning))
-    cost = "which takes 5 to 20 s and 1 to 7 MB of LTO-IR for each function"
-    assert text == f"warp_tiles: NVRTC was not found; using {LIBMATHDX_TITLE}, {cost}. Remedy: install it"
-    assert COSTS[LIBMATHDX_TITLE] == cost
+    assert text == f"warp_tiles: NVRTC was not found; using {instead}, {cost}. Remedy: install it"
+    assert COSTS[instead] == cost
 
 
 def test_a_script_has_no_effect_on_the_filters_of_warnings(tmp_path: Path) -> None:
@@ -226,7 +235,7 @@ def test_scalar_and_off_need_no_toolchain(policy: str, no_toolchain: list[str], 
 def test_only_the_users_own_choice_of_fast_needs_the_toolchain(no_toolchain: list[str], tmp_path: Path) -> None:
     # this module has the limits of `fast`, but no layer has set that policy
     opted_out = {"enable_mathdx_gemm": False, "warp_tiles_mathdx_opt_out": "own"}
-    with warp_tiles.enabled(), pytest.warns(RuntimeWarning, match=r"NVRTC was not found; using Warp's scalar path"):
+    with warp_tiles.enabled(), pytest.warns(RuntimeWarning, match="NVRTC was not found; using mma in the module's"):
         compiled(gemm(), tmp_path, **opted_out)
     with warp_tiles.enabled(), warp_tiles.override(policy="fast"), pytest.raises(ToolchainError):
         compiled(gemm(), tmp_path, **opted_out)

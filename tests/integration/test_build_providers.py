@@ -12,11 +12,15 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.builds import TINY, counts, kernels_in
-from tests.integration.helpers import compile_module, load, run_python, variant_of
+from tests.integration.helpers import FORWARD_ONLY, compile_module, gemm, gemm_loop, load, run_python, variant_of
+from tests.integration.solvers import CALLS, IN_PLACE, solver
 from tests.nightly import some
 from tests.products import Case, make_kernel
 from warp_tiles._warp import installed
+from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.compile.sources import kernels_folder
+from warp_tiles.compile.toolchain import ToolchainStore
+from warp_tiles.errors import LinkError, ToolchainError
 from warp_tiles.providers.cublasdx import promised
 
 pytestmark = pytest.mark.usefixtures("enabled")
@@ -176,3 +180,77 @@ def test_a_compile_error_of_the_only_provider(provider: str, broken: Path, cold:
     repaired = run_python(["-m", "warp_tiles.compile.worker", "--reproduce", str(file)])
     assert repaired.returncode == 0, repaired.stderr
     assert "bytes of LTO-IR" in repaired.stdout
+
+
+# ---- functions in the module's source
+
+
+EVERY_BUILTIN = "".join([
+    gemm(), gemm_loop("loop", 32, 32, 16, decorator=FORWARD_ONLY, dtype="float64", total="float64"),
+    *(solver(call, name=f"k{number}") for number, call in enumerate(CALLS) if call not in IN_PLACE),
+])  # fmt: skip
+
+
+@pytest.fixture
+def no_toolchain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without NVRTC."""
+
+    def missing(store: ToolchainStore) -> None:
+        raise ToolchainError("NVRTC was not found", remedy="install it")
+
+    monkeypatch.setattr(ToolchainStore, "toolchain", missing)
+
+
+def functions_of(record: dict[str, Any]) -> set[tuple[str, bool, int]]:
+    """Providers of the functions of a module, if they stand in its source, and the bytes of their LTO-IR."""
+    return {(build["provider"], build["in_source"], build["lto_bytes"]) for build in record["builds"]}
+
+
+def test_every_builtin_compiles_without_a_toolchain(no_toolchain: None, cold: Path, tmp_path: Path) -> None:
+    with pytest.warns(RuntimeWarning) as caught:
+        cubin, record = compile_module(load(EVERY_BUILTIN, warp_tiles_main_loop="double_buffered"), tmp_path / "out")
+    (message,) = (str(warning.message) for warning in caught)
+    assert message.startswith("warp_tiles: NVRTC was not found; using mma in the module's source, ")
+    assert message.endswith(" Remedy: install it")
+    assert {"gemm_forward", "gemm_backward", "loop_forward", "k0_backward", "k3_forward"} <= kernels_in(cubin)
+    assert functions_of(record) == {("mma", True, 0)}
+    assert counts(record) == (0, 0)
+    needed = [variant for variant in record["variants"] if variant["needed"]]
+    assert {variant["call"] for variant in needed} == {"tile_matmul", *CALLS} - IN_PLACE
+    for variant in needed:
+        assert "in the module's source (NVRTC was not found" in variant["reason"]
+    source = next((tmp_path / "out").glob("*.cu")).read_text()
+    (symbol,) = (variant["symbol"] for variant in needed if variant["kernels"] == ["loop"])
+    assert source.count(f"{symbol}_finish(") == 2, "the loop keeps its accumulators"
+    assert source.count("void block_gemm(const void* alpha") == 1, "each header stands in the source once"
+
+
+@pytest.mark.parametrize("policy", ["auto", "fast"])
+def test_a_debug_module_builds_with_an_nvrtc_newer_than_warps_linker(
+    policy: str, toolchain: None, cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installed().engine.resources, "warp_toolkit", (12, 0))
+    with warp_tiles.override(policy=policy):  # a warning would be an error
+        cubin, record = compile_module(load(TINY, mode="debug"), tmp_path / "out")
+    assert "gemm_forward" in kernels_in(cubin), "all functions of a debug build have symbols"
+    assert functions_of(record) == {("mma", True, 0)}
+    assert "it is a debug build" in record["linker_reason"]
+    (variant,) = (variant for variant in record["variants"] if variant["needed"])
+    assert "Warp's CUDA 12.0 cannot read the LTO-IR of NVRTC" in variant["reason"]
+
+
+def test_a_failed_link_puts_functions_into_the_source_if_warp_cannot_link_them(
+    toolchain: None, cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(build: ModuleBuild, *_: Any) -> str:
+        return "nvJitLink failed"
+
+    monkeypatch.setattr(installed().engine.resources, "warp_toolkit", (12, 0))
+    monkeypatch.setattr(ModuleBuild, "_link", fails)
+    cubin, record = compile_module(load(TINY), tmp_path / "out")
+    assert kernels_in(cubin) == {"gemm_forward"}
+    assert (record["linker"], record["linker_reason"]) == ("warp", "nvJitLink failed")
+    assert functions_of(record) == {("mma", True, 0)}
+    wp.set_module_options({"block_dim": 48}, module=(odd := load(TINY)))
+    with pytest.raises(LinkError, match=r"built by cublasdx: the linker of Warp's CUDA 12\.0 cannot read"):
+        compile_module(odd, tmp_path / "odd")

@@ -142,7 +142,8 @@ def test_a_plan_without_a_toolchain_gives_the_reason(folder: Path) -> None:
         environment={"WARP_TILES_CACHE_DIR": str(folder / "lto")},
     )
     (module,) = json_of(done)["modules"]
-    assert {variant["provider"] for variant in module["variants"]} == {"libmathdx"}
+    assert {(variant["provider"], variant["in_source"]) for variant in module["variants"]} == {("mma", True)}
+    assert module["linker_reason"].startswith("there is no toolchain except Warp's")
     assert all("NVRTC (libnvrtc) was found neither" in variant["reason"] for variant in module["variants"])
 
 

@@ -19,7 +19,7 @@ from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import ToolchainError
 from warp_tiles.gemm.problem import Role
 from warp_tiles.plan.planning import ModulePlan
-from warp_tiles.providers.fallbacks import COSTS, LIBMATHDX_TITLE, SCALAR_TITLE
+from warp_tiles.providers.fallbacks import COSTS, IN_SOURCE_TITLE
 from warp_tiles.settings import current
 
 pytestmark = pytest.mark.usefixtures("enabled")
@@ -194,21 +194,28 @@ def test_the_product_in_warps_adjoint_of_a_cholesky(
 OPTED_OUT = {"enable_mathdx_solver": False, "warp_tiles_mathdx_opt_out": "own"}  # not libmathdx, but own functions
 
 
-@pytest.mark.parametrize(("options", "provider"), [({}, "libmathdx"), (OPTED_OUT, "scalar")])
-def test_without_a_toolchain_another_provider_is_planned(
+@pytest.mark.parametrize("provider", ["auto", "mma"])
+@pytest.mark.parametrize("options", [{}, OPTED_OUT], ids=["all", "opted out"])
+def test_without_a_toolchain_functions_are_planned_in_the_source(
     options: dict[str, Any], provider: str, no_toolchain: None, libmathdx_solvers: list[str]
 ) -> None:
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), warp_tiles.override(provider=provider):
         warnings.simplefilter("error")
         found = plan(solver("tile_lower_solve"), **options)
-    assert solver_rows(found) == [("forward", provider), ("adjoint", provider)]
-    assert all("because NVRTC was not found" in planned.reason for planned in found.variants)
-    assert bool(libmathdx_solvers) == (provider == "libmathdx")
+    assert [(planned.role.value, planned.provider) for planned in found.needed] == [
+        ("forward", "mma"), ("adjoint", "mma")
+    ]  # fmt: skip
+    for planned in found.needed:
+        assert planned.in_source
+        assert "in the module's source (NVRTC was not found" in planned.reason
+    assert found.linker_reason.startswith("there is no toolchain except Warp's")
+    assert (found.register_limit, found.register_limit_reason) == (None, "")
+    assert libmathdx_solvers == []
 
 
-@pytest.mark.parametrize(("options", "instead"), [({}, LIBMATHDX_TITLE), (OPTED_OUT, SCALAR_TITLE)])
+@pytest.mark.parametrize("options", [{}, OPTED_OUT], ids=["all", "opted out"])
 def test_a_build_without_a_toolchain_warns_once(
-    options: dict[str, Any], instead: str, no_toolchain: None, libmathdx_solvers: list[str], tmp_path: Path,
+    options: dict[str, Any], no_toolchain: None, libmathdx_solvers: list[str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     def build_cuda(cu_path: str, arch: int, output_path: str, **keywords: Any) -> None:
@@ -219,12 +226,9 @@ def test_a_build_without_a_toolchain_warns_once(
         warnings.simplefilter("always")
         wp.compile_aot_module(load(solver("tile_lower_solve"), **options), arch=90, module_dir=tmp_path)
     texts = [str(warning.message) for warning in caught if issubclass(warning.category, RuntimeWarning)]
-    assert texts == [f"warp_tiles: NVRTC was not found; using {instead}, {COSTS[instead]}. Remedy: install it"]
-
-
-def test_a_named_mma_without_a_toolchain_is_an_error(no_toolchain: None) -> None:
-    with warp_tiles.override(provider="mma"), pytest.raises(ToolchainError, match="NVRTC was not found"):
-        plan(solver("tile_lower_solve"))
+    cost = COSTS[IN_SOURCE_TITLE]
+    assert texts == [f"warp_tiles: NVRTC was not found; using {IN_SOURCE_TITLE}, {cost}. Remedy: install it"]
+    assert libmathdx_solvers == []
 
 
 def test_an_indexed_load_raises_the_register_limit() -> None:
