@@ -212,7 +212,6 @@ def solves(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: 
 """
 
 
-@pytest.mark.slow
 def test_functions_in_the_source_compute_the_same(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
