@@ -35,10 +35,8 @@ PROVIDERS = ("mma", "cublasdx")
 
 def readme_program() -> str:
     """The first program of README.md."""
-    (text,) = re.findall(r"^```python\n(import numpy.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.M | re.S)[
-        :1
-    ]
-    return text
+    blocks: list[str] = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.M | re.S)
+    return blocks[0]
 
 
 def importing(requirement: str) -> str:

@@ -12,8 +12,8 @@ import pytest
 
 import warp_tiles
 from benchmarks.loops import ROWS
-from benchmarks.speed.cubin import stack_bytes
 from benchmarks.speed.cubin import registers as registers_of
+from benchmarks.speed.cubin import stack_bytes
 from tests.integration.helpers import FORWARD_ONLY, compile_module, gemm_loop, load
 from tests.nightly import some
 from warp_tiles.gemm.hardware import resident_blocks, static_shared_bytes

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from warp_tiles.build.records import COMPILE, FETCH, LOOK_UP, Phase, Phases, now_s
 from warp_tiles.compile.module import warp_link_reason
-from warp_tiles.compile.search import Toolchain, Version, dotted, require_arch, unlinkable_reason
+from warp_tiles.compile.search import Toolchain, Version, dotted, unlinkable_reason
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import BuildError, LockedError, RemoteError, ToolchainError, WorkerError
 from warp_tiles.settings import OF_MODULE, Settings, current
@@ -297,11 +297,8 @@ class BuildContext:
         if self.settings.linker == "warp":
             return f"{self.settings.named('linker')} is 'warp'"
         toolchain = self.try_toolchain()
-        try:
-            if toolchain is not None:
-                require_arch(toolchain, arch)
-        except ToolchainError as error:
-            return error.message
+        if toolchain is not None and (reason := toolchain.reason_unsupported(arch)):
+            return reason
         return warp_link_reason(keywords, toolchain=toolchain, foreign_inputs=foreign_inputs)
 
     def try_toolchain(self) -> Toolchain | None:

@@ -74,6 +74,8 @@ def _internals() -> Finding:
 
 
 def _toolchain() -> Finding:
+    import warp
+
     try:
         toolchain = find_toolchain(warp.get_cuda_toolkit_version())
     except ToolchainError as error:
@@ -98,7 +100,7 @@ def _archs() -> Finding | None:
     from warp_tiles.gemm.hardware import MIN_ARCH, MULTIPROCESSORS
 
     try:
-        toolchain = find_toolchain()
+        toolchain = find_toolchain(warp.get_cuda_toolkit_version())
     except ToolchainError:
         return None  # the finding "toolchain" has the reason
     known = [arch for arch in warp.get_cuda_supported_archs() if arch >= MIN_ARCH]
@@ -108,7 +110,9 @@ def _archs() -> Finding | None:
         return Finding("archs", "problem", f"this warp_tiles lacks {_listed(unknown)}", "install a newer warp_tiles")
     if lacking := [arch for arch in known if arch not in toolchain.archs]:
         detail = f"NVRTC {dotted(toolchain.nvrtc_version)} lacks {_listed(lacking)}, which Warp knows"
-        remedy = "install a newer NVRTC, up to the CUDA version of Warp; until then Warp builds products for these"
+        remedy = (
+            "install a newer NVRTC; until then, own code for these stands in the source of modules, which Warp builds"
+        )
         return Finding("archs", "note", detail, remedy)
     return Finding("archs", "ok", f"Warp and NVRTC know {_listed(known)}")
 

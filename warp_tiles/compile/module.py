@@ -131,8 +131,6 @@ def warp_link_reason(
         found = dotted(toolchain.nvjitlink_version)
         written = dotted(toolchain.nvrtc_version)
         return f"nvJitLink {found} cannot read the LTO-IR of NVRTC {written}: see `warp-tiles doctor`"
-    if reason := toolchain.reason_unsupported(module.arch):
-        return f"{reason}: see `warp-tiles doctor`"
     if foreign_inputs:
         inputs = f"it also links {', '.join(foreign_inputs)}, built by Warp's newer compiler"
         return f"{inputs}: put kernels with such calls into another module"
