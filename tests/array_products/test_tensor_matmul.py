@@ -41,11 +41,12 @@ class Driver:
         self.maps: list[tuple[Any, ...]] = []
         self.refuses = False
 
-    def cuTensorMapEncodeTiled(self, found: Any, *arguments: Any) -> int:  # noqa: N802
+    def call(self, function: str, found: Any, *arguments: Any) -> str:
+        assert function == "cuTensorMapEncodeTiled"
         assert ctypes.addressof(found._obj) % 64 == 0
         plain = [getattr(one, "value", one) for one in arguments]
         self.maps.append(tuple(tuple(one) if isinstance(one, ctypes.Array) else one for one in plain))
-        return int(self.refuses)
+        return "CUDA_ERROR_INVALID_VALUE" * self.refuses
 
 
 class Kernel:
@@ -76,7 +77,7 @@ class Loop:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     found = Driver()
-    monkeypatch.setattr(tensor_matmul, "_driver", lambda: found)
+    monkeypatch.setattr(tensor_matmul.driver, "call", found.call)
     monkeypatch.setattr(tensor_matmul, "_said", WarnedTexts())
     monkeypatch.setattr(wp, "ScopedDevice", lambda device: warnings.catch_warnings())
     return found

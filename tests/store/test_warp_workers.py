@@ -20,11 +20,11 @@ def _disabled() -> None:
 
 
 PHASES = {
-    "request read": "worker.run = lambda request: os.kill(os.getpid(), 9)",
+    "request read": "worker.run = lambda request, libraries: os.kill(os.getpid(), 9)",
     "compiling": """
-def answer(request):
+def answer(request, libraries):
     threading.Timer(0.1, os.kill, (os.getpid(), 9)).start()
-    return original(request)
+    return original(request, libraries)
 original, worker.run = worker.run, answer
 """,
     "half an answer": """
@@ -38,7 +38,7 @@ worker.send = send
     "no memory for the library": "resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))",
     "no memory for the compiler": "resource.setrlimit(resource.RLIMIT_AS, (500 << 20, 500 << 20))",
     "a memory error": """
-def answer(request):
+def answer(request, libraries):
     raise MemoryError
 worker.run = answer
 """,

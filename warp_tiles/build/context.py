@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from warp_tiles.build.records import COMPILE, FETCH, LOOK_UP, Phase, Phases, now_s
-from warp_tiles.compile.module import warp_link_reason
 from warp_tiles.compile.search import Toolchain, Version, dotted, unlinkable_reason
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import BuildError, LockedError, RemoteError, ToolchainError, WorkerError
@@ -299,6 +298,8 @@ class BuildContext:
         toolchain = self.try_toolchain()
         if toolchain is not None and (reason := toolchain.reason_unsupported(arch)):
             return reason
+        from warp_tiles.compile.module import warp_link_reason  # whose imports enable() does not need
+
         return warp_link_reason(keywords, toolchain=toolchain, foreign_inputs=foreign_inputs)
 
     def try_toolchain(self) -> Toolchain | None:
