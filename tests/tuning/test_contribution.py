@@ -236,7 +236,7 @@ def command(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_command_counts_what_it_measured(command: Callable[..., Result], machine: Machine) -> None:
-    machine.times_us = {identity({"pipeline": "stages=3,in_flight=0,per_barrier=1"}): 80.0}
+    machine.times_us = {identity({"pipeline": "stages=4,in_flight=0,per_barrier=1"}): 80.0}
     result = command("gpu.records", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from warp_tiles.gemm.hardware import (
@@ -201,9 +202,14 @@ class LoopQuestion:
                 f"{least} stages of {memory.stage_bytes} bytes need {needed} bytes of shared memory, and a block has "
                 f"{limit}: use a smaller K step or smaller tiles"
             )
-        least_warps = _LEAST_WARPS_BESIDE_SOLVERS if memory.beside_solvers else LEAST_WARPS
-        wanted = choice.blocks or (2 if product.instruction == "wgmma" else max(2, least_warps * LANES // threads))
-        best = max(found, key=lambda loop: (min(loop.blocks, wanted), loop.stages))
+        is_slow = product.instruction == "fma" or variant.a.dtype == "float64"
+        least_warps = LEAST_WARPS if is_slow else _LEAST_MMA_WARPS
+        least_warps = _LEAST_WARPS_BESIDE_SOLVERS if memory.beside_solvers else least_warps
+        if choice.blocks or product.instruction == "wgmma" or memory.beside_solvers:
+            wanted = choice.blocks or (2 if product.instruction == "wgmma" else max(2, least_warps * LANES // threads))
+            best = max(found, key=lambda loop: (min(loop.blocks, wanted), loop.stages))
+        else:
+            best = max(found, key=partial(_preference, threads=threads))
         resident = resident_blocks(arch, threads, shared_bytes=memory.around_bytes + memory.tile_bytes, registers=used)
         reason = ""
         if choice.stages is None and choice.blocks is None and product.instruction != "wgmma":
@@ -311,8 +317,10 @@ def _plans(
 WARPGROUP = 4 * LANES  # threads
 _SMALLER = "use a smaller K step or smaller tiles"
 _USEFUL_STAGES = 4  # if other blocks multiply meanwhile; more hide no more latency then
+_LOADS_IN_FLIGHT = 8  # stages of a multiprocessor that are being loaded; more hide no more latency
 _OVERLAPPED_STAGES = 5  # with so many, one more to keep products in flight leaves enough for loads
 LEAST_WARPS = 8  # of a multiprocessor, so that others multiply while one waits for its block
+_LEAST_MMA_WARPS = 4  # for 16-bit types and tf32, one for each scheduler; in fp64, two blocks of 4 warps were faster
 _LINES = 64  # of an instruction of wgmma: rows of C, or of its transpose
 _REGISTER_STEP = 16  # of K in an iteration, if an operand is in registers
 # beside solvers: with 8 resident warps, five of six blocked factorizations in fp64 took 1.13 to 1.56 times as long with
@@ -534,6 +542,18 @@ def _fma_operands(lines: int, along_k: bool) -> int:
 
 def _ordinal(number: int) -> str:
     return {2: "second", 3: "third"}.get(number, f"{number}th")
+
+
+def _preference(loop: PipelineConfig, threads: int) -> tuple[int, ...]:
+    """The order of pipelines by mma.sync or fma, the best one last.
+
+    Loads in flight count first, until enough hide the latency of memory; then resident blocks, which multiply while one
+    waits at its barrier; then stages. Lanes of fma need a number of warps before that. Measured on an H200 within the
+    limits of sm_80 and sm_89, ``benchmarks/results/other_gpus.json``.
+    """
+    warps = min(loop.blocks * threads // LANES, LEAST_WARPS) if loop.instruction == "fma" else 0
+    in_flight = min(loop.blocks * (loop.stages - 1), _LOADS_IN_FLIGHT)
+    return warps, in_flight, loop.blocks, loop.stages
 
 
 def _reason_for_no_more(best: PipelineConfig, found: Sequence[PipelineConfig], possible: Sequence[int]) -> str:
