@@ -68,9 +68,8 @@ def pictures(results: Path = RESULTS) -> Iterator[Picture]:
             run = {key: record["runs"][part["rows"][-1]["run"]][key] for key in ("gpu", "warp")}
             yield Picture(f"gemm_{name}.png", source.name, (name, part, run), gemm.draw)
     source = results / "other_gpus.json"
-    if source.exists():
-        record = _read(source)
-        yield Picture("other_gpus.png", source.name, (other_gpus.loops(record), record["gpu"]), other_gpus.draw)
+    record = _read(source)
+    yield Picture("other_gpus.png", source.name, (other_gpus.loops(record), record["gpu"]), other_gpus.draw)
 
 
 def _read(path: Path) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.bounds import BYTES
 from benchmarks.other_gpus import TILES, fits
-from benchmarks.result_values import RESULTS, at, table
+from benchmarks.result_values import at, table
 from benchmarks.speed.cells import DTYPES, Cell, Types
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.hardware import multiprocessor
@@ -20,7 +20,6 @@ GPUS = {
     110: "Thor", 120: "RTX 50, RTX PRO", 121: "Spark",
 }  # fmt: skip
 SHOWN: tuple[Types, ...] = ("fp16", "tf32", "fp32", "fp64")  # bf16 has the pipelines of fp16
-_NOT_MEASURED = "not measured yet"
 
 
 def pipeline_text(cell: Cell, arch: int) -> str:
@@ -97,9 +96,6 @@ def shares(rows: list[dict[str, Any]]) -> str:
 
 def other_gpus() -> dict[str, str]:
     """The measured shares of the bound, with the GPU and its bounds."""
-    if not (RESULTS / "other_gpus.json").exists():
-        names = ("other gpus run", "other gpus bounds")
-        return {"other gpus": f"\n\n{_NOT_MEASURED}\n\n", **dict.fromkeys(names, _NOT_MEASURED)}
     bounds = at("other_gpus", "bounds")
     rates = (
         f"{rate['tflops']:.0f} for {types} by `{name}`" for types in bounds for name, rate in bounds[types].items()
