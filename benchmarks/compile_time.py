@@ -306,7 +306,7 @@ def machine() -> dict[str, Any]:
         "date": datetime.date.today().isoformat(),
         "machine": {"cores": len(os.sched_getaffinity(0)), "processor": platform.machine(), "gpu": None},
         "python": platform.python_version(),
-        "versions": {name: package_version(name) for name in ("warp-lang", "cuda-core", "nvidia-mathdx")} | libraries,
+        "versions": {name: package_version(name) for name in ("warp-lang", "nvidia-mathdx")} | libraries,
     }
 
 

@@ -34,7 +34,8 @@ from warp_tiles.tuning.answers import Place, digest_of
 from warp_tiles.tuning.contribution import Contribution, contributed_places, read_contribution
 from warp_tiles.tuning.corpus import PRODUCTS
 from warp_tiles.tuning.in_place import PlacedLaunch, Tuner
-from warp_tiles.tuning.record import DEFAULTS, Config, Record, encode_records, identity
+from warp_tiles.tuning.key import Environment
+from warp_tiles.tuning.record import DEFAULTS, Config, Record, decode_records, encode_records, identity
 from warp_tiles.tuning.shipped import shipped_file, shipped_records
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.files import write_output
@@ -60,14 +61,18 @@ def arch_of(contribution: Contribution) -> int:
 
 
 def known(records: Iterable[Record], asked: Mapping[str, Place]) -> dict[str, Record]:
-    """The records of questions that this version asks, with finished timings of answers that it knows, by digest."""
+    """The records of questions that this version asks and whose default and a rival have finished timings, by digest.
+
+    They keep finished timings of answers that this version knows.
+    """
     found = {}
     for record in records:
         digest = digest_of(record.key.subject, record.key.values)
         if digest in asked:
             answers = {identity(config) for config in asked[digest].configs}
             names = {one.identity for one in record.timings if one.identity in answers and not one.unfinished}
-            found[digest] = record.among(names)
+            if identity(DEFAULTS[record.key.subject]) in names and len(names) > 1:
+                found[digest] = record.among(names)
     return found
 
 
@@ -75,9 +80,10 @@ def ship(contribution: Contribution, asked: Mapping[str, Place]) -> dict[Path, i
     """Write the files of the package. Returns the number of records in each.
 
     Raises:
-        RecordError: This version asks none of the file's questions.
+        RecordError: This version asks none of the file's questions, or a shipped file is of another GPU.
     """
-    gpu, written = contribution.environment.device, {}
+    where, written = contribution.environment, {}
+    gpu = where.device
     measured = known(contribution.records, asked)
     if not measured:
         raise RecordError(
@@ -86,9 +92,13 @@ def ship(contribution: Contribution, asked: Mapping[str, Place]) -> dict[Path, i
         )
     for subject in ("loop", "function"):
         path = shipped_file(subject, gpu)
-        before = {digest_of(subject, record.key.values): record for record in shipped_records(subject, gpu)}
+        before = list(decode_records(path.read_bytes())) if path.exists() else []
+        if others := {record.key.environment.device for record in before} - {gpu}:
+            raise RecordError(
+                f"{path} has records of {others.pop()!r}, and the file is of {gpu!r}", "rename the older file"
+            )
         new = {digest: record for digest, record in measured.items() if record.key.subject == subject}
-        kept = [record for digest, record in before.items() if digest not in new]
+        kept = [record for record in before if not (_is_of(record, where) and _digest(record) in new)]
         records = [*kept, *shipped(list(new.values()))]
         if records:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,6 +107,15 @@ def ship(contribution: Contribution, asked: Mapping[str, Place]) -> dict[Path, i
             path.unlink(missing_ok=True)
         written[path] = len(records)
     return written
+
+
+def _is_of(record: Record, where: Environment) -> bool:
+    found = record.key.environment
+    return (found.arch, found.multiprocessors) == (where.arch, where.multiprocessors)
+
+
+def _digest(record: Record) -> str:
+    return digest_of(record.key.subject, record.key.values)
 
 
 def choice(record: Record) -> Config:
@@ -126,6 +145,8 @@ def compared(tuner: Tuner, placed: PlacedLaunch, chosen: tuple[Config, Config], 
     row: dict[str, Any] = {"question": placed.place.title, "file": chosen[0], "package": chosen[1]}
     if identity(chosen[0]) == identity(chosen[1]):
         return {**row, "ratio": 1.0}
+    if budget_s <= 0:
+        return row
     tuned = tuner.tune(replace(placed, place=replace(placed.place, configs=chosen)), budget_s)
     timings = {name: tuned.record.timing(config) for name, config in zip(("file", "package"), chosen)}
     row |= {f"{name}_us": one.median_us for name, one in timings.items() if one is not None and one.samples}
@@ -135,7 +156,16 @@ def compared(tuner: Tuner, placed: PlacedLaunch, chosen: tuple[Config, Config], 
 
 
 def compare(contribution: Contribution, engine: Any, gpu: Any, minutes: float) -> list[dict[str, Any]]:
-    """A row of :func:`compared` for each question of the file that this version asks."""
+    """A row of :func:`compared` for each question of the file that this version asks.
+
+    Raises:
+        RecordError: The GPU is another one than that of the file.
+    """
+    where = contribution.environment
+    if (gpu.name, gpu.arch, gpu.sm_count) != (where.device, where.arch, where.multiprocessors):
+        raise RecordError(
+            f"the file is of {where.device}, and this GPU is {gpu.name}", "compare it on the GPU of the file"
+        )
     end, rows = time.monotonic() + 60.0 * minutes, {}
     wanted = choices(contribution, places(engine, arch_of(contribution)))
     products = [product for product in PRODUCTS if product.is_possible(gpu.arch)]
@@ -143,7 +173,7 @@ def compare(contribution: Contribution, engine: Any, gpu: Any, minutes: float) -
         tuner = replace(Tuner.of(engine, current(), [gpu]), store=RecordStore(Path(folder)))
         for number, product in enumerate(products):
             for placed in contributed_places(engine, product.launch(gpu, gpu.sm_count), gpu):
-                digest, left_s = placed.place.digest, max(0.1, end - time.monotonic())
+                digest, left_s = placed.place.digest, end - time.monotonic()
                 if digest in wanted and digest not in rows:
                     rows[digest] = compared(tuner, placed, wanted[digest], left_s / (len(products) - number))
                     print(f"{placed.place.title}: {rows[digest].get('ratio', 'not measured')}", flush=True)
@@ -185,7 +215,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     gpu = wp.get_device("cuda:0")
     rows = compare(contribution, engine, gpu, options.minutes)
-    data = {**contribution.facts, "gpu": gpu.name, "summary": summary(rows), "rows": rows}
+    data = {"contribution": contribution.facts, "gpu": gpu.name, "summary": summary(rows), "rows": rows}
     print(json.dumps(data["summary"], indent=1))
     if options.json:
         write_output(options.json, (json.dumps(data, indent=1) + "\n").encode())

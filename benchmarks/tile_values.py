@@ -32,7 +32,8 @@ def pipeline_text(cell: Cell, arch: int) -> str:
     found = products(a, b, c, precision="tf32" if cell.tf32 else "default", target=Target(arch, cell.threads))
     tiles = a_bytes + b_bytes + c_bytes  # all of them are idle in the loop
     memory = LoopMemory(a_bytes + b_bytes, tiles, tiles)
-    answer = loop_question([(found.variants[Role.FORWARD], ("a", "b"))], ("wgmma", "mma"), memory, arrays=(0,)).answer()
+    question = loop_question([(found.variants[Role.FORWARD], ("a", "b"))], ("wgmma", "mma"), memory, arrays=(0,))
+    answer = question.answer_alone()
     if isinstance(answer, str):
         return "double buffers"
     loop = answer.loop

@@ -13,7 +13,7 @@ import pytest
 
 from tests.codegen.modules import BIG, SMALL, forms, generated, names_of
 from warp_tiles import settings
-from warp_tiles.build.context import BuildContext
+from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
@@ -82,6 +82,7 @@ class FakeEngine:
 
     why_warp_links = BuildContext.why_warp_links
     unlinkable_reason = BuildContext.unlinkable_reason
+    unreadable_ptx_reason = BuildContext.unreadable_ptx_reason
 
     @property
     def settings(self) -> Settings:
@@ -390,3 +391,23 @@ def test_the_output_is_replaced_as_a_whole(case: Case) -> None:
     case.build()
     assert case.output.read_bytes() == b"the cubin"
     assert sorted(os.listdir(case.folder)) == ["module.cu", "module.cubin"]
+
+
+@pytest.mark.parametrize(
+    ("output", "linker", "toolkit", "is_unreadable"),
+    [
+        ("ptx", (13, 5), (13, 4), True),
+        ("cubin", (13, 5), (13, 4), False),
+        ("ptx", (13, 4), (13, 4), False),
+        ("ptx", (13, 5), None, False),
+        ("ptx", None, (13, 4), False),
+    ],
+)
+def test_warp_links_ptx_that_its_driver_may_not_read(
+    output: str, linker: Any, toolkit: Any, is_unreadable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = BuildContext(Resources(toolkit), settings.current())
+    found = replace(TOOLCHAIN, nvjitlink_version=linker)
+    monkeypatch.setattr(BuildContext, "try_toolchain", lambda self: found)
+    reason = context.unreadable_ptx_reason(output)
+    assert ("PTX of nvJitLink 13.5" in reason and "cuda_output to 'cubin'" in reason) is is_unreadable

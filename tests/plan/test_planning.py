@@ -244,7 +244,10 @@ def test_products_have_the_limit_of_their_block(threads: int, provider: str, exp
 
 
 TWO = (128, "2 resident blocks hide latency")
-SPILLS = (128, "2 resident blocks hide latency; a few registers may spill, which costs less")
+SPILLS = (
+    128,
+    "2 resident blocks hide latency; a few registers may spill, which costs less than losing the second block",
+)
 
 
 @pytest.mark.parametrize(

@@ -466,13 +466,22 @@ class TestShipping:
 
     def test_unfinished_timings_and_unknown_answers_do_not_ship(self, records: Path) -> None:
         asked = places()
-        assert list(ship_records.ship(contributed((2, 80.0), unfinished=True), asked).values()) == [0, 0]
+        with pytest.raises(RecordError, match="none of the 3 questions"):
+            ship_records.ship(contributed((2, 80.0), unfinished=True), asked)
         found = contributed((2, 80.0))
         digest, place = next(iter(asked.items()))
         fewer = {**asked, digest: replace(place, configs=place.configs[:2])}
         assert list(ship_records.ship(found, fewer).values()) == [0, 0]
         with pytest.raises(RecordError, match="none of the 3 questions is asked"):
             ship_records.ship(found, {})
+
+    def test_an_unfinished_file_keeps_what_ships(self, records: Path) -> None:
+        asked = places()
+        before = ship_records.ship(contributed((2, 80.0)), asked)
+        with pytest.raises(RecordError):
+            ship_records.ship(contributed((2, 80.0), unfinished=True), asked)
+        assert sum(before.values()) > 0
+        assert all(path.exists() for path, count in before.items() if count)
 
     def test_records_of_the_user_come_first(self, records: Path, tmp_path: Path, monkeypatch: Any) -> None:
         asked = places()

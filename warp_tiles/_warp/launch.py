@@ -528,13 +528,15 @@ class NativeKernel:
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         mode = ctypes.c_int(_RELAXED_CAPTURE)
         checked("cuCtxPushCurrent_v2", ctypes.c_void_p(device.context))
-        checked("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))  # a capture may be open
         try:
-            checked("cuModuleLoadData", ctypes.byref(module), code)
-            checked("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
-            checked("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED_BYTES, shared_bytes)
+            checked("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))  # a capture may be open
+            try:
+                checked("cuModuleLoadData", ctypes.byref(module), code)
+                checked("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
+                checked("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED_BYTES, shared_bytes)
+            finally:
+                driver.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
         finally:
-            driver.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
             driver.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
         self._what = f"kernel {name} on {device}"
         self._runtime = runtime()

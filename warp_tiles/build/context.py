@@ -302,6 +302,20 @@ class BuildContext:
 
         return warp_link_reason(keywords, toolchain=toolchain, foreign_inputs=foreign_inputs)
 
+    def unreadable_ptx_reason(self, output: str) -> str:
+        """The reason why a driver may refuse what nvJitLink writes; empty if it may not.
+
+        Warp compiles to PTX for drivers that are not older than its own CUDA, and they read no PTX of a newer one.
+        """
+        toolchain, toolkit = self.try_toolchain(), self.resources.warp_toolkit
+        version = toolchain.nvjitlink_version if toolchain is not None else None
+        if output != "ptx" or toolkit is None or version is None or version <= toolkit:
+            return ""
+        return (
+            f"the driver may not read the PTX of nvJitLink {dotted(version)}, which is newer than Warp's CUDA "
+            f"{dotted(toolkit)}: set wp.config.cuda_output to 'cubin'"
+        )
+
     def try_toolchain(self) -> Toolchain | None:
         """The toolchain, or None if there is none."""
         try:

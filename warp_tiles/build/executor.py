@@ -28,7 +28,7 @@ from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.module import WarpCompileRequest, warp_headers_folder
 from warp_tiles.compile.pool import CompilerPool, result_of
-from warp_tiles.compile.search import dotted, package_version
+from warp_tiles.compile.search import Toolchain, Version, dotted, package_version
 from warp_tiles.compile.sources import code_modules, kernels_folder
 from warp_tiles.compile.toolchain import ToolchainStore
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
@@ -75,6 +75,18 @@ class Installation:
 
     def __init__(self, store: ToolchainStore) -> None:
         self._store = store
+
+    @property
+    def warp_toolkit(self) -> Version | None:
+        """The CUDA version of Warp, which decides among installed compilers; None if it is unknown."""
+        return self._store.warp_toolkit
+
+    def try_toolchain(self) -> Toolchain | None:
+        """The toolchain, or None if there is none."""
+        try:
+            return self._store.toolchain()
+        except ToolchainError:
+            return None
 
     def facts(self, names: Iterable[str]) -> Facts:
         """The facts with these names, in this order. They are taken anew, because files can be replaced."""
@@ -176,11 +188,13 @@ class Job:
         request: The request, without paths of the machine that sends it.
         expected: The parts of the sender's installation that decide the result.
         submission: Differs in each submission, because Dask gives equal calls one result, errors included.
+        warp_toolkit: The CUDA version of the sender's Warp, which decides among the compilers of the worker.
     """
 
     request: CompileRequest | LinkRequest
     expected: Facts
     submission: str = ""
+    warp_toolkit: Version | None = None
 
     def __dask_tokenize__(self) -> str:
         """The identity of a call for Dask, which otherwise digests the whole request in 30 ms."""
@@ -218,7 +232,7 @@ def run_job(job: Job) -> Answer:
     """Compile or link with this worker's own installation, if it is like the sender's."""
     found: Facts = ()
     try:
-        workshop = _workshop()
+        workshop = _workshop(job.warp_toolkit)
         found = workshop.installation.facts([name for name, _ in job.expected])
         if found != job.expected:
             return Answer(worker_name(), found)
@@ -227,10 +241,10 @@ def run_job(job: Job) -> Answer:
         return Answer(worker_name(), found, failure=error)
 
 
-def describe_worker(names: Sequence[str]) -> Answer:
+def describe_worker(names: Sequence[str], warp_toolkit: Version | None = None) -> Answer:
     """The parts of this worker's installation, without a result."""
     try:
-        return Answer(worker_name(), _workshop().installation.facts(names))
+        return Answer(worker_name(), _workshop(warp_toolkit).installation.facts(names))
     except WarpTilesError as error:
         return Answer(worker_name(), (), failure=error)
 
@@ -238,8 +252,8 @@ def describe_worker(names: Sequence[str]) -> Answer:
 class _Workshop:
     """The compilers of this worker under its own settings."""
 
-    def __init__(self, now: Settings) -> None:
-        self._context = BuildContext(Resources(), now)
+    def __init__(self, now: Settings, warp_toolkit: Version | None) -> None:
+        self._context = BuildContext(Resources(warp_toolkit), now)
         self._store = self._context.store
         self.installation = Installation(self._store)
         self._libraries: list[tuple[int, ...]] = []
@@ -257,7 +271,8 @@ class _Workshop:
         with self._lock:
             if self._libraries not in ([], libraries):
                 self._context.resources.close()
-                self._context = BuildContext(Resources(), self._context.settings)
+                resources = Resources(self._context.resources.warp_toolkit)
+                self._context = BuildContext(resources, self._context.settings)
             self._libraries = libraries
             return self._context
 
@@ -267,17 +282,17 @@ def _library_state(library: Path) -> tuple[int, ...]:
     return status.st_ino, status.st_dev, status.st_size, status.st_mtime_ns
 
 
-_workshops: dict[tuple[int, Settings], _Workshop] = {}
+_workshops: dict[tuple[int, Settings, Version | None], _Workshop] = {}
 _lock = threading.Lock()
 
 
-def _workshop() -> _Workshop:
+def _workshop(warp_toolkit: Version | None = None) -> _Workshop:
     """The workshop of this process under its present settings. Raises a SettingError if one is invalid."""
     now = current()
     with _lock:
-        identity = (os.getpid(), now)  # a forked child has no compiler processes of its parent
+        identity = (os.getpid(), now, warp_toolkit)  # a forked child has no compiler processes of its parent
         if identity not in _workshops:
-            _workshops[identity] = _Workshop(now)
+            _workshops[identity] = _Workshop(now, warp_toolkit)
         return _workshops[identity]
 
 
@@ -294,7 +309,8 @@ class ExecutorPool(CompilerPool):
     """
 
     def __init__(self, executor: Executor, installation: Installation, jobs: int = 0) -> None:
-        super().__init__(jobs)
+        toolchain = installation.try_toolchain()  # for requests that are compiled here
+        super().__init__(jobs, libraries=() if toolchain is None else toolchain.paths)
         self._executor = executor
         self._installation = installation
         self._pending: set[Future[Answer]] = set()
@@ -308,7 +324,8 @@ class ExecutorPool(CompilerPool):
             if portable is None:
                 log.info("%s includes folders of this machine, so it is compiled here", request.name)
                 return super().submit(request, ahead=ahead)
-            job = Job(portable[0], self._installation.facts(portable[1]), uuid.uuid4().hex)
+            facts = self._installation.facts(portable[1])
+            job = Job(portable[0], facts, uuid.uuid4().hex, self._installation.warp_toolkit)
             sent = self._executor.submit(run_job, job)
         except Exception as error:
             raise_if_signalled(error)

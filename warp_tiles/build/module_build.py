@@ -292,6 +292,7 @@ class ModuleBuild:
 
     def _warp_link_reason(self, module: ModuleSource, foreign: Sequence[str]) -> str:
         reason = self._context.why_warp_links(module.arch, module.keywords, foreign)
+        reason = reason or self._context.unreadable_ptx_reason(module.output)
         if reason and self._settings.linker == "own":
             raise LinkError(
                 f"module {self.plan.name} has to be linked by Warp: {reason}", remedy="set linker to 'auto'"

@@ -81,7 +81,7 @@ def require_same_installation(client: Any, store: ToolchainStore) -> None:
     names = [name for name, _ in expected]
     refused = []
     try:
-        answers = client.run(describe_worker, names, on_error="return", wait=True)
+        answers = client.run(describe_worker, names, store.warp_toolkit, on_error="return", wait=True)
     except Exception as error:
         raise executor_error(error) from error
     for worker, answer in answers.items():

@@ -88,7 +88,13 @@ def _toolchain() -> Finding:
     )
     detail = "; ".join([detail, *(f"not used: {reason}" for reason in toolchain.passed_over)])
     if not toolchain.can_link:
-        remedy = f"pip install 'nvidia-nvjitlink>={dotted(toolchain.nvrtc_version)}'; until then Warp links"
+        suffix = "-cu12" if toolchain.nvrtc_version < (13, 0) else ""
+        remedy = f"pip install 'nvidia-nvjitlink{suffix}>={dotted(toolchain.nvrtc_version)}'; until then Warp links"
+        return Finding("toolchain", "note", detail, remedy)
+    toolkit = warp.get_cuda_toolkit_version()
+    if toolkit is not None and toolchain.nvjitlink_version is not None and toolchain.nvjitlink_version > toolkit:
+        detail += f"; newer than Warp's CUDA {dotted(toolkit)}, so Warp links modules that it compiles to PTX"
+        remedy = "set wp.config.cuda_output to 'cubin' on drivers that are as new as Warp's CUDA"
         return Finding("toolchain", "note", detail, remedy)
     return Finding("toolchain", "ok", detail)
 
@@ -108,10 +114,10 @@ def _archs() -> Finding | None:
         return None  # the finding "warp" has the reason
     if unknown := [arch for arch in known if arch not in MULTIPROCESSORS]:
         return Finding("archs", "problem", f"this warp_tiles lacks {_listed(unknown)}", "install a newer warp_tiles")
-    if lacking := [arch for arch in known if arch not in toolchain.archs]:
-        detail = f"NVRTC {dotted(toolchain.nvrtc_version)} lacks {_listed(lacking)}, which Warp knows"
+    if lacking := [arch for arch in known if toolchain.reason_unsupported(arch)]:
+        detail = f"NVRTC {dotted(toolchain.nvrtc_version)} cannot serve {_listed(lacking)}, which Warp knows"
         remedy = (
-            "install a newer NVRTC; until then, own code for these stands in the source of modules, which Warp builds"
+            "install a newer NVRTC; until then, Warp's compiler builds mma functions for these as part of each module"
         )
         return Finding("archs", "note", detail, remedy)
     return Finding("archs", "ok", f"Warp and NVRTC know {_listed(known)}")
@@ -122,8 +128,14 @@ def _listed(archs: Iterable[int]) -> str:
 
 
 def _headers() -> Finding:
+    import warp
+
     try:
-        folders, version = find_headers()
+        nvrtc_version = find_toolchain(warp.get_cuda_toolkit_version()).nvrtc_version
+    except ToolchainError:
+        nvrtc_version = None  # the finding "toolchain" has the reason
+    try:
+        folders, version = find_headers(nvrtc_version)
     except ToolchainError as error:
         detail = f"{error.message}; the provider mma needs none, cublasdx is not available"
         return Finding("headers", "note", detail, error.remedy)

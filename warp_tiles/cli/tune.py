@@ -57,9 +57,12 @@ def _as_budget(context: click.Context, parameter: click.Parameter, value: Any) -
 
 
 def _as_minutes(context: click.Context, parameter: click.Parameter, value: Any) -> float:
-    found = _as_budget(context, parameter, value)
-    if not found:
-        raise click.BadParameter("it is 0; give a time in which something can be measured")
+    try:
+        found = float(value)
+    except ValueError:
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise click.BadParameter(f"it is {value!r}; give minutes, a number above 0")
     return found
 
 

@@ -43,7 +43,7 @@ class _Library:
         try:
             self._functions = ctypes.CDLL(os.fspath(path))
             self._checked(self._version_function, byref(major), byref(minor))
-        except (OSError, AttributeError) as error:  # no library, or another one
+        except (OSError, AttributeError, RuntimeError) as error:  # no library, or another one
             raise_if_signalled(error)
             raise ToolchainError(
                 f"{path} cannot be loaded: {error}",

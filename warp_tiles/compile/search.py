@@ -161,8 +161,8 @@ def find_toolchain(warp_toolkit: Version | None = None) -> Toolchain:
     compilers, broken = _opened(_NVRTC, open_nvrtc)
     if not compilers:
         raise broken[0] if broken else _missing("NVRTC (libnvrtc)", _NVRTC.package)
-    linkers, _ = _opened(_NVJITLINK, open_nvjitlink)
-    passed_over = [error.message for error in broken]
+    linkers, broken_linkers = _opened(_NVJITLINK, open_nvjitlink)
+    passed_over = [error.message for error in (*broken, *broken_linkers)]
     nvrtc, nvjitlink, unfit = choose_libraries(compilers, linkers, warp_toolkit)
     include_dirs: tuple[Path, ...] = ()
     mathdx_version, missing = "none", None
@@ -186,7 +186,7 @@ def find_toolchain(warp_toolkit: Version | None = None) -> Toolchain:
 def choose_libraries(
     compilers: Sequence[Nvrtc], linkers: Sequence[NvJitLink], warp_toolkit: Version | None
 ) -> tuple[Nvrtc, NvJitLink | None, tuple[str, ...]]:
-    """The compiler and the linker that are used together, and why other compilers before them are not.
+    """The compiler and the linker that are used together, and why earlier candidates were skipped.
 
     The first compiler is used that has a linker of its version or a newer one, because a linker reads no LTO-IR of a
     newer compiler. Without such a linker, Warp links what the first compiler writes.
@@ -198,17 +198,19 @@ def choose_libraries(
         ToolchainError: No compiler is fit. The message names each.
     """
     fit: list[Nvrtc] = []
+    unfit: list[str] = []  # without paths, because hashes of modules contain the error
     passed_over: list[str] = []
     for compiler in compilers:
         if reason := _reason_unfit(compiler, warp_toolkit):
             passed_over.append(f"NVRTC {dotted(compiler.version)} ({compiler.path}): {reason}")
+            unfit.append(f"NVRTC {dotted(compiler.version)}: {reason}")
         else:
             fit.append(compiler)
     if not fit:
         wheels = (
             '"warp-tiles[cu12]"' if warp_toolkit and warp_toolkit < (13, 0) else "nvidia-cuda-nvrtc nvidia-nvjitlink"
         )
-        raise ToolchainError(f"no NVRTC can be used: {'; '.join(passed_over)}", f"pip install {wheels}")
+        raise ToolchainError(f"no NVRTC can be used: {'; '.join(unfit)}", f"pip install {wheels}")
     usable = [linker for linker in linkers if not _is_too_new(linker.version, warp_toolkit)]
     for number, compiler in enumerate(fit):
         linker = next((linker for linker in usable if linker.version >= compiler.version), None)
@@ -218,6 +220,11 @@ def choose_libraries(
                 for other in fit[:number]
             ]
             return compiler, linker, tuple(passed_over)
+    passed_over += [
+        f"nvJitLink {dotted(linker.version)} ({linker.path}): "
+        + ("its CUDA is newer than Warp's" if linker not in usable else "it is older than the compiler")
+        for linker in linkers
+    ]
     return fit[0], None, tuple(passed_over)
 
 
@@ -246,7 +253,7 @@ class _LibraryFile:
     folders: tuple[str, ...]
 
     def paths(self) -> Iterator[Path]:
-        """The files of this library, in the order of preference: wheels, then toolkits. CUDA 13 comes before 12."""
+        """The files of this library, in the order of preference: wheels, then toolkits; in a folder, CUDA 13 first."""
         folders = [package / folder for package in package_folders() for folder in self.folders]
         for root in _roots():
             folders += [root / "lib64", root / "lib", *sorted(root.glob("targets/*/lib"))]
@@ -279,7 +286,7 @@ def _opened(file: _LibraryFile, open_path: Callable[[str], L]) -> tuple[list[L],
 
 def _missing(what: str, wheel: str) -> ToolchainError:
     return ToolchainError(
-        f"{what} was found neither where Python imports packages from (sys.path) nor below CUDA_HOME",
+        f"{what} was found neither where Python imports packages from (sys.path) nor below CUDA_HOME or in conda",
         remedy=f"{_install(wheel)}, or set CUDA_HOME to a CUDA toolkit",
     )
 
@@ -318,8 +325,8 @@ def _find_cuda_headers(nvrtc_version: Version | None) -> tuple[Path, ...]:
     for folders in _header_folders():
         if not (reason := _reason_headers_unfit(folders, nvrtc_version)):
             return folders
-        unfit.append(f"{folders[0]}: {reason}")
-    where = "; ".join(unfit) or "none were found on sys.path, below CUDA_HOME or in a conda environment"
+        unfit.append(reason)  # without the folder, because hashes of modules contain the error
+    where = "; ".join(dict.fromkeys(unfit)) or "none were found on sys.path, below CUDA_HOME or in a conda environment"
     raise ToolchainError(f"CUDA's headers for cuBLASDx: {where}", _install(_HEADER_WHEELS))
 
 

@@ -178,7 +178,7 @@ class ToolchainStore:
     """
 
     def __init__(self, root: Path, *, shared: bool = False, warp_toolkit: Version | None = None) -> None:
-        self._warp_toolkit = warp_toolkit
+        self.warp_toolkit = warp_toolkit
         self._documents = Documents(absolute(root), FOLDER, shared=shared)
         self.digests = FileDigests(root, shared=shared)
         self._toolchain: Toolchain | None = None
@@ -193,7 +193,7 @@ class ToolchainStore:
         if self._toolchain is None:  # several threads may search at once; each stores a complete result
             found = self._remembered_toolchain()
             if found is None:
-                found = find_toolchain(self._warp_toolkit)
+                found = find_toolchain(self.warp_toolkit)
                 value = {"toolchain": found.to_json(), "files": _files_state(found)}
                 # a toolkit can add headers without changing the state, and a lack of memory hides the linker
                 if found.missing_headers is None and found.nvjitlink is not None:
@@ -211,7 +211,7 @@ class ToolchainStore:
             return None
 
     def _search_state(self) -> list[Any]:
-        return [self._warp_toolkit and list(self._warp_toolkit), *search_state()]
+        return [self.warp_toolkit and list(self.warp_toolkit), *search_state()]
 
     def take_digests(self, sources: Iterable[DeviceSource]) -> None:
         """Digest the compiler and the linker while the includes of device sources are searched; all is stored.

@@ -83,13 +83,16 @@ MULTIPROCESSORS = {
 }
 
 
+_RENAMED = {101: 110}  # in CUDA 13
+
+
 def multiprocessor(arch: int) -> Multiprocessor:
     """The multiprocessor of an architecture.
 
     Raises:
         PlanError: The table has no entry for it.
     """
-    if (found := MULTIPROCESSORS.get(arch)) is None:
+    if (found := MULTIPROCESSORS.get(_RENAMED.get(arch, arch))) is None:
         known = ", ".join(f"sm_{known}" for known in MULTIPROCESSORS)
         raise PlanError(
             f"sm_{arch} has no entry in MULTIPROCESSORS of warp_tiles/gemm/hardware.py, which has {known}",

@@ -16,9 +16,11 @@ from warp_tiles.gemm.hardware import (
     LANES,
     WIDE_DOUBLES_ARCH,
     accumulator_registers,
+    allows_pair,
     has_wgmma,
     max_registers,
     multiprocessor,
+    pair_limit,
     resident_blocks,
     shared_limit,
 )
@@ -53,11 +55,6 @@ class LoopAnswer:
     products: tuple[MmaPlan, ...]
     accumulators: int
     rejection: str = ""
-
-    @property
-    def operands(self) -> int:
-        """Registers of a thread that hold operands of ``fma``, at most."""
-        return max(product.operands for product in self.products)
 
     @property
     def code(self) -> LoopAnswer:
@@ -109,6 +106,17 @@ class LoopQuestion:
         many = f", at most {self.iterations} iterations" if self.iterations else ""
         return f"loop of {first.describe()}{further}, {self.memory.stage_bytes} bytes a stage{many}"
 
+    def answer_alone(self, overrides: PipelineOverrides = AUTO) -> LoopAnswer | str:
+        """The answer in a module without other loops: with the register limit of two blocks if it allows that."""
+        arch, threads = self.forms[0][0].arch, self.forms[0][0].threads
+        if (limit := pair_limit(arch, threads)) is not None:
+            paired = replace(self, registers=limit).answer(overrides)
+            if isinstance(paired, str) or allows_pair(
+                arch, limit, paired.loop.registers, alone=paired.loop.blocks == 1
+            ):
+                return paired
+        return self.answer(overrides)
+
     def answer(self, overrides: PipelineOverrides = AUTO) -> LoopAnswer | str:
         """The pipeline with some fields fixed, or the reason why the loop has no stages."""
         if overrides.family == "double_buffered":
@@ -141,7 +149,8 @@ class LoopQuestion:
     ) -> PipelineConfig | str:
         """The pipeline, or the reason why shared memory does not suffice.
 
-        Two resident blocks cover the time in which one of them waits, so they come before more stages. A block that is
+        The order of pipelines by mma.sync and fma is that of :func:`_preference`. With wgmma and beside solvers, two
+        resident blocks come before more stages, because they cover the time in which one of them waits. A block that is
         alone keeps the products of one iteration in flight instead, which takes one stage. So does a loop with few
         products in an iteration. If ``choice`` has a number of resident blocks, so many share all memory for their
         stages. On an H200, 128x64x32 tiles of fp32 were 1.11 times as fast with double buffers with 128 threads, and
@@ -355,6 +364,8 @@ def staged_product(
         variant: The forward product, with its operands as they lie in stage buffers.
         choice: What the settings fix.
     """
+    if variant.arch < ASYNC_COPIES_ARCH:
+        return f"sm_{variant.arch} has no asynchronous copies, which fill stages"
     dtype = variant.a.dtype
     if variant.b.dtype != dtype:
         return "stages hold tiles of one dtype: load A and B with the same one"
@@ -418,7 +429,7 @@ def _few(accumulators: int) -> str:
 
 def _ways(variant: GemmProblem, families: Collection[InstructionFamily]) -> list[MmaPlan]:
     """The ways to multiply, the best one first."""
-    if variant.arch < ASYNC_COPIES_ARCH or variant.threads % LANES:
+    if variant.threads % LANES:
         return []
     if _uses_fma(variant):
         return list(_fma_products(variant))

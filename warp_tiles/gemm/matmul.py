@@ -11,10 +11,8 @@ from typing import Literal
 from warp_tiles.gemm.hardware import (
     LANES,
     TF32_MIN_ARCH,
-    allows_pair,
     has_wgmma,
     multiprocessor,
-    pair_limit,
     resident_blocks,
     static_shared_bytes,
 )
@@ -266,11 +264,7 @@ def loop_of(
         LoopMemory(stage_bytes, tile_bytes, tile_bytes),
         arrays=(0,) * len(products),
     )
-    if (limit := pair_limit(arch, config.threads)) is not None:
-        paired = replace(question, registers=limit).answer(overrides)
-        if isinstance(paired, str) or allows_pair(arch, limit, paired.loop.registers, alone=paired.loop.blocks == 1):
-            return paired
-    return question.answer(overrides)
+    return question.answer_alone(overrides)
 
 
 def _fitting(

@@ -485,7 +485,7 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
 
 
 def _pair(plan: ModulePlan) -> tuple[int, str] | None:
-    """The register limit for two resident blocks, and the reason; None if they do not fit or would spill."""
+    """The register limit for two resident blocks, and the reason; None if they do not fit or would spill too much."""
     assert plan.arch is not None
     limit = pair_limit(plan.arch, plan.block_dim)
     functions = [(v.variant, v.tile_config) for v in plan.needed if v.provider == "mma"]
@@ -509,7 +509,7 @@ def _pair(plan: ModulePlan) -> tuple[int, str] | None:
         return None
     reason = "2 resident blocks hide latency"
     if max([loop.registers for loop in staged] + taken, default=0) > limit:
-        reason += "; a few registers may spill, which costs less"
+        reason += "; a few registers may spill, which costs less than losing the second block"
     return limit, reason
 
 

@@ -6,7 +6,6 @@ machine. It comes from elsewhere, so :func:`read_contribution` checks each field
 
 from __future__ import annotations
 
-import math
 import platform
 import subprocess
 import tempfile
@@ -205,7 +204,9 @@ def read_contribution(path: Path) -> Contribution:
             _check_record(record)
         if len(digests) < len(records):
             raise ValueError("it has two records of one question")
-        facts = {name: _fact(name, value) for name, value in entry.manifest.info.items() if name != "records"}
+        given = entry.manifest.info
+        _require(len(given) <= _MOST_ITEMS, "the number of facts", len(given))
+        facts = {name: _fact(name, value) for name, value in given.items() if name != "records"}
     except ValueError as error:
         raise RecordError(f"{path} is no contribution: {error}", _REMEDY) from error
     return Contribution(environment, source, facts, tuple(records))
@@ -254,8 +255,8 @@ def _check_timing(timing: Timing, environment: Environment) -> None:
     times = (timing.low_us, timing.median_us, timing.high_us)
     in_order = 0.0 < timing.low_us <= timing.median_us <= timing.high_us < _MOST  # False with NaN
     _require(in_order, f"low, median and high, increasing times below {_MOST:g} us,", times)
-    for name in ("samples", "shared_bytes"):
-        _fact(name, getattr(timing, name))
+    _require(0 < timing.samples < _MOST, "the number of samples", timing.samples)
+    _fact("shared_bytes", timing.shared_bytes)
 
 
 def _fact(name: str, value: object) -> Fact:
@@ -264,6 +265,6 @@ def _fact(name: str, value: object) -> Fact:
     if isinstance(value, str):
         _text(name, value)
         return value
-    is_number = value is None or (isinstance(value, (int, float)) and math.isfinite(value) and abs(value) < _MOST)
+    is_number = value is None or (isinstance(value, (int, float)) and -_MOST < value < _MOST)  # False with NaN
     _require(is_number, name, value)
     return value  # type: ignore[return-value]  # checked above
