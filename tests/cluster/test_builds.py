@@ -183,7 +183,7 @@ def test_a_worker_with_another_compiler_is_refused(workers: Any, installation: I
     finally:
         workers.run(restore, workers=[address])
     assert address in caught.value.message
-    assert "its NVRTC is 12.3 (SHA-256 ffffffffffff), and this process has 12" in caught.value.message
+    assert "its NVRTC is 12.3 (SHA-256 ffffffffffff), and this process has 13" in caught.value.message
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def test_options_of_loads(machine: Machine, tmp_path: Path, options: str) -> Non
 # test_reverse_loops.py has the other forms of tf32, fp32 and fp64 with four warps.
 TYPES = {
     "tf32, two warpgroups": ("float32", "tf32", 90, 256, 16),
-    "tf32, mma": ("float32", "tf32", 80, 64, 8),
+    "tf32, mma": ("float32", "tf32", 80, 64, 9),
     "fp32, two warps": ("float32", "default", 80, 64, 8),
     "tf32, wgmma": ("float32", "tf32", 90, 128, 13),
     "fp64": ("float64", "default", 90, 128, 9),

@@ -7,6 +7,7 @@ Needs no GPU. The table has a row for each instruction, number of accumulators a
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import tempfile
@@ -70,6 +71,7 @@ def measured(row: Row, arch: int) -> dict[str, Any] | None:
 
 def main() -> None:
     """Entry point."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     with warp_tiles.enabled():
         found = [line for row, arch in rows() if (line := measured(row, arch)) is not None]
     text = ",\n".join(f"  {json.dumps(line)}" for line in found)

@@ -154,6 +154,11 @@ class Anything:
     def facts(self, _: Any) -> Any:
         return ()
 
+    def try_toolchain(self) -> None:
+        return None
+
+    warp_toolkit = None
+
 
 WAITS: dict[str, Callable[[Path], object]] = {
     "a compiler process": lambda _: result_of(unfinished()),

@@ -229,7 +229,7 @@ def test_every_builtin_compiles_without_a_toolchain(no_toolchain: None, cold: Pa
 def test_a_debug_module_builds_with_an_nvrtc_newer_than_warps_linker(
     policy: str, toolchain: None, cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(installed().engine.resources, "warp_toolkit", (12, 0))
+    monkeypatch.setattr(installed().engine.resources, "warp_toolkit", (13, 0))
     with warp_tiles.override(policy=policy):  # a warning would be an error
         cubin, record = compile_module(load(TINY, mode="debug"), tmp_path / "out")
     assert "gemm_forward" in kernels_in(cubin), "all functions of a debug build have symbols"
@@ -245,7 +245,7 @@ def test_a_failed_link_puts_functions_into_the_source_if_warp_cannot_link_them(
     def fails(build: ModuleBuild, *_: Any) -> str:
         return "nvJitLink failed"
 
-    monkeypatch.setattr(installed().engine.resources, "warp_toolkit", (12, 0))
+    monkeypatch.setattr(installed().engine.resources, "warp_toolkit", (13, 0))
     monkeypatch.setattr(ModuleBuild, "_link", fails)
     cubin, record = compile_module(load(TINY), tmp_path / "out")
     assert kernels_in(cubin) == {"gemm_forward"}
