@@ -236,7 +236,7 @@ def test_a_debug_module_builds_with_an_nvrtc_newer_than_warps_linker(
     assert functions_of(record) == {("mma", True, 0)}
     assert "it is a debug build" in record["linker_reason"]
     (variant,) = (variant for variant in record["variants"] if variant["needed"])
-    assert "Warp's CUDA 12.0 cannot read the LTO-IR of NVRTC" in variant["reason"]
+    assert "Warp's CUDA 13.0 cannot read the LTO-IR of NVRTC" in variant["reason"]
 
 
 def test_a_failed_link_puts_functions_into_the_source_if_warp_cannot_link_them(
@@ -252,5 +252,5 @@ def test_a_failed_link_puts_functions_into_the_source_if_warp_cannot_link_them(
     assert (record["linker"], record["linker_reason"]) == ("warp", "nvJitLink failed")
     assert functions_of(record) == {("mma", True, 0)}
     wp.set_module_options({"block_dim": 48}, module=(odd := load(TINY)))
-    with pytest.raises(LinkError, match=r"built by cublasdx: the linker of Warp's CUDA 12\.0 cannot read"):
+    with pytest.raises(LinkError, match=r"built by cublasdx: the linker of Warp's CUDA 13\.0 cannot read"):
         compile_module(odd, tmp_path / "odd")
