@@ -23,7 +23,7 @@ def plain(out: wp.array(dtype=float)):
     i = wp.tid()
     out[i] = {expression}
 """
-SLOW = " + ".join(f"wp.sin(out[i] * {i}.0 + float(N))" for i in range(20))
+SLOW = " + ".join(f"wp.sin(out[i] * {i}.0 + float(N))" for i in range(60))
 
 
 def plain(value: int = 1, expression: str = "float(N)", more: str = "", *, backward: bool = False) -> ModuleType:
