@@ -13,8 +13,8 @@ from warp_tiles.gemm.main_loop import (
     LoopQuestion,
     reason_for_double_buffers,
     reason_for_no_buffers,
-    staged_product,
 )
+from warp_tiles.gemm.mma_choice import staged_product
 from warp_tiles.gemm.pipeline import (
     AUTO,
     STAGE_ALIGNMENT,

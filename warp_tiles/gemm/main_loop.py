@@ -5,38 +5,33 @@ Both are pure: every machine gets the same result.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from warp_tiles.gemm.hardware import (
-    ASYNC_COPIES_ARCH,
     LANES,
-    WIDE_DOUBLES_ARCH,
-    accumulator_registers,
     allows_pair,
-    has_wgmma,
     max_registers,
     multiprocessor,
     pair_limit,
     resident_blocks,
     shared_limit,
 )
+from warp_tiles.gemm.mma_choice import accumulators_of, staged_product, uses_fma
 from warp_tiles.gemm.pipeline import (
     AUTO,
     LEAST_STAGES,
     MOST_STAGES,
     InstructionFamily,
-    LoopInstruction,
     LoopMemory,
     MmaPlan,
     PipelineConfig,
     PipelineOverrides,
     products_registers,
 )
-from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand, accumulator_of
+from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem
 
 _LARGE_SIDE = 128  # of a tile of C
 
@@ -267,7 +262,7 @@ def transpositions(products: Sequence[tuple[GemmProblem, tuple[str, str]]]) -> t
     wanted: dict[str, set[bool]] = {}
     for problem, (a, b) in products:
         a_along, b_along = problem.a.arrangement == "row_major", problem.b.arrangement == "col_major"
-        may_transpose = _uses_fma(problem)
+        may_transpose = uses_fma(problem)
         may_transpose = may_transpose and (min(problem.m, problem.n) >= _LARGE_SIDE or not (a_along and b_along))
         wanted.setdefault(a, set()).add(a_along and may_transpose)
         wanted.setdefault(b, set()).add(b_along and may_transpose)
@@ -323,15 +318,12 @@ def _plans(
 
 # ---- the chooser
 
-WARPGROUP = 4 * LANES  # threads
 _SMALLER = "use a smaller K step or smaller tiles"
 _USEFUL_STAGES = 4  # if other blocks multiply meanwhile; more hide no more latency then
 _LOADS_IN_FLIGHT = 8  # stages of a multiprocessor that are being loaded; more hide no more latency
 _OVERLAPPED_STAGES = 5  # with so many, one more to keep products in flight leaves enough for loads
 LEAST_WARPS = 8  # of a multiprocessor, so that others multiply while one waits for its block
 _LEAST_MMA_WARPS = 4  # for 16-bit types and tf32, one for each scheduler; in fp64, two blocks of 4 warps were faster
-_LINES = 64  # of an instruction of wgmma: rows of C, or of its transpose
-_REGISTER_STEP = 16  # of K in an iteration, if an operand is in registers
 # beside solvers: with 8 resident warps, five of six blocked factorizations in fp64 took 1.13 to 1.56 times as long with
 # stages; with 20, those in fp32 took half as long or less (benchmarks/results/blocked_solvers.json)
 _LEAST_WARPS_BESIDE_SOLVERS = 20
@@ -347,58 +339,9 @@ _MANY_FMA_ACCUMULATORS, _LEAST_FMA_BLOCKS = 64, 3
 _SHORT_BYTES = 64  # of K in an iteration: two steps of wgmma, which are too short to cover the wait for them
 
 
-def _panel_elements(operand: Operand, columns: int) -> int:
-    """Elements in a row of a panel of a stage buffer, by the contiguous elements of its tile (``BufferLayout``)."""
-    size = DTYPE_BYTES[operand.dtype]
-    return next(width for width in (128, 64, 32) if columns * size % width == 0) // size
-
-
-def staged_product(
-    variant: GemmProblem,
-    families: Collection[InstructionFamily],
-    choice: PipelineOverrides = AUTO,
-) -> MmaPlan | str:
-    """How a block multiplies tiles in stage buffers, or the reason why it cannot.
-
-    Args:
-        variant: The forward product, with its operands as they lie in stage buffers.
-        choice: What the settings fix.
-    """
-    if variant.arch < ASYNC_COPIES_ARCH:
-        return f"sm_{variant.arch} has no asynchronous copies, which fill stages"
-    dtype = variant.a.dtype
-    if variant.b.dtype != dtype:
-        return "stages hold tiles of one dtype: load A and B with the same one"
-    total = accumulator_of(dtype)
-    if variant.c.dtype != total or variant.c.arrangement != "row_major" or not variant.is_dense:
-        return f"stages need dense tiles and a row-major C of {total}: use such tiles"
-    step = 16 if DTYPE_BYTES[dtype] == 2 else 8
-    if variant.m % 16 or variant.n % 16 or variant.k % step:
-        return f"{variant.size} is not a multiple of 16x16x{step}: use tiles that are"
-    if _accumulators(variant) > (available := accumulator_registers(variant.arch, variant.threads)):
-        needs = (
-            f"{variant.size} needs {_accumulators(variant)} accumulators of a thread, which has room for {available}"
-        )
-        return f"{needs}: use more threads or smaller tiles"
-    found = _ways(variant, families)
-    if not found:
-        among = "" if _uses_fma(variant) else " among their tensor cores"
-        return f"{variant.threads} threads cannot share {variant.size}{among}: use other tiles or threads"
-    grids = ", ".join(dict.fromkeys(str(product.warps_m) for product in found))
-    return next(
-        (p for p in found if choice.warps_m in (None, p.warps_m)),
-        f"warps_m={choice.warps_m} does not divide {variant.size}: give one of {grids}",
-    )
-
-
-def _uses_fma(variant: GemmProblem) -> bool:
-    """True for products whose stages are multiplied without tensor cores."""
-    return variant.a.dtype == "float32" and variant.precision != "tf32"
-
-
 def _rivals_double_buffers(variant: GemmProblem) -> bool:
     """True for products that are fast from double buffers too: those by fma, if the rows of B are contiguous."""
-    return _uses_fma(variant) and variant.b.arrangement == "row_major"
+    return uses_fma(variant) and variant.b.arrangement == "row_major"
 
 
 def reason_for_double_buffers(variant: GemmProblem, beside_solvers: bool = False) -> str:
@@ -411,10 +354,10 @@ def reason_for_double_buffers(variant: GemmProblem, beside_solvers: bool = False
         variant: The forward product, with its operands as they lie in tiles.
         beside_solvers: See :class:`LoopMemory`.
     """
-    accumulators, why, least = _accumulators(variant), "", 0
+    accumulators, why, least = accumulators_of(variant), "", 0
     if _rivals_double_buffers(variant):
         why, least = "stages are not known to be faster", _LEAST_FMA_ACCUMULATORS
-    elif beside_solvers and _uses_fma(variant):
+    elif beside_solvers and uses_fma(variant):
         why, least = "a loop beside a solver is slower from stages", _LEAST_ACCUMULATORS_BESIDE_SOLVERS
     if accumulators >= least:
         return ""
@@ -425,130 +368,6 @@ def reason_for_double_buffers(variant: GemmProblem, beside_solvers: bool = False
 
 def _few(accumulators: int) -> str:
     return {0: "less than one accumulator", 1: "one accumulator"}.get(accumulators, f"{accumulators} accumulators")
-
-
-def _ways(variant: GemmProblem, families: Collection[InstructionFamily]) -> list[MmaPlan]:
-    """The ways to multiply, the best one first."""
-    if variant.threads % LANES:
-        return []
-    if _uses_fma(variant):
-        return list(_fma_products(variant))
-    found = list(_warpgroup_products(variant)) if "wgmma" in families else []
-    if found or "mma" not in families:
-        return found
-    return [MmaPlan(_mma(variant), *grid, _accumulators(variant)) for grid in _warp_grids(variant)]
-
-
-def _mma(variant: GemmProblem) -> LoopInstruction:
-    if DTYPE_BYTES[variant.a.dtype] == 2:
-        return "mma_m16n8k16"
-    return "mma_m8n8k4" if variant.a.dtype == "float64" and variant.arch < WIDE_DOUBLES_ARCH else "mma_m16n8k8"
-
-
-def _accumulators(variant: GemmProblem) -> int:
-    """Registers of a thread that hold accumulators."""
-    return variant.m * variant.n // variant.threads * (DTYPE_BYTES[variant.c.dtype] // 4)
-
-
-def _warpgroup_products(variant: GemmProblem) -> Iterator[MmaPlan]:
-    """Products by wgmma, the one with the widest instructions first.
-
-    wgmma reads 16-bit operands of any layout from shared memory, and tf32 operands if they are contiguous along K. If
-    no grid gives each group a multiple of 64 rows of C, wgmma computes C^T = B^T A^T, whose rows are C's columns.
-    """
-    if not has_wgmma(variant.arch) or variant.threads % WARPGROUP:
-        return
-    groups = variant.threads // WARPGROUP
-    grids = [(groups_x, groups // groups_x) for groups_x in range(groups, 0, -1) if groups % groups_x == 0]
-    a_k_major, b_k_major = variant.a.arrangement == "row_major", variant.b.arrangement == "col_major"
-    if variant.a.dtype == "float32" and not (a_k_major and b_k_major):
-        yield from _products_through_registers(variant, grids)
-    elif DTYPE_BYTES[variant.a.dtype] <= 4:
-        straight = list(_products_from_buffers(variant, grids, swapped=False))
-        yield from straight or _products_from_buffers(variant, grids, swapped=True)
-
-
-def _products_through_registers(variant: GemmProblem, grids: Sequence[tuple[int, int]]) -> Iterator[MmaPlan]:
-    """Products of two tf32 operands, one contiguous along K and the other along M or N.
-
-    The latter is the instruction's A in registers: A itself, or B in C^T = B^T A^T. If neither is contiguous along K,
-    there are none.
-    """
-    a_k_major, b_k_major = variant.a.arrangement == "row_major", variant.b.arrangement == "col_major"
-    if not (a_k_major or b_k_major) or variant.k % _REGISTER_STEP:
-        return
-    through: Literal["a", "b"] = "b" if a_k_major else "a"
-    for groups_m, groups_n in reversed(grids) if through == "b" else grids:
-        if variant.m % groups_m or variant.n % groups_n:
-            continue
-        m, n = variant.m // groups_m, variant.n // groups_n
-        lines, width = (n, m) if through == "b" else (m, n)
-        if lines % _LINES == 0 and width % 16 == 0:
-            yield MmaPlan("wgmma", groups_m, groups_n, _accumulators(variant), through)
-
-
-def _products_from_buffers(
-    variant: GemmProblem, grids: Sequence[tuple[int, int]], *, swapped: bool
-) -> Iterator[MmaPlan]:
-    """Products whose operands both lie in shared memory.
-
-    Args:
-        grids: Numbers of groups along the instruction's rows and along its columns.
-        swapped: True if the instruction computes the transpose of C, whose rows are C's columns.
-    """
-    lines, width = (variant.n, variant.m) if swapped else (variant.m, variant.n)
-    y = variant.a if swapped else variant.b  # the instruction's B
-    is_k_major = y.arrangement == ("row_major" if swapped else "col_major")
-    for groups_x, groups_y in grids:
-        if lines % (_LINES * groups_x) or width % (16 * groups_y):
-            continue
-        if not is_k_major and width // groups_y % _panel_elements(y, width):
-            continue  # a group's columns begin in the middle of a panel
-        groups_m, groups_n = (groups_y, groups_x) if swapped else (groups_x, groups_y)
-        yield MmaPlan("wgmma", groups_m, groups_n, _accumulators(variant), swapped=swapped)
-
-
-def _warp_grids(variant: GemmProblem) -> list[tuple[int, int]]:
-    """Grids of warps, the one that reads the least shared memory first."""
-    warps = variant.threads // LANES
-    # a vector of tf32 that is contiguous along M or N has lines of four fragments
-    tf32 = variant.a.dtype == "float32"
-    rows = 32 if tf32 and variant.a.arrangement == "col_major" else 16
-    columns = 32 if tf32 and variant.b.arrangement == "row_major" else 16
-    grids = [
-        (warps_m, warps // warps_m)
-        for warps_m in range(1, warps + 1)
-        if warps % warps_m == 0 and variant.m % (rows * warps_m) == 0
-        if variant.n % (columns * (warps // warps_m)) == 0
-    ]
-    return sorted(grids, key=lambda grid: variant.m // grid[0] + variant.n // grid[1])
-
-
-def _fma_products(variant: GemmProblem) -> Iterator[MmaPlan]:
-    """Products without tensor cores, the one whose lanes and warps read the fewest values first."""
-    warps = variant.threads // LANES
-    found = []
-    for warps_m, lanes_m in itertools.product([w for w in range(1, warps + 1) if warps % w == 0], (4, 8)):
-        warps_n, lanes_n = warps // warps_m, LANES // lanes_m
-        if variant.m % (warps_m * lanes_m) or variant.n % (warps_n * lanes_n):
-            continue
-        rows, columns = variant.m // (warps_m * lanes_m), variant.n // (warps_n * lanes_n)  # of a lane
-        # A vector of an operand that is contiguous along M or N has four lines, and a warp reads whole panels of it. A
-        # warp reads whole swizzling patterns of the other one, which repeat after eight lines.
-        a = (4, _panel_elements(variant.a, variant.m)) if variant.a.arrangement == "col_major" else (1, 8)
-        b = (4, _panel_elements(variant.b, variant.n)) if variant.b.arrangement == "row_major" else (1, 8)
-        if not (rows % a[0] or rows * lanes_m % a[1] or columns % b[0] or columns * lanes_n % b[1]):
-            of_warp = rows * lanes_m + columns * lanes_n
-            operands = _fma_operands(rows, a[0] == 1) + _fma_operands(columns, b[0] == 1)
-            found.append((rows + columns, of_warp, -rows, warps_m, lanes_m, operands))
-    for *_, warps_m, lanes_m, operands in sorted(found):
-        yield MmaPlan("fma", warps_m, warps // warps_m, _accumulators(variant), lanes_m=lanes_m, operands=operands)
-
-
-def _fma_operands(lines: int, along_k: bool) -> int:
-    """Registers of a lane that hold an operand of fma, as ``FmaProduct`` has them: one or two sets of vectors."""
-    depth = 4 if along_k else 1
-    return (2 if lines <= 8 or not along_k else 1) * lines * depth
 
 
 def _ordinal(number: int) -> str:
@@ -606,7 +425,7 @@ def reason_for_no_buffers(variants: Sequence[GemmProblem], memory: LoopMemory, e
     """
     if memory.beside_solvers:
         return "beside a solver, double buffers in extra memory are slower: no change is needed"
-    if (accumulators := min(map(_accumulators, variants))) < _LEAST_BUFFERED_ACCUMULATORS:
+    if (accumulators := min(map(accumulators_of, variants))) < _LEAST_BUFFERED_ACCUMULATORS:
         return (
             f"with {_few(accumulators)} of a thread, double buffers in extra memory are slower; they gain from "
             f"{_LEAST_BUFFERED_ACCUMULATORS} on: use larger tiles or fewer threads"

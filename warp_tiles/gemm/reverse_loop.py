@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from warp_tiles.gemm.hardware import LANES, accumulator_registers, shared_limit
-from warp_tiles.gemm.main_loop import staged_product
+from warp_tiles.gemm.mma_choice import staged_product
 from warp_tiles.gemm.pipeline import STAGE_ALIGNMENT, InstructionFamily, LoopMemory, MmaPlan, products_registers
 from warp_tiles.gemm.problem import DTYPE_BYTES, GemmProblem, Operand, dense_operand
 
