@@ -74,12 +74,12 @@ from warp_tiles.compile.compiler import CompileRequest, LinkRequest
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.compile.search import find_toolchain
 
-with CompilerPool(1) as pool:
+found = find_toolchain()
+with CompilerPool(1, libraries=found.paths) as pool:
     request = CompileRequest("f.cu", 'extern "C" __global__ void f(int* x) { *x = 1; }', ("-arch=sm_90",), (), "f")
     compiled = pool.submit(request).result()
     linked = pool.submit(LinkRequest("f", (compiled.payload,), "sm_90", "cubin")).result()
     maps = Path(f"/proc/{pool._processes[0]._process.pid}/maps").read_text()
-found = find_toolchain()
 libraries = {line.split()[-1] for line in maps.splitlines() if "libnvrtc.so" in line or "libnvJitLink.so" in line}
 print(json.dumps([linked.payload[:4].hex(), sorted(libraries), [str(found.nvrtc), str(found.nvjitlink)]]))
 """

@@ -56,7 +56,7 @@ def test_the_doctor_names_architectures_that_nvrtc_lacks(monkeypatch: pytest.Mon
     monkeypatch.setattr(doctor, "find_toolchain", lambda warp_toolkit: toolchain)
     monkeypatch.setattr(warp, "get_cuda_supported_archs", lambda: [70, *MULTIPROCESSORS])
     found = {finding.subject: finding for finding in doctor.diagnose()}["archs"]
-    assert (found.state, found.detail) == ("note", "NVRTC 12.9 lacks sm_88, sm_107, sm_110, which Warp knows")
+    assert (found.state, found.detail) == ("note", "NVRTC 12.9 cannot serve sm_88, sm_107, sm_110, which Warp knows")
     assert "install a newer NVRTC" in found.remedy
 
 
