@@ -25,17 +25,6 @@ FUNCTIONS = {
     for call, functions in OWN_FUNCTIONS.items()
 }
 
-# a kernel that factors the diagonal block at r, as one step of a blocked factorization
-PANEL = """
-@wp.kernel(enable_backward=False)
-def run(A: wp.array2d(dtype=wp.float32), X: wp.array2d(dtype=wp.float32), r: int):
-    corner = wp.tile_load(A, shape=(16, 16), offset=(r, r), storage="shared")
-    for j in range(0, r, 16):
-        before = wp.tile_load(X, shape=(16, 16), offset=(r, j))
-        wp.tile_matmul(before, wp.tile_transpose(before), corner, alpha=-1.0)
-    wp.tile_store(X, wp.tile_cholesky(corner), offset=(r, r))
-"""
-
 
 def solver(
     call: str,

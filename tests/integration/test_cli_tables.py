@@ -76,18 +76,16 @@ def shown(module: dict[str, Any]) -> list[str]:
         texts += [row["role"], row["reason"], row["provider"], row["key"][:12], *row["kernels"]]
     for loop in module["loops"]:
         texts += [loop["kernel"], f"{shortened(loop['file'])}:{loop['line']}", loop["reason"]]
-    for step in module["panel_steps"]:
-        texts += [f"{shortened(step['file'])}:{step['line']}", *(part["text"] for part in step["parts"])]
     return texts
 
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A script with a loop of products, solvers and a panel step, and its plan."""
+    """A script with a loop of products, and solvers, and its plan."""
     path = tmp_path_factory.mktemp("planned") / "train.py"
     path.write_text(SCRIPT)
     (module,) = json_of(command("plan", path, cache=path.parent / "lto"))["modules"]
-    assert [len(module[name]) for name in ("loops", "panel_steps", "variants")] == [1, 1, 6]
+    assert [len(module[name]) for name in ("loops", "variants")] == [1, 6]
     return path, module
 
 

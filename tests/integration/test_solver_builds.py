@@ -11,7 +11,7 @@ import warp as wp
 import warp_tiles
 from tests.integration.builds import counts, kernels_in
 from tests.integration.helpers import compile_module, gemm, load
-from tests.integration.solvers import PANEL, solver
+from tests.integration.solvers import solver
 from tests.nightly import some
 from warp_tiles.errors import BuildError
 
@@ -71,17 +71,6 @@ def test_a_product_and_a_solver_in_one_module(cold: Path, tmp_path: Path) -> Non
     assert kernels_in(cubin) == {f"{name}_{way}" for name in ("gemm", "solver") for way in ("forward", "backward")}
     assert counts(record) == (5, 0)
     assert record["linker"] == "warp_tiles"
-
-
-def test_a_panel_step_names_what_was_built(cold: Path, tmp_path: Path, refuse_solver: Callable[[str], None]) -> None:
-    module = load(PANEL)
-    _, record = compile_module(module, tmp_path / "built")
-    planned = warp_tiles.plan(module, arch=90).to_json()["panel_steps"]
-    assert record["panel_steps"] == planned
-    refuse_solver("cholesky")
-    with pytest.warns(RuntimeWarning, match="using Warp's scalar path"):
-        _, record = compile_module(load(PANEL), tmp_path / "refused")
-    assert [part["how"] for part in record["panel_steps"][0]["parts"]] == [planned[0]["parts"][0]["how"], "scalar"]
 
 
 @pytest.mark.parametrize("refused", ["cholesky_adjoint", "cholesky"])

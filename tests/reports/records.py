@@ -25,7 +25,7 @@ from warp_tiles.gemm.matmul_question import DecidedBy, MatmulConfig, MatmulProbl
 from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import DType, GemmProblem, Role
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.plan.planning import FunctionUse, ModulePlan, PanelPart, PanelStep, resolve
+from warp_tiles.plan.planning import FunctionUse, ModulePlan, resolve
 from warp_tiles.solver.variant import Variant
 
 HOSTILE = "<script>alert('x')</script>&\"\x1b[31m"
@@ -39,16 +39,10 @@ PRODUCTS = tuple(
     for dtype, who in _DECIDED
 )
 LOOP = PlannedLoop("k", "train.py", 12, 1, "pipelined", 4, "wgmma multiplies 4 stages of 8192 bytes", "wgmma", 64)
-STEP = PanelStep(
-    "k",
-    "train.py",
-    11,
-    (PanelPart(12, "products", "", LOOP.describe()), PanelPart(14, "factor", "cholesky 8x8", "mma")),
-)
 
 
 def plan(name: str = "first", reason: str = "built by mma (default)") -> ModulePlan:
-    """A module of one needed product and two skipped adjoints, with its loop and a panel step."""
+    """A module of one needed product and two skipped adjoints, with its loop."""
     use = FunctionUse("k", "k", False, "kernel 'k' has enable_backward=False")
     made = resolve(session(("k", BIG)), (), ["k"], [use])
     variants = tuple(
@@ -57,7 +51,7 @@ def plan(name: str = "first", reason: str = "built by mma (default)") -> ModuleP
         else v
         for v in made.variants
     )
-    return replace(made, name=name, variants=variants, loops=(LOOP,), panel_steps=(STEP,))
+    return replace(made, name=name, variants=variants, loops=(LOOP,))
 
 
 def backward_plan(name: str = "second") -> ModulePlan:
@@ -105,7 +99,7 @@ def record(
     )
     linker = "warp" if reason else "warp_tiles"
     output = f"wp_{module.name}.sm90.cubin"
-    times = {"started_at_s": start, "phases": phases, "panel_steps": module.panel_steps}
+    times = {"started_at_s": start, "phases": phases}
     return ModuleRecord(module, artifacts, linker, reason, output, 130_000, seconds, module.loops, **times)
 
 

@@ -248,17 +248,17 @@ class Engine:
         return found
 
     def decide(self, bare: ModulePlan, generated: GeneratedModule) -> ModulePlan:
-        """The plan of a generated module: what computes each product, its loops and panel steps, and :meth:`annotate`.
+        """The plan of a generated module: what computes each product, its loops, and :meth:`annotate`.
 
         Raises:
             TypeError, UnsupportedVariant, ToolchainError: See :meth:`warp_tiles.build.chain.Chain.assign`.
             SettingError: The policy forbids the provider of the settings.
         """
-        from warp_tiles.build.functions import decided, with_panel_steps
+        from warp_tiles.build.functions import decided
 
         chain = self.chain(bare.settings)
         functions = _ChosenFunctions(chain, bare, self._context_of(bare))
-        return with_panel_steps(self.annotate(decided(bare, generated, functions), chain), generated)
+        return self.annotate(decided(bare, generated, functions), chain)
 
     def annotate(self, plan: ModulePlan, chain: Chain | None = None) -> ModulePlan:
         """The plan with the provider, key and cache state of each needed variant.

@@ -113,13 +113,6 @@ def decided(bare: ModulePlan, generated: GeneratedModule, functions: Functions) 
     return replace(bare, variants=variants, loops=loops, whole_products=generated.whole_products())
 
 
-def with_panel_steps(plan: ModulePlan, generated: GeneratedModule) -> ModulePlan:
-    """The plan, whose needed variants have providers, with its panel steps."""
-    decision = generated.decide(planned_functions(plan), suffix=may_have_suffix(plan))
-    providers = {v.variant: v.provider for v in plan.needed if v.variant is not None}
-    return replace(plan, panel_steps=generated.panel_steps(decision, providers))
-
-
 def reserved_bytes(plan: ModulePlan, generated: GeneratedModule) -> dict[str, tuple[int, int]]:
     """Bytes of shared memory that functions of a module need beyond their tiles, by the functions' labels.
 

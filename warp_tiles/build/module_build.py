@@ -284,7 +284,6 @@ class ModuleBuild:
             os.path.getsize(output_path),
             now_s() - self._started,
             self._generated.loops(decision),
-            panel_steps=self._generated.panel_steps(decision, {each.variant: each.provider for each in artifacts}),
             started_at_s=self._started,
             phases=self._phases.found,
             found=found,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.gemm.pipeline import PlannedLoop
-from warp_tiles.plan.planning import ModulePlan, PanelStep, config_json
+from warp_tiles.plan.planning import ModulePlan, config_json
 from warp_tiles.solver.variant import Config, Variant
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class ModuleRecord:
         linker: ``warp_tiles`` or ``warp``.
         linker_reason: The reason why Warp linked; empty if warp_tiles did.
         seconds: Time from the end of code generation to the finished file.
-        loops, panel_steps: As in the plan, but as they were built: they differ if a build failed.
+        loops: As in the plan, but as they were built: they differ if a build failed.
         module_key: Digest of the linked module's key; empty if the module is not kept.
         found: True if the linked module was in the cache or in the remote store.
         started_at_s: The end of code generation, in seconds of :func:`warp_tiles.build.records.now_s`.
@@ -188,7 +188,6 @@ class ModuleRecord:
     output_bytes: int
     seconds: float
     loops: tuple[PlannedLoop, ...] = ()
-    panel_steps: tuple[PanelStep, ...] = ()
     module_key: str = ""
     found: bool = False
     started_at_s: float = 0.0
@@ -201,7 +200,6 @@ class ModuleRecord:
             **self.plan.to_json(),
             "target": replace(self.plan, loops=self.loops).target,
             "loops": [loop.to_json() for loop in self.loops],
-            "panel_steps": [step.to_json() for step in self.panel_steps],
             "builds": [artifact.to_json() for artifact in self.artifacts],
             "lto_builds": sum(not artifact.hit for artifact in from_lto),
             "lto_hits": sum(artifact.hit for artifact in from_lto),

@@ -49,7 +49,6 @@ from warp_tiles.errors import BuildError, RecordError, ScriptError, SettingError
 from warp_tiles.launch.script import Discovery, Script, Target, discover
 from warp_tiles.reports.functions import (
     LOOP_HEADINGS,
-    PANEL_HEADINGS,
     PRODUCT_HEADINGS,
     SKIPPED,
     compiled_again,
@@ -57,7 +56,6 @@ from warp_tiles.reports.functions import (
     loop_rows,
     module_notes,
     module_title,
-    panel_rows,
     product_rows,
     with_tiles,
 )
@@ -242,8 +240,6 @@ def print_plan(module: Mapping[str, Any]) -> None:
         echo(f"{count} function{'s' * (count > 1)} {reason}")
     if loops := loop_rows(module):
         print_table("loops of products", LOOP_HEADINGS, loops)
-    if steps := panel_rows(module):
-        print_table("panel steps", PANEL_HEADINGS, steps)
     for text in module_notes(module):
         echo(text)
 

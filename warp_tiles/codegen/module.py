@@ -11,7 +11,6 @@ from warp_tiles.codegen.answers import FunctionCall, LoopAccumulators, LoopDecis
 from warp_tiles.codegen.loads import plan_loads
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.operations import UNREAD_ASSIGN
-from warp_tiles.codegen.panels import panel_steps
 from warp_tiles.codegen.prelude import finished_source
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.stores import computed_stores, reversed_stores
@@ -21,7 +20,7 @@ from warp_tiles.gemm.hardware import MIN_ARCH, allows_pair, has_wgmma, pair_limi
 from warp_tiles.gemm.main_loop import PipelineRecords
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides, PlannedLoop
 from warp_tiles.gemm.problem import GemmProblem, Role
-from warp_tiles.plan.planning import PanelStep, Session, Site
+from warp_tiles.plan.planning import Session, Site
 from warp_tiles.plan.whole import WholeProduct
 from warp_tiles.settings import Settings
 from warp_tiles.solver.variant import Variant
@@ -159,27 +158,6 @@ class GeneratedModule:
             replace(loop.planned, kernel=kernel, gradients=self._gradients(loop.function))
             for loop in decision.loops
             for kernel in self.trace.kernels_of.get(loop.function, ())
-        )
-
-    def panel_steps(self, decision: ModuleDecision, providers: Mapping[Variant, str]) -> tuple[PanelStep, ...]:
-        """Returns the panel steps, once for each kernel that runs them.
-
-        Args:
-            providers: The providers of functions. Those that are missing take the scalar path.
-        """
-        loops = {loop.hook: loop.planned for loop in decision.loops}
-        solvers = {
-            site.index: (forward.size, providers.get(forward, "scalar"))
-            if (forward := site.variants.get(Role.FORWARD))
-            else (site.call, site.provider or "scalar")
-            for site in self.session.sites
-            if site.is_solver
-        }
-        return tuple(
-            replace(step, kernel=kernel)
-            for label, function in self.trace.functions.items()
-            for step in panel_steps(function, loops, solvers)
-            for kernel in self.trace.kernels_of.get(label, ())
         )
 
     def whole_products(self) -> dict[str, WholeProduct]:

@@ -212,50 +212,6 @@ class KernelMemory:
 
 
 @dataclass(frozen=True)
-class PanelPart:
-    """One part of a panel step.
-
-    Attributes:
-        kind: ``products``, ``factor`` or ``solve``.
-        size: The function of a solver and its sizes, e.g. ``cholesky 16x16``; empty for products.
-        how: The treatment of a loop of products, or the provider of a solver.
-    """
-
-    line: int
-    kind: str
-    size: str
-    how: str
-
-    def describe(self) -> str:
-        """The part in words, e.g. ``72 factor, cholesky 16x16: mma``."""
-        return f"{self.line} {self.kind}{', ' if self.size else ''}{self.size}: {self.how}"
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields that ``warp-tiles plan --json`` prints."""
-        return {**vars(self), "text": self.describe()}
-
-
-@dataclass(frozen=True)
-class PanelStep:
-    """What a blocked factorization or solve does with one panel: loops of products, and the solvers beside them.
-
-    Attributes:
-        kernel: Key of a kernel that runs it.
-        file, line: The place of its loop in the user's source, or of its first part if no loop is around it.
-        parts: The loops of products and the solvers, by line.
-    """
-
-    kernel: str
-    file: str
-    line: int
-    parts: tuple[PanelPart, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields that ``warp-tiles plan --json`` prints."""
-        return {**vars(self), "parts": [part.to_json() for part in self.parts]}
-
-
-@dataclass(frozen=True)
 class ModulePlan:
     """The variants and loops of one module for one target.
 
@@ -277,7 +233,6 @@ class ModulePlan:
         register_limit_reason: The reason for this limit; empty without one.
         memory: The shared memory of each kernel, forward and backward.
         uninstantiated: Keys of the generic kernels that multiply or solve tiles, and that have no instance yet.
-        panel_steps: Loops of products and solvers that work on one panel, once for each kernel that runs them.
     """
 
     name: str
@@ -295,18 +250,14 @@ class ModulePlan:
     register_limit_reason: str = ""
     memory: tuple[KernelMemory, ...] = ()
     uninstantiated: tuple[str, ...] = ()
-    panel_steps: tuple[PanelStep, ...] = ()
 
     def _lines(self) -> Iterator[tuple[str, str]]:
-        """What is needed or done, and why: each function, loop and panel step, and launches that fail."""
+        """What is needed or done, and why: each function and loop, and launches that fail."""
         for each in self.variants:
             size = each.call if each.variant is None else each.variant.size
             yield f"{each.role.value} {size}, {', '.join(each.kernels)}", each.reason
         for loop in self.loops:
             yield f"loop in {loop.file}:{loop.line}, {loop.kernel}", f"{loop.describe()}: {loop.explanation}"
-        for step in self.panel_steps:
-            parts = "; ".join(part.describe() for part in step.parts)
-            yield f"panel step in {step.file}:{step.line}, {step.kernel}", parts
         for problem in (*self.launch_problems, *filter(None, [self.uninstantiated_reason])):
             yield "problem", problem
 
@@ -372,7 +323,6 @@ class ModulePlan:
             "policy": self.settings.policy,
             "variants": [v.to_json() for v in self.variants],
             "loops": [loop.to_json() for loop in self.loops],
-            "panel_steps": [step.to_json() for step in self.panel_steps],
             "memory": [memory.to_json() for memory in self.memory],
             "uninstantiated": list(self.uninstantiated),
         }

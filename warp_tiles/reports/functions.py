@@ -29,7 +29,6 @@ _LONG_PATH = 40  # characters
 _CHOICES = {"": "", "tuned": "chosen from a tuning record", "default": "chosen by default"}
 PRODUCT_HEADINGS = ("product", "tile", "threads", "slices of K", "instruction", "stages", "blocks", "reason")
 LOOP_HEADINGS = ("kernel", "line", "products", "what is done", "reason", "gradients")
-PANEL_HEADINGS = ("kernel", "line", "parts by line")
 
 
 @dataclass(frozen=True)
@@ -180,14 +179,6 @@ def loop_rows(module: Json) -> list[tuple[str, ...]]:
             "; ".join(filter(None, (loop["gradients"], loop["reverse"]))),
         )
         for loop in module.get("loops", ())
-    ]
-
-
-def panel_rows(module: Json) -> list[tuple[str, ...]]:
-    """The cells below :data:`PANEL_HEADINGS` of a module's panel steps; each part is a line of its cell."""
-    return [
-        (step["kernel"], f"{shortened(step['file'])}:{step['line']}", "\n".join(part["text"] for part in step["parts"]))
-        for step in module.get("panel_steps", ())
     ]
 
 

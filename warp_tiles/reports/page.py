@@ -15,7 +15,6 @@ from rich.filesize import decimal
 
 from warp_tiles.reports.functions import (
     LOOP_HEADINGS,
-    PANEL_HEADINGS,
     PRODUCT_HEADINGS,
     SKIPPED,
     STATES,
@@ -26,7 +25,6 @@ from warp_tiles.reports.functions import (
     loop_rows,
     module_notes,
     module_title,
-    panel_rows,
     product_rows,
     with_tiles,
 )
@@ -101,9 +99,6 @@ def module_section(module: Json, is_one_of_many: bool, is_open: bool) -> Markup:
     if rows := loop_rows(module):
         cells: list[list[Content]] = [[element("code", row[0]), element("code", row[1]), *row[2:]] for row in rows]
         parts.append(table(LOOP_HEADINGS, cells, "loops of products", _SHORT))
-    if rows := panel_rows(module):
-        cells = [[element("code", row[0]), element("code", row[1]), _lines(row[2])] for row in rows]
-        parts.append(table(PANEL_HEADINGS, cells, "panel steps", _SHORT))
     counts = "up to date" if module.get("up_to_date") else _counts(found)
     name = module_title(module) + (f", {module.get('output', 'not built')}" if is_one_of_many else "")
     title = element("summary", name, " ", element("span", counts, class_="muted"))
@@ -141,10 +136,6 @@ def _facts(facts: Iterable[tuple[str, Content]]) -> Markup:
 
 def _codes(names: Iterable[str]) -> Markup:
     return Markup(", ".join(element("code", name).text for name in names))
-
-
-def _lines(text: str) -> Markup:
-    return element("span", *(element("span", line, class_="more") for line in text.split("\n")))
 
 
 def _functions_table(found: Sequence[Function], on_cpu: bool) -> Markup:
