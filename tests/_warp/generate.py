@@ -14,24 +14,25 @@ import warp as wp
 
 import warp_tiles
 from warp_tiles._warp.internals import find
-from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.codegen.operations import Operation
 from warp_tiles.codegen.prelude import PLACEHOLDER
 from warp_tiles.codegen.trace import FunctionTrace, Loop, Node
+from warp_tiles.plan import planner
+from warp_tiles.plan.planner import GeneratedModule, plan_module
+from warp_tiles.plan.planning import ModulePlan
 
 
 @contextmanager
 def recorded_modules() -> Iterator[list[GeneratedModule]]:
     """Collects the modules that are generated in a with-block."""
     found: list[GeneratedModule] = []
-    text = GeneratedModule.text
 
-    def record(self: GeneratedModule, *arguments: Any, **keywords: Any) -> str:
-        found.append(self)
-        return text(self, *arguments, **keywords)
+    def record(generated: GeneratedModule, *arguments: Any, **keywords: Any) -> ModulePlan:
+        found.append(generated)
+        return plan_module(generated, *arguments, **keywords)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GeneratedModule, "text", record)
+        patch.setattr(planner, "plan_module", record)
         yield found
 
 

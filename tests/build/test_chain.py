@@ -17,9 +17,10 @@ from warp_tiles.build.chain import Chain
 from warp_tiles.build.context import BuildContext
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.records import Artifact
+from warp_tiles.codegen.session import Session
 from warp_tiles.errors import BuildError, LockedError, ToolchainError, UnsupportedVariant, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Operand, Role
-from warp_tiles.plan.planning import ModulePlan, PlannedVariant, Session, resolve
+from warp_tiles.plan.planning import ModulePlan, PlannedVariant, resolve
 from warp_tiles.providers.fallbacks import COSTS, IN_SOURCE_TITLE, LIBMATHDX_TITLE
 from warp_tiles.providers.mma import MmaProvider, SolverProvider
 from warp_tiles.settings import PROVIDER_ORDER, Settings, current

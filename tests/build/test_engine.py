@@ -20,10 +20,11 @@ from warp_tiles.build import engine
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.engine import STARTED_AHEAD, Engine
 from warp_tiles.build.records import Artifact
+from warp_tiles.codegen.session import Session
 from warp_tiles.errors import BuildError, ToolchainError
 from warp_tiles.gemm.choose import choose
 from warp_tiles.gemm.problem import Role
-from warp_tiles.plan.planning import Session, resolve
+from warp_tiles.plan.planning import resolve
 from warp_tiles.settings import Settings, current
 
 # ---- builds and hits

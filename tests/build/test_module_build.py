@@ -14,15 +14,18 @@ import pytest
 from tests.codegen.modules import BIG, SMALL, forms, generated, names_of
 from warp_tiles import settings
 from warp_tiles.build.context import BuildContext, Resources
+from warp_tiles.build.functions import with_function
 from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
+from warp_tiles.codegen.session import FunctionUse, Session
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.module import ModuleSource
 from warp_tiles.compile.search import Toolchain
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.problem import GemmProblem, Role
-from warp_tiles.plan.planning import FunctionUse, Session, resolve, with_register_limit
+from warp_tiles.plan.planner import plan_module
+from warp_tiles.plan.planning import PlannedVariant
 from warp_tiles.settings import Settings
 
 TOOLCHAIN = Toolchain(Path("/lib/libnvrtc.so"), (12, 9), Path("/lib/libnvJitLink.so"), (12, 9), (), "25.6.0")
@@ -118,6 +121,12 @@ class FakeEngine:
     def try_toolchain(self) -> Toolchain | None:
         return self.found
 
+    @staticmethod
+    def choose(planned: PlannedVariant) -> PlannedVariant:
+        """What the engine plans by default: cuBLASDx, whose functions have the names of :func:`artifact`."""
+        assert planned.variant is not None
+        return with_function(replace(planned, provider="cublasdx", symbol=planned.variant.symbol))
+
     def start(self, variants: Any, resolved: Settings, linker_reason: str) -> dict[GemmProblem, Future[Artifact]]:
         self.started += list(variants)
         return {variant: done(self.results.get(variant, artifact(variant))) for variant in self.started}
@@ -139,12 +148,13 @@ class Case:
         self, output: str = "module.cubin", *, warp_inputs: tuple[bytes, ...] = (), **keywords: Any
     ) -> ModuleRecord:
         self.session.settings = settings.current()
-        plan = with_register_limit(resolve(self.session, self.called, ["k"], [FunctionUse("k", "k", False, "")]))
         made = generated(self.session, *self.lines, called=self.called)
+        made = replace(made, kernels=("k",), uses=(FunctionUse("k", "k", False, ""),))
+        plan = plan_module(made, self.engine.choose, lambda reserved: ())
         build = ModuleBuild(self.engine, made, plan)  # type: ignore[arg-type]
         self.path, self.output = self.folder / "module.cu", self.folder / output
-        self.path.write_text(build.text())
-        self.intended = build.text()
+        self.path.write_text(build.text)
+        self.intended = build.text
         build.start()
 
         def warp_build(inputs: list[bytes]) -> None:
@@ -314,11 +324,12 @@ def test_a_bfloat16_gradient_keeps_its_call_off_the_scalar_path(tmp_path: Path) 
 
 
 def test_the_plan_names_the_functions_that_the_source_calls(case: Case) -> None:
-    plan = resolve(case.session, (), ["k"], [])
-    promised = replace(plan.needed[0], symbol="wt_gemm_promised", provider="cublasdx")
-    other = replace(plan, variants=(promised, *plan.variants[1:]))
-    build = ModuleBuild(case.engine, generated(case.session), other)  # type: ignore[arg-type]
-    assert names_of(build.text(), 0) == ["wt_gemm_promised"] * 3
+    def choose(planned: PlannedVariant) -> PlannedVariant:
+        return with_function(replace(planned, provider="cublasdx", symbol="wt_gemm_promised"))
+
+    made = replace(generated(case.session), kernels=("k",))
+    build = ModuleBuild(case.engine, made, plan_module(made, choose, lambda reserved: ()))  # type: ignore[arg-type]
+    assert names_of(build.text, 0) == ["wt_gemm_promised"] * 3
 
 
 # ---- linked by Warp

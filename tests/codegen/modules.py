@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
-from warp_tiles.codegen.prelude import PLACEHOLDER
+from warp_tiles.codegen.answers import DeviceFunction
+from warp_tiles.codegen.prelude import PLACEHOLDER, finished_source
+from warp_tiles.codegen.session import Session
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
-from warp_tiles.plan.planning import Session
+from warp_tiles.plan.planner import GeneratedModule, plan_module
+from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.settings import Settings
 from warp_tiles.solver.variant import Variant
 
@@ -82,6 +84,22 @@ def functions(*variants: Variant) -> dict[Variant, DeviceFunction]:
 def with_settings(module: GeneratedModule, **settings: Any) -> GeneratedModule:
     """The same module under other settings."""
     return replace(module, session=replace(module.session, settings=Settings(**settings)))
+
+
+def planned(module: GeneratedModule, built: Mapping[Any, DeviceFunction]) -> ModulePlan:
+    """The plan of a module whose sites can call these functions; others take the scalar path."""
+
+    def choose(each: PlannedVariant) -> PlannedVariant:
+        function = built.get(each.variant)
+        provider = each.provider or ("scalar" if function is None else "mma")
+        return replace(each, provider=provider, device_function=function)
+
+    return plan_module(module, choose, lambda reserved: ())
+
+
+def written(module: GeneratedModule, built: Mapping[Any, DeviceFunction]) -> str:
+    """The finished source of :func:`planned`."""
+    return finished_source(module.source, planned(module, built).code)
 
 
 # ---- reading a finished source

@@ -10,7 +10,7 @@ import pytest
 import warp_tiles
 from tests.codegen.modules import BIG
 from tests.solver.test_variant import L
-from warp_tiles.codegen.answers import FunctionCall, ModuleAnswer
+from warp_tiles.codegen.answers import FunctionCall, ModuleCode
 from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.prelude import PLACEHOLDER, finished_source
 from warp_tiles.gemm.problem import Role
@@ -24,7 +24,7 @@ SOLVER = FunctionCall("wt_site1_forward", "g", SolverVariant("cholesky", 8, 8, (
 
 
 def finished(*calls: FunctionCall, moves: bool = False, source: str = SOURCE) -> str:
-    return finished_source(source, ModuleAnswer(((Hook.WAIT, 1),), calls, (), (), moves))
+    return finished_source(source, ModuleCode(((Hook.WAIT, 1),), calls, (), (), moves))
 
 
 def test_a_prelude_without_calls_only_defines_the_hooks() -> None:

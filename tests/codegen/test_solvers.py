@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.codegen import traces as t
-from tests.codegen.modules import BIG, declared, functions, generated, macros, names_of, session
-from warp_tiles.codegen.module import GeneratedModule
+from tests.codegen.modules import BIG, declared, functions, generated, macros, names_of, session, written
 from warp_tiles.codegen.prelude import SCALAR_FUNCTION, solver_struct
+from warp_tiles.codegen.session import Session
 from warp_tiles.gemm.problem import Operand, Role
-from warp_tiles.plan.planning import Session
+from warp_tiles.plan.planner import GeneratedModule
 from warp_tiles.solver.variant import SolverVariant
 
 _MATRIX = Operand("float64", "row_major", 8, 16)
@@ -30,7 +30,7 @@ def solver_names(text: str) -> list[str]:
 
 
 def test_a_solver_is_declared_and_named_by_its_type() -> None:
-    text = solver_module(True).text(functions(*BIG.values(), FACTOR, FACTOR_ADJOINT))
+    text = written(solver_module(True), functions(*BIG.values(), FACTOR, FACTOR_ADJOINT))
     assert solver_names(text) == [f"wt::Solver<{v.symbol}_call>{{}}" for v in (FACTOR, FACTOR_ADJOINT)]
     assert set(declared(text)) == {v.symbol for v in (*BIG.values(), FACTOR, FACTOR_ADJOINT)}
     assert solver_struct(FACTOR, FACTOR.symbol) in text
@@ -40,7 +40,7 @@ def test_a_solver_is_declared_and_named_by_its_type() -> None:
 @pytest.mark.parametrize("missing", [FACTOR, FACTOR_ADJOINT])
 def test_a_missing_solver_function_affects_no_other(missing: SolverVariant) -> None:
     built = functions(*BIG.values(), *(variant for variant in (FACTOR, FACTOR_ADJOINT) if variant != missing))
-    text = solver_module(True).text(built)
+    text = written(solver_module(True), built)
     assert solver_names(text).index(SCALAR_FUNCTION) == [FACTOR, FACTOR_ADJOINT].index(missing)
     assert solver_names(text).count(SCALAR_FUNCTION) == 1
     assert missing.symbol not in text
@@ -50,7 +50,7 @@ def test_a_missing_solver_function_affects_no_other(missing: SolverVariant) -> N
 def test_a_solver_that_libmathdx_serves_has_no_function_of_this_project() -> None:
     sites = Session("module", 90, 128)
     sites.add("tile_cholesky", "k", {}, roles=ROLES, provider="libmathdx")
-    text = generated(sites, "    wp::tile_cholesky(potrf, var_0);").text({})
+    text = written(generated(sites, "    wp::tile_cholesky(potrf, var_0);"), {})
     assert "struct Solver" not in text
     assert declared(text) == []
 
@@ -60,6 +60,6 @@ def test_loads_of_functions_with_a_solver_are_asynchronous() -> None:
     trace = t.module(t.function(load, t.operation("tile_cholesky", t.tile("a"))))
     sites = Session("module", 90, 128)
     sites.add("tile_cholesky", "k", {Role.FORWARD: FACTOR}, roles=ROLES)
-    text = generated(sites, trace=trace).text(functions(FACTOR))
+    text = written(generated(sites, trace=trace), functions(FACTOR))
     assert macros(text)[f"WT_AT_{load.hook}"] == "wt_module::Load<true>() << __VA_ARGS__"
-    assert macros(generated(sites, trace=trace).text({}))[f"WT_AT_{load.hook}"] == "__VA_ARGS__"
+    assert macros(written(generated(sites, trace=trace), {}))[f"WT_AT_{load.hook}"] == "__VA_ARGS__"

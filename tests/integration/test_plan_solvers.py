@@ -8,11 +8,11 @@ import pytest
 
 import warp_tiles
 from tests._warp.generate import generate
-from tests.codegen.modules import declared, macros
+from tests.codegen.modules import declared, macros, written
 from tests.integration.helpers import FORWARD_ONLY, load, solver_of
 from tests.integration.plans import plan
 from tests.integration.solvers import CALLS, FUNCTIONS, IN_PLACE, solver
-from warp_tiles.build.functions import planned_functions
+from warp_tiles.codegen import prelude
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.solver.variant import SolverConfig
 
@@ -120,7 +120,7 @@ def finished_source(text: str) -> str:
     """The source of a module with its prelude, and all planned functions."""
     module = load(text)
     found = warp_tiles.plan(module, arch=90, block_dim=64)
-    return generate(module).text(planned_functions(found))
+    return prelude.finished_source(generate(module).source, found.code)
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -148,10 +148,10 @@ def test_a_function_that_was_not_built_takes_the_scalar_path_alone() -> None:
     module = load(solver("tile_lower_solve"))
     found = warp_tiles.plan(module, arch=90, block_dim=64)
     roles = by_role(found)
-    functions = planned_functions(found)
+    functions = {each.variant: each.device_function for each in found.needed if each.device_function}
     for missing, present in (("forward", "adjoint"), ("adjoint", "forward")):
         left = {variant: value for variant, value in functions.items() if variant != roles[missing].variant}
-        source = generate(module).text(left)
+        source = written(generate(module), left)
         assert macros(source)[f"wt_site0_{missing}"] == "0"
         assert macros(source)[f"wt_site0_{present}"] == f"wt::Solver<{roles[present].symbol}_call>{{}}"
 

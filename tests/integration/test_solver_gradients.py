@@ -21,7 +21,7 @@ from tests.integration.plans import plan
 from tests.integration.solvers import CALLS, DIFFERENTIATED, FUNCTIONS, IN_PLACE, OWN_FUNCTIONS, solver
 from warp_tiles._warp import installed
 from warp_tiles._warp.tapes import Tapes
-from warp_tiles.build.functions import planned_functions
+from warp_tiles.codegen.prelude import finished_source
 from warp_tiles.errors import BuildError
 from warp_tiles.gemm.problem import Role
 from warp_tiles.plan.planning import ModulePlan
@@ -161,7 +161,7 @@ def test_a_result_that_the_reverse_pass_loses_has_no_gradient(name: str) -> None
     assert not any(planned.role is Role.ADJOINT for planned in found.variants)
     module = load(in_kernel(body))
     with warp_tiles.override(solver_gradients="own"):
-        source = generate(module).text(planned_functions(found))
+        source = finished_source(generate(module).source, found.code)
     (site,) = (name for name in macros(source) if name.endswith("_adjoint"))
     assert macros(source)[site] == "0"
 
@@ -183,7 +183,7 @@ def test_the_reverse_pass_calls_the_adjoint(call: str, upper: str) -> None:
     module = load(text)
     with warp_tiles.override(solver_gradients="own"):
         found = warp_tiles.plan(module, arch=90, block_dim=64)
-        source = generate(module).text(planned_functions(found))
+        source = finished_source(generate(module).source, found.code)
     symbols = {planned.role: planned.symbol for planned in found.variants}
     assert macros(source)["wt_site0_adjoint"] == f"wt::Solver<{symbols[Role.ADJOINT]}_call>{{}}"
     template = rf"<{str(bool(upper)).lower()}>" if "cholesky" in call else ""

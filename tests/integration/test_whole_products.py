@@ -21,8 +21,8 @@ from warp_tiles._warp import installed
 from warp_tiles._warp.tapes import RecordedProduct, Tapes
 from warp_tiles.array_products import prepared as prepared_module
 from warp_tiles.array_products.backward import Backward, gemm_gradients
-from warp_tiles.codegen.module import DETERMINISTIC_GRADIENTS, WHOLE_GRADIENTS
-from warp_tiles.plan.whole import LEAST_WORK
+from warp_tiles.gemm.whole_product import LEAST_WORK
+from warp_tiles.plan.planner import DETERMINISTIC_GRADIENTS, WHOLE_GRADIENTS
 from warp_tiles.reports.functions import loop_rows
 
 pytestmark = pytest.mark.usefixtures("enabled")

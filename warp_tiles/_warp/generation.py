@@ -15,15 +15,16 @@ from warp_tiles._warp.modules import hash_outdated, loading, module_builder, nam
 from warp_tiles._warp.recorder import Recorder
 from warp_tiles.build.module_build import ModuleBuild, foreign_inputs
 from warp_tiles.codegen.adjoints import lost_results
-from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.codegen.operations import INDEXED, Effect
 from warp_tiles.codegen.prelude import PLACEHOLDER
+from warp_tiles.codegen.session import FunctionUse, Session
 from warp_tiles.codegen.trace import ModuleTrace, without_unread_assignments
 from warp_tiles.compile.module import KNOWN_KEYWORDS, ModuleSource, reason_left_to_warp, reason_without_key
 from warp_tiles.errors import PlanError
 from warp_tiles.gemm.hardware import MIN_ARCH
 from warp_tiles.gemm.problem import Role
-from warp_tiles.plan.planning import FunctionUse, KernelMemory, ModulePlan, Session, resolve
+from warp_tiles.plan.planner import GeneratedModule
+from warp_tiles.plan.planning import KernelMemory
 
 
 class BuilderState:
@@ -94,20 +95,21 @@ def declare_prelude(builder: Any) -> None:
     builder.ltoirs_decl["warp_tiles"] = PLACEHOLDER
 
 
-def finish_module(builder: Any, state: BuilderState, source: str) -> tuple[GeneratedModule, ModulePlan]:
-    """Returns a module whose code has been generated, and its plan without providers.
-
-    Raises:
-        TypeError: The module needs an adjoint of a product of bfloat16 operands on the scalar path, which has none.
-    """
+def finish_module(builder: Any, state: BuilderState, source: str) -> GeneratedModule:
+    """Returns a module whose code has been generated. It is not planned."""
     reached = reachable_functions(builder)
     called = frozenset(i for i, adjoint in state.adjoint_of_site.items() if adjoint in state.reversed)
-    kernels = [name_of(kernel) for kernel in builder.kernels]
     trace = state.trace(builder.kernels, reached)
     _refuse_lost_gradients(state.session, trace)
-    plan = resolve(state.session, called, kernels, list(function_uses(builder, state, reached)))
-    indexed = -(-trace.largest_tile(INDEXED) // state.session.block_dim)
-    return GeneratedModule(state.session, source, trace, called), replace(plan, indexed_elements=indexed)
+    return GeneratedModule(
+        state.session,
+        source,
+        trace,
+        called,
+        tuple(name_of(kernel) for kernel in builder.kernels),
+        tuple(function_uses(builder, state, reached)),
+        indexed_elements=-(-trace.largest_tile(INDEXED) // state.session.block_dim),
+    )
 
 
 def link_facts(builder: Any) -> tuple[dict[str, Any], list[str]]:
@@ -199,11 +201,14 @@ def function_uses(
             yield FunctionUse(name, label, backward or is_forced, why)
 
 
-def reserve_shared(builder: Any, state: BuilderState, reserved: Mapping[str, tuple[int, int]]) -> None:
-    """Raises the shared memory of kernels by the bytes of the two passes that a function needs, by its label."""
-    if not reserved:
-        return
-    for owner in (*builder.functions, *builder.kernels):  # callees come first
+def reserve_shared(builder: Any, state: BuilderState, reserved: Mapping[str, tuple[int, int]]) -> list[KernelMemory]:
+    """Raises the shared memory of kernels by the bytes of the two passes that a function needs, by its label.
+
+    Returns:
+        The memory of each kernel. A module for the CPU has none, and of architectures older than the oldest supported
+        one, no limit is known.
+    """
+    for owner in (*builder.functions, *builder.kernels) if reserved else ():  # callees come first
         adjoint = owner.adj
         label = state.existing_label(adjoint)
         forward, backward = reserved.get(label, (0, 0)) if label else (0, 0)
@@ -216,18 +221,14 @@ def reserve_shared(builder: Any, state: BuilderState, reserved: Mapping[str, tup
             for custom in (callee.custom_grad_func, callee.custom_replay_func):
                 if custom is not None:  # the reverse pass calls it in place of the callee
                     adjoint.alloc_shared_extra_backward(custom.adj.get_total_required_shared())
-
-
-def kernel_memory(builder: Any, state: BuilderState, plan: ModulePlan) -> Iterator[KernelMemory]:
-    """Yields the shared memory of each kernel, after :func:`reserve_shared`. A module for the CPU has none.
-
-    Of architectures older than the oldest supported one, no limit is known.
-    """
-    if plan.arch is None or plan.arch < MIN_ARCH:
-        return
-    arch, threads = plan.arch, plan.block_dim
+    arch, threads = state.session.arch, state.session.block_dim
+    found: list[KernelMemory] = []
+    if arch is None or arch < MIN_ARCH:
+        return found
     for kernel in builder.kernels:
         adjoint, key = kernel.adj, name_of(kernel)
-        yield KernelMemory.of(key, "forward", adjoint.get_total_required_shared(), arch, threads)
+        found.append(KernelMemory.of(key, "forward", adjoint.get_total_required_shared(), arch, threads))
         if id(adjoint) in state.reversed:
-            yield KernelMemory.of(key, "backward", adjoint.get_total_required_shared_backward(), arch, threads)
+            bytes_backward = adjoint.get_total_required_shared_backward()
+            found.append(KernelMemory.of(key, "backward", bytes_backward, arch, threads))
+    return found

@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from warp_tiles.build.module_build import ModuleBuild
     from warp_tiles.build.start_record import ProgramStart
     from warp_tiles.build.warp_module import WarpModuleBuild
-    from warp_tiles.codegen.module import GeneratedModule
+    from warp_tiles.plan.planner import GeneratedModule
     from warp_tiles.plan.planning import ModulePlan
 
 log = logging.getLogger("warp_tiles")
@@ -313,31 +313,28 @@ class Hooks:
         state = self.sites.existing_state(builder)
         if state is None:
             return original(builder, device)
-        from warp_tiles._warp.generation import finish_module, kernel_memory, link_facts, reserve_shared
+        from warp_tiles._warp.generation import finish_module, link_facts, reserve_shared
 
         source = self._source(original, builder, device, state)
         if not state.session.sites and not state.recorders:
             return source
         self._refuse_stale_hash(builder)
-        from warp_tiles.build.functions import reserved_bytes
         from warp_tiles.build.module_build import ModuleBuild
-        from warp_tiles.plan.planning import with_register_limit
+        from warp_tiles.plan.planner import plan_module
 
-        generated, bare = finish_module(builder, state, source)
-        if bare.arch is not None:
-            reason = self.engine.build_context(bare.settings).why_warp_links(bare.arch, *link_facts(builder))
-            bare = dataclasses.replace(bare, loops_reason=self._rejection, linker_reason=reason)
-        generated = dataclasses.replace(
-            generated, records=self.engine.answers(bare.settings), limits_registers=not bare.linker_reason
-        )
-        plan = self.engine.decide(bare, generated)
-        reserve_shared(builder, state, reserved_bytes(plan, generated))
-        plan = with_register_limit(dataclasses.replace(plan, memory=tuple(kernel_memory(builder, state, plan))))
+        arch, resolved, reason = state.session.arch, state.session.settings, ""
+        generated = finish_module(builder, state, source)
+        if arch is not None:
+            reason = self.engine.build_context(resolved).why_warp_links(arch, *link_facts(builder))
+            generated = dataclasses.replace(generated, loops_reason=self._rejection, linker_reason=reason)
+        generated = dataclasses.replace(generated, records=self.engine.answers(resolved))
+        choose = self.engine.chooser(resolved, reason)
+        plan = plan_module(generated, choose, functools.partial(reserve_shared, builder, state))
         self.reloads.before_build(plan)
         if not this_thread.planning:  # a report is about what was built and loaded
             self.engine.recorder.add_plan(plan)
         state.build = ModuleBuild(self.engine, generated, plan)
-        return state.build.text()
+        return state.build.text
 
     def _source(self, original: Callable[..., str], builder: Any, device: str, state: BuilderState) -> str:
         from warp_tiles._warp.generation import declare_prelude
@@ -356,7 +353,7 @@ class Hooks:
             builder = module_builder(module, options, hasher)
             state = self.sites.state(builder)
             original = find("context.ModuleBuilder").codegen.__wrapped__
-            return finish_module(builder, state, self._source(original, builder, "cuda", state))[0]
+            return finish_module(builder, state, self._source(original, builder, "cuda", state))
 
     def _probe(self) -> None:
         """Checks an untested Warp before the first module with a product is hashed. Warns of what is left to Warp."""

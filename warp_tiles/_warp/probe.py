@@ -15,11 +15,11 @@ import warp as wp
 
 from warp_tiles._warp.internals import find
 from warp_tiles._warp.modules import forget_modules
-from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.codegen.operations import Array, Operation, Tile, Value
 from warp_tiles.codegen.trace import Loop, Node
 from warp_tiles.gemm import dispatch
 from warp_tiles.gemm.problem import GemmProblem
+from warp_tiles.plan.planner import GeneratedModule
 
 ARCH, THREADS = 90, 64
 _T = 16

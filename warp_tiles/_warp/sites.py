@@ -18,6 +18,7 @@ import warp
 
 from warp_tiles._warp.internals import CHOLESKY, GEMM_OPTION, MATMUL, SOLVER_OPTION, find, mathdx_enabled
 from warp_tiles._warp.reload import Reloads, this_thread
+from warp_tiles.codegen.session import Session
 from warp_tiles.errors import BuildError, LockedError, UnsupportedVariant
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.problem import (
@@ -30,7 +31,6 @@ from warp_tiles.gemm.problem import (
     Precision,
     Role,
 )
-from warp_tiles.plan.planning import Session
 from warp_tiles.settings import Settings, current
 from warp_tiles.solver.variant import SOLVERS, SolverVariant, Variant, reason_unsupported, solvers
 from warp_tiles.util.threads import raise_if_signalled
@@ -85,7 +85,7 @@ class CallSites:
         roles: tuple[Role, ...] = PRODUCT_ROLES,
         **facts: str | bool,
     ) -> tuple[Any, ...]:
-        """Registers a call site (:class:`warp_tiles.plan.planning.Site`). The operands are A and B as Warp has them.
+        """Registers a call site (:class:`warp_tiles.codegen.session.Site`). The operands are A and B as Warp has them.
 
         Returns:
             The function arguments of the generated call: for each role a placeholder that the prelude defines, or 0.

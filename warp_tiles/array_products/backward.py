@@ -36,7 +36,7 @@ from warp_tiles.array_products.solve_kernels import triangle_kernel
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.matmul_question import Operand
 from warp_tiles.gemm.problem import DType
-from warp_tiles.plan.whole import LEAST_WORK, Argument, WholeOperand, WholeProduct
+from warp_tiles.gemm.whole_product import LEAST_WORK, Argument, WholeOperand, WholeProduct
 
 _NUMBER = contiguous("float32", (1, 1, 1))
 Matrix = tuple[View, Any]  # a view, and the array whose memory it has

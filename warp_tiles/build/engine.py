@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from warp_tiles.build.chain import Chain, variant_text
@@ -18,7 +18,7 @@ from warp_tiles.build.records import Artifact, Recorder, now_s
 from warp_tiles.compile.search import Version, dotted
 from warp_tiles.compile.sources import code_files
 from warp_tiles.errors import BuildError, LockedError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
-from warp_tiles.plan.planning import STAGES, ModulePlan, PlannedVariant
+from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.providers.base import Provider, Recipe
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.providers.fallbacks import Libmathdx, LibmathdxProvider, ScalarProvider
@@ -31,10 +31,10 @@ from warp_tiles.util.version import __version__
 from warp_tiles.util.warn import WarnedTexts, warn
 
 if TYPE_CHECKING:
-    from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
     from warp_tiles.compile.pool import CompilerPool
     from warp_tiles.compile.sources import DeviceSource
     from warp_tiles.compile.toolchain import ToolchainStore
+    from warp_tiles.plan.planner import Choose
     from warp_tiles.providers.base import Tuned
 
 log = logging.getLogger("warp_tiles")
@@ -247,52 +247,40 @@ class Engine:
                 found += [provider.source()] if isinstance(provider, NvrtcProvider) else []
         return found
 
-    def decide(self, bare: ModulePlan, generated: GeneratedModule) -> ModulePlan:
-        """The plan of a generated module: what computes each product, its loops, and :meth:`annotate`.
-
-        Raises:
-            TypeError, UnsupportedVariant, ToolchainError: See :meth:`warp_tiles.build.chain.Chain.assign`.
-            SettingError: The policy forbids the provider of the settings.
-        """
-        from warp_tiles.build.functions import decided
-
-        chain = self.chain(bare.settings)
-        functions = _ChosenFunctions(chain, bare, self._context_of(bare))
-        return self.annotate(decided(bare, generated, functions), chain)
-
-    def annotate(self, plan: ModulePlan, chain: Chain | None = None) -> ModulePlan:
-        """The plan with the provider, key and cache state of each needed variant.
+    def chooser(self, resolved: Settings, linker_reason: str = "") -> Choose:
+        """Gives needed variants their providers, device functions, keys and cache states.
 
         Args:
-            chain: The chain of its settings, whose digests are taken already; None for a new one.
+            linker_reason: The reason why Warp links the module; empty if warp_tiles links it.
 
         Raises:
-            TypeError, UnsupportedVariant, ToolchainError: See :meth:`warp_tiles.build.chain.Chain.assign`.
             SettingError: The policy forbids the provider of the settings.
+            TypeError, UnsupportedVariant, ToolchainError: By its calls, see
+                :meth:`warp_tiles.build.chain.Chain.assign`.
         """
-        chain = chain or self.chain(plan.settings)
-        context = self._context_of(plan)
-        variants = tuple(self._annotated(chain, context, variant) for variant in plan.variants)
-        return replace(plan, variants=variants)
+        context = replace(self.build_context(resolved), linker_reason=linker_reason)
+        return functools.partial(self._chosen, self.chain(resolved), context)
 
-    def _context_of(self, plan: ModulePlan) -> BuildContext:
-        return replace(self.build_context(plan.settings), linker_reason=plan.linker_reason)
+    def annotate(self, plan: ModulePlan) -> ModulePlan:
+        """A plan of variants alone, with what :meth:`chooser` gives to those that are needed."""
+        choose = self.chooser(plan.settings, plan.linker_reason)
+        return replace(
+            plan, variants=tuple(choose(v) if v.needed and v.variant is not None else v for v in plan.variants)
+        )
 
-    def _annotated(self, chain: Chain, context: BuildContext, planned: PlannedVariant) -> PlannedVariant:
-        if not planned.needed or planned.provider == STAGES:
-            return planned
-        if planned.variant is None:
-            return replace(planned, provider=planned.provider or "scalar")
+    def _chosen(self, chain: Chain, context: BuildContext, planned: PlannedVariant) -> PlannedVariant:
+        from warp_tiles.build.functions import with_function
+
         found, provider, recipe = chain.assign(planned, context)
         key = provider.key_of(recipe)
         if key is None:
-            return found
+            return with_function(found)
         cached = context.cache.manifest(key) is not None
         if not cached:
             from warp_tiles.store.explain import MissedKeys
 
             MissedKeys(context.root, shared=context.settings.cache_shared).add(key)
-        return replace(found, key=key.digest, cached=cached)
+        return with_function(replace(found, key=key.digest, cached=cached))
 
     # ---- building
 
@@ -401,21 +389,6 @@ class Engine:
             tile_config=recipe.tile_config, started_at_s=started, compiled=next(iter(context.compiled), None),
             in_source=provider.in_source,
         )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _ChosenFunctions:
-    """The functions of the first providers that serve the variants of a plan."""
-
-    chain: Chain
-    plan: ModulePlan
-    context: BuildContext
-
-    def get(self, variant: Variant) -> DeviceFunction | None:
-        from warp_tiles.build.functions import planned_function
-
-        planned = next(v for v in self.plan.needed if v.variant == variant)
-        return planned_function(self.chain.assign(planned, self.context)[0])
 
 
 def _own_templates(store: ToolchainStore, tuned: Tuned | None) -> tuple[Provider[Any], ...]:

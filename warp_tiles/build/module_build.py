@@ -18,14 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles.build.context import BuildContext
 from warp_tiles.build.engine import Engine
-from warp_tiles.build.functions import (
-    Linked,
-    built_functions,
-    is_as_planned,
-    may_have_suffix,
-    payloads_of,
-    planned_functions,
-)
+from warp_tiles.build.functions import Linked, choose_built, is_as_planned, payloads_of
 from warp_tiles.build.records import (
     COMPILE,
     LINK,
@@ -37,8 +30,7 @@ from warp_tiles.build.records import (
     Phases,
     now_s,
 )
-from warp_tiles.codegen.module import GeneratedModule
-from warp_tiles.codegen.prelude import prefix_of
+from warp_tiles.codegen.prelude import finished_source, prefix_of
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, linker_flags
 from warp_tiles.compile.module import (
     ModuleSource,
@@ -56,6 +48,7 @@ from warp_tiles.errors import (
     WorkerError,
 )
 from warp_tiles.gemm.problem import GemmProblem, Role
+from warp_tiles.plan.planner import GeneratedModule, plan_module
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.settings import current
 from warp_tiles.solver.variant import Variant
@@ -84,16 +77,14 @@ class ModuleBuild:
         self._settings = plan.settings
         self._context = engine.build_context(plan.settings)
 
-    def text(self, built: Sequence[Artifact] | None = None, *, suffix: bool | None = None) -> str:
-        """The source that calls the built functions or, by default, those of the plan.
+    @property
+    def text(self) -> str:
+        """The source that the plan asks for.
 
-        Args:
-            built: The built functions.
-            suffix: True if it may need ``sm_90a``; by default as the plan says.
+        Raises:
+            ToolchainError: The device sources are missing.
         """
-        functions = planned_functions(self.plan) if built is None else built_functions(built)
-        allowed = may_have_suffix(self.plan) if suffix is None else suffix
-        return self._generated.text(functions, suffix=allowed)
+        return finished_source(self._generated.source, self.plan.code)
 
     def start(self) -> None:
         """Start the variants without waiting for them, unless the linked module itself may be cached.
@@ -162,16 +153,16 @@ class ModuleBuild:
                 self._start_functions()
                 early = self._compile(module, source_path) if linked_here else None
                 record = self._built(module, source_path, output_path, early, foreign, warp_inputs, warp_build)
-                as_planned = record.linker == "warp_tiles" and is_as_planned(record)
+                as_planned = record.plan is plan and record.linker == "warp_tiles"
                 if lease is not None and as_planned and self._context.stores_modules:
                     info = {"module": self.plan.name, "build_seconds": round(now_s() - began, 3)}
                     record = replace(record, module_key=lease.keep(output_path.read_bytes(), info).key)
         note = self._engine.on_loaded  # in the start record
         if note is not None and record.module_key and (parts := self._parts(module, text)) is not None:
             note(self.plan.name, self.plan.block_dim, parts[0], {}, record.module_key, parts[1])
-        self._engine.recorder.add_record(record)
+        self._engine.recorder.add_record(record, planned=plan)
         log.info("%s", record.summary())
-        for loop in record.loops:
+        for loop in record.plan.loops:
             log.info("%s", loop.summary())
         if not self._settings.rules.builds and not record.found:
             log.warning(
@@ -233,7 +224,7 @@ class ModuleBuild:
             for v in self.plan.needed
             if v.variant is not None and v.provider != "scalar"
         ]
-        return self._record(artifacts, "", output_path, suffix=may_have_suffix(self.plan), found=True)
+        return self._record(self.plan, artifacts, "", output_path, found=True)
 
     def _built(
         self,
@@ -251,39 +242,52 @@ class ModuleBuild:
         self._refuse_scalar(artifacts)
         if any(artifact.provider == "libmathdx" for artifact in artifacts):
             foreign.append("libmathdx")  # from Warp's newer compiler
-        decision = self._generated.decide(built_functions(artifacts), suffix=may_have_suffix(self.plan))
-        has_own_code = any(artifact.symbol for artifact in artifacts) or decision.has_stages
-        reason = self._warp_link_reason(module, foreign) if has_own_code else "no function was built for it"
-        artifacts = self._linkable(artifacts, reason)
-        suffix = module.output == "cubin" and not reason and may_have_suffix(self.plan)
-        text = self.text(artifacts, suffix=suffix)
-        if text != source_path.read_text("utf-8"):  # a product fell back to another function or to the scalar path
-            write_output(source_path, text.encode("utf-8"))
+        plan = self._replanned(artifacts, module)
+        reason = self._warp_link_reason(module, foreign) if plan.has_own_code else "no function was built for it"
+        plan, artifacts = self._linkable(plan, artifacts, module, reason)
+        if plan is not self.plan:
+            self._write(plan, source_path)
             early = None
         if not reason:
-            reason = self._link(module, source_path, output_path, early, payloads_of(artifacts))
+            reason = self._link(plan, module, source_path, output_path, early, payloads_of(artifacts))
             if reason:
-                artifacts, suffix = self._linkable(artifacts, reason), False
-                write_output(source_path, self.text(artifacts, suffix=False).encode("utf-8"))
+                plan, artifacts = self._linkable(plan, artifacts, module, reason)
+                self._write(plan, source_path)
         if reason:
             with self._phases.measured(WARP_LINK):
                 warp_build([*warp_inputs, *payloads_of(artifacts)])
-        return self._record(artifacts, reason, output_path, suffix=suffix)
+        return self._record(plan, artifacts, reason, output_path)
+
+    def _replanned(self, artifacts: Sequence[Artifact], module: ModuleSource, linker_reason: str = "") -> ModulePlan:
+        """The plan of what was built: a new one, if something differs from the plan."""
+        plan = self.plan
+        planned = {v.variant: v for v in plan.needed}
+        same = all(is_as_planned(planned[artifact.variant], artifact) for artifact in artifacts)
+        without_wgmma = bool(plan.arch_suffix) and (bool(linker_reason) or module.output != "cubin")
+        if same and not without_wgmma and (plan.linker_reason or not linker_reason):
+            return plan
+        return plan_module(
+            self._generated,
+            choose_built(plan, artifacts),
+            lambda _: plan.memory,
+            linker_reason=linker_reason,
+            without_wgmma=without_wgmma,
+        )
+
+    def _write(self, plan: ModulePlan, source_path: Path) -> None:
+        write_output(source_path, finished_source(self._generated.source, plan.code).encode("utf-8"))
 
     def _record(
-        self, artifacts: Sequence[Artifact], reason: str, output_path: Path, *, suffix: bool, found: bool = False
+        self, plan: ModulePlan, artifacts: Sequence[Artifact], reason: str, output_path: Path, *, found: bool = False
     ) -> ModuleRecord:
-        functions = planned_functions(self.plan) if found else built_functions(artifacts)
-        decision = self._generated.decide(functions, suffix=suffix)
         return ModuleRecord(
-            self.plan,
+            plan,
             [artifact.without_payload() for artifact in artifacts],
             "warp" if reason else "warp_tiles",
             reason,
             output_path.name,
             os.path.getsize(output_path),
             now_s() - self._started,
-            self._generated.loops(decision),
             started_at_s=self._started,
             phases=self._phases.found,
             found=found,
@@ -309,6 +313,7 @@ class ModuleBuild:
 
     def _link(
         self,
+        plan: ModulePlan,
         module: ModuleSource,
         source_path: Path,
         output_path: Path,
@@ -325,7 +330,7 @@ class ModuleBuild:
 
         def link(compiled: Future[Compiled]) -> None:
             inputs = (result_of(compiled).payload, *payloads)
-            registers = self.plan.register_limit if module.output == "cubin" else None
+            registers = plan.register_limit if module.output == "cubin" else None
             request = LinkRequest(module.name, inputs, module.target, module.output, registers)
             linked = self._phases.of_process(LINK, self._context.submit(request))
             write_output(output_path, result_of(linked).payload)
@@ -347,8 +352,10 @@ class ModuleBuild:
             return error.message
         return ""
 
-    def _linkable(self, artifacts: list[Artifact], reason: str) -> list[Artifact]:
-        """The functions, in the module's source if the linker cannot read their LTO-IR.
+    def _linkable(
+        self, plan: ModulePlan, artifacts: list[Artifact], module: ModuleSource, reason: str
+    ) -> tuple[ModulePlan, list[Artifact]]:
+        """The plan for the linker, and the functions: in the module's source if it cannot read their LTO-IR.
 
         Args:
             reason: The reason why Warp links the module; empty if warp_tiles links it.
@@ -358,8 +365,12 @@ class ModuleBuild:
         """
         by_nvrtc = [artifact for artifact in artifacts if artifact.payload and artifact.provider != "libmathdx"]
         problem = replace(self._context, linker_reason=reason).unlinkable_reason if by_nvrtc else ""
-        if not problem:
-            return artifacts
+        if problem:
+            artifacts = self._in_source(artifacts, problem)
+        return (self._replanned(artifacts, module, reason) if plan.has_own_code else plan), artifacts
+
+    def _in_source(self, artifacts: list[Artifact], problem: str) -> list[Artifact]:
+        by_nvrtc = [artifact for artifact in artifacts if artifact.payload and artifact.provider != "libmathdx"]
         if fixed := next((artifact for artifact in by_nvrtc if artifact.provider != "mma"), None):
             raise LinkError(
                 f"module {self.plan.name} cannot be linked with {fixed.variant.describe()}, built by {fixed.provider}: "

@@ -10,7 +10,6 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.plan.planning import ModulePlan, config_json
 from warp_tiles.solver.variant import Config, Variant
 
@@ -170,11 +169,11 @@ class ModuleRecord:
     """The build record of one module.
 
     Attributes:
+        plan: The plan that was built: a new one if a function or the link failed.
         artifacts: The artifacts that were built or found in the cache.
         linker: ``warp_tiles`` or ``warp``.
         linker_reason: The reason why Warp linked; empty if warp_tiles did.
         seconds: Time from the end of code generation to the finished file.
-        loops: As in the plan, but as they were built: they differ if a build failed.
         module_key: Digest of the linked module's key; empty if the module is not kept.
         found: True if the linked module was in the cache or in the remote store.
         started_at_s: The end of code generation, in seconds of :func:`warp_tiles.build.records.now_s`.
@@ -187,7 +186,6 @@ class ModuleRecord:
     output: str
     output_bytes: int
     seconds: float
-    loops: tuple[PlannedLoop, ...] = ()
     module_key: str = ""
     found: bool = False
     started_at_s: float = 0.0
@@ -198,8 +196,6 @@ class ModuleRecord:
         from_lto = [artifact for artifact in self.artifacts if artifact.is_linked]
         return {
             **self.plan.to_json(),
-            "target": replace(self.plan, loops=self.loops).target,
-            "loops": [loop.to_json() for loop in self.loops],
             "builds": [artifact.to_json() for artifact in self.artifacts],
             "lto_builds": sum(not artifact.hit for artifact in from_lto),
             "lto_hits": sum(artifact.hit for artifact in from_lto),
@@ -236,10 +232,11 @@ class Recorder:
         with self._lock:
             self._plans.append(plan)
 
-    def add_record(self, record: ModuleRecord) -> None:
-        """Add the record of a finished module."""
+    def add_record(self, record: ModuleRecord, planned: ModulePlan | None = None) -> None:
+        """Add the record of a finished module. Its plan takes the place of the one that was made before the build."""
         with self._lock:
             self._records.append(record)
+            self._plans = [record.plan if plan is planned else plan for plan in self._plans]
 
     def has_plan(self, module: str, arch: int | None, block_dim: int) -> bool:
         """Returns True if there is a plan of a module for a target."""

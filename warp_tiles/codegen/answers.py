@@ -35,6 +35,20 @@ class LoopAccumulators:
 
 
 @dataclass(frozen=True)
+class DeviceFunction:
+    """A function that call sites call.
+
+    Attributes:
+        accumulators: The functions that keep its accumulators over a loop, or the reason why there are none.
+        unit: Its translation unit if it stands in the module's source; empty if the module is linked with it.
+    """
+
+    symbol: str
+    accumulators: LoopAccumulators | str
+    unit: str = ""
+
+
+@dataclass(frozen=True)
 class Addition:
     """``s += C`` or ``s -= C``, also as ``s = s + C`` or ``s = s - C``.
 
@@ -385,7 +399,7 @@ class FunctionCall:
 
 
 @dataclass(frozen=True)
-class ModuleAnswer:
+class ModuleCode:
     """Everything that the finished source of a module is written from, beside the source that Warp generated.
 
     Attributes:
@@ -398,10 +412,10 @@ class ModuleAnswer:
         unread: Hooks of the assignments that nobody reads.
     """
 
-    hooks: tuple[tuple[Hook, int], ...]
-    calls: tuple[FunctionCall, ...]
-    summed: tuple[tuple[GemmProblem, LoopAccumulators], ...]
-    loops: tuple[LoopDecision, ...]
+    hooks: tuple[tuple[Hook, int], ...] = ()
+    calls: tuple[FunctionCall, ...] = ()
+    summed: tuple[tuple[GemmProblem, LoopAccumulators], ...] = ()
+    loops: tuple[LoopDecision, ...] = ()
     units: Mapping[str, str] = field(default_factory=dict)
     moves: bool = False
     loads: Loads = field(default_factory=Loads)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 
-from warp_tiles.codegen.answers import LoopAccumulators, ModuleAnswer
+from warp_tiles.codegen.answers import LoopAccumulators, ModuleCode
 from warp_tiles.codegen.emit_loops import SYNC, emit_loads, emit_loops, emit_reverse, reversed_types, staged_types
 from warp_tiles.codegen.emit_stores import emit_accumulator_store, emit_computed_stores, emit_store_adjoint
 from warp_tiles.codegen.hooks import Hook, Macros
@@ -29,7 +29,7 @@ _SAVE_MACROS = "".join(f'#pragma push_macro("{name}")\n#undef {name}\n' for name
 _RESTORE_MACROS = "".join(f'#pragma pop_macro("{name}")\n' for name in ("int", "float"))
 
 
-def finished_source(source: str, answer: ModuleAnswer) -> str:
+def finished_source(source: str, code: ModuleCode) -> str:
     """Returns the source that is compiled, from the one that Warp generated with the placeholder of the prelude.
 
     Raises:
@@ -39,7 +39,7 @@ def finished_source(source: str, answer: ModuleAnswer) -> str:
     wrappers: dict[str, str] = {}  # of functions that stand in the source
     solvers: dict[str, str] = {}
     names: dict[str, str] = {}
-    for call in answer.calls:
+    for call in code.calls:
         name, variant = call.symbol or SCALAR_FUNCTION, call.variant
         if isinstance(variant, SolverVariant):
             declarations[name] = f"void {name}({', '.join('void*' for _ in variant.parameters)});"
@@ -48,23 +48,23 @@ def finished_source(source: str, answer: ModuleAnswer) -> str:
         elif variant is not None:
             declarations[name] = declaration(variant, name)
             if call.waits:
-                placed = wrappers if name in answer.units else declarations
+                placed = wrappers if name in code.units else declarations
                 placed[f"{name}_waiting"] = waiting_function(variant, name)
                 name = f"{name}_waiting"
         names[call.placeholder] = name
-    for product, accumulators in answer.summed:
+    for product, accumulators in code.summed:
         declarations[f"{accumulators.symbol}_add"] = loop_declarations(product, accumulators)
-    declared = [name for name in sorted(declarations) if name.removesuffix("_add") not in answer.units]
+    declared = [name for name in sorted(declarations) if name.removesuffix("_add") not in code.units]
     lines = [declarations[name] for name in declared] + ['}  // extern "C"']
     texts: list[str] = []
     types: list[str] = []
-    if answer.moves:  # adjoints of loads then add vectors
-        staged = [text for loop in answer.loops for text in staged_types(loop)]
-        reversed_loops = [text for loop in answer.loops for text in reversed_types(loop)]
+    if code.moves:  # adjoints of loads then add vectors
+        staged = [text for loop in code.loops for text in staged_types(loop)]
+        reversed_loops = [text for loop in code.loops for text in reversed_types(loop)]
         found = REVERSED_HEADER if reversed_loops else STAGED_HEADER if staged else MODULE_HEADER
         texts, types = [f'#include "{found}"\n'], [*staged, *reversed_loops]
-    if answer.units:
-        units = [unit for _, unit in sorted(answer.units.items())]
+    if code.units:
+        units = [unit for _, unit in sorted(code.units.items())]
         texts += [_SAVE_MACROS, *units, _RESTORE_MACROS, *wrappers.values()]
     if texts:
         lines += [flatten("".join(texts), sources.kernels_folder()), *types]
@@ -72,26 +72,26 @@ def finished_source(source: str, answer: ModuleAnswer) -> str:
         lines.append((sources.kernels_folder() / SOLVER_HEADER).read_text("utf-8"))
         lines += [solvers[symbol] for symbol in sorted(solvers)]
     lines += [f"#define {name} {value}" for name, value in names.items()]
-    lines += [*_macros(answer).definitions(answer.hooks), 'extern "C" {']
+    lines += [*_macros(code).definitions(code.hooks), 'extern "C" {']
     return source.replace(PLACEHOLDER, "\n".join(lines), 1)
 
 
-def _macros(answer: ModuleAnswer) -> Macros:
+def _macros(code: ModuleCode) -> Macros:
     """The macros of a module's hooks."""
     macros = Macros()
-    emit_loops(macros, answer.loops, answer.loads.ends)
-    for loop in answer.loops:
+    emit_loops(macros, code.loops, code.loads.ends)
+    for loop in code.loops:
         if loop.accumulator_store is not None:
             emit_accumulator_store(macros, loop.accumulator_store)
-    emit_loads(macros, answer.loads, answer.replayed)
-    emit_computed_stores(macros, answer.stores)
-    for store in answer.reversed_stores:
+    emit_loads(macros, code.loads, code.replayed)
+    emit_computed_stores(macros, code.stores)
+    for store in code.reversed_stores:
         emit_store_adjoint(macros, store)
-    for number in answer.skipped:  # by a barrier, because the next statement may read their tiles
+    for number in code.skipped:  # by a barrier, because the next statement may read their tiles
         macros.replace(Hook.REPLAY, number, SYNC)
-    for hook, number in itertools.product((Hook.AT, Hook.REPLAY, Hook.ADJOINT), answer.unread):
+    for hook, number in itertools.product((Hook.AT, Hook.REPLAY, Hook.ADJOINT), code.unread):
         macros.replace(hook, number, "")
-    for loop in answer.loops:
+    for loop in code.loops:
         emit_reverse(macros, loop)
     return macros
 

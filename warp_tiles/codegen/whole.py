@@ -35,7 +35,7 @@ from warp_tiles.codegen.operations import (
     Value,
 )
 from warp_tiles.codegen.trace import Branch, FunctionTrace, Loop, loops
-from warp_tiles.plan.whole import Expression, WholeOperand, WholeProduct, argument, combined, constant, extent
+from warp_tiles.gemm.whole_product import Expression, WholeOperand, WholeProduct, argument, combined, constant, extent
 
 
 class _UnsuitableError(Exception):

@@ -1,9 +1,7 @@
 """The plan of a module: the variants that its generated code needs, their kernels, and the reasons.
 
-Warp writes the names of device functions into the code it generates. While a module is being generated, every call site
-gets placeholder names instead, which the source's prelude defines: three for a product, one or two for a solver. Warp
-decides late whether it generates a function's adjoint (module option, kernel option, ``wp.grad()``, a helper shared
-between kernels, a custom gradient). A site's adjoints are needed if the adjoint of its function was generated.
+Warp decides late whether it generates a function's adjoint (module option, kernel option, ``wp.grad()``, a helper
+shared between kernels, a custom gradient). A site's adjoints are needed if the adjoint of its function was generated.
 """
 
 from __future__ import annotations
@@ -13,6 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from warp_tiles.codegen.answers import DeviceFunction, ModuleCode
+from warp_tiles.codegen.session import FunctionUse, Session, Site
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR
 from warp_tiles.gemm.hardware import (
     WGMMA_ARCH,
@@ -25,7 +25,7 @@ from warp_tiles.gemm.hardware import (
     static_shared_bytes,
 )
 from warp_tiles.gemm.pipeline import PlannedLoop
-from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
+from warp_tiles.gemm.problem import GemmProblem, Role
 from warp_tiles.gemm.tile_config import (
     AHEAD_REGISTERS,
     TileConfig,
@@ -33,8 +33,8 @@ from warp_tiles.gemm.tile_config import (
     registers,
     registers_with_accumulators,
 )
-from warp_tiles.plan.whole import WholeProduct
-from warp_tiles.settings import Settings, current
+from warp_tiles.gemm.whole_product import WholeProduct
+from warp_tiles.settings import Settings
 from warp_tiles.solver.variant import (
     Config,
     SolverVariant,
@@ -45,66 +45,6 @@ from warp_tiles.solver.variant import (
 )
 
 STAGES = "stages"  # in place of a provider, for products that loops compute
-
-
-@dataclass(frozen=True)
-class Site:
-    """One place in the generated code that calls device functions: a product or a solver.
-
-    Attributes:
-        index: Number of the site within its module.
-        call: The Warp function, e.g. ``tile_matmul``.
-        function: Key of the kernel or ``@wp.func`` that contains it.
-        variants: The variants by role; empty if no function of this project serves the site.
-        scalar_reason: The reason for the scalar path; empty if it is not taken.
-        bfloat16_operands: True if A or B is bfloat16. The scalar path has no adjoints for it.
-        roles: The functions that the call can name.
-        provider: Name of the provider of a site without variants; empty stands for ``scalar``.
-        no_gradient: The reason why a solver has no gradient; empty if it has one.
-        own_adjoint: True if only this project has an adjoint of the call.
-    """
-
-    index: int
-    call: str
-    function: str
-    variants: Mapping[Role, Variant]
-    scalar_reason: str = ""
-    bfloat16_operands: bool = False
-    roles: tuple[Role, ...] = PRODUCT_ROLES
-    provider: str = ""
-    no_gradient: str = ""
-    own_adjoint: bool = False
-
-    @property
-    def is_solver(self) -> bool:
-        """True if the site calls a solver function."""
-        return Role.ADJOINT_A not in self.roles
-
-    @property
-    def is_tf32(self) -> bool:
-        """True for a product that rounds float32 to tf32."""
-        forward = self.variants.get(Role.FORWARD)
-        return isinstance(forward, GemmProblem) and forward.precision == "tf32"
-
-    def placeholder(self, role: Role) -> str:
-        """The name of one function of this site in the generated source."""
-        return f"wt_site{self.index}_{role.value}"
-
-
-@dataclass(frozen=True)
-class FunctionUse:
-    """The use of a function with sites by one kernel.
-
-    Attributes:
-        function: Key of the function (the kernel's own key for its own sites).
-        backward: True if the adjoint of this kernel can run the adjoint of the function.
-        reason: The reason why it can or cannot.
-    """
-
-    kernel: str
-    function: str
-    backward: bool
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -128,6 +68,7 @@ class PlannedVariant:
         cached: True if the cache holds it.
         no_gradient: The reason why a solver in an adjoint has no gradient; empty if it has one.
         in_source: True if the function stands in the module's source, False if the module is linked with it.
+        device_function: The function that its site calls; None until a provider is found, and on the scalar path.
     """
 
     variant: Variant | None
@@ -145,6 +86,7 @@ class PlannedVariant:
     choice: str = ""
     no_gradient: str = ""
     in_source: bool = False
+    device_function: DeviceFunction | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints; sizes are null on the scalar path.
@@ -155,7 +97,7 @@ class PlannedVariant:
         names += ["leading_dimensions", "alignments", "threads", "arch"]
         variant = self.variant
         return {
-            **{name: value for name, value in vars(self).items() if name != "variant"},
+            **{name: value for name, value in vars(self).items() if name not in ("variant", "device_function")},
             **dict.fromkeys(names),
             **({} if variant is None else variant.to_json()),
             "role": self.role.value,
@@ -233,6 +175,7 @@ class ModulePlan:
         register_limit_reason: The reason for this limit; empty without one.
         memory: The shared memory of each kernel, forward and backward.
         uninstantiated: Keys of the generic kernels that multiply or solve tiles, and that have no instance yet.
+        code: What the finished source is written from.
     """
 
     name: str
@@ -250,6 +193,7 @@ class ModulePlan:
     register_limit_reason: str = ""
     memory: tuple[KernelMemory, ...] = ()
     uninstantiated: tuple[str, ...] = ()
+    code: ModuleCode = field(default_factory=ModuleCode, repr=False, compare=False)
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         """What is needed or done, and why: each function and loop, and launches that fail."""
@@ -328,22 +272,6 @@ class ModulePlan:
         }
 
 
-@dataclass
-class Session:
-    """The sites found so far in a module that is being generated."""
-
-    module: str
-    arch: int | None
-    block_dim: int
-    sites: list[Site] = field(default_factory=list)
-    settings: Settings = field(default_factory=current)
-
-    def add(self, call: str, function: str, variants: Mapping[Role, Variant], **facts: Any) -> Site:
-        """Record a site with the fields of :class:`Site`, and return it with its placeholders."""
-        self.sites.append(Site(len(self.sites), call, function, dict(variants), **facts))
-        return self.sites[-1]
-
-
 def _decide(site: Site, role: Role, called: Collection[int], uses: Sequence[FunctionUse]) -> PlannedVariant:
     adjoint = role is not Role.FORWARD
     needed = not adjoint or site.index in called
@@ -360,7 +288,7 @@ def _decide(site: Site, role: Role, called: Collection[int], uses: Sequence[Func
     lost = site.no_gradient if site.index in called else ""
     reason += f"; no gradient: {lost}" if lost else ""
     variant = site.variants.get(role)
-    provider = site.provider if needed else ""
+    provider = site.provider or ("scalar" if variant is None else "") if needed else ""
     return PlannedVariant(variant, role, site.call, site.function, kernels, needed, reason, provider, no_gradient=lost)
 
 

@@ -1,17 +1,27 @@
-"""A generated module: the functions that its sites call, the decisions about its loops, and its finished source."""
+"""The plan of a generated module: what computes each of its products and solvers, in its place.
+
+:func:`plan_module` decides once. What is written, built and reported is read from its plan. If a function or the link
+fails, it makes a new plan from what was built; nothing else decides.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
-from warp_tiles.codegen.answers import FunctionCall, LoopAccumulators, LoopDecision, ModuleAnswer
+from warp_tiles.codegen.answers import (
+    DeviceFunction,
+    FunctionCall,
+    LoopAccumulators,
+    LoopDecision,
+    ModuleCode,
+    aligned,
+)
 from warp_tiles.codegen.loads import plan_loads
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.operations import UNREAD_ASSIGN
-from warp_tiles.codegen.prelude import finished_source
+from warp_tiles.codegen.session import FunctionUse, Session, Site
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.stores import computed_stores, reversed_stores
 from warp_tiles.codegen.trace import Context, ModuleTrace
@@ -20,143 +30,196 @@ from warp_tiles.gemm.hardware import MIN_ARCH, allows_pair, has_wgmma, pair_limi
 from warp_tiles.gemm.main_loop import PipelineRecords
 from warp_tiles.gemm.pipeline import AUTO, InstructionFamily, PipelineOverrides, PlannedLoop
 from warp_tiles.gemm.problem import GemmProblem, Role
-from warp_tiles.plan.planning import Session, Site
-from warp_tiles.plan.whole import WholeProduct
+from warp_tiles.gemm.whole_product import WholeProduct
+from warp_tiles.plan.planning import (
+    STAGES,
+    KernelMemory,
+    ModulePlan,
+    PlannedVariant,
+    resolve,
+    with_register_limit,
+)
 from warp_tiles.settings import Settings
-from warp_tiles.solver.variant import Variant
+from warp_tiles.solver.variant import SolverVariant, Variant
 
 _NO_WGMMA = "wgmma needs a cubin for sm_90a that warp_tiles links: set linker to 'auto', and build no debug module"
 DETERMINISTIC_GRADIENTS = "two products of whole arrays, which add in a fixed order, if a launch on a GPU covers them"
 WHOLE_GRADIENTS = "two products of whole arrays, if a launch on a GPU covers large arrays; else the adjoint kernel"
 
+Choose = Callable[[PlannedVariant], PlannedVariant]
+"""Gives a needed variant its provider and its device function, which is None on the scalar path."""
 
-@dataclass(frozen=True)
-class DeviceFunction:
-    """A function that was built for a variant.
-
-    Attributes:
-        accumulators: The functions that keep its accumulators over a loop, or the reason why there are none.
-        unit: Its translation unit if it stands in the module's source; empty if the module is linked with it.
-    """
-
-    symbol: str
-    accumulators: LoopAccumulators | str
-    unit: str = ""
-
-
-class Functions(Protocol):
-    """The device functions that may be called. A mapping of variants is one."""
-
-    def get(self, variant: Variant, /) -> DeviceFunction | None:
-        """The function of a variant; None if none computes it, so that it takes Warp's scalar path."""
-
-
-@dataclass(frozen=True)
-class ModuleDecision:
-    """What computes each product of a module, in its place.
-
-    Attributes:
-        calls: For each product site, the roles that are computed by a function. Loops with stages compute the others.
-        asked: The functions that decided, by variant.
-    """
-
-    loops: tuple[LoopDecision, ...]
-    calls: Mapping[int, tuple[Role, ...]]
-    asked: Mapping[Variant, DeviceFunction | None]
-
-    @property
-    def has_stages(self) -> bool:
-        """True if a loop multiplies tiles in stages, in either direction."""
-        return any(loop.ring or loop.reverse for loop in self.loops)
-
-
-_FunctionOf = Callable[[Variant], DeviceFunction | None]
+Reserve = Callable[[Mapping[str, tuple[int, int]]], Iterable[KernelMemory]]
+"""Reserves shared memory and returns that of each kernel. It gets the bytes that functions need beyond their tiles, by
+label: in the forward pass, and in the reverse pass beyond tiles and gradients."""
 
 
 @dataclass(frozen=True)
 class GeneratedModule:
-    """A module as Warp generated it.
+    """A module as Warp generated it, and what is known before its build.
 
     Attributes:
         source: Its source, with a placeholder for the prelude.
         trace: The traces of its functions; empty if Warp's code generator could not be followed.
         called: Numbers of the sites whose adjoints are called.
+        kernels: Keys of its kernels.
+        uses: The functions with sites that each kernel uses.
+        indexed_elements: Elements for each thread, at most, that an indexed load or store has.
+        linker_reason: The reason why Warp links the module, without a register limit; empty if warp_tiles links it.
+        loops_reason: The reason why no loop was examined; empty if loops were examined.
         records: Measured pipelines of loops; None leaves all choices to the heuristics.
-        limits_registers: True if the link can limit the registers of a thread, which Warp's cannot.
     """
 
     session: Session
     source: str
     trace: ModuleTrace
     called: frozenset[int]
+    kernels: tuple[str, ...] = ()
+    uses: tuple[FunctionUse, ...] = ()
+    indexed_elements: int = 0
+    linker_reason: str = ""
+    loops_reason: str = ""
     records: PipelineRecords | None = field(default=None, repr=False, compare=False)
-    limits_registers: bool = True
-    # plan, source and build record of a module ask for the same decisions
-    _decisions: list[tuple[bool, ModuleDecision]] = field(default_factory=list, init=False, repr=False, compare=False)
+
+
+def plan_module(
+    generated: GeneratedModule,
+    choose: Choose,
+    reserve: Reserve,
+    *,
+    linker_reason: str = "",
+    without_wgmma: bool = False,
+) -> ModulePlan:
+    """Decide about every product, solver and loop of a module.
+
+    Args:
+        choose: It is asked only for functions that may be called.
+        linker_reason: The reason why Warp has to link the module after all; empty if it need not.
+        without_wgmma: True if the module turns out not to be compiled for ``sm_90a``. The shared memory of the plan
+            that allowed it suffices.
+
+    Raises:
+        TypeError: An adjoint of a product of bfloat16 operands is needed on the scalar path.
+        Exception: Any error of ``choose``.
+    """
+    bare = resolve(generated.session, generated.called, generated.kernels, generated.uses)
+    bare = replace(bare, loops_reason=generated.loops_reason, indexed_elements=generated.indexed_elements)
+    bare = replace(bare, linker_reason=linker_reason or generated.linker_reason)
+    planner = _Planner(generated, bare, choose)
+    arch = generated.session.arch
+    has_suffix = arch is not None and has_wgmma(arch) and not (generated.linker_reason or without_wgmma)
+    loops, calls = planner.decide(suffix=has_suffix)
+    plan = replace(
+        bare,
+        variants=planner.variants(calls),
+        loops=planner.loops(loops),
+        whole_products=planner.whole_products(),
+        code=planner.code(loops, calls),
+    )
+    alternatives = [loops, planner.decide(suffix=False)[0]] if plan.arch_suffix else [loops]
+    memory = tuple(reserve(planner.reserved_bytes(alternatives)))
+    return with_register_limit(replace(plan, memory=memory))
+
+
+_Calls = Mapping[int, tuple[Role, ...]]
+"""For each product site, the roles that are computed by a function. Loops with stages compute the others."""
+
+
+@dataclass(frozen=True)
+class _Planner:
+    """The decisions about one module, which share the functions that were chosen."""
+
+    generated: GeneratedModule
+    bare: ModulePlan
+    choose: Choose
+    chosen: dict[PlannedVariant, PlannedVariant] = field(default_factory=dict)
+
+    @property
+    def session(self) -> Session:
+        return self.generated.session
 
     @property
     def settings(self) -> Settings:
-        """The settings of the module."""
         return self.session.settings
 
-    def decide(self, functions: Functions, *, suffix: bool = True) -> ModuleDecision:
-        """Returns what computes each product. Only functions that may be called are asked for.
+    @property
+    def trace(self) -> ModuleTrace:
+        return self.generated.trace
+
+    # ---- functions
+
+    def chosen_variant(self, planned: PlannedVariant) -> PlannedVariant:
+        """A needed variant with its provider and function."""
+        if planned not in self.chosen:
+            self.chosen[planned] = self.choose(planned)
+        return self.chosen[planned]
+
+    def function_of(self, variant: Variant) -> DeviceFunction | None:
+        """The function of a variant; None if it takes the scalar path, or if the plan does not need it."""
+        planned = next((each for each in self.bare.needed if each.variant == variant), None)
+        return None if planned is None else self.chosen_variant(planned).device_function
+
+    def variants(self, calls: _Calls) -> tuple[PlannedVariant, ...]:
+        """The variants of the plan. Products that loops compute from stages need no function."""
+        sites = [site for site in self.session.sites if site.index in calls]
+        called = {(site.variants[role], role) for site in sites for role in calls[site.index]}
+        staged = {(variant, role) for site in sites for role, variant in site.variants.items()} - called
+
+        def treated(planned: PlannedVariant) -> PlannedVariant:
+            if not planned.needed or planned.variant is None:
+                return planned
+            if (planned.variant, planned.role) in staged:
+                reason = f"{planned.reason}; computed by its loop from stages, so no function is built"
+                return replace(planned, provider=STAGES, reason=reason)
+            return self.chosen_variant(planned)
+
+        return tuple(map(treated, self.bare.variants))
+
+    # ---- loops
+
+    def decide(self, *, suffix: bool) -> tuple[tuple[LoopDecision, ...], _Calls]:
+        """The decision about each loop, and the roles that functions compute.
 
         Args:
             suffix: True if the module may be compiled for an architecture-specific target such as ``sm_90a``.
         """
-        for asked_suffix, known in self._decisions:
-            if asked_suffix == suffix and all(
-                functions.get(variant) == function for variant, function in known.asked.items()
-            ):
-                return known
-        asked: dict[Variant, DeviceFunction | None] = {}
-
-        def function_of(variant: Variant) -> DeviceFunction | None:
-            if variant not in asked:
-                asked[variant] = functions.get(variant)
-            return asked[variant]
-
         without: frozenset[int] = frozenset()  # sites that take the scalar path, because a function is missing
         while True:
-            loops = self._decide_loops(function_of, suffix, without)
+            loops = self._decide_loops(suffix, without)
             calls = self._calls(loops)
-            missing = {site.index for site in self._product_sites()} - self._with_functions(calls, function_of)
+            missing = {site.index for site in self._product_sites()} - self._with_functions(calls)
             if missing <= without:
-                break
+                return loops, calls
             without |= missing
-        found = ModuleDecision(loops, calls, asked)
-        self._decisions.append((suffix, found))
-        return found
 
-    def _calls(self, loops: tuple[LoopDecision, ...]) -> dict[int, tuple[Role, ...]]:
+    def _calls(self, loops: tuple[LoopDecision, ...]) -> _Calls:
         """The roles of each product site that functions compute: those that no loop with stages computes."""
         staged = {product.operation.site for loop in loops if loop.ring for product in loop.accumulations}
         reverse = {loop.reverse.product.site for loop in loops if loop.reverse}
-        repeated = self.called - sites_without_replay(self.trace) - reverse  # forward, by the reverse pass
+        repeated = self.generated.called - sites_without_replay(self.trace) - reverse  # forward, by the reverse pass
 
         def is_called(site: Site, role: Role) -> bool:
             if role is Role.FORWARD:
                 return site.index not in staged or site.index in repeated
-            return site.index in self.called and site.index not in reverse
+            return site.index in self.generated.called and site.index not in reverse
 
         return {
             site.index: tuple(role for role in site.variants if is_called(site, role)) for site in self._product_sites()
         }
 
-    def _with_functions(self, calls: Mapping[int, tuple[Role, ...]], function_of: _FunctionOf) -> set[int]:
+    def _with_functions(self, calls: _Calls) -> set[int]:
         """The product sites whose functions are all there."""
         return {
             site.index
             for site in self._product_sites()
-            if site.variants and all(function_of(site.variants[role]) is not None for role in calls[site.index])
+            if site.variants and all(self.function_of(site.variants[role]) is not None for role in calls[site.index])
         }
 
-    def loops(self, decision: ModuleDecision) -> tuple[PlannedLoop, ...]:
-        """Returns the decision about each loop that contains products, once for each kernel that runs the loop."""
+    def loops(self, decisions: Iterable[LoopDecision]) -> tuple[PlannedLoop, ...]:
+        """The decision about each loop that contains products, once for each kernel that runs the loop."""
         return tuple(
             replace(loop.planned, kernel=kernel, gradients=self._gradients(loop.function))
-            for loop in decision.loops
+            for loop in decisions
             for kernel in self.trace.kernels_of.get(loop.function, ())
         )
 
@@ -190,22 +253,13 @@ class GeneratedModule:
             return f"{kernel}: {found}"
         return f"{DETERMINISTIC_GRADIENTS}; else {kernel}" if self.settings.deterministic else WHOLE_GRADIENTS
 
-    def text(self, functions: Functions, *, suffix: bool = True) -> str:
-        """Returns the finished source.
+    # ---- the source
 
-        Args:
-            functions: The functions that were built. If one that a site calls is missing, all that the site calls take
-                the scalar path, because Warp's templates look only at the forward function.
-            suffix: See :meth:`decide`.
-        """
-        decision = self.decide(functions, suffix=suffix)
-        return finished_source(self.source, self._answer(decision, functions))
-
-    def _answer(self, decision: ModuleDecision, functions: Functions) -> ModuleAnswer:
-        """Everything that the source is written from."""
-        loops, traces, sites = decision.loops, tuple(self.trace.functions.values()), self.session.sites
+    def code(self, loops: tuple[LoopDecision, ...], calls: _Calls) -> ModuleCode:
+        """What the source is written from."""
+        traces, sites = tuple(self.trace.functions.values()), self.session.sites
         waiting = waiting_sites(self.trace)
-        calls = tuple(call for site in sites for call in self._calls_of(site, decision, functions, waiting))
+        named = tuple(call for site in sites for call in self._calls_of(site, calls, waiting))
         products = self._products()
         summed = {
             one.accumulators.symbol: (products[one.operation.site], one.accumulators)
@@ -213,17 +267,18 @@ class GeneratedModule:
             if not loop.ring
             for one in loop.accumulations
         }
-        called = any(call.variant is not None for call in calls)
-        variants = (*(call.variant for call in calls), *(product for product, _ in summed.values()))
-        used = (functions.get(variant) for variant in variants if variant is not None)
-        moves = self.settings.async_copies and bool(called or summed or decision.has_stages)
+        called = any(call.variant is not None for call in named)
+        variants = (*(call.variant for call in named), *(product for product, _ in summed.values()))
+        used = (self.function_of(variant) for variant in variants if variant is not None)
+        has_stages = any(loop.ring or loop.reverse for loop in loops)
+        moves = self.settings.async_copies and bool(called or summed or has_stages)
         moving = traces if moves else ()
         stored = {loop.accumulator_store.computed.store for loop in loops if loop.accumulator_store is not None}
         stores = (found for function in moving for found in computed_stores(function))
         reverse = (found for function in moving for found in reversed_stores(Context(self.trace, function)))
-        return ModuleAnswer(
+        return ModuleCode(
             hooks=tuple(hook for function in traces for hook in function.hooks()),
-            calls=calls,
+            calls=named,
             summed=tuple(summed.values()),
             units={function.symbol: function.unit for function in used if function is not None and function.unit},
             loops=loops,
@@ -236,29 +291,28 @@ class GeneratedModule:
             replayed=plan_loads(moving, {loop.hook for loop in loops if loop.reverse is not None}, replayed=True),
             stores=tuple(found for found in stores if found.store not in stored),
             reversed_stores=tuple(reverse),
-            skipped=self._skipped(decision) if self.settings.register_accumulators else (),
+            skipped=self._skipped(calls) if self.settings.register_accumulators else (),
             unread=tuple(node.own_hook for _, node in self.trace.operations() if node.name == UNREAD_ASSIGN),
         )
 
-    def _skipped(self, decision: ModuleDecision) -> tuple[int, ...]:
+    def _skipped(self, calls: _Calls) -> tuple[int, ...]:
         """The hooks of the products that the reverse pass need not repeat."""
-        here = self._with_functions(decision.calls, decision.asked.get) & sites_without_replay(self.trace)
+        here = self._with_functions(calls) & sites_without_replay(self.trace)
         nodes = (node for _, node in self.trace.operations() if node.product is not None)
         return tuple(node.own_hook for node in nodes if node.site in here)
 
-    def _calls_of(
-        self, site: Site, decision: ModuleDecision, functions: Functions, waiting: Collection[int]
-    ) -> Iterator[FunctionCall]:
+    def _calls_of(self, site: Site, calls: _Calls, waiting: Collection[int]) -> Iterator[FunctionCall]:
         """What the placeholders of a site stand for: functions, if all that the site calls were built."""
         if site.is_solver:  # each function can take the scalar path alone
             for role in site.roles:
-                variant = None if role is Role.ADJOINT and site.index not in self.called else site.variants.get(role)
-                function = None if variant is None else functions.get(variant)
+                is_called = role is not Role.ADJOINT or site.index in self.generated.called
+                variant = site.variants.get(role) if is_called else None
+                function = None if variant is None else self.function_of(variant)
                 placeholder = site.placeholder(role)
                 yield FunctionCall(placeholder, function.symbol, variant) if function else FunctionCall(placeholder)
             return
-        roles = decision.calls[site.index]
-        found = {role: functions.get(site.variants[role]) for role in roles}
+        roles = calls[site.index]
+        found = {role: self.function_of(site.variants[role]) for role in roles}
         symbols = {role: function.symbol for role, function in found.items() if function is not None}
         if len(symbols) < len(roles):
             symbols = {}
@@ -277,14 +331,12 @@ class GeneratedModule:
         forward = {site.index: site.variants.get(Role.FORWARD) for site in self._product_sites()}
         return {index: product for index, product in forward.items() if isinstance(product, GemmProblem)}
 
-    def _decide_loops(
-        self, function_of: _FunctionOf, suffix: bool, without: frozenset[int]
-    ) -> tuple[LoopDecision, ...]:
+    def _decide_loops(self, suffix: bool, without: frozenset[int]) -> tuple[LoopDecision, ...]:
         def accumulators_of(index: int) -> LoopAccumulators | str:
             site = self.session.sites[index]
             if not self.settings.register_accumulators:
                 return self.settings.against("register_accumulators", "on")
-            function = function_of(site.variants[Role.FORWARD]) if Role.FORWARD in site.variants else None
+            function = self.function_of(site.variants[Role.FORWARD]) if Role.FORWARD in site.variants else None
             if function is None or index in without:
                 return f"the product takes Warp's scalar path: {site.scalar_reason or 'nothing was built'}"
             return function.accumulators
@@ -296,7 +348,7 @@ class GeneratedModule:
 
         target, arch = self._loop_target(suffix), self.session.arch
         limit = None
-        if arch is not None and arch >= MIN_ARCH and self.limits_registers:
+        if arch is not None and arch >= MIN_ARCH and not self.generated.linker_reason:
             limit = pair_limit(arch, self.session.block_dim)
         if arch is not None and limit is not None:
             paired = decisions(replace(target, registers=limit))
@@ -321,9 +373,30 @@ class GeneratedModule:
         families: tuple[InstructionFamily, ...] = (choice.family,) if choice.family else ("wgmma", "mma")
         if choice.family is None and could_have_wgmma and not suffix:
             families, asked = ("mma",), _NO_WGMMA
-        target = LoopTarget(self._products(), families, asked, choice, self.settings.async_copies, records=self.records)
+        target = replace(
+            without_stages, families=families, rejection=asked, choice=choice, records=self.generated.records
+        )
         if "mma" in self.settings.providers:
             return target
         return replace(
             target, forbidden=self.settings.named_value("policy" if self.settings.provider == "auto" else "provider")
         )
+
+    # ---- shared memory
+
+    def reserved_bytes(self, alternatives: Iterable[tuple[LoopDecision, ...]]) -> dict[str, tuple[int, int]]:
+        """The bytes that :data:`Reserve` gets. They suffice for each decision."""
+        reserved: dict[str, tuple[int, int]] = {}
+
+        def reserve(label: str, forward: int, backward: int) -> None:
+            if forward or backward:
+                before = reserved.get(label, (0, 0))
+                reserved[label] = max(before[0], forward), max(before[1], backward)
+
+        for loop in (loop for decisions in alternatives for loop in decisions):
+            reserve(loop.function, loop.extra_bytes, loop.reverse.answer.extra_bytes if loop.reverse else 0)
+        for site in self.session.sites:
+            adjoint = site.variants.get(Role.ADJOINT) if site.index in self.generated.called else None
+            if isinstance(adjoint, SolverVariant) and self.function_of(adjoint) is not None:
+                reserve(site.function, 0, aligned(adjoint.scratch_bytes))
+        return reserved

@@ -13,16 +13,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.codegen import traces as t
-from tests.codegen.modules import BIG, declared, forms, functions, generated, macros, names_of, session, with_settings
-from warp_tiles.codegen.answers import LoopAccumulators, LoopDecision
+from tests.codegen.modules import (
+    BIG,
+    declared,
+    forms,
+    functions,
+    generated,
+    macros,
+    names_of,
+    planned,
+    session,
+    with_settings,
+    written,
+)
+from warp_tiles.codegen.answers import DeviceFunction, LoopAccumulators, LoopDecision
 from warp_tiles.codegen.loops import decide
-from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
 from warp_tiles.codegen.prelude import PLACEHOLDER, SCALAR_FUNCTION, declaration, loop_declarations, waiting_function
+from warp_tiles.codegen.session import Session
 from warp_tiles.codegen.stages import LoopTarget
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.gemm.pipeline import PlannedLoop
 from warp_tiles.gemm.problem import PRODUCT_ROLES, GemmProblem, Role
-from warp_tiles.plan.planning import Session, resolve
+from warp_tiles.plan import planner
+from warp_tiles.plan.planner import GeneratedModule
+from warp_tiles.plan.planning import STAGES, resolve
 
 A, B, C = Role.ADJOINT_A, Role.ADJOINT_B, Role.FORWARD
 SCALAR = [SCALAR_FUNCTION] * 3
@@ -32,20 +46,20 @@ SCALAR = [SCALAR_FUNCTION] * 3
 
 
 def test_an_unused_adjoint_gets_the_forward_functions_name() -> None:
-    text = generated(session(("k", BIG))).text(functions(BIG[C]))
+    text = written(generated(session(("k", BIG))), functions(BIG[C]))
     assert names_of(text, 0) == [BIG[C].symbol] * 3
     assert declared(text) == [BIG[C].symbol]
 
 
 def test_an_unused_adjoint_is_not_named_even_if_it_exists() -> None:
-    text = generated(session(("k", BIG))).text(functions(*BIG.values()))
+    text = written(generated(session(("k", BIG))), functions(*BIG.values()))
     assert BIG[A].symbol not in text  # else the source would declare a function that is not linked
 
 
 @pytest.mark.parametrize("missing", PRODUCT_ROLES)
 def test_a_missing_needed_product_sends_the_whole_site_to_the_scalar_path(missing: Role) -> None:
     built = functions(*(variant for role, variant in BIG.items() if role is not missing))
-    text = generated(session(("k", BIG)), called={0}).text(built)
+    text = written(generated(session(("k", BIG)), called={0}), built)
     assert names_of(text, 0) == SCALAR
     assert "wt_gemm" not in text
 
@@ -53,7 +67,7 @@ def test_a_missing_needed_product_sends_the_whole_site_to_the_scalar_path(missin
 def test_a_function_with_weaker_promises_keeps_its_own_name() -> None:
     weaker = BIG[C].without_alignment()
     assert weaker != BIG[C]
-    text = generated(session(("k", BIG))).text({BIG[C]: DeviceFunction(weaker.symbol, "none")})
+    text = written(generated(session(("k", BIG))), {BIG[C]: DeviceFunction(weaker.symbol, "none")})
     assert names_of(text, 0) == [weaker.symbol] * 3
     assert BIG[C].symbol not in text
     assert f"void {weaker.symbol}(" in text
@@ -67,8 +81,8 @@ def test_warps_adjoint_of_a_cholesky_names_its_one_product(called: bool) -> None
         sites, f"    wp::adj_tile_cholesky({site.placeholder(A)}, var_0);", called={0} if called else set()
     )
     expected = BIG[A].symbol if called else SCALAR_FUNCTION
-    assert macros(module.text(functions(BIG[A])))[site.placeholder(A)] == expected
-    assert macros(module.text({}))[site.placeholder(A)] == SCALAR_FUNCTION
+    assert macros(written(module, functions(BIG[A])))[site.placeholder(A)] == expected
+    assert macros(written(module, {}))[site.placeholder(A)] == SCALAR_FUNCTION
 
 
 def test_a_declaration_has_warps_pointer_types() -> None:
@@ -95,13 +109,13 @@ def test_the_second_adjoint_of_operands_that_may_share_memory_waits() -> None:
     sites, built = session(("k", BIG)), functions(*BIG.values())
     distinct = generated(sites, called={0}, trace=product_of("a", "b"))
     shared = generated(sites, called={0}, trace=product_of("a", "a"))
-    assert "_waiting" not in distinct.text(built)
-    text = shared.text(built)
+    assert "_waiting" not in written(distinct, built)
+    text = written(shared, built)
     assert names_of(text, 0) == [BIG[C].symbol, BIG[A].symbol, f"{BIG[B].symbol}_waiting"]
     assert text.count(waiting_function(BIG[B], BIG[B].symbol)) == 1
     assert text.index(f"void {BIG[B].symbol}(") < text.index(f"static void {BIG[B].symbol}_waiting")
-    assert "_waiting" not in shared.text({})
-    assert "_waiting" not in generated(sites, trace=product_of("a", "a")).text(built), "no adjoint is called"
+    assert "_waiting" not in written(shared, {})
+    assert "_waiting" not in written(generated(sites, trace=product_of("a", "a")), built), "no adjoint is called"
 
 
 # ---- loops and loads
@@ -128,7 +142,7 @@ def functions_with_sums(*roles: Role) -> dict[GemmProblem, DeviceFunction]:
 
 
 def loops_of(module: GeneratedModule, built: Mapping[GemmProblem, DeviceFunction]) -> tuple[PlannedLoop, ...]:
-    return module.loops(module.decide(built))
+    return planned(module, built).loops
 
 
 def test_a_loop_is_planned_for_each_kernel_that_runs_it() -> None:
@@ -137,21 +151,18 @@ def test_a_loop_is_planned_for_each_kernel_that_runs_it() -> None:
     assert {(loop.state, loop.stages, loop.products, loop.file) for loop in planned} == {("pipelined", 2, 1, "file.py")}
 
 
-def test_plan_and_source_share_one_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[bool] = []
+def test_a_plan_decides_about_each_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[LoopTarget] = []
 
     def count(context: Any, accumulators: Any, target: LoopTarget) -> tuple[LoopDecision, ...]:
-        calls.append(target.ahead)
+        calls.append(target)
         return decide(context, accumulators, target)
 
-    monkeypatch.setattr("warp_tiles.codegen.module.decide", count)
-    module = module_with_loop()
-    assert loops_of(module, functions_with_sums(C)) == loops_of(module, functions_with_sums(C))
-    module.text(functions_with_sums(C))
+    monkeypatch.setattr(planner, "decide", count)
+    planned(module_with_loop(), functions_with_sums(C))
     assert len(calls) == 1
-    module.text(functions(BIG[C]))
-    with_settings(module, async_copies=False).text(functions_with_sums(C))
-    assert calls == [True, True, False], "other functions need a new decision"
+    planned(module_with_stages(), {})
+    assert [target.families for target in calls[1:]] == [("wgmma", "mma")], "no loop uses wgmma"
 
 
 def test_with_a_product_on_the_scalar_path_warp_keeps_loop_and_loads() -> None:
@@ -161,7 +172,7 @@ def test_with_a_product_on_the_scalar_path_warp_keeps_loop_and_loads() -> None:
         "as_warp",
         f"the product takes Warp's scalar path: nothing was built; {SMALL_TILE}",
     )
-    text = module.text({})
+    text = written(module, {})
     assert "wt_module" not in text
     assert {body for name, body in macros(text).items() if name.startswith(("WT_AT", "WT_REPLAY_"))} <= {
         "__VA_ARGS__",
@@ -203,10 +214,8 @@ class NoFunctions(dict[GemmProblem, DeviceFunction]):
 
 def test_a_loop_with_stages_asks_for_no_function() -> None:
     module = module_with_stages()
-    decision = module.decide(NoFunctions())
-    assert decision.has_stages
-    assert decision.calls == {0: ()}
-    text = module.text(NoFunctions())
+    assert {each.provider for each in planned(module, NoFunctions()).variants if each.needed} == {STAGES}
+    text = written(module, NoFunctions())
     assert names_of(text, 0) == SCALAR, "nothing expands the names"
     assert declared(text) == []
     assert "wt_staged_" in text
@@ -215,13 +224,12 @@ def test_a_loop_with_stages_asks_for_no_function() -> None:
 def test_an_adjoint_without_stages_needs_its_functions_alone() -> None:
     module = module_with_stages(called=True)
     built = functions(STAGED[A], STAGED[B])
-    decision = module.decide(built)
-    assert decision.has_stages
-    assert decision.calls == {0: (A, B)}
-    text = module.text(built)
+    providers = {each.role: each.provider for each in planned(module, built).variants}
+    assert providers == {C: STAGES, A: "mma", B: "mma"}
+    text = written(module, built)
     assert names_of(text, 0) == [STAGED[A].symbol, STAGED[A].symbol, STAGED[B].symbol], "a forward name that is no 0"
     assert sorted(declared(text)) == sorted((STAGED[A].symbol, STAGED[B].symbol))
-    without = module.text(functions(STAGED[A]))
+    without = written(module, functions(STAGED[A]))
     assert names_of(without, 0) == SCALAR, "the adjoints take the scalar path"
     assert "wt_staged_" in without, "and the loop keeps its stages"
 
@@ -240,11 +248,12 @@ def test_the_reverse_pass_does_not_repeat_a_product_that_nothing_reads() -> None
     module = module_with_loop()
     (operation,) = (one for one in module.trace.functions["k"].operations() if one.product)
     name = f"WT_REPLAY_{operation.hook}"
-    assert macros(module.text(functions_with_sums(C)))[name] == "WP_TILE_SYNC();"
+    assert macros(written(module, functions_with_sums(C)))[name] == "WP_TILE_SYNC();"
     assert (
-        macros(with_settings(module, register_accumulators=False).text(functions_with_sums(C)))[name] == "__VA_ARGS__"
+        macros(written(with_settings(module, register_accumulators=False), functions_with_sums(C)))[name]
+        == "__VA_ARGS__"
     )
-    assert macros(module.text({}))[name] == "__VA_ARGS__"
+    assert macros(written(module, {}))[name] == "__VA_ARGS__"
 
 
 def test_a_module_with_a_product_has_async_loads_in_all_functions() -> None:
@@ -255,15 +264,15 @@ def test_a_module_with_a_product_has_async_loads_in_all_functions() -> None:
     module = generated(session(("k", BIG)), trace=t.module(other, own))
     for load in (first, second):
         name = f"WT_AT_{load.hook}"
-        assert macros(module.text(functions(BIG[C])))[name] == "wt_module::Load<true>() << __VA_ARGS__"
-        assert macros(module.text({}))[name] == "__VA_ARGS__", "without a built product Warp loads"
+        assert macros(written(module, functions(BIG[C])))[name] == "wt_module::Load<true>() << __VA_ARGS__"
+        assert macros(written(module, {}))[name] == "__VA_ARGS__", "without a built product Warp loads"
 
 
 def test_every_hook_is_defined_for_any_set_of_built_functions() -> None:
     module = module_with_loop()
 
     def hooks(built: Mapping[GemmProblem, DeviceFunction]) -> set[str]:
-        return {name for name in macros(module.text(built)) if re.fullmatch(r"WT_\w+_\d+", name)}
+        return {name for name in macros(written(module, built)) if re.fullmatch(r"WT_\w+_\d+", name)}
 
     assert len(hooks({})) >= 10
     assert hooks({}) == hooks(functions(BIG[C])) == hooks(functions_with_sums(C))
@@ -300,7 +309,7 @@ def test_every_name_is_defined_by_a_declared_function(
     module: tuple[GeneratedModule, Mapping[GemmProblem, DeviceFunction]],
 ) -> None:
     generated_module, built = module
-    text = generated_module.text(built)
+    text = written(generated_module, built)
     assert PLACEHOLDER not in text
     placeholders = {site.placeholder(role) for site in generated_module.session.sites for role in site.roles}
     assert {name for name in macros(text) if name.startswith("wt_site")} == placeholders
@@ -322,4 +331,4 @@ def test_the_plan_and_the_source_agree(
     generated_module, _ = module
     plan = resolve(generated_module.session, generated_module.called, ["k"], [])
     needed = {item.variant for item in plan.needed if item.variant is not None}
-    assert set(declared(generated_module.text(functions(*needed)))) == {variant.symbol for variant in needed}
+    assert set(declared(written(generated_module, functions(*needed)))) == {variant.symbol for variant in needed}
