@@ -14,7 +14,7 @@ from tests.computed_kernels import ROUNDED
 from tests.integration.helpers import gemm, load
 from tests.loop_forms import FORMS, LOAD_A, LOAD_B, START, STORE, Form, kernel
 from warp_tiles._warp.internals import find
-from warp_tiles.codegen.operations import ASSIGN, ELEMENTWISE, INPLACE, OPERATORS, UNREAD_ASSIGN, Operation, Tile
+from warp_tiles.codegen.operations import ASSIGN, ELEMENTWISE, OPERATORS, UNREAD_ASSIGN, Operation, Tile
 from warp_tiles.codegen.trace import Branch, Loop
 
 RANGE_FORM = FORMS["bounds from a shape"]
@@ -37,7 +37,7 @@ def test_hooks_have_unique_numbers_and_are_in_the_source(name: str) -> None:
         for node in nodes:
             if isinstance(node, Operation):
                 hooked = ("tile_load", "tile_store", "tile_astype", "tile_map", "tile_zeros", "tile_transpose")
-                is_operator = node.name in OPERATORS | INPLACE and any(
+                is_operator = node.name in OPERATORS | {"add_inplace", "sub_inplace"} and any(
                     isinstance(value, Tile) for value in node.operands
                 )
                 is_copy = node.name == UNREAD_ASSIGN or (node.name == ASSIGN and len(node.tiles) == 2)

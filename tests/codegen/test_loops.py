@@ -144,7 +144,7 @@ def test_a_fresh_product_that_is_added_keeps_sums_and_lends_its_memory(target: T
     decision = decide_loop(t.load(target), t.loop(*nodes))
     assert outcome(decision) == ("pipelined", BUFFERS_IN_C)
     (kept,) = decision.accumulations
-    addition = Addition((nodes[3],), target, "add_inplace", is_direct=target is D)
+    addition = Addition((nodes[3],), target, 1, is_direct=target is D)
     assert (kept.operation, kept.addition, kept.c) == (nodes[2], addition, C)
     assert {buffer.c for buffer in decision.buffers} == {C}
 
@@ -188,7 +188,7 @@ def test_a_sum_that_is_assigned_keeps_sums(name: str, operands: tuple[Tile, Tile
     statements = operator(name, *operands), assigned()
     decision = decide_loop(t.load(D), t.loop(FIRST, SECOND, FRESH, *statements))
     assert outcome(decision) == ("pipelined", BUFFERS_IN_C)
-    assert decision.accumulations[0].addition == Addition(statements, D, f"{name}_inplace", is_direct=True)
+    assert decision.accumulations[0].addition == Addition(statements, D, {"add": 1, "sub": -1}[name], is_direct=True)
 
 
 @pytest.mark.parametrize(

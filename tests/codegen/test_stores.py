@@ -6,7 +6,7 @@ import pytest
 
 from tests.codegen import traces as t
 from warp_tiles.codegen.answers import ComputedStore
-from warp_tiles.codegen.operations import INPLACE, OPERATORS, Affine, Array, Effect, Operation, Scalar, Tile, Value
+from warp_tiles.codegen.operations import OPERATORS, Affine, Array, Effect, Operation, Scalar, Tile, Value
 from warp_tiles.codegen.stores import computed_stores
 from warp_tiles.codegen.trace import Node
 
@@ -98,7 +98,7 @@ def test_a_result_may_be_used_twice() -> None:
     assert (one.sources, one.intermediates) == ((C,), (E, f))
 
 
-@pytest.mark.parametrize("name", sorted(INPLACE))
+@pytest.mark.parametrize("name", ["add_inplace", "sub_inplace"])
 def test_a_result_may_change_in_place(name: str) -> None:
     first, change, last = compute("neg", C, result=E), in_place(E, W, name), convert(E)
     (one,) = found(first, change, last, store())

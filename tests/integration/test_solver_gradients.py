@@ -121,10 +121,12 @@ def kernel(A: wp.array2d(dtype=wp.float32), Y: wp.array2d(dtype=wp.float32), n: 
     wp.tile_store(Y, y)
 """
 SOLVE = "wp.tile_lower_solve_inplace(l, y)"
+OTHER = "x = wp.tile_load(Y, shape=(16, 4))"
 LOST = {
     "a parameter": (["solve(l, y)"], "it changes a parameter of the function"),
     "a tile from outside a loop": (["for i in range(n):", f"    {SOLVE}"], "from outside its loop"),
     "an addition": ([SOLVE, "y += y"], r"line \d+ changes the result"),
+    "an axpy": ([OTHER, SOLVE, "wp.tile_axpy(2.0, x, y)"], r"line \d+ changes the result"),
     "a product": ([SOLVE, "wp.tile_matmul(l, y, y)"], r"line \d+ changes the result"),
     "a function": ([SOLVE, "scale(y)"], r"line \d+ changes the result"),
     "a function that returns": ([SOLVE, 'wp.printf("%f", grow(y)[0])'], r"line \d+ changes the result"),
@@ -134,6 +136,7 @@ LOST = {
 KEPT = {
     "two solves": [SOLVE, "wp.tile_upper_solve_inplace(wp.tile_transpose(l), y)"],
     "a change before": ["y += y", SOLVE],
+    "an axpy that reads": [OTHER, SOLVE, "wp.tile_axpy(2.0, y, x)", "wp.tile_store(Y, x)"],
     "a reader": [SOLVE, "wp.tile_atomic_add(Y, y + y)", "wp.printf(\"%f\", add(y)[0])"],
     "a tile of the loop": [
         "for i in range(n):",

@@ -26,7 +26,6 @@ from warp_tiles.codegen.operations import (
     ASSIGN,
     ASTYPE,
     ELEMENTWISE,
-    INPLACE,
     LOAD,
     MAP,
     MATMUL,
@@ -47,7 +46,7 @@ _ARITHMETIC_NODES = (
     *(ast.Attribute, ast.BoolOp, ast.Compare, ast.UnaryOp, ast.BinOp, ast.Name, ast.Subscript),
 )
 # the adjoints of these have hooks, if the statements have
-_REVERSED = ELEMENTWISE | {ASSIGN, LOAD, MATMUL, STORE, TRANSPOSE}
+_REVERSED = {*ELEMENTWISE, ASSIGN, LOAD, MATMUL, STORE, TRANSPOSE}
 # loads may be in flight during these: a view of a tile, and a copy that may turn out to be unread
 _WAITLESS = (ASSIGN, TRANSPOSE)
 _LOOP_JUMPS: dict[type[ast.AST], str] = {ast.Break: "break", ast.Continue: "continue"}
@@ -265,8 +264,9 @@ class Recorder:
 
     def _is_hooked(self, call: RecordedOperation, name: str) -> bool:
         """True if a call gets a hook around its statement."""
-        if name in INPLACE or name == ASSIGN:  # vectors, and elements of tiles, have these too
-            return all(map(is_tile, call.operands))
+        builtin = ELEMENTWISE.get(name)
+        if name == ASSIGN or (builtin is not None and builtin.updates is not None):
+            return all(map(is_tile, call.operands))  # vectors, and elements of tiles, have these too
         if name in OPERATORS:
             return any(map(is_tile, call.operands))
         return name in (LOAD, STORE, ASTYPE, MAP, ZEROS, TRANSPOSE) or (name == MATMUL and call.site is not None)

@@ -20,7 +20,7 @@ import functools
 from collections.abc import Collection, Sequence
 
 from warp_tiles.codegen.answers import Accumulation, ReverseRing, TileGradient
-from warp_tiles.codegen.operations import JUMPS, SUB_INPLACE, TRANSPOSE, UNKNOWN_MEMORY, Effect, Operation, Tile
+from warp_tiles.codegen.operations import JUMPS, TRANSPOSE, UNKNOWN_MEMORY, Effect, Operation, Tile
 from warp_tiles.codegen.pipelines import Body, body_of, memory_of
 from warp_tiles.codegen.stages import (
     LoopTarget,
@@ -215,7 +215,7 @@ def _problem_of_product(context: Context, loop: Loop, body: Body, product: Accum
     """Returns the reason why gradients cannot be computed from stages; empty if they can."""
     operation, c = product.operation, product.c
     if product.addition is not None:
-        sign = ", alpha=-1.0" * (product.addition.name == SUB_INPLACE)
+        sign = ", alpha=-1.0" * (product.addition.sign == -1)
         return f"the product makes a new tile: use wp.tile_matmul(a, b, c{sign})"
     if product.home != loop.hook:
         return "the accumulators stay in registers over an outer loop: merge the loops"

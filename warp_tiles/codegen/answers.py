@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from warp_tiles.codegen.hooks import Hook
-from warp_tiles.codegen.operations import SUB_INPLACE, Array, Operation, Tile
+from warp_tiles.codegen.operations import Array, Operation, Tile
 from warp_tiles.gemm.pipeline import MmaPlan, PipelineConfig, PlannedLoop
 from warp_tiles.gemm.problem import GemmProblem
 from warp_tiles.gemm.reverse_loop import GradientProduct, ReverseLoop
@@ -54,14 +54,14 @@ class Addition:
 
     Attributes:
         statements: The operator, and in the second form the assignment of its result to s.
-        name: Key of the operator that changes s.
+        sign: 1 if it adds C to s, or -1 if it subtracts it.
         is_direct: True if s is a dense shared tile of C's dtype and shape, and begins where a tile's memory does. The
             accumulators are added to s then, and C is not written.
     """
 
     statements: tuple[Operation, ...]
     target: Tile
-    name: str
+    sign: int
     is_direct: bool = False
 
 
@@ -110,7 +110,7 @@ class Accumulation:
     @property
     def factor(self) -> float | str:
         """The factor of the accumulators at their destination. See ``alpha``."""
-        if self.destination is self.c or self.addition is None or self.addition.name != SUB_INPLACE:
+        if self.destination is self.c or self.addition is None or self.addition.sign == 1:
             return self.alpha
         return f"-{self.alpha}" if isinstance(self.alpha, str) else -self.alpha
 

@@ -340,7 +340,8 @@ def _emit_addition(macros: Macros, loop: int, product: Accumulation) -> None:
             macros.replace(Hook.AT, statement.own_hook, "")
         target = product.addition.target.name
         if product.destination is product.c:
-            macros.add(Hook.END, loop, f"wp::tile_{product.addition.name}({target}, {product.c.name});")
+            name = "add" if product.addition.sign == 1 else "sub"
+            macros.add(Hook.END, loop, f"wp::tile_{name}_inplace({target}, {product.c.name});")
 
 
 def staged_name(product: Accumulation) -> str:

@@ -29,7 +29,7 @@ from warp_tiles.codegen.answers import (
     Ring,
     extra_bytes,
 )
-from warp_tiles.codegen.operations import INPLACE, INPLACE_OF, JUMPS, Effect, Operation, Tile
+from warp_tiles.codegen.operations import ELEMENTWISE, JUMPS, Effect, Operation, Tile
 from warp_tiles.codegen.pipelines import body_of, double_buffers, problem_of_unrolled
 from warp_tiles.codegen.stages import ASYNC_COPIES_OFF, LoopTarget, plan_ring
 from warp_tiles.codegen.stores import plan_accumulator_store
@@ -342,15 +342,18 @@ def addition_of(function: FunctionTrace, operation: Operation) -> Addition | Non
         if not isinstance(node, Operation) or node.hook is None:
             continue
         names = [tile.name for tile in node.tiles]
-        if node.name in INPLACE and names[1:] == [c] and names[0] != c:
-            return _addition(function, (node,), node.tiles[0], operation, node.name)
-        if node.name in INPLACE_OF and c in names:
+        builtin = node.elementwise
+        if builtin is None or not builtin.sum_sign:
+            continue
+        if builtin.updates is not None and names[1:] == [c] and names[0] != c:
+            return _addition(function, (node,), node.tiles[0], operation, builtin.sum_sign)
+        if builtin.updates is None and c in names:
             return _assigned_sum(function, straight, node, operation)
     return None
 
 
 def _addition(
-    function: FunctionTrace, statements: tuple[Operation, ...], target: Tile, product: Operation, name: str
+    function: FunctionTrace, statements: tuple[Operation, ...], target: Tile, product: Operation, sign: int
 ) -> Addition:
     """The addition of a product's new tile C: direct if the target is dense and begins where a tile's memory does."""
     c = product.matrices[2]
@@ -362,7 +365,7 @@ def _addition(
         if alike and tile.owner and {tile.name} == target.memory
     }
     is_direct = sizes == {target.size_bytes} and target.dense and c.dense
-    return Addition(statements, target, name, is_direct)
+    return Addition(statements, target, sign, is_direct)
 
 
 def _assigned_sum(
@@ -375,10 +378,11 @@ def _assigned_sum(
     target = readers[0].assigned_tile if len(readers) == 1 and readers[0] in block else None
     if target is None or target.name == c:
         return None
-    forms = [[target.name, c], [c, target.name]] if operation.name == "add" else [[target.name, c]]
+    sign = ELEMENTWISE[operation.name].sum_sign
+    forms = [[target.name, c], [c, target.name]] if sign == 1 else [[target.name, c]]
     if operands not in forms:
         return None
-    return _addition(function, (operation, readers[0]), target, product, INPLACE_OF[operation.name])
+    return _addition(function, (operation, readers[0]), target, product, sign)
 
 
 def _problem_of_new_tile(context: Context, loop: Loop, operation: Operation) -> str:

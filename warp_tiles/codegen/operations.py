@@ -44,13 +44,8 @@ TRANSPOSE = "tile_transpose"  # a view of the whole tile
 VIEW = "tile_view"  # of a part of a tile
 ASSIGN = "assign"  # to a variable, to an element, or of a whole tile
 UNREAD_ASSIGN = "unread_assign"  # of a tile that nobody reads (warp_tiles.codegen.trace)
-ADD_INPLACE, SUB_INPLACE = "add_inplace", "sub_inplace"  # the operators += and -=
-INPLACE = frozenset({ADD_INPLACE, SUB_INPLACE})  # these change the elements of their first tile
-INPLACE_OF = {"add": ADD_INPLACE, "sub": SUB_INPLACE}  # by the operator that computes a new tile
-# operators on the elements of tiles, which compute a tile in registers as ASTYPE and MAP do
+# operators on numbers, and on the elements of tiles
 OPERATORS = frozenset({"add", "sub", "mul", "div", "neg", "bit_and", "bit_or", "bit_xor"})
-# these compute each element of their result from the same elements of their tiles
-ELEMENTWISE = frozenset({ASTYPE, MAP}) | OPERATORS | INPLACE
 # these change a number that they are given, the state of a random sequence
 RANDOM = frozenset(
     {
@@ -69,6 +64,33 @@ READERS = frozenset(
 )
 # Warp loads the elements that references refer to before it calls these
 _OF_VALUES = OPERATORS | {"abs", "bool", "float", "float32", "floordiv", "int", "int32", "max", "min", "mod", "where"}
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """A builtin that computes each element of a tile from the same elements of its tiles.
+
+    Attributes:
+        updates: Position of the tile that it changes, among its tiles; None if it computes a new tile in registers.
+        sum_sign: 1 or -1 if it adds this multiple of its second tile to its first; 0 if it computes something else.
+    """
+
+    name: str
+    updates: int | None = None
+    sum_sign: int = 0
+
+
+ELEMENTWISE = {
+    builtin.name: builtin
+    for builtin in (
+        Elementwise(ASTYPE),
+        Elementwise(MAP),
+        *(Elementwise(name, sum_sign={"add": 1, "sub": -1}.get(name, 0)) for name in sorted(OPERATORS)),
+        Elementwise("add_inplace", updates=0, sum_sign=1),  # the operator +=
+        Elementwise("sub_inplace", updates=0, sum_sign=-1),
+        Elementwise("tile_axpy", updates=1),  # Warp's statement, in which the block waits, stays as it is
+    )
+}
 
 
 def effect_of_builtin(name: str, *, tiles: bool, arrays: bool, references: bool) -> Effect:
@@ -303,7 +325,15 @@ class Operation:
             return ()
         if self.product is not None or self.solver is not None:
             return self.tiles[-1:]
-        return self.tiles[:1] if self.name in INPLACE or self.name == ASSIGN else self.tiles
+        if self.name == ASSIGN:
+            return self.tiles[:1]
+        updated = None if self.elementwise is None else self.elementwise.updates
+        return self.tiles if updated is None else (self.tiles[updated],)
+
+    @property
+    def elementwise(self) -> Elementwise | None:
+        """What is known of an elementwise builtin; None for other operations."""
+        return ELEMENTWISE.get(self.name)
 
     @property
     def assigned_tile(self) -> Tile | None:

@@ -20,8 +20,6 @@ from collections.abc import Iterator, Sequence
 
 from warp_tiles.codegen.answers import AccumulatorStore, ComputedStore, ReversedStore, Ring
 from warp_tiles.codegen.operations import (
-    ELEMENTWISE,
-    INPLACE,
     JUMPS,
     LOAD,
     MAP,
@@ -135,10 +133,11 @@ def _are_equal(one: Scalar, other: Scalar) -> bool:
 
 def _computed_tile(operation: Operation) -> Tile | None:
     """The tile that an elementwise operation computes or changes; None for other operations."""
-    if operation.hook is None or operation.name not in ELEMENTWISE:
+    builtin = operation.elementwise
+    if operation.hook is None or builtin is None:
         return None
-    if operation.name in INPLACE:
-        return operation.tiles[0]
+    if builtin.updates is not None:
+        return operation.tiles[builtin.updates]
     return next((value for value in operation.results if isinstance(value, Tile)), None)
 
 
@@ -321,11 +320,11 @@ def _changed(operation: Operation) -> tuple[Tile, ...]:
     """The tiles whose elements an operation or its adjoint may change."""
     if operation.name == STORE:
         return ()
-    if operation.name in INPLACE:
-        return operation.tiles[:1]
     if operation.product is not None:
         return operation.matrices[2:]
-    if operation.name in ELEMENTWISE:
+    if operation.elementwise is not None:
+        if operation.elementwise.updates is not None:
+            return operation.changed_tiles
         return tuple(value for value in operation.results if isinstance(value, Tile))
     if operation.effect is Effect.ALIAS and operation.name != TRANSPOSE:  # whose adjoint writes the tile's elements
         return ()

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from warp_tiles.codegen.operations import (
-    ADD_INPLACE,
     ASTYPE,
     JUMPS,
     LOAD,
@@ -139,7 +138,8 @@ class _Reader:
             elif operation.product is not None:
                 products.append(operation)
             else:  # C += the new tile of the product
-                new = products[-1].results if products and operation.name == ADD_INPLACE and total is None else ()
+                adds = operation.elementwise is not None and operation.elementwise.sum_sign == 1
+                new = products[-1].results if products and adds and total is None else ()
                 is_sum = bool(new) and operation.tiles[1:] == new and operation.tiles[0] not in new
                 _require(is_sum, _other(operation))
                 total = operation.tiles[0]
