@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import warp_tiles
 from tests.array_products.cases import CPU, LAYOUTS, cube, integers, on, square, transposed, values_of
 from warp_tiles.array_products import matmul as matmul_module
+from warp_tiles.errors import MatmulError
 
 TYPES = [wp.float16, wp.bfloat16, wp.float32, wp.float64]
 
@@ -221,6 +222,19 @@ def test_a_call_with_the_same_arrays_in_other_memory_reads_it() -> None:
     with pytest.raises(warp_tiles.MatmulError, match="overlaps"):
         warp_tiles.matmul(a, b, out)
     a.ptr = before
+
+
+def test_a_call_with_the_same_arrays_sees_other_strides_and_shapes() -> None:
+    a, b, out = on(integers(1, 8, 8)), on(integers(2, 8, 7)), on(np.zeros((8, 7)))
+    values = a.numpy()
+    for _ in range(2):
+        warp_tiles.matmul(a, b, out)
+    a.strides = a.strides[::-1]
+    warp_tiles.matmul(a, b, out)
+    assert np.array_equal(out.numpy(), values.T @ b.numpy())
+    a.shape = (8, 6)
+    with pytest.raises(MatmulError, match="8, 6"):
+        warp_tiles.matmul(a, b, out)
 
 
 def test_a_call_with_the_same_arrays_is_recorded_on_a_tape() -> None:

@@ -22,11 +22,12 @@ class _Repeat(NamedTuple):
 
     Attributes:
         arrays: References to a, b and out, which keep no array alive.
+        states: What the checks saw of each, because an array can be given another shape, other strides or other memory.
         options: Whether there are an alpha and a beta, the epilogue and the precision.
     """
 
     arrays: tuple[Any, Any, Any]
-    memory: tuple[int | None, int | None, int]
+    states: tuple[tuple[Any, ...], ...]
     options: tuple[bool, bool, Any, str]
     known: arguments.CheckedCall
 
@@ -89,7 +90,7 @@ def matmul(
         repeat = _repeats.get(arrays)
         if repeat is not None:
             first, second, third = repeat.arrays
-            if first() is a and second() is b and third() is out and (a.ptr, b.ptr, out.ptr) == repeat.memory:
+            if first() is a and second() is b and third() is out and _states(a, b, out) == repeat.states:
                 product = repeat.known.product
                 if options == repeat.options and product is not None and product.is_current():
                     product.run(a.ptr or 0, b.ptr or 0, out.ptr, None, alpha, beta)
@@ -114,13 +115,21 @@ def matmul(
         _check_memory(known.spans, a, b, bias, out)
     if is_repeatable:
         references = (weakref.ref(a), weakref.ref(b), weakref.ref(out))
-        repeat = _Repeat(references, (a.ptr, b.ptr, out.ptr), options, known)
+        repeat = _Repeat(references, _states(a, b, out), options, known)
         remember(_repeats, arrays, repeat, _MOST_CALLS)
     backward = None if tape is None else _backward(call, a, b, out, bias, alpha, beta)
     product.run(a.ptr or 0, b.ptr or 0, out.ptr, None if bias is None else bias.ptr, alpha, beta)
     if backward is not None:
         backward.record_on(tape)
     return out
+
+
+def _states(a: Any, b: Any, out: Any) -> tuple[tuple[Any, ...], ...]:
+    return (
+        (a.ptr, a.shape, a.strides, a.dtype),
+        (b.ptr, b.shape, b.strides, b.dtype),
+        (out.ptr, out.shape, out.strides, out.dtype),
+    )
 
 
 def _key(a: Any, b: Any, out: Any, bias: Any, options: tuple[Any, ...]) -> Any:
