@@ -143,6 +143,7 @@ class Case:
         self.lines: tuple[str, ...] = ()  # lines of the source; if there are none, every site is called
         self.folder = folder
         self.warp_built: list[list[bytes]] = []
+        self.warp_fails = 0  # times
 
     def build(
         self, output: str = "module.cubin", *, warp_inputs: tuple[bytes, ...] = (), **keywords: Any
@@ -159,6 +160,8 @@ class Case:
 
         def warp_build(inputs: list[bytes]) -> None:
             self.warp_built.append(inputs)
+            if len(self.warp_built) <= self.warp_fails:
+                raise Exception(f"build {len(self.warp_built)} failed")
             self.text_for_warp = self.path.read_text()
             self.output.write_bytes(b"Warp's cubin")
 
@@ -370,6 +373,30 @@ def test_a_failed_link_is_left_to_warp_with_one_warning(case: Case) -> None:
     assert record.linker == "warp"
     assert record.linker_reason == "module could not be linked"
     assert len(case.warp_built) == 1
+
+
+@pytest.mark.parametrize(("fails", "functions", "instead"), [(1, 1, "without async copies"), (2, 0, "scalar products")])
+def test_a_module_that_warp_cannot_link_is_built_with_less(
+    case: Case, fails: int, functions: int, instead: str
+) -> None:
+    case.warp_fails = fails
+    with settings.override(linker="warp"), pytest.warns(RuntimeWarning, match=instead) as caught:
+        record = case.build()
+    (text,) = (str(warning.message) for warning in caught)
+    assert "build 1 failed" in text
+    assert "async_copies" in text
+    assert len(case.warp_built) == fails + 1
+    assert len(case.warp_built[-1]) == functions
+    assert "wt_module" in case.intended
+    assert "wt_module" not in case.text_for_warp
+    assert (names_of(case.text_for_warp, 0) == ["0"] * 3) == (functions == 0)
+    assert {v.provider for v in record.plan.needed} == {"cublasdx" if functions else "scalar"}
+
+
+def test_an_error_of_the_users_code_is_the_first_one(case: Case) -> None:
+    case.warp_fails = 3
+    with settings.override(linker="warp"), pytest.raises(Exception, match="build 1 failed"):
+        case.build()
 
 
 # ---- the linker setting "own"

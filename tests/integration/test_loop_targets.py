@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,29 @@ def test_a_debug_build_has_mma(tmp_path: Path) -> None:
     _, record = compile_module(module, tmp_path, 90)
     assert (record["linker"], record["target"]) == ("warp", "sm_90")
     assert instruction_of(record, tmp_path) == "mma_m16n8k16"
+
+
+NEGATED = """
+@wp.kernel
+def negated(A: wp.array2d(dtype=float), W: wp.array2d(dtype=float), C: wp.array2d(dtype=float)):
+    i, j = wp.tid()
+    c = wp.tile_zeros(shape=(16, 16), dtype=float)
+    for k in range(4):
+        a = wp.tile_load(A, shape=(16, 16), offset=(i * 16, k * 16))
+        w = wp.tile_load(W, shape=(16, 16), offset=(k * 16, j * 16))
+        wp.tile_matmul(a, w, c)
+    wp.tile_store(C, -c, offset=(i * 16, j * 16))
+"""
+
+
+def test_a_debug_build_of_a_computed_store_with_a_gradient(tmp_path: Path) -> None:
+    # the linker of CUDA 13.4 rejects a symbol of an inlined function, so adjoint_chains.cuh does not inline it
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cubin, record = compile_module(load(NEGATED, block_dim=256, mode="debug"), tmp_path, 90)
+    assert record["linker"] == "warp"
+    assert {build["provider"] for build in record["builds"]} == {"mma"}
+    assert cubin.stat().st_size > 0
 
 
 @pytest.mark.parametrize(

@@ -255,8 +255,51 @@ class ModuleBuild:
                 self._write(plan, source_path)
         if reason:
             with self._phases.measured(WARP_LINK):
-                warp_build([*warp_inputs, *payloads_of(artifacts)])
+                plan, artifacts = self._link_by_warp(plan, artifacts, source_path, warp_inputs, warp_build)
         return self._record(plan, artifacts, reason, output_path)
+
+    def _link_by_warp(
+        self,
+        plan: ModulePlan,
+        artifacts: list[Artifact],
+        source_path: Path,
+        warp_inputs: Sequence[bytes],
+        warp_build: Callable[[list[bytes]], None],
+    ) -> tuple[ModulePlan, list[Artifact]]:
+        """Warp's own build. If it fails, the module is built again with less of the code that is not Warp's.
+
+        Returns:
+            The plan and the functions that were built.
+
+        Raises:
+            Exception: The error of the first build, if the others fail, too.
+        """
+        try:
+            warp_build([*warp_inputs, *payloads_of(artifacts)])
+            return plan, artifacts
+        except Exception as error:  # the type that Warp raises
+            raise_if_signalled(error)
+            if not plan.has_own_code:
+                raise
+            failure = error
+        session = replace(self._generated.session, settings=replace(self._settings, async_copies=False))
+        generated = replace(self._generated, session=session)
+        scalar = [replace(each, symbol="", payload=b"", provider="scalar", key="") for each in artifacts]
+        for found, instead in ((artifacts, "without async copies"), (scalar, "with Warp's scalar products")):
+            less = plan_module(generated, choose_built(plan, found), lambda _: plan.memory, without_wgmma=True)
+            self._write(less, source_path)
+            try:
+                self._refuse_scalar(found)
+                warp_build([*warp_inputs, *payloads_of(found)])
+            except Exception as error:
+                raise_if_signalled(error)
+                continue
+            warn(
+                f"Warp could not link module {plan.name}, and links it {instead}: {failure}. If this stays, set "
+                "async_copies to 'off' for the module, which saves the first build"
+            )
+            return less, found
+        raise failure
 
     def _replanned(self, artifacts: Sequence[Artifact], module: ModuleSource, linker_reason: str = "") -> ModulePlan:
         """The plan of what was built: a new one, if something differs from the plan."""
