@@ -558,12 +558,12 @@ MORE: dict[str, Form] = {
     "an array is written": Form(
         kernel(START, RANGE + "\n    if k == 0:\n        wp.atomic_add(C, 63, 63, wp.float32(0.0))", STORE),
         state="register_accumulators",
-        reason="atomic_add writes to an array while tiles are loaded: move it behind the loop",
+        reason="atomic_add writes to an array while tiles are loaded",
     ),
     "a loaded tile is used": Form(
         kernel(START, RANGE + "\n    s = wp.tile_sum(a)", STORE),
         state="register_accumulators",
-        reason="tile_sum works on a tile while others are loaded: move it out of the loop",
+        reason="tile_sum works on a tile while others are loaded",
     ),
     "products in two branches": Form(
         kernel(START, ranged(product=f"if k % 32 == 0:\n        {ODD}\n    else:\n        {ODD}"), STORE),

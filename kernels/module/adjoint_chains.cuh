@@ -215,18 +215,15 @@ reverse_store(const Forward& forward, const Store& store, const Reverse& reverse
 
 }  // namespace wt_module
 
-// In debug builds, the linker of CUDA 13.4 rejects a symbol of the function below if it is inlined ("Symbol name with
-// unsupported characters"), in stores of some computed tiles. That of 12.9 does not.
-#ifdef __CUDACC_DEBUG__
-#define WT_INLINE_UNLESS_DEBUG __noinline__
-#else
-#define WT_INLINE_UNLESS_DEBUG inline
-#endif
-
 namespace wp {
 
 template <typename T, typename Tile, typename Shape, typename Run>
-WT_INLINE_UNLESS_DEBUG __device__ void adj_tile_store(array_t<T>& array, int x, int y, Tile&, array_t<T>& adj_array, int, int,
+#ifdef __CUDACC_DEBUG__  // the linker of CUDA 13.4 rejects symbols that some stores have if this is inlined in debug builds
+__noinline__
+#else
+inline
+#endif
+    __device__ void adj_tile_store(array_t<T>& array, int x, int y, Tile&, array_t<T>& adj_array, int, int,
                                       wt_module::BandedAdjoint<Shape, Run>& adjoint)
 {
     T* const gradient = adj_array.data ? adj_array.data : array.grad;

@@ -91,9 +91,12 @@ def test_one_loaded_operand_is_enough() -> None:
     ("effect", "reason"),
     [
         (Effect.NONE, None),
-        (Effect.TILES, "line 9: other works on a tile while others are loaded: move it out of the loop"),
-        (Effect.WRITES, "line 9: other writes to an array while tiles are loaded: move it behind the loop"),
-        (Effect.UNKNOWN, "line 9: other has unknown effects: move it out of the loop"),
+        (Effect.TILES, "line 9: other works on a tile while others are loaded: compute it before the loop"),
+        (Effect.WRITES, "line 9: other writes to an array while tiles are loaded"),
+        (
+            Effect.UNKNOWN,
+            "line 9: other has unknown effects: call it before the loop, if it does the same in each iteration",
+        ),
     ],
 )
 @pytest.mark.parametrize("nested", [False, True])
@@ -111,7 +114,7 @@ def test_a_product_of_an_inner_loop_works_on_tiles() -> None:
     outer, _ = decide_loops(t.zeros(C), t.zeros(D), loop)
     assert outcome(outer) == (
         "register_accumulators",
-        "line 1: tile_matmul works on a tile while others are loaded: move it out of the loop",
+        "line 1: tile_matmul works on a tile while others are loaded",
     )
 
 
@@ -124,7 +127,7 @@ def test_only_views_of_loaded_tiles_are_allowed(of: Any) -> None:
     assert reason == (
         BUFFERS_IN_C
         if of is A
-        else "line 9: tile_transpose works on a tile while others are loaded: move it out of the loop"
+        else "line 9: tile_transpose works on a tile while others are loaded: compute it before the loop"
     )
 
 

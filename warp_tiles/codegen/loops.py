@@ -29,7 +29,7 @@ from warp_tiles.codegen.answers import (
     Ring,
     extra_bytes,
 )
-from warp_tiles.codegen.operations import ELEMENTWISE, JUMPS, Effect, Operation, Tile
+from warp_tiles.codegen.operations import ELEMENTWISE, JUMPS, STORE, Effect, Operation, Tile
 from warp_tiles.codegen.pipelines import body_of, double_buffers, problem_of_unrolled
 from warp_tiles.codegen.stages import ASYNC_COPIES_OFF, LoopTarget, plan_ring
 from warp_tiles.codegen.stores import plan_accumulator_store
@@ -303,6 +303,8 @@ def kept_accumulators(
     if operation.results:
         return _problem_of_new_tile(context, loop, operation) or functions
     c = operation.matrices[2]
+    if any(made.name in c.memory for other in inside for made in other.results):
+        return "C is a new tile in each iteration"  # e.g. the scores of attention: no change of the loop helps
     totals = {other.matrices[2].name for other in inside if other.product is not None}
     for other in inside:
         adds = other.product is not None and not other.results and other.matrices[2].memory == c.memory
@@ -317,8 +319,14 @@ def kept_accumulators(
             continue  # it makes a view, of which only users read and write elements
         accessed = other.matrices[:2] if adds else other.tiles
         if any(_overlap(context, other, c, tile) for tile in accessed):
-            return f"line {other.line}: {other.name} uses C in the loop: move it behind the loop"
+            return _uses(other, "C")
     return functions
+
+
+def _uses(other: Operation, what: str) -> str:
+    """The reason against accumulators in registers that an operation needs in each iteration."""
+    remedy = ": store it behind the loop" if other.name == STORE else ""
+    return f"line {other.line}: {other.name} uses {what} in each iteration{remedy}"
 
 
 def _overlap(context: Context, at: Operation, c: Tile, tile: Tile) -> bool:
@@ -390,7 +398,9 @@ def _problem_of_new_tile(context: Context, loop: Loop, operation: Operation) -> 
     c = operation.matrices[2]
     addition = addition_of(context.function, operation)
     if addition is None:
-        return "the product is a new tile in each iteration: add to one tile with wp.tile_matmul(a, b, c)"
+        is_added = any(_adds(other, c) for other in operations(loop.nodes))
+        remedy = ": add to one tile with wp.tile_matmul(a, b, c)" if is_added else ", and is not added to a sum"
+        return f"the product is a new tile in each iteration{remedy}"
     if loop.kind == "unrolled":
         return "Warp unrolls the loop, and each iteration has a new tile: use wp.tile_matmul(a, b, c)"
     for other in context.function.operations():
@@ -399,8 +409,17 @@ def _problem_of_new_tile(context: Context, loop: Loop, operation: Operation) -> 
     target = addition.target
     for other in operations(loop.nodes):
         if other not in addition.statements and any(_touches(context, target, tile) for tile in other.tiles):
-            return f"line {other.line}: {other.name} uses the sum in the loop: move it behind the loop"
+            return _uses(other, "the sum")
     return ""
+
+
+def _adds(operation: Operation, c: Tile) -> bool:
+    """True if an operation adds a tile to another one, or subtracts it."""
+    builtin = operation.elementwise
+    if builtin is None or not builtin.sum_sign:
+        return False
+    is_symmetric = builtin.updates is None and builtin.sum_sign == 1
+    return c in operation.tiles[0 if is_symmetric else 1 : 2]
 
 
 def _touches(context: Context, one: Tile, other: Tile) -> bool:

@@ -55,10 +55,12 @@ def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation
     for operation in inside:
         if operation in (*multiplied, *additions):
             continue
-        problem = _problem_of_operation(operation, loaded)
+        problem = _problem_of_operation(function, loop, operation, loaded)
         # the products read the tiles of the iteration before through the view of this iteration
-        if operation.effect is Effect.ALIAS and _moves(function, loop, operation):
-            problem = f"the view that {operation.name} makes moves with the loop: load a tile in its place"
+        if operation.effect is Effect.ALIAS and _varies(function, loop, operation):
+            is_loaded = any(tile.memory & loaded for tile in operation.tiles)
+            remedy = ": load a tile in its place" if is_loaded else ""
+            problem = f"the view that {operation.name} makes moves with the loop{remedy}"
         if problem:
             return f"line {operation.line}: {problem}"
     for load in body.loads:
@@ -69,14 +71,16 @@ def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation
     return body
 
 
-def _moves(function: FunctionTrace, loop: Loop, view: Operation) -> bool:
-    """True if a view may begin at another offset in the next iteration of a loop."""
+def _varies(function: FunctionTrace, loop: Loop, operation: Operation) -> bool:
+    """True if a number that an operation gets may be another one in the next iteration of a loop."""
     inside, inner = list(operations(loop.nodes)), [one for one, _ in loops(loop.nodes)]
     # a number that is not affine, such as k % 16, is a variable of its own
     changed = {name for one in inside for name in (*one.assigned, *(value.name for value in one.results))}
     changed |= {one.variable for one in (loop, *inner)}
     tuples = {one.results[0].name: one.operands for one in function.operations() if one.name == TUPLE and one.results}
-    numbers = [one for value in view.operands for one in tuples.get(value.name, (value,)) if isinstance(one, Scalar)]
+    numbers = [
+        one for value in operation.operands for one in tuples.get(value.name, (value,)) if isinstance(one, Scalar)
+    ]
     return any(
         number.constant is None and (number.offset is None or number.offset.variables & changed) for number in numbers
     )
@@ -92,20 +96,30 @@ def _block_of(nodes: tuple[Node, ...], wanted: Sequence[Operation]) -> tuple[Nod
     return None
 
 
-def _problem_of_operation(operation: Operation, loaded: set[str]) -> str:
-    """Returns the reason why an operation of the loop cannot run while tiles are loaded; empty if it can."""
+def _problem_of_operation(function: FunctionTrace, loop: Loop, operation: Operation, loaded: set[str]) -> str:
+    """Returns the reason why an operation of the loop cannot run while tiles are loaded; empty if it can.
+
+    It has a remedy only if the operation gets the same values in each iteration.
+    """
     if operation.name == LOAD:
         return ""
     if operation.effect is Effect.ALIAS and all(tile.memory & loaded for tile in operation.tiles):
         return ""
     if operation.assigned_tile:
         return "the loop replaces a tile that is read outside of it: give the tile a name of its own in the loop"
-    return {
-        Effect.NONE: "",
-        Effect.WRITES: f"{operation.name} writes to an array while tiles are loaded: move it behind the loop",
-        Effect.LEAVES: "the function returns from within the loop: let it return behind the loop",
-        Effect.UNKNOWN: f"{operation.name} has unknown effects: move it out of the loop",
-    }.get(operation.effect, f"{operation.name} works on a tile while others are loaded: move it out of the loop")
+    if operation.effect is Effect.NONE:
+        return ""
+    if operation.effect is Effect.LEAVES:
+        return "the function returns from within the loop: let it return behind the loop"
+    if operation.effect is Effect.WRITES:
+        return f"{operation.name} writes to an array while tiles are loaded"
+    changed = {made.name for other in operations(loop.nodes) for made in (*other.results, *other.changed_tiles)}
+    depends = _varies(function, loop, operation) or any(tile.memory & changed for tile in operation.tiles)
+    if operation.effect is Effect.UNKNOWN:
+        remedy = "" if depends else ": call it before the loop, if it does the same in each iteration"
+        return f"{operation.name} has unknown effects{remedy}"
+    remedy = "" if depends else ": compute it before the loop"
+    return f"{operation.name} works on a tile while others are loaded{remedy}"
 
 
 def _problem_of_load(
