@@ -123,14 +123,14 @@ class Machine:
         table = ", ".join(f'{{"{name}", [](void** arguments) {{ call({name}, arguments); }}}}' for name in names)
         text = for_host(source) + _SEQUENCE + _MAIN.format(table=table, count=len(names))
         headers = _HEADERS.match(source)
-        device = [*self._paths, f"-D__CUDA_ARCH__={arch}0"]
+        device = [*self._paths, f"-D__CUDA_ARCH__={arch}0", "-DWP_ENABLE_MATHDX=1"]
         first = self._headers(headers[0] if headers else "", device)
         (folder / "module.cpp").write_text(text)
         (folder / "functions.cpp").write_text("#define __device__\n#define __forceinline__\n" + "\n".join(functions))
         objects = [folder / "module.o", folder / "functions.o"]
         commands = [
             [*_TRACED, *device, "-include", str(first), "-c", str(folder / "module.cpp"), "-o", str(objects[0])],
-            ["-O0", f"-I{FOLDER}", f"-I{KERNELS}", "-c", str(folder / "functions.cpp"), "-o", str(objects[1])],
+            [*_TRACED, f"-I{FOLDER}", f"-I{KERNELS}", "-c", str(folder / "functions.cpp"), "-o", str(objects[1])],
         ]
         list(self._pool.map(self._compile, commands))
         program = folder / "module"
