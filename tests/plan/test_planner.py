@@ -118,6 +118,19 @@ def test_the_second_adjoint_of_operands_that_may_share_memory_waits() -> None:
     assert "_waiting" not in written(generated(sites, trace=product_of("a", "a")), built), "no adjoint is called"
 
 
+@pytest.mark.parametrize("has_variants", [True, False])
+@pytest.mark.parametrize(("operands", "is_named"), [(("a", "a"), True), (("a", "b"), False)])
+def test_a_scalar_adjoint_names_the_race_of_operands_that_may_share_memory(
+    operands: tuple[str, str], is_named: bool, has_variants: bool
+) -> None:
+    sites = session(("k", BIG if has_variants else {}))
+    module = generated(sites, called={0}, trace=product_of(*operands))
+    reasons = {each.role: each.reason for each in planned(module, {}).variants}
+    assert ("two adjoints may add to one gradient" in reasons[B]) == is_named
+    assert "two adjoints" not in reasons[A] + reasons[C]
+    assert "two adjoints" not in planned(module, functions(*BIG.values())).variants[-1].reason or not has_variants
+
+
 # ---- loops and loads
 
 SMALL_TILE = (

@@ -42,6 +42,9 @@ from warp_tiles.plan.planning import (
 from warp_tiles.settings import Settings
 from warp_tiles.solver.variant import SolverVariant, Variant
 
+_RACE = (
+    "Warp's two adjoints may add to one gradient at the same time, and lose parts of it: load the operands as two tiles"
+)
 _NO_WGMMA = "wgmma needs a cubin for sm_90a that warp_tiles links: set linker to 'auto', and build no debug module"
 DETERMINISTIC_GRADIENTS = "two products of whole arrays, which add in a fixed order, if a launch on a GPU covers them"
 WHOLE_GRADIENTS = "two products of whole arrays, if a launch on a GPU covers large arrays; else the adjoint kernel"
@@ -166,14 +169,27 @@ class _Planner:
         staged = {(variant, role) for site in sites for role, variant in site.variants.items()} - called
 
         def treated(planned: PlannedVariant) -> PlannedVariant:
-            if not planned.needed or planned.variant is None:
+            if planned.needed and planned.variant is None:
+                return self._with_race(planned)
+            if not planned.needed:
                 return planned
             if (planned.variant, planned.role) in staged:
                 reason = f"{planned.reason}; computed by its loop from stages, so no function is built"
                 return replace(planned, provider=STAGES, reason=reason)
-            return self.chosen_variant(planned)
+            return self._with_race(self.chosen_variant(planned))
 
         return tuple(map(treated, self.bare.variants))
+
+    def _with_race(self, planned: PlannedVariant) -> PlannedVariant:
+        """A needed variant, whose reason names the race of Warp's scalar adjoints if they add to one gradient."""
+        if planned.provider != "scalar" or planned.role is not Role.ADJOINT_B:
+            return planned
+        waiting = waiting_sites(self.trace) & self.generated.called
+        for site in self.session.sites:
+            is_it = site.variants.get(planned.role) == planned.variant and site.function == planned.function
+            if site.index in waiting and is_it:
+                return replace(planned, reason=f"{planned.reason}; {_RACE}")
+        return planned
 
     # ---- loops
 
