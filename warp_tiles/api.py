@@ -184,7 +184,7 @@ def _after_fork() -> None:
 
 
 def plan(
-    module: str | ModuleType | wp.Module | wp.Kernel, *, arch: int | None = None, block_dim: int | None = None
+    module: str | ModuleType | wp.Module | wp.Kernel, *, arch: int | str | None = None, block_dim: int | None = None
 ) -> ModulePlan:
     """Plan a Warp module without building anything.
 
@@ -193,21 +193,24 @@ def plan(
 
     Args:
         module: A Warp module, a Python module, the name of one, or a kernel.
-        arch: Compute capability, e.g. ``90``; None plans for the CPU.
+        arch: Compute capability, e.g. ``90``, ``"sm_90"`` or ``"9.0"``; None plans for the CPU.
         block_dim: Threads per block; None takes the module's option.
 
     Raises:
-        PlanError: warp_tiles is not enabled, or the module has no kernels.
+        PlanError: warp_tiles is not enabled, the module has no kernels, or Warp's compiler does not know the target.
     """
+    from warp_tiles.gemm.hardware import parse_arch
+
     hooks = require_hooks("plan()")
     warp_module = _warp_module(module)
-    found = hooks.plan_module(warp_module, arch, block_dim)
+    number = None if arch is None else parse_arch(arch)
+    found = hooks.plan_module(warp_module, number, block_dim)
     if found is None:
         from warp_tiles.plan.planning import ModulePlan
 
         resolved = current(warp_module.options, warp_module.name)
         threads = block_dim or int(warp_module.options["block_dim"])
-        found = ModulePlan(warp_module.name, arch, threads, tuple(warp_module.kernels), (), resolved)
+        found = ModulePlan(warp_module.name, number, threads, tuple(warp_module.kernels), (), resolved)
     return replace(found, uninstantiated=hooks.uninstantiated(warp_module))
 
 

@@ -30,6 +30,7 @@ from warp_tiles.gemm.hardware import (
     multiprocessor,
     pair_limit,
     paired_registers,
+    parse_arch,
     resident_blocks,
     shared_limit,
     static_shared_bytes,
@@ -245,3 +246,31 @@ def test_every_architecture_was_compiled_from_own_code_in_less_than_three_times_
     assert [row["arch"] for row in record["rows"]] == list(MULTIPROCESSORS)
     assert {row["state"] for row in record["rows"]} == {"own code"}
     assert max(row["slowest_ratio"] for row in record["rows"]) < record["limit"] == 3
+
+
+# ---- names of architectures
+
+
+@pytest.mark.parametrize(
+    ("value", "arch"),
+    [
+        (90, 90),
+        ("90", 90),
+        ("sm_90", 90),
+        ("sm_90a", 90),
+        ("90a", 90),
+        ("9.0", 90),
+        ("9.0a", 90),
+        (" 12.1 ", 121),
+        ("sm_120f", 120),
+    ],
+)
+def test_an_architecture_has_several_spellings(value: int | str, arch: int) -> None:
+    assert parse_arch(value) == arch
+
+
+@pytest.mark.parametrize("value", ["", "9", "sm90", "9.", "9.00", "90b", "1234", "-90", True, 9.0, None])
+def test_another_spelling_is_refused(value: object) -> None:
+    with pytest.raises(PlanError, match="arch is") as caught:
+        parse_arch(value)
+    assert "9.0" in caught.value.remedy

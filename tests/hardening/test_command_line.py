@@ -102,7 +102,7 @@ def test_an_error_of_warp_in_a_script_that_runs_has_its_traceback(
 @pytest.mark.usefixtures("enabled")
 def test_arguments_of_plan_are_checked() -> None:
     module = load(gemm())
-    for arch, block_dim in (("90", None), (90.0, None), (True, None), (90, -1), (90, 0), (90, "64")):
+    for arch, block_dim in (("x", None), (70, None), (90.0, None), (True, None), (90, -1), (90, 0), (90, "64")):
         with pytest.raises(PlanError, match=r"arch is|block_dim is"):
             warp_tiles.plan(module, arch=arch, block_dim=block_dim)
     assert warp_tiles.plan(module, arch=90, block_dim=64).needed

@@ -456,7 +456,7 @@ class Hooks:
         Raises:
             PlanError: There is no such target.
         """
-        require_target(arch, block_dim, compiled=False)
+        require_target(arch, block_dim)
         hash_outdated(module)
         with find("codegen._codegen_lock"), this_thread(planning=True):
             threads = block_dim if block_dim is not None else module.options["block_dim"]

@@ -180,21 +180,17 @@ def users_own_modules() -> list[Any]:
     return [m for name, m in user_modules().items() if m.kernels and not name.startswith("warp.")]
 
 
-def require_target(arch: Any, block_dim: Any, *, compiled: bool = True) -> None:
+def require_target(arch: int | None, block_dim: Any) -> None:
     """Raises an error for a target that no module can have.
-
-    Args:
-        compiled: Also require an architecture that Warp's compiler knows.
 
     Raises:
         PlanError: Warp's compiler does not know the architecture, or a block cannot have so many threads.
     """
     known = warp.get_cuda_supported_archs()
-    whole = isinstance(arch, int) and not isinstance(arch, bool)
-    if arch is not None and (not whole or (compiled and known and arch not in known)):
+    if arch is not None and known and arch not in known:
         raise PlanError(
             f"arch is {arch!r}, which Warp's compiler does not know",
-            remedy=f"give a compute capability as a number: {', '.join(map(str, known)) or 'e.g. 90'}",
+            remedy=f"give one of these: {', '.join(map(str, known))}",
         )
     whole = isinstance(block_dim, int) and not isinstance(block_dim, bool)
     if block_dim is not None and not (whole and 1 <= block_dim <= BLOCK_THREADS):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 import sys
 import tempfile
 import time
@@ -45,7 +44,8 @@ from warp_tiles.cli.output import (
     write_records,
 )
 from warp_tiles.cli.scripts import GRAMMAR, incomplete_option, require_complete, takes_script
-from warp_tiles.errors import BuildError, RecordError, ScriptError, SettingError, WarpTilesError
+from warp_tiles.errors import BuildError, PlanError, RecordError, ScriptError, SettingError, WarpTilesError
+from warp_tiles.gemm.hardware import parse_arch
 from warp_tiles.launch.script import Discovery, Script, Target, discover
 from warp_tiles.reports.functions import (
     LOOP_HEADINGS,
@@ -137,13 +137,13 @@ class _Wanted:
 
 
 def _as_archs(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...]:
-    """Parse compute capabilities such as ``90``, ``sm_90`` or ``90a``, with commas between them."""
+    """Parse compute capabilities (:func:`parse_arch`), with commas between them."""
     if value is None:
         return ()
-    parts = [re.fullmatch(r"(?:sm_)?([1-9][0-9]{1,3})[af]?", part.strip()) for part in value.split(",")]
-    if not all(parts):
-        raise click.BadParameter(f"{value!r} is invalid; valid: a compute capability such as 90, or several: 80,90")
-    return tuple(dict.fromkeys(int(part[1]) for part in parts if part))
+    try:
+        return tuple(dict.fromkeys(map(parse_arch, value.split(","))))
+    except PlanError as error:
+        raise click.BadParameter(f"{error.message}; {error.remedy}, or several: 80,90") from error
 
 
 def _arch_option(default: str | None, otherwise: str) -> Callable[[F], F]:

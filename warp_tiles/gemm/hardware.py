@@ -7,6 +7,7 @@ architecture. All functions are pure.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from warp_tiles.errors import PlanError
@@ -81,6 +82,23 @@ MULTIPROCESSORS = {
     120: Multiprocessor(1536, 24, 100 * 1024),
     121: Multiprocessor(1536, 24, 100 * 1024),
 }
+
+
+_ARCH = re.compile(r"(?:sm_)?(?:([1-9][0-9]{1,2})|([1-9][0-9]?)\.([0-9]))[af]?")
+
+
+def parse_arch(value: object) -> int:
+    """The number of a compute capability, given as 90, or as text: 90, sm_90, 90a, 9.0 or 9.0a.
+
+    Raises:
+        PlanError: It is none of these.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    found = _ARCH.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        raise PlanError(f"arch is {value!r}", remedy="give a compute capability such as 90, sm_90, 90a or 9.0")
+    return int(found[1] or found[2] + found[3])
 
 
 _RENAMED = {101: 110}  # in CUDA 13
