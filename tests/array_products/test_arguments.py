@@ -138,6 +138,11 @@ def test_factors_that_are_no_numbers(name: str, value: Any) -> None:
     assert message == f"{name} is {value!r}, and must be a number"
 
 
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_a_factor_that_no_float_holds(name: str) -> None:
+    assert refused(A, B, zeros(3, 5), **{name: 10**400}).startswith(f"{name} is too large for a float")
+
+
 @pytest.mark.parametrize("value", [np.tanh, "tanh", 3, [square]], ids=lambda value: type(value).__name__)
 def test_epilogues_that_are_no_functions_of_warp(value: Any) -> None:
     message = refused(A, B, epilogue=value, error=TypeError)

@@ -287,6 +287,17 @@ def test_other_types() -> None:
         warp_tiles.cholesky(zeros(3, 3), info=[0])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("value", ["lower", 1, None, np.ones(2)], ids=["text", "number", "None", "array"])
+def test_flags_are_true_or_false(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"upper is .*, and must be True or False"):
+        warp_tiles.cholesky(zeros(3, 3), upper=value)
+    for flags in ({"upper": value}, {"factored": value}):
+        with pytest.raises(TypeError, match="must be True or False"):
+            warp_tiles.solve(zeros(3, 3), zeros(3), **flags)
+    eye = on(np.eye(3), F64)
+    assert np.array_equal(warp_tiles.cholesky(eye, upper=np.True_).numpy(), np.eye(3))
+
+
 def test_results_in_place_have_no_gradient() -> None:
     a = on(matrices(1, 5), F64, requires_grad=True)
     b = on(np.ones(5), F64, requires_grad=True)

@@ -27,10 +27,25 @@ def factor(name: str, value: Any) -> float:
 
     Raises:
         TypeError: It is not a number.
+        MatmulError: It is an integer that no float holds.
     """
     if not isinstance(value, numbers.Real):
         raise TypeError(f"{name} is {value!r}, and must be a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise MatmulError(f"{name} is too large for a float", remedy=f"give {name} as a float") from error
+
+
+def flag(name: str, value: Any) -> bool:
+    """Returns an argument that is True or False.
+
+    Raises:
+        TypeError: It is neither, such as a text, whose truth value would count.
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} is {value!r}, and must be True or False")
+    return bool(value)
 
 
 @dataclass

@@ -15,6 +15,7 @@ from warp_tiles.array_products.arguments import (
     check_overlap,
     checked_array,
     described,
+    flag,
 )
 from warp_tiles.array_products.call import lower_view, right_sides
 from warp_tiles.array_products.prepared import remember
@@ -55,6 +56,8 @@ def cholesky(
         TypeError: An argument has another type than above.
         Exception: Any error of ``wp.launch`` when a module does not build.
     """
+    if upper.__class__ is not bool:
+        upper = flag("upper", upper)
     tape = runtime().tape
     key = _key("cholesky", upper, tape, a, out, info)
     known = _known.get(key)
@@ -115,6 +118,8 @@ def solve(
         TypeError: An argument has another type than above.
         Exception: Any error of ``wp.launch`` when a module does not build.
     """
+    if upper.__class__ is not bool or factored.__class__ is not bool:
+        upper, factored = flag("upper", upper), flag("factored", factored)
     tape = runtime().tape
     key = _key("factored" if factored else "solve", upper, tape, a, b, out, info)
     known = _known.get(key)
