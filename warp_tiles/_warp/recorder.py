@@ -25,6 +25,7 @@ from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.operations import (
     ASSIGN,
     ASTYPE,
+    CONDITION,
     ELEMENTWISE,
     LOAD,
     MAP,
@@ -176,16 +177,21 @@ class Recorder:
 
     end_for = end_while = end_if = end_else = _end
 
-    def begin_if(self, original: Any, *args: Any, **named: Any) -> Any:
-        self._open(RecordedBlock("branch", self.line, wait=self._mark_wait()))
+    def begin_if(self, original: Any, cond: Any) -> Any:
+        self._open(RecordedBlock("branch", self.line, wait=self._mark_wait(), condition=cond))
         self._loads_in_flight = False
-        return self._unrecorded(original, *args, **named)
+        return self._unrecorded(original, cond)
 
     begin_else = begin_if
 
     def eval(self, original: Any, node: Any) -> Any:
-        statement = Statement(type(node))
+        statement, block = Statement(type(node)), self._blocks[-1]
+        earlier = len(block.nodes)
         found = self._within(statement, original, node)
+        if isinstance(node, ast.BoolOp) and hasattr(found, "emit"):
+            made = (one for one in block.nodes[earlier:] if isinstance(one, RecordedOperation))
+            operands = tuple(value for one in made for value in one.results)
+            self._add(RecordedOperation(CONDITION, self.line, Effect.NONE, operands, (found,)))
         if isinstance(node, ast.Attribute) and node.attr == SHAPE and isinstance(node.value, ast.Name):
             array = self.adjoint.symbols.get(node.value.id)
             if is_array(array) and hasattr(found, "emit"):
@@ -204,7 +210,13 @@ class Recorder:
     def _unrecorded(self, original: Any, *args: Any, **named: Any) -> Any:
         return self._within(None, original, *args, **named)
 
-    add_comp = set_lineno = _unrecorded
+    set_lineno = _unrecorded
+
+    def add_comp(self, original: Any, op_strings: Any, left: Any, comps: Any) -> Any:
+        output = self._unrecorded(original, op_strings, left, comps)
+        operands = (left, *comps)
+        self._add(RecordedOperation(CONDITION, self.line, Effect.NONE, operands, (output,)))
+        return output
 
     # ---- calls and statements
 

@@ -76,6 +76,7 @@ class RecordedBlock:
     """The body of a loop, of a branch or of the function.
 
     Attributes:
+        condition: The variable that decides about a branch.
         in_flight: True if loads before a loop may be in flight after it, because it may have no iterations.
     """
 
@@ -86,6 +87,7 @@ class RecordedBlock:
     nodes: list[RecordedOperation | RecordedBlock] = field(default_factory=list)
     wait: int | None = None
     end_wait: int | None = None
+    condition: Any = None
     in_flight: bool = False
     steps: tuple[int, int, int] | None = None
     reverses: bool = False
@@ -250,7 +252,8 @@ class TraceBuilder:
         if isinstance(node, RecordedBlock):
             inside = self.nodes(node.nodes)
             if node.kind == "branch":
-                return Branch(inside, node.wait, node.end_wait)
+                condition = "" if node.condition is None else self._value(node.condition, {}).name
+                return Branch(inside, node.wait, node.end_wait, condition)
             kind = cast("Literal['range', 'while', 'unrolled']", node.kind)
             return Loop(
                 kind, node.line, node.hook, inside, node.variable, node.wait, node.end_wait, node.steps, node.reverses

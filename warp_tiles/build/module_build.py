@@ -98,6 +98,8 @@ class ModuleBuild:
                 warn(memory.problem)
             elif memory.problem:  # a program may never ask for gradients
                 log.info("%s", memory.problem)
+        for problem in self.plan.stuck_problems:
+            warn(problem)
         for cost in dict.fromkeys(loop.cost for loop in self.plan.loops if loop.cost):
             warn(cost)
         if not self._settings.keeps_modules:  # the whole module may be known

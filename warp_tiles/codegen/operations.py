@@ -38,6 +38,7 @@ LOAD, STORE, MATMUL = "tile_load", "tile_store", "tile_matmul"
 ASTYPE, MAP = "tile_astype", "tile_map"  # these compute a tile in registers
 SHAPE = "shape"  # of an array
 TUPLE = "tuple"  # of numbers, such as an offset
+CONDITION = "condition"  # a comparison, or conditions joined by "and" or "or"
 JUMPS = ("break", "continue")
 ZEROS = "tile_zeros"
 TRANSPOSE = "tile_transpose"  # a view of the whole tile

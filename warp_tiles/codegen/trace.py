@@ -44,11 +44,16 @@ class Loop:
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """The body of an ``if`` or ``else``. The hooks before it and at its end are like those of a loop."""
+    """The body of an ``if`` or ``else``. The hooks before it and at its end are like those of a loop.
+
+    Attributes:
+        condition: C++ name of the variable that decides about it.
+    """
 
     nodes: tuple[Node, ...]
     wait: int | None = None
     end_wait: int | None = None
+    condition: str = ""
 
 
 Node = Operation | Loop | Branch

@@ -18,6 +18,7 @@ from warp_tiles.codegen.answers import (
     ModuleCode,
     aligned,
 )
+from warp_tiles.codegen.lanes import stuck_lines
 from warp_tiles.codegen.loads import plan_loads
 from warp_tiles.codegen.loops import decide
 from warp_tiles.codegen.operations import UNREAD_ASSIGN
@@ -117,6 +118,7 @@ def plan_module(
         variants=planner.variants(calls),
         loops=planner.loops(loops),
         whole_products=planner.whole_products(),
+        stuck=() if arch is None else planner.stuck(),
         code=planner.code(loops, calls),
     )
     alternatives = [loops, planner.decide(suffix=False)[0]] if plan.arch_suffix else [loops]
@@ -398,7 +400,11 @@ class _Planner:
             target, forbidden=self.settings.named_value("policy" if self.settings.provider == "auto" else "provider")
         )
 
-    # ---- shared memory
+    # ---- launches
+
+    def stuck(self) -> tuple[str, ...]:
+        """The statements at which lanes wait for each other forever, in the order of the functions."""
+        return tuple(f"{one.file}:{line}" for one in self.trace.functions.values() for line in stuck_lines(one))
 
     def reserved_bytes(self, alternatives: Iterable[tuple[LoopDecision, ...]]) -> dict[str, tuple[int, int]]:
         """The bytes that :data:`Reserve` gets. They suffice for each decision."""

@@ -174,6 +174,7 @@ class ModulePlan:
             link has none.
         register_limit_reason: The reason for this limit; empty without one.
         memory: The shared memory of each kernel, forward and backward.
+        stuck: Statements at which the lanes of a block wait for each other forever, as ``file:line``.
         uninstantiated: Keys of the generic kernels that multiply or solve tiles, and that have no instance yet.
         code: What the finished source is written from.
     """
@@ -192,6 +193,7 @@ class ModulePlan:
     register_limit: int | None = None
     register_limit_reason: str = ""
     memory: tuple[KernelMemory, ...] = ()
+    stuck: tuple[str, ...] = ()
     uninstantiated: tuple[str, ...] = ()
     code: ModuleCode = field(default_factory=ModuleCode, repr=False, compare=False)
 
@@ -219,9 +221,18 @@ class ModulePlan:
 
     @property
     def launch_problems(self) -> tuple[str, ...]:
-        """Why launches fail for lack of shared memory, with the remedies. Those of forward passes come first."""
+        """Why launches fail for lack of shared memory or never end, with the remedies; of forward passes first."""
         found = sorted(self.memory, key=lambda memory: memory.direction == "backward")
-        return tuple(memory.problem for memory in found if memory.problem)
+        return *self.stuck_problems, *(memory.problem for memory in found if memory.problem)
+
+    @property
+    def stuck_problems(self) -> tuple[str, ...]:
+        """Why launches never end, with the remedy, for each such statement."""
+        return tuple(
+            f"{place}: only some lanes of a block write to a tile here, and each write waits for all of them, so a "
+            "launch does not end; let all lanes write, e.g. t[i, j] = wp.where(condition, new, t[i, j])"
+            for place in self.stuck
+        )
 
     @property
     def uninstantiated_reason(self) -> str:
@@ -267,6 +278,7 @@ class ModulePlan:
             "policy": self.settings.policy,
             "variants": [v.to_json() for v in self.variants],
             "loops": [loop.to_json() for loop in self.loops],
+            "stuck": list(self.stuck_problems),
             "memory": [memory.to_json() for memory in self.memory],
             "uninstantiated": list(self.uninstantiated),
         }

@@ -1,0 +1,95 @@
+"""Plans name statements at which the lanes of a block wait for each other forever, and no others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.helpers import compile_module, load
+from tests.integration.plans import plan
+
+pytestmark = pytest.mark.usefixtures("enabled")
+
+KERNEL = """
+@wp.kernel(enable_backward=False)
+def edge(A: wp.array2d(dtype=float), n: int, m: int):
+    task, lane = wp.tid()
+    a = wp.tile_load(A, shape=(16, 16), storage="shared")
+    for q in range(256 // wp.block_dim()):
+        e = lane + q * wp.block_dim()
+        row = e // 16
+        column = e % 16
+        value = a[row, column]
+{body}
+    wp.tile_store(A, wp.tile_matmul(a, a))
+"""
+STUCK = {
+    "a comparison": "if row >= n:\n    a[row, column] = 0.0",
+    "two comparisons": "if row >= n and column < m:\n    a[row, column] = 0.0",
+    "a uniform and another": "if n > 3 or row < m:\n    a[row, column] = 0.0",
+    "a negation": "if not row < n:\n    a[row, column] = 0.0",
+    "the other branch": "if row < n:\n    value = 0.0\nelse:\n    a[row, column] = 0.0",
+    "a branch around": "if column > 3:\n    if n > 3:\n        a[row, column] = 0.0",
+    "a sum": "if row >= n:\n    a[row, column] += 1.0",
+    "an element": "if value > 0.0:\n    a[row, column] = 0.0",
+    "a variable of a branch": "z = 0\nif row > 3:\n    z = 1\nif z == 1:\n    a[row, column] = 0.0",
+}
+ENDS = {
+    "all lanes": "a[row, column] = value",
+    "a chosen value": "if row >= n:\n    value = 0.0\na[row, column] = value",
+    "a uniform branch": "if n > m:\n    a[row, column] = value",
+    "the number of a block": "if task > n:\n    a[row, column] = value",
+    "an array": "if row >= n:\n    A[row, column] = 0.0",
+    "a uniform loop": "for k in range(n):\n    a[row, column] = value",
+}
+
+
+def text(body: str) -> str:
+    lines = (f"        {line}" for line in body.splitlines())
+    return KERNEL.format(body="\n".join(lines))
+
+
+@pytest.mark.parametrize("name", STUCK)
+def test_a_write_of_some_lanes_is_named(name: str) -> None:
+    written = text(STUCK[name])
+    found = plan(written)
+    line = next(
+        n
+        for n, one in enumerate(written.splitlines(), 3)
+        if one.strip().startswith(("a[row, column] =", "a[row, column] +="))
+    )
+    (place,) = found.stuck
+    assert place.endswith(f":{line}")
+    (problem,) = found.launch_problems
+    assert problem.startswith(f"{place}: only some lanes of a block write to a tile here")
+    assert "wp.where" in problem
+    assert found.to_json()["stuck"] == [problem]
+    assert problem in str(found)
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_write_of_all_lanes_or_of_none_is_not(name: str) -> None:
+    assert plan(text(ENDS[name])).stuck == ()
+
+
+def test_two_block_numbers_are_no_lane() -> None:
+    body = text("if row >= n:\n    a[row, column] = 0.0").replace("lane + q * wp.block_dim()", "q")
+    assert plan(body.replace("row >= n", "lane >= n")).stuck == ()
+    assert plan(body).stuck == ()
+
+
+def test_a_block_of_a_launch_without_tiles_is_no_lane() -> None:
+    body = text("if block > n:\n    a[row, column] = 0.0")
+    assert (
+        plan(body.replace("e = lane + q * wp.block_dim()", "block = task // wp.block_dim()\n        e = q")).stuck == ()
+    )
+
+
+def test_the_cpu_has_no_lanes() -> None:
+    assert plan(text(STUCK["a comparison"]), arch=None).stuck == ()
+
+
+def test_a_build_warns(tmp_path: Path) -> None:
+    with pytest.warns(RuntimeWarning, match="only some lanes of a block write to a tile here"):
+        compile_module(load(text(STUCK["a comparison"])), tmp_path)
